@@ -1,0 +1,1 @@
+"""Online ensembles of Gaussian processes and Bayesian basis expansions."""

@@ -1,0 +1,135 @@
+"""The one abstraction of this package: a finite feature map with a Gaussian prior on its weights."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from gpytorch.constraints import Positive
+from torch import Tensor, nn
+
+BoundFeatures = Callable[[Tensor], Tensor]
+
+
+class FeatureMap(nn.Module, ABC):
+    r"""Maps inputs to features of a Bayesian linear model, for one expert or a batch of experts.
+
+    Scale convention, for every map: the weights have prior :math:`\theta \sim N(0, \sigma_\theta^2 I)` with
+    :math:`\sigma_\theta^2` = :attr:`prior_variance`, and :math:`\phi(x)^\top \phi(x')` approximates the kernel
+    of **unit** output scale. The output scale of a GPyTorch ``ScaleKernel`` is :attr:`prior_variance`.
+
+    Args:
+        num_inputs: Number of input columns D.
+        num_features: Number of features F.
+        batch_shape: Shape of the batch of experts; ``torch.Size()`` for a single one.
+        domain: Lower and upper ends per column, shape (2, D), outside which the map is not valid; ``None`` if
+            it is valid everywhere.
+    """
+
+    domain: Tensor | None
+
+    def __init__(
+        self,
+        num_inputs: int,
+        num_features: int,
+        batch_shape: torch.Size,
+        domain: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if num_inputs < 1 or num_features < 1:
+            raise ValueError(
+                f"a feature map needs at least one input and one feature, got {num_inputs} and {num_features}"
+            )
+        self.num_inputs = num_inputs
+        self.num_features = num_features
+        self.batch_shape = batch_shape
+        self.register_buffer("domain", domain)
+
+    @property
+    @abstractmethod
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance :math:`\sigma_\theta^2` of each weight, shape (\*batch), differentiable."""
+
+    @abstractmethod
+    def bind(self) -> BoundFeatures:
+        r"""Read the hyperparameters once and return the map as a plain function of tensors.
+
+        The function takes X (..., N, D) to Phi (..., \*batch, N, F) and stays differentiable in the
+        hyperparameters it was bound to. Loops call this once and the function many times.
+        """
+
+    def forward(self, X: Tensor) -> Tensor:
+        r"""Evaluate the features.
+
+        Args:
+            X: Inputs, shape (..., N, D).
+
+        Returns:
+            Features, shape (..., \*batch, N, F).
+
+        Raises:
+            ValueError: If X has the wrong number of columns, is not finite, or leaves :attr:`domain`.
+            TypeError: If X is not a floating point tensor.
+        """
+        self.check_inputs(X)
+        return self.bind()(X)
+
+    def check_inputs(self, X: Tensor) -> None:
+        """Raise a clear error if X (..., N, D) is not a legal input of this map."""
+        check_matrix(X, self.num_inputs)
+        if self.domain is None:
+            return
+        beyond = torch.maximum(self.domain[0] - X, X - self.domain[1])
+        if not bool((beyond > 0).any()):
+            return
+        flat = beyond.reshape(-1, self.num_inputs)
+        row, column = divmod(int(flat.argmax()), self.num_inputs)
+        lower, upper = float(self.domain[0, column]), float(self.domain[1, column])
+        raise ValueError(
+            f"column {column} of X leaves the domain [{lower:.6g}, {upper:.6g}] of {type(self).__name__} by "
+            f"{float(flat[row, column]):.3g} in row {row}; build the map with a larger boundary factor, or "
+            f"clamp the inputs with features.Clamp"
+        )
+
+
+def check_matrix(X: Tensor, num_columns: int) -> None:
+    """Raise unless X (..., N, D) is a finite floating point tensor with the given number of columns.
+
+    Raises:
+        TypeError: If X is not a floating point tensor.
+        ValueError: If its shape is wrong or an entry is NaN or infinite (row and column are named).
+    """
+    if not isinstance(X, Tensor) or not X.is_floating_point():
+        kind = X.dtype if isinstance(X, Tensor) else type(X).__name__
+        raise TypeError(f"X must be a floating point tensor, got {kind}; convert it with X.double()")
+    if X.ndim < 2 or X.shape[-1] != num_columns:
+        raise ValueError(f"X must have shape (..., N, {num_columns}), got {tuple(X.shape)}")
+    finite = torch.isfinite(X)
+    if X.device.type != "meta" and not bool(finite.all()):
+        row, column = divmod(int((~finite).reshape(-1, num_columns).int().argmax()), num_columns)
+        raise ValueError(
+            f"X is {float(X.reshape(-1, num_columns)[row, column])} in row {row}, column {column}; inputs must "
+            f"be finite: drop the row or fill the value in"
+        )
+
+
+class PriorVariance(nn.Module):
+    r"""Trainable prior variance of the weights, for maps that have no kernel to take it from.
+
+    Args:
+        batch_shape: Shape of the batch of experts.
+        value: Initial prior variance, in squared units of the target; broadcast to ``batch_shape``. Its dtype
+            and device become the parameter's.
+    """
+
+    raw_value: Tensor
+
+    def __init__(self, batch_shape: torch.Size, value: Tensor) -> None:
+        super().__init__()
+        self.constraint = Positive()
+        start = value.detach().expand(batch_shape).clone()
+        self.register_parameter("raw_value", nn.Parameter(self.constraint.inverse_transform(start)))
+
+    def forward(self) -> Tensor:
+        r"""The prior variance, shape (\*batch)."""
+        value: Tensor = self.constraint.transform(self.raw_value)
+        return value

@@ -1,0 +1,53 @@
+"""Cholesky factorisation that never hides a failure."""
+
+import torch
+from torch import Tensor
+
+
+class NumericalError(RuntimeError):
+    """A computation left the numbers it can trust; the message names the expert and the step."""
+
+
+def cholesky(matrix: Tensor, what: str) -> Tensor:
+    r"""Lower Cholesky factor of symmetric positive definite matrices, without jitter.
+
+    ``torch.linalg.cholesky_ex`` returns finite garbage where a matrix is not positive definite and says so
+    in ``info`` only. Here ``info`` is always read: a failure raises. Inside ``torch.func.vmap`` a batched
+    ``info`` cannot be read, so there the factor of a failed matrix is NaN instead.
+
+    Args:
+        matrix: Symmetric matrices, shape (\*batch, n, n).
+        what: What the matrix is, for the message ("the predictive covariance of the block").
+
+    Returns:
+        Lower factors, shape (\*batch, n, n).
+
+    Raises:
+        NumericalError: If a matrix is not positive definite; the message names the batch entry (expert)
+            and the order of the leading minor that failed (step).
+
+    Example:
+        >>> import torch
+        >>> cholesky(torch.tensor([[4.0]], dtype=torch.float64), "a variance")
+        tensor([[2.]], dtype=torch.float64)
+        >>> cholesky(torch.tensor([[-4.0]], dtype=torch.float64), "a variance")
+        Traceback (most recent call last):
+        ...
+        gp_ensembles.numerics.cholesky.NumericalError: a variance is not positive definite at step 1...
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    try:
+        failed = bool(info.any())
+    except RuntimeError:  # inside vmap, and on the meta device, values cannot be read
+        return torch.where((info != 0)[..., None, None], torch.nan, factor)
+    if failed:
+        raise NumericalError(_message(info, what, matrix.dtype))
+    return factor
+
+
+def _message(info: Tensor, what: str, dtype: torch.dtype) -> str:
+    flat = info.reshape(-1)
+    entry = int((flat != 0).int().argmax())
+    expert = f" of expert {entry}" if info.ndim else ""
+    remedy = "use float64" if dtype != torch.float64 else "use the square-root form, or a larger noise"
+    return f"{what} is not positive definite at step {int(flat[entry])}{expert}; {remedy}"

@@ -1,0 +1,42 @@
+"""Fixtures shared by every test: one thread, seeded generators, optional data beside the repository."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+GOLDEN = Path(__file__).parent / "golden"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A fresh generator with a fixed seed."""
+    return torch.Generator().manual_seed(20240502)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Folder of the frozen numbers that travel with the repository."""
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Folder of the data and golden files kept beside the repository; skips where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip("the shared data folder is not beside this checkout")
+    return SHARED
+
+
+@pytest.fixture
+def wrong_default_dtype():
+    """Run the test while torch's default dtype is not the one the tensors have."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
