@@ -14,8 +14,8 @@ class FeatureMap(nn.Module, ABC):
     r"""Maps inputs to features of a Bayesian linear model, for one expert or a batch of experts.
 
     Scale convention, for every map: the weights have prior :math:`\theta \sim N(0, \sigma_\theta^2 I)` with
-    :math:`\sigma_\theta^2` = :attr:`prior_variance`, and :math:`\phi(x)^\top \phi(x')` approximates the kernel
-    of **unit** output scale. The output scale of a GPyTorch ``ScaleKernel`` is :attr:`prior_variance`.
+    :math:`\sigma_\theta^2` = :attr:`prior_variance`, and :math:`\phi(x)^\top \phi(x')` approximates the
+    kernel of **unit** output scale. The output scale of a GPyTorch ``ScaleKernel`` is :attr:`prior_variance`.
 
     Args:
         num_inputs: Number of input columns D.
@@ -107,8 +107,8 @@ def check_matrix(X: Tensor, num_columns: int) -> None:
     if X.device.type != "meta" and not bool(finite.all()):
         row, column = divmod(int((~finite).reshape(-1, num_columns).int().argmax()), num_columns)
         raise ValueError(
-            f"X is {float(X.reshape(-1, num_columns)[row, column])} in row {row}, column {column}; inputs must "
-            f"be finite: drop the row or fill the value in"
+            f"X is {float(X.reshape(-1, num_columns)[row, column])} in row {row}, column {column}; "
+            f"inputs must be finite: drop the row or fill the value in"
         )
 
 

@@ -35,6 +35,7 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
         ...
         gp_ensembles.numerics.cholesky.NumericalError: a variance is not positive definite at step 1...
     """
+    factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
     try:
         failed = bool(info.any())
