@@ -1,0 +1,70 @@
+# Everything from nothing: `make test` and `make demo` need python3 (3.11 or newer), make and git, no more.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+TORCH ?= $(shell grep '^torch==' constraints.txt)
+OUT ?= out/demo
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+BENCHMARKS := $(wildcard benchmarks/bench_*.py)
+
+# The models are made of small matrices: two busy threads are often slower than one.
+export OMP_NUM_THREADS ?= 1
+export MPLBACKEND ?= Agg
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test lint format types demo notebooks benchmarks ci clean
+
+help:  ## Show this list
+	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## */\1|/' \
+	  | while IFS='|' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
+
+# Torch comes first and alone; pip's own settings choose between its CPU and CUDA builds. Another version or
+# interpreter: make test VENV=.venv312 PYTHON=python3.12 TORCH=torch==2.11.0
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, " \
+	  + sys.executable + " is " + sys.version.split()[0] + "; choose another: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@{ grep -v '^torch==' constraints.txt; echo '$(TORCH)'; } > $(VENV)/constraints.txt
+	$(PIP) install --quiet '$(TORCH)'
+	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
+	@touch $@
+
+venv: $(STAMP)  ## Create .venv with the pinned versions (again when pyproject or pins change)
+
+test: $(STAMP)  ## Run every test and every docstring example
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+lint: $(STAMP)  ## Check style and layout
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## Lay the code out
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)  ## Check types (strict)
+	$(BIN)/mypy
+
+demo: $(STAMP)  ## The main job on real data that travels with the package, under two minutes
+	$(BIN)/gp-ensembles demo --out $(OUT)
+
+notebooks: $(STAMP)  ## Execute the notebooks (their files stay as they are)
+ifeq ($(NOTEBOOKS),)
+	@echo "no notebooks"
+else
+	$(BIN)/jupyter-execute --timeout=300 $(NOTEBOOKS)
+endif
+
+benchmarks: $(STAMP)  ## Measure speed on this machine, one thread (minutes)
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+
+ci:  ## What continuous integration runs
+	.ci/run
+
+clean:  ## Remove what make has built, .venv included
+	rm -rf $(VENV) build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find gp_ensembles tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
