@@ -1,0 +1,78 @@
+"""The textbook filter, one target at a time: slow, readable, and the reference for every other form."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.filters.states import GaussianState, StepPredictions
+
+
+def textbook_step(
+    state: GaussianState,
+    phi: Tensor,
+    y: Tensor,
+    noise: Tensor,
+    random_walk_variance: Tensor | None = None,
+) -> tuple[GaussianState, StepPredictions]:
+    r"""Predict one target, then learn it: recursive Bayesian linear regression.
+
+    The model is :math:`y_t = \phi_t^\top \theta_t + \varepsilon_t`, :math:`\theta_t = \theta_{t-1} + w_t` with
+    :math:`\varepsilon_t \sim N(0, \sigma^2)` and :math:`w_t \sim N(0, Q)`. The walk comes before every
+    prediction, the first included:
+
+    .. math::
+        \Sigma &\leftarrow \Sigma + Q, \qquad m = \phi^\top \mu, \qquad v = \phi^\top \Sigma \phi + \sigma^2 \\
+        \mu &\leftarrow \mu + \Sigma \phi (y - m) / v, \qquad
+        \Sigma \leftarrow \Sigma - \Sigma \phi \phi^\top \Sigma / v
+
+    (Kalman 1960; Lu et al. 2022, equations 9 to 12).
+
+    Args:
+        state: Posterior after the previous target.
+        phi: Features of one input, shape (\*batch, F).
+        y: Its target, a scalar or shape (\*batch); NaN if it was not observed.
+        noise: Observation noise variance, shape (\*batch).
+        random_walk_variance: Diagonal of Q, shape (\*batch, 1) or (\*batch, F); ``None`` for static weights.
+
+    Returns:
+        The posterior after the target, and the prediction made before it (one-step axes of length one).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters.states import gaussian_state
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> state, step = textbook_step(gaussian_state(one[0], 1), one, 2 * one[0], one[0])
+        >>> state.mean, step.variance
+        (tensor([1.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
+    """
+    mean, covariance = state.mean, state.covariance
+    if random_walk_variance is not None:
+        covariance = covariance + torch.diag_embed(random_walk_variance.expand_as(mean))
+    cross = (covariance @ phi.unsqueeze(-1)).squeeze(-1)
+    predicted = (phi * mean).sum(-1)
+    variance = (phi * cross).sum(-1) + noise
+    missing = torch.isnan(y)
+    error = torch.where(missing, 0.0, y - predicted)
+    log_prob = -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi))
+    log_prob = torch.where(missing, 0.0, log_prob)
+    gain = torch.where(missing, 0.0, 1 / variance).unsqueeze(-1) * cross
+    mean = mean + gain * error.unsqueeze(-1)
+    covariance = covariance - gain.unsqueeze(-1) * cross.unsqueeze(-2)
+    step = StepPredictions(predicted.unsqueeze(-1), variance.unsqueeze(-1), log_prob.unsqueeze(-1))
+    return GaussianState(torch.cat([covariance, mean.unsqueeze(-1)], dim=-1)), step
+
+
+def textbook_filter(
+    state: GaussianState,
+    Phi: Tensor,
+    y: Tensor,
+    noise: Tensor,
+    random_walk_variance: Tensor | None = None,
+) -> tuple[GaussianState, StepPredictions]:
+    r"""Run :func:`textbook_step` over a block of targets; arguments as in :func:`update_block`."""
+    steps: list[StepPredictions] = []
+    for t in range(Phi.shape[-2]):
+        state, step = textbook_step(state, Phi[..., t, :], y[..., t], noise, random_walk_variance)
+        steps.append(step)
+    return state, StepPredictions(*(torch.cat(parts, dim=-1) for parts in zip(*steps, strict=True)))

@@ -1,0 +1,161 @@
+r"""The block filter in square-root form: the survivor where noise is tiny and numbers are single precision.
+
+The state keeps A with :math:`\Sigma = A A^\top`, which cannot lose positive definiteness. A block of static
+weights is the Andrews update; where the noise drowns in round-off (:math:`\sigma^2 < 10 B \epsilon \max K_{tt}`)
+the array form (one QR decomposition) takes over. Under a random walk :math:`\Sigma_B^- = \Sigma + B Q = R R^\top`
+comes from a QR decomposition and :math:`\Sigma_B = R (I - P^\top P) R^\top` with :math:`P = W R^{-\top}` from the
+same Andrews identity; below the same threshold the rows are taken one at a time in array form.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.filters.states import SquareRootState, StepPredictions
+from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.square_root import (
+    add_diagonal,
+    condition_andrews,
+    condition_array,
+)
+
+
+def update_block(
+    state: SquareRootState,
+    Phi: Tensor,
+    y: Tensor,
+    noise: Tensor,
+    random_walk_variance: Tensor | None = None,
+) -> tuple[SquareRootState, StepPredictions]:
+    r"""Predict and learn a block of targets; arguments as in :func:`gp_ensembles.filters.block.update_block`.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters.states import square_root_state
+        >>> Phi = torch.ones(2, 1, dtype=torch.float64)
+        >>> y, one = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> state, steps = update_block(square_root_state(one, 1), Phi, y, one)
+        >>> state.mean, state.covariance
+        (tensor([1.], dtype=torch.float64), tensor([[0.3333]], dtype=torch.float64))
+    """
+    if random_walk_variance is None:
+        return _update_static(state, Phi, y, noise)
+    if _noise_drowns(state.factor, Phi, noise, random_walk_variance):
+        return _update_row_by_row(state, Phi, y, noise, random_walk_variance)
+    return _update_walking(state, Phi, y, noise, random_walk_variance)
+
+
+def predict(
+    state: SquareRootState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """As :func:`gp_ensembles.filters.block.predict`, with variances as squared norms.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters.states import square_root_state
+        >>> one = torch.ones((), dtype=torch.float64)
+        >>> predict(square_root_state(one, 1), torch.full((1, 1), 2.0, dtype=torch.float64), one)
+        (tensor([0.], dtype=torch.float64), tensor([5.], dtype=torch.float64))
+    """
+    variance = (Phi @ state.factor).square().sum(-1) + noise.unsqueeze(-1)
+    if random_walk_variance is not None:
+        variance = variance + (Phi.square() * random_walk_variance.unsqueeze(-2)).sum(-1)
+    return (Phi @ state.mean.unsqueeze(-1)).squeeze(-1), variance
+
+
+def _update_static(
+    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor
+) -> tuple[SquareRootState, StepPredictions]:
+    mean = (Phi @ state.mean.unsqueeze(-1)).squeeze(-1)
+    noises = noise.unsqueeze(-1).expand(mean.shape)
+    seen = _seen(y, mean)
+    design = Phi @ state.factor
+    learned = design * seen.unsqueeze(-1)
+    if _noise_drowns(state.factor, Phi, noise, None):
+        lower, weights, factor = condition_array(state.factor, learned, noises)
+    else:
+        lower = cholesky(learned @ learned.mT + torch.diag_embed(noises), _WHAT)
+        weights = torch.linalg.solve_triangular(lower, learned @ state.factor.mT, upper=False)
+        factor = condition_andrews(state.factor, learned, lower, noises)
+    residual = torch.where(seen > 0, y - mean, 0.0)
+    error = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False)
+    predictions = _predictions(mean, design @ learned.mT, design.square().sum(-1) + noises, lower, error, seen)
+    return SquareRootState(state.mean + (weights.mT @ error).squeeze(-1), factor), predictions
+
+
+def _update_walking(
+    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor
+) -> tuple[SquareRootState, StepPredictions]:
+    num_rows = Phi.shape[-2]
+    mean = (Phi @ state.mean.unsqueeze(-1)).squeeze(-1)
+    noises = noise.unsqueeze(-1).expand(mean.shape)
+    seen = _seen(y, mean)
+    steps = torch.arange(1, num_rows + 1, dtype=Phi.dtype, device=Phi.device)
+    design = Phi @ state.factor
+    walked = Phi * walk.unsqueeze(-2)
+    covariance = design @ design.mT + torch.minimum(steps, steps.unsqueeze(-1)) * (walked @ Phi.mT)
+    masked = covariance * seen.unsqueeze(-1) * seen.unsqueeze(-2)
+    lower = cholesky(masked + torch.diag_embed(noises), _WHAT)
+    cross = (design @ state.factor.mT + steps.unsqueeze(-1) * walked) * seen.unsqueeze(-1)
+    weights = torch.linalg.solve_triangular(lower, cross, upper=False)
+    residual = torch.where(seen > 0, y - mean, 0.0)
+    error = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False)
+
+    ahead = add_diagonal(state.factor, num_rows * walk)  # R R' = Σ + B Q, lower triangular
+    share = torch.linalg.solve_triangular(ahead, weights.mT, upper=False).mT  # P
+    # I - P P' = L⁻¹ cov(y | θ_B) L⁻ᵀ = T T'; then R (I - P' (I + T)⁻¹ P) is a square root (Andrews).
+    inner = share @ share.mT
+    identity = torch.diag_embed(inner.new_ones(inner.shape[:-1]))
+    root = cholesky(identity - inner, "the covariance of the block given the weights after it")
+    right = torch.linalg.solve_triangular(identity + root, share, upper=False)
+    factor = ahead - weights.mT @ right
+    variance = covariance.diagonal(dim1=-2, dim2=-1) + noises
+    predictions = _predictions(mean, covariance * seen.unsqueeze(-2), variance, lower, error, seen)
+    return SquareRootState(state.mean + (weights.mT @ error).squeeze(-1), factor), predictions
+
+
+def _update_row_by_row(
+    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor
+) -> tuple[SquareRootState, StepPredictions]:
+    steps: list[StepPredictions] = []
+    for t in range(Phi.shape[-2]):
+        ahead = SquareRootState(state.mean, add_diagonal(state.factor, walk))
+        state, step = _update_static(ahead, Phi[..., t : t + 1, :], y[..., t : t + 1], noise)
+        steps.append(step)
+    return state, StepPredictions(*(torch.cat(parts, dim=-1) for parts in zip(*steps, strict=True)))
+
+
+def _predictions(
+    mean: Tensor, covariance: Tensor, variance: Tensor, lower: Tensor, error: Tensor, seen: Tensor
+) -> StepPredictions:
+    """One-step-ahead predictions of every row, the missing ones included.
+
+    ``covariance`` holds cov(y_t, y_s) with column s zero where y_s is missing; ``variance`` cov(y_t, y_t).
+    """
+    past = torch.linalg.solve_triangular(lower, covariance.mT, upper=False)
+    past = torch.triu(past, diagonal=1)
+    conditional = variance - past.square().sum(-2)
+    conditional = torch.where(seen > 0, lower.diagonal(dim1=-2, dim2=-1).square(), conditional)
+    predicted = mean + (past * error).sum(-2)
+    log_prob = -0.5 * (error.squeeze(-1).square() + conditional.log() + math.log(2 * math.pi))
+    return StepPredictions(predicted, conditional, torch.where(seen > 0, log_prob, 0.0))
+
+
+def _noise_drowns(factor: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | None) -> bool:
+    """Whether the noise of any expert is lost in the round-off of the block's covariance."""
+    variance = (Phi @ factor).square().sum(-1)
+    if walk is not None:
+        variance = variance + Phi.shape[-2] * (Phi.square() * walk.unsqueeze(-2)).sum(-1)
+    floor = 10 * Phi.shape[-2] * torch.finfo(Phi.dtype).eps * variance.amax(-1)
+    try:
+        return bool((noise < floor).any())
+    except RuntimeError:  # values cannot be read inside vmap or on the meta device: the safe form is right
+        return True
+
+
+def _seen(y: Tensor, like: Tensor) -> Tensor:
+    return (~torch.isnan(y)).to(like.dtype).expand_as(like)
+
+
+_WHAT = "the predictive covariance of the block"
