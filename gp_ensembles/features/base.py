@@ -26,6 +26,8 @@ class FeatureMap(nn.Module, ABC):
     """
 
     domain: Tensor | None
+    # Names of the map's own tensors that have no batch axis; every other one starts with ``batch_shape``.
+    shared_tensors: frozenset[str] = frozenset({"domain"})
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ def lower_factor(columns: Tensor) -> Tensor:
         >>> lower_factor(torch.tensor([[3.0, 4.0]], dtype=torch.float64))
         tensor([[5.]], dtype=torch.float64)
     """
-    upper = torch.linalg.qr(columns.mT, mode="r").R
+    upper: Tensor = torch.linalg.qr(columns.mT, mode="r").R
     sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper.dtype)
     return (upper * sign.unsqueeze(-1)).mT
 
@@ -54,7 +54,7 @@ def condition_array(factor: Tensor, design: Tensor, noise: Tensor) -> tuple[Tens
     Returns:
         L (\*batch, B, B), W (\*batch, B, F) and A₊ (\*batch, F, F).
     """
-    num_rows, num_features = design.shape[-2:]
+    num_rows = design.shape[-2]
     top = torch.cat([torch.diag_embed(noise.sqrt()), design], dim=-1)
     bottom = torch.cat([factor.new_zeros(*factor.shape[:-1], num_rows), factor], dim=-1)
     lower = lower_factor(torch.cat([top, bottom], dim=-2))
@@ -79,5 +79,5 @@ def condition_andrews(factor: Tensor, design: Tensor, lower: Tensor, noise: Tens
     """
     shifted = lower + torch.diag_embed(noise.sqrt())
     right = torch.linalg.solve_triangular(shifted, design, upper=False)
-    weights = torch.linalg.solve_triangular(lower, design @ factor.mT, upper=False)
+    weights: Tensor = torch.linalg.solve_triangular(lower, design @ factor.mT, upper=False)
     return factor - weights.mT @ right

@@ -1,0 +1,60 @@
+"""The evidence of a Bayesian linear model in weight space, for a batch of experts at once."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.cholesky import cholesky
+
+
+def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
+    r"""Log marginal likelihood of targets under :math:`N(0, \sigma_\theta^2 \Phi \Phi^\top + \sigma^2 I)`.
+
+    With fewer features than rows the determinant lemma and the Woodbury identity give it from the F by F
+    matrix :math:`A = I + (\sigma_\theta^2 / \sigma^2) \Phi^\top \Phi = L L^\top`:
+
+    .. math::
+        \log p(y) = -\tfrac12 \Big( \frac{y^\top y - (\sigma_\theta^2 / \sigma^2)
+        \|L^{-1} \Phi^\top y\|^2}{\sigma^2} + N \log 2 \pi \sigma^2 \Big) - \sum_i \log L_{ii}
+
+    (Rasmussen and Williams 2006, section 2.2, with the full log determinant).
+
+    Args:
+        Phi: Features, shape (\*batch, N, F).
+        y: Targets, shape (N,); rows with NaN must be dropped by the caller.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+        noise: Observation noise variance, shape (\*batch).
+
+    Returns:
+        Log evidence in nats, shape (\*batch).
+
+    Raises:
+        NumericalError: If a matrix is not positive definite to working precision.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones((), dtype=torch.float64)
+        >>> log_evidence(torch.ones(1, 1, dtype=torch.float64), one.expand(1), one, one)  # log N(1; 0, 2)
+        tensor(-1.5155, dtype=torch.float64)
+    """
+    num_rows, num_features = Phi.shape[-2:]
+    ratio = (prior_variance / noise)[..., None, None]
+    if num_features < num_rows:
+        matrix = _add_identity(ratio * (Phi.mT @ Phi))
+        factor = cholesky(matrix, "the posterior precision of the weights")
+        projected = torch.linalg.solve_triangular(factor, Phi.mT @ y.unsqueeze(-1), upper=False)
+        fitted = ratio.squeeze(-1).squeeze(-1) * projected.square().sum((-2, -1))
+        quadratic: Tensor = (y.square().sum(-1) - fitted) / noise
+    else:
+        matrix = _add_identity(ratio * (Phi @ Phi.mT))
+        factor = cholesky(matrix, "the covariance of the targets")
+        target = y.unsqueeze(-1).expand(*Phi.shape[:-1], 1)
+        whitened = torch.linalg.solve_triangular(factor, target, upper=False)
+        quadratic = whitened.square().sum((-2, -1)) / noise
+    log_determinant: Tensor = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return -0.5 * (quadratic + num_rows * (math.log(2 * math.pi) + noise.log())) - log_determinant
+
+
+def _add_identity(matrix: Tensor) -> Tensor:
+    return matrix + torch.diag_embed(matrix.new_ones(matrix.shape[:-1]))

@@ -1,0 +1,71 @@
+"""Choose, repeat or reorder the experts of a batch: the one place that knows where a batch axis is."""
+
+import copy
+from typing import TypeVar
+
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import Likelihood
+from gpytorch.likelihoods.noise_models import Noise
+from torch import Tensor, nn
+
+from gp_ensembles.features.base import FeatureMap, PriorVariance
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:
+    r"""An independent copy of a batched module with the experts that ``index`` names, in its order.
+
+    Repeated entries give independent copies of an expert. The result has ``batch_shape`` (S,).
+
+    Args:
+        module: A feature map, a GPyTorch kernel or likelihood, or a module made of them.
+        batch_shape: The batch shape that the module has, () or (M,).
+        index: Which experts to take, integers, shape (S,).
+
+    Raises:
+        ValueError: If the batch has more than one axis or an index is out of range.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> kernel = RBFKernel(batch_shape=torch.Size([2]))
+        >>> kernel.lengthscale = torch.tensor([1.0, 2.0]).reshape(2, 1, 1)
+        >>> take_experts(kernel, kernel.batch_shape, torch.tensor([1, 1, 0])).lengthscale.flatten()
+        tensor([2.0000, 2.0000, 1.0000], grad_fn=<ReshapeAliasBackward0>)
+    """
+    if len(batch_shape) > 1:
+        raise ValueError(f"experts can be taken from a batch with one axis only, this one has {tuple(batch_shape)}")
+    num_experts = batch_shape.numel()
+    if index.ndim != 1 or int(index.min()) < 0 or int(index.max()) >= num_experts:
+        raise ValueError(f"index must hold integers in [0, {num_experts}), got {index.tolist()}")
+    result = copy.deepcopy(module)
+    new_shape = torch.Size([len(index)])
+    for part in result.modules():
+        if not isinstance(part, FeatureMap | PriorVariance | Kernel | Likelihood | Noise):
+            continue
+        shared = part.shared_tensors if isinstance(part, FeatureMap) else frozenset()
+        for name, value in list(part.named_parameters(recurse=False)):
+            if name not in shared:
+                taken = nn.Parameter(_take(value.detach(), batch_shape, index, name), value.requires_grad)
+                setattr(part, name, taken)
+        for name, value in list(part.named_buffers(recurse=False)):
+            if name not in shared:
+                setattr(part, name, _take(value, batch_shape, index, name))
+        if isinstance(part, FeatureMap | Kernel):
+            part.batch_shape = new_shape
+    return result
+
+
+def _take(value: Tensor, batch_shape: torch.Size, index: Tensor, name: str) -> Tensor:
+    if value.shape[: len(batch_shape)] != batch_shape:
+        raise ValueError(
+            f"{name} of shape {tuple(value.shape)} has no batch axis of {tuple(batch_shape)} experts; declare it in "
+            f"shared_tensors if all experts share it"
+        )
+    if not batch_shape:
+        return value.unsqueeze(0).expand(len(index), *value.shape).clone()
+    return value.index_select(0, index.to(value.device))
+
+
