@@ -1,1 +1,20 @@
-"""plots."""
+"""Pictures of a stream, its weights, its calibration and its score; needs the extra ``plots`` (matplotlib).
+
+Every function returns a :class:`matplotlib.figure.Figure` and touches no global state of matplotlib, so it works
+without a display, in threads and in notebooks alike.
+"""
+
+try:
+    import matplotlib as _matplotlib  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "pictures need matplotlib, which is not installed; add it with: pip install 'gp_ensembles[plots]'"
+    ) from error
+
+from gp_ensembles.plots.bands import plot_bands
+from gp_ensembles.plots.calibration import plot_calibration
+from gp_ensembles.plots.saving import save_figure
+from gp_ensembles.plots.score import plot_score
+from gp_ensembles.plots.weights import plot_weights
+
+__all__ = ["plot_bands", "plot_calibration", "plot_score", "plot_weights", "save_figure"]
