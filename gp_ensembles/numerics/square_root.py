@@ -78,6 +78,7 @@ def condition_andrews(factor: Tensor, design: Tensor, lower: Tensor, noise: Tens
         noise: Observation noise variance per target, shape (\*batch, B).
     """
     shifted = lower + torch.diag_embed(noise.sqrt())
-    right = torch.linalg.solve_triangular(shifted, design, upper=False)
+    right: Tensor = torch.linalg.solve_triangular(shifted, design, upper=False)
     weights: Tensor = torch.linalg.solve_triangular(lower, design @ factor.mT, upper=False)
-    return factor - weights.mT @ right
+    downdated: Tensor = factor - weights.mT @ right
+    return downdated

@@ -1,0 +1,220 @@
+"""The ensemble as pure functions: state in, state out, and predict, weigh, learn in three places."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.features.base import check_matrix
+from gp_ensembles.filters.dispatch import predict, update_block
+from gp_ensembles.filters.states import FilterState, StepPredictions
+from gp_ensembles.meta_learners.base import MetaLearner, MetaState
+
+
+class EnsembleState(NamedTuple):
+    """Everything that changes while a stream is read.
+
+    Attributes:
+        experts: State of each expert object.
+        meta: State of the weight rule.
+    """
+
+    experts: tuple[FilterState, ...]
+    meta: MetaState
+
+
+class EnsemblePredictions(NamedTuple):
+    """Predictions for a block, each made before its target was seen.
+
+    Attributes:
+        mean: Mean of the mixture, shape (B,).
+        variance: Variance of the mixture, noise and disagreement included, shape (B,).
+        log_prob: Log density of each target under the full mixture, shape (B,); zero where it is missing.
+        log_weights: Log weights in force before each target, shape (M, B).
+        experts: The experts' own predictions, each (M, B); NaN mean and variance for an expert that is dead
+            (weight zero for good) and no longer run.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_prob: Tensor
+    log_weights: Tensor
+    experts: StepPredictions
+
+    @property
+    def mixture(self) -> Mixture:
+        """The predictive mixture of each row; a dead expert, whose weight is zero, stands in as N(0, 1)."""
+        dead = torch.isnan(self.experts.mean)
+        mean = torch.where(dead, 0.0, self.experts.mean)
+        return Mixture(self.log_weights, mean, torch.where(dead, 1.0, self.experts.variance))
+
+
+class Ensemble(nn.Module):
+    """Experts, and a rule that weighs them.
+
+    Expert objects may be batches; their experts are numbered in order, M in all. Objects that share one
+    feature map evaluate it once.
+
+    Args:
+        experts: Expert objects; all take the same inputs, in one dtype on one device.
+        meta_learner: The rule that weighs the M experts.
+        names: A name for each of the M experts; numbers by default.
+
+    Raises:
+        ValueError: If there is no expert, inputs differ in number, names are not M distinct ones, or the
+            rule was built for another number of experts.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> static = GaussianExpert(LinearFeatures(1, dtype=torch.float64))
+        >>> moving = GaussianExpert(LinearFeatures(1, dtype=torch.float64), random_walk_variance=1e-2)
+        >>> ensemble = Ensemble([static, moving], BayesianModelAveraging(), names=["static", "moving"])
+        >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
+        >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))
+        >>> predictions.log_weights.exp()[:, 0]
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self, experts: Sequence[Expert], meta_learner: MetaLearner, names: Sequence[str] | None = None
+    ) -> None:
+        super().__init__()
+        if not experts:
+            raise ValueError("an ensemble needs at least one expert")
+        inputs = {expert.features.num_inputs for expert in experts}
+        if len(inputs) > 1:
+            raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
+        self._experts = nn.ModuleList(experts)
+        self.meta_learner = meta_learner
+        self.num_experts = sum(expert.num_experts for expert in experts)
+        self.names = tuple(names) if names is not None else tuple(str(m) for m in range(self.num_experts))
+        if len(self.names) != self.num_experts or len(set(self.names)) != self.num_experts:
+            raise ValueError(f"names must be {self.num_experts} distinct strings, got {list(self.names)}")
+        like = experts[0].features.prior_variance
+        if len({(e.features.prior_variance.dtype, e.features.prior_variance.device) for e in experts}) > 1:
+            raise ValueError("the experts differ in dtype or device; bring them together with .to(...)")
+        meta_learner.init(self.num_experts, like.detach())
+
+    @property
+    def experts(self) -> tuple[Expert, ...]:
+        """The expert objects in order."""
+        return tuple(part for part in self._experts if isinstance(part, Expert))
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of input columns D."""
+        return self.experts[0].features.num_inputs
+
+    def init(self) -> EnsembleState:
+        """State before any data."""
+        experts = self.experts
+        meta = self.meta_learner.init(self.num_experts, experts[0].features.prior_variance.detach())
+        return EnsembleState(tuple(expert.init() for expert in experts), meta)
+
+    def bind(self) -> tuple[BoundExpert, ...]:
+        """Read all hyperparameters once; experts that share a feature map share its bound function."""
+        bound = [expert.bind() for expert in self.experts]
+        first: dict[int, BoundExpert] = {}
+        return tuple(
+            b._replace(features=first.setdefault(id(expert.features), b).features)
+            for expert, b in zip(self.experts, bound, strict=True)
+        )
+
+    def update(self, state: EnsembleState, X: Tensor, y: Tensor) -> tuple[EnsembleState, EnsemblePredictions]:
+        """Predict and learn a block of targets; any blocking gives the same numbers.
+
+        Args:
+            state: State before the block.
+            X: Inputs in the order of time, shape (B, D).
+            y: Targets, shape (B,); NaN where missing.
+
+        Returns:
+            The state after the block, and the predictions made before each target.
+
+        Raises:
+            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a
+                target is infinite.
+            TypeError: If a dtype is wrong.
+            NumericalError: If an expert's predictive covariance is not positive definite.
+        """
+        self.check_block(X, y)
+        bound = self.bind()
+        states, parts = [], []
+        for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, X), strict=True):
+            expert_state, steps = update_block(expert_state, Phi, y, b.noise, b.random_walk_variance)
+            states.append(expert_state)
+            parts.append(steps)
+        steps = flatten(parts)
+        meta, output = self.meta_learner.update_block(state.meta, steps.log_prob)
+        predictions = assemble(steps, output.log_weights, output.log_prob)
+        return EnsembleState(tuple(states), meta), predictions
+
+    def predict(self, state: EnsembleState, X: Tensor) -> Mixture:
+        """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
+        self.check_inputs(X)
+        bound = self.bind()
+        means, variances = [], []
+        for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, X), strict=True):
+            mean, variance = predict(expert_state, Phi, b.noise, b.random_walk_variance)
+            means.append(mean.reshape(-1, mean.shape[-1]))
+            variances.append(variance.reshape(-1, variance.shape[-1]))
+        return Mixture(self.meta_learner.log_weights(state.meta), torch.cat(means), torch.cat(variances))
+
+    def check_inputs(self, X: Tensor) -> None:
+        """Raise a clear error if X (N, D) is not a legal input."""
+        check_matrix(X, self.num_inputs)
+        like = self.experts[0].features.prior_variance
+        if X.ndim != 2:
+            raise ValueError(f"X must have shape (N, {self.num_inputs}), got {tuple(X.shape)}")
+        if X.dtype != like.dtype or X.device != like.device:
+            raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
+        for features in {id(e.features): e.features for e in self.experts}.values():
+            if features.domain is not None:
+                features.check_inputs(X)
+
+    def check_block(self, X: Tensor, y: Tensor) -> None:
+        """Raise a clear error if X (B, D) and y (B,) are not a legal block."""
+        self.check_inputs(X)
+        if y.shape != X.shape[:1] or y.shape[0] == 0:
+            raise ValueError(f"y must have shape ({X.shape[0]},) and at least one row, got {tuple(y.shape)}")
+        if y.dtype != X.dtype or y.device != X.device:
+            raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both alike")
+        infinite = torch.isinf(y)
+        if y.device.type != "meta" and bool(infinite.any()):
+            row = int(infinite.int().argmax())
+            raise ValueError(f"y is {float(y[row])} in row {row}; use NaN for a target that was not observed")
+
+
+def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
+    r"""Features of each expert object at X (B, D), each (\*batch, B, F); a shared map is evaluated once."""
+    values: dict[int, Tensor] = {}
+    for b in bound:
+        key = id(b.features)
+        if key not in values:
+            values[key] = b.features(X)
+    return [values[id(b.features)] for b in bound]
+
+
+def flatten(parts: Sequence[StepPredictions]) -> StepPredictions:
+    r"""Predictions of all experts, (M, B), from those of the expert objects, (\*batch, B)."""
+    if len(parts) == 1 and parts[0].mean.ndim == 2:
+        return parts[0]
+    return StepPredictions(
+        *(torch.cat([field.reshape(-1, field.shape[-1]) for field in fields]) for fields in zip(*parts, strict=True))
+    )
+
+
+def assemble(steps: StepPredictions, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
+    """The ensemble's predictions from the experts' and the weights in force, (M, B) each."""
+    weights = log_weights.exp()
+    alive = weights > 0
+    experts_mean = torch.where(alive, steps.mean, 0.0)
+    mean = (weights * experts_mean).sum(0)
+    spread = torch.where(alive, steps.variance + (experts_mean - mean).square(), 0.0)
+    return EnsemblePredictions(mean, (weights * spread).sum(0), log_prob, log_weights, steps)

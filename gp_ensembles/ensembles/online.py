@@ -1,0 +1,224 @@
+"""The shell that owns a state: what a user keeps, feeds, saves and loads."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gp_ensembles.ensembles.ensemble import (
+    Ensemble,
+    EnsemblePredictions,
+    EnsembleState,
+    assemble,
+    evaluate,
+    flatten,
+)
+from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.ensembles.runners import CompactRunner, Runner, make_runner
+from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, StepPredictions
+from gp_ensembles.filters.stream import choose_block_size
+from gp_ensembles.meta_learners.base import MetaState
+
+_PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
+
+
+class _Live:
+    """What is read from the hyperparameters once, and how to tell that it is stale.
+
+    It is stale when a hyperparameter changed in place, or when ``.to`` or loading with ``assign`` put other
+    tensors where the state was.
+    """
+
+    def __init__(self, ensemble: Ensemble, state: EnsembleState) -> None:
+        self._watched = [*ensemble.parameters(), *ensemble.buffers()]
+        self._stamp = self._current_stamp()
+        self._state = [value for _, value in _named(state)]
+        self.bound = ensemble.bind()
+        self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
+
+    def is_fresh(self, state: EnsembleState) -> bool:
+        same_place = all(old is new for old, (_, new) in zip(self._state, _named(state), strict=True))
+        return same_place and self._stamp == self._current_stamp()
+
+    def _current_stamp(self) -> list[tuple[int, int]]:
+        return [(tensor.data_ptr(), tensor._version) for tensor in self._watched]
+
+
+class OnlineEnsemble(nn.Module):
+    """An ensemble and its state: learns from blocks of any length, predicts, saves and loads.
+
+    Learning is not differentiable; for gradients through a stream use :class:`Ensemble` itself. The state
+    lives in buffers, so ``state_dict`` holds everything (hyperparameters, features, posteriors, weights) and
+    loads, weights only, into a fresh object built the same way.
+
+    Args:
+        ensemble: The ensemble.
+        state: State to start from; before any data by default. It is copied.
+        block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> expert = GaussianExpert(LinearFeatures(1, dtype=torch.float64))
+        >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> before = online.observe(X, 3 * X.squeeze(-1))
+        >>> after = online.predict(X[-1:])
+        >>> bool((after.mean - 3).abs() < 0.3 * (before.mean[0] - 3).abs())
+        True
+    """
+
+    def __init__(
+        self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None
+    ) -> None:
+        super().__init__()
+        if block_size is not None and block_size < 1:
+            raise ValueError(f"block_size must be positive, got {block_size}")
+        self.ensemble = ensemble
+        widest = max(ensemble.experts, key=lambda e: e.num_experts * e.features.num_features**2)
+        self.block_size = block_size or choose_block_size(widest.features.num_features, widest.num_experts)
+        start = ensemble.init() if state is None else state
+        self._kinds = tuple(type(part) for part in start.experts)
+        for name, value in _named(start):
+            self.register_buffer(name, value.detach().clone())
+        self._live: _Live | None = None
+
+    @property
+    def state(self) -> EnsembleState:
+        """The state, by reference: copy it before you keep it."""
+        experts: list[FilterState] = []
+        for number, kind in enumerate(self._kinds):
+            fields = [self._buffer(f"expert_{number}_{field}") for field in kind._fields]
+            experts.append(GaussianState(*fields) if kind is GaussianState else SquareRootState(*fields))
+        meta = MetaState(*(self._buffer(f"meta_{field}") for field in MetaState._fields))
+        return EnsembleState(tuple(experts), meta)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the M experts."""
+        return self.ensemble.names
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Log weights in force for the next target, shape (M,)."""
+        return self.ensemble.meta_learner.log_weights(self.state.meta)
+
+    @torch.no_grad()
+    def observe(self, X: Tensor, y: Tensor) -> EnsemblePredictions:
+        """Predict each target, then learn it; a rejected call leaves everything as it was.
+
+        Args:
+            X: Inputs in the order of time, shape (N, D).
+            y: Targets, shape (N,); NaN where a target was not observed.
+
+        Returns:
+            Predictions made before each target.
+
+        Raises:
+            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a
+                target is infinite.
+            TypeError: If a dtype or device is wrong.
+            NumericalError: If an expert's predictive covariance is not positive definite.
+        """
+        self.ensemble.check_block(X, y)
+        live = self._bind()
+        if X.shape[0] <= self.block_size:
+            return self._observe_block(live.bound, live.runners, X, y)
+        before = [value.clone() for _, value in _named(self.state)]
+        try:
+            return self._observe_blocks(live, X, y)
+        except BaseException:
+            for (_, value), old in zip(_named(self.state), before, strict=True):
+                value.copy_(old)
+            raise
+
+    @torch.no_grad()
+    def predict(self, X: Tensor) -> Mixture:
+        """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
+        parts = [self.ensemble.predict(self.state, rows) for rows in X.split(_PREDICT_ROWS)]
+        if len(parts) == 1:
+            return parts[0]
+        means, variances = (torch.cat(columns, dim=-1) for columns in list(zip(*parts, strict=True))[1:])
+        return Mixture(parts[0].log_weights, means, variances)
+
+    def condition_on(self, X: Tensor, y: Tensor) -> "OnlineEnsemble":
+        """A new ensemble that has also learned these rows; this one is unchanged. Arguments as in observe."""
+        other = copy.deepcopy(self)
+        other.observe(X, y)
+        return other
+
+    def _observe_block(
+        self, bound: Sequence[BoundExpert], runners: Sequence[Runner], X: Tensor, y: Tensor
+    ) -> EnsemblePredictions:
+        state = self.state.meta
+        parts = [runner.stage(Phi, y) for runner, Phi in zip(runners, evaluate(bound, X), strict=True)]
+        steps = flatten(parts)
+        meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
+        predictions = assemble(steps, output.log_weights, output.log_prob)
+        for runner in runners:
+            runner.commit()
+        for old, new in zip(state, meta, strict=True):
+            old.copy_(new)
+        return predictions
+
+    def _observe_blocks(self, live: _Live, X: Tensor, y: Tensor) -> EnsemblePredictions:
+        runners = list(live.runners)
+        compact: dict[int, CompactRunner] = {}
+        num_dead = 0
+        blocks = []
+        for rows, targets in zip(X.split(self.block_size), y.split(self.block_size), strict=True):
+            dead = torch.isneginf(self._buffer("meta_log_weights"))
+            if int(dead.sum()) > num_dead:
+                num_dead = int(dead.sum())
+                for runner in compact.values():
+                    runner.scatter()
+                compact = self._without(dead, live.bound)
+                runners = [compact.get(number, runner) for number, runner in enumerate(live.runners)]
+            blocks.append(self._observe_block(live.bound, runners, rows, targets))
+        for runner in compact.values():
+            runner.scatter()
+        return _concatenate(blocks)
+
+    def _without(self, dead: Tensor, bound: Sequence[BoundExpert]) -> dict[int, CompactRunner]:
+        """Runners without the dead for those expert objects that have any."""
+        compact = {}
+        sizes = [expert.num_experts for expert in self.ensemble.experts]
+        for number, (state, b, part) in enumerate(zip(self.state.experts, bound, dead.split(sizes), strict=True)):
+            if bool(part.any()):
+                compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
+        return compact
+
+    def _bind(self) -> _Live:
+        state = self.state
+        if self._live is None or not self._live.is_fresh(state):
+            self._live = _Live(self.ensemble, state)
+        return self._live
+
+    def _buffer(self, name: str) -> Tensor:
+        value = self._buffers[name]
+        assert value is not None
+        return value
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_live": None}
+
+
+def _named(state: EnsembleState) -> list[tuple[str, Tensor]]:
+    """Every tensor of a state with the name of its buffer."""
+    named = [
+        (f"expert_{number}_{field}", value)
+        for number, part in enumerate(state.experts)
+        for field, value in part._asdict().items()
+    ]
+    return named + [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]
+
+
+def _concatenate(blocks: Sequence[EnsemblePredictions]) -> EnsemblePredictions:
+    mean, variance, log_prob, log_weights = (torch.cat(parts, dim=-1) for parts in list(zip(*blocks, strict=True))[:4])
+    experts = zip(*(block.experts for block in blocks), strict=True)
+    steps = StepPredictions(*(torch.cat(parts, dim=-1) for parts in experts))
+    return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)

@@ -1,0 +1,122 @@
+"""How the shell runs one expert object over a stream: stage a block, then commit it in place."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.filters.dispatch import update_block
+from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, StepPredictions
+from gp_ensembles.filters.stream import Workspace, commit_, stage
+
+
+class Runner(ABC):
+    """Runs one expert object on a state that it changes in place, a block at a time."""
+
+    @abstractmethod
+    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Learn the staged block."""
+
+
+class CovarianceRunner(Runner):
+    """The covariance form, with scratch memory kept between blocks of one length."""
+
+    def __init__(self, bound: BoundExpert, state: GaussianState) -> None:
+        self._bound = bound
+        self._moments = state.moments
+        self._workspaces: dict[int, Workspace] = {}
+        self._staged: Workspace | None = None
+
+    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        num_rows = y.shape[0]
+        workspace = self._workspaces.get(num_rows)
+        if workspace is None:
+            if len(self._workspaces) > 3:  # streams have few block lengths; odd ones must not pile up
+                self._workspaces.clear()
+            bound = self._bound
+            workspace = Workspace(self._moments, bound.noise, bound.random_walk_variance, num_rows)
+            self._workspaces[num_rows] = workspace
+        self._staged = None
+        predictions = stage(self._moments, Phi, y, workspace)
+        self._staged = workspace
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            commit_(self._moments, self._staged)
+            self._staged = None
+
+
+class PureRunner(Runner):
+    """Any state: the pure update, copied into the old state's memory."""
+
+    def __init__(self, bound: BoundExpert, state: FilterState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: FilterState | None = None
+
+    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        bound = self._bound
+        self._staged, predictions = update_block(self._state, Phi, y, bound.noise, bound.random_walk_variance)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+            self._staged = None
+
+
+class CompactRunner(Runner):
+    """Only the living experts of a batch, on a private copy of their states, until :meth:`scatter`."""
+
+    def __init__(self, bound: BoundExpert, state: FilterState, alive: Tensor) -> None:
+        batch_shape = bound.noise.shape
+        self._full = tuple(field.view(batch_shape.numel(), *field.shape[len(batch_shape) :]) for field in state)
+        self._alive = alive
+        self._num_experts = batch_shape.numel()
+        walk = bound.random_walk_variance
+        if walk is not None:
+            walk = walk.reshape(self._num_experts, -1)[alive]
+        small = bound._replace(noise=bound.noise.reshape(-1)[alive], random_walk_variance=walk)
+        parts = [field[alive] for field in self._full]
+        self._parts = parts
+        if isinstance(state, GaussianState):
+            self._runner: Runner = CovarianceRunner(small, GaussianState(parts[0]))
+        else:
+            self._runner = PureRunner(small, SquareRootState(parts[0], parts[1]))
+
+    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        living = Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive]
+        steps = self._runner.stage(living, y)
+        shape = (self._num_experts, y.shape[0])
+        mean, variance = steps.mean.new_full(shape, torch.nan), steps.mean.new_full(shape, torch.nan)
+        log_prob = steps.mean.new_full(shape, -torch.inf)
+        mean[self._alive], variance[self._alive], log_prob[self._alive] = steps
+        return StepPredictions(mean, variance, log_prob)
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        self._runner.commit()
+
+    def scatter(self) -> None:
+        """Bring the living experts' states back to where they came from."""
+        for full, part in zip(self._full, self._parts, strict=True):
+            full[self._alive] = part
+
+
+def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
+    """The runner that the type of the state asks for."""
+    if isinstance(state, GaussianState):
+        return CovarianceRunner(bound, state)
+    return PureRunner(bound, state)
