@@ -1,0 +1,280 @@
+"""Who may import whom, where imports stand, and how deep classes go. The tables below are the law.
+
+Each check is a function from sources (or classes) to complaints, so that its own test can plant a breach.
+"""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import gp_ensembles
+
+PACKAGE = Path(gp_ensembles.__file__).parent
+MAX_LINES = 300
+
+# package -> (packages of gp_ensembles it may import, outside packages it may import besides torch).
+# A dotted outside name allows that part only. The standard library is free.
+EVERYTHING = frozenset(
+    {"numerics", "spectral", "features", "filters", "experts", "meta_learners", "ensembles"}
+    | {"data", "metrics", "interfaces", "plots"}
+)
+ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "numerics": (frozenset(), frozenset()),
+    "metrics": (frozenset(), frozenset()),
+    "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
+    "filters": (frozenset({"numerics"}), frozenset()),
+    "meta_learners": (frozenset({"numerics"}), frozenset()),
+    "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
+    # scikit-learn: k-means, for the centres of radial basis functions.
+    "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "sklearn"})),
+    # numpy: what botorch's optimisers hand to their callbacks. tqdm: fitting hyperparameters takes seconds.
+    "experts": (
+        frozenset({"numerics", "features", "filters"}),
+        frozenset({"gpytorch", "botorch.optim", "numpy", "tqdm"}),
+    ),
+    # gpytorch: presets build kernels and likelihoods.
+    "ensembles": (
+        frozenset({"numerics", "experts", "features", "filters", "meta_learners"}),
+        frozenset({"gpytorch"}),
+    ),
+    # numpy: the language of scikit-learn. data: what a river estimator fills its warm-up with.
+    "interfaces": (
+        frozenset({"ensembles", "metrics", "numerics", "data"}),
+        frozenset({"numpy", "sklearn", "river"}),
+    ),
+    # numpy: the language of matplotlib.
+    "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
+    "experiments": (
+        EVERYTHING,
+        frozenset({"gpytorch", "botorch", "numpy", "tqdm", "jsonargparse", "yaml"}),
+    ),
+    # gp_ensembles/__init__.py
+    "": (EVERYTHING, frozenset()),
+}
+# package -> what it may import inside a function: optional extras, at their one door.
+DOORS: dict[str, frozenset[str]] = {
+    "data": frozenset({"river", "sklearn"}),
+    "interfaces": frozenset({"river", "sklearn"}),
+    "experiments": frozenset({"gp_ensembles.plots"}),
+}
+
+
+def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Every Python file below ``folder``, by its path from there."""
+    for path in sorted(folder.rglob("*.py")):
+        yield path.relative_to(folder), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Dotted names a tree imports, with their lines; ``from a import b`` counts as ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def room(path: Path) -> str:
+    """The package of a file; empty for files at the top."""
+    return path.parts[0] if len(path.parts) > 1 else ""
+
+
+def within(name: str, allowed: Iterable[str]) -> bool:
+    return any(name == other or name.startswith(other + ".") for other in allowed)
+
+
+def import_complaints(folder: Path) -> list[str]:
+    import sys
+
+    complaints = []
+    for path, tree in sources(folder):
+        inside, outside = ALLOWED.get(room(path), (frozenset(), frozenset()))
+        for name, line in imported(tree):
+            top, *rest = name.split(".")
+            if top == "gp_ensembles":
+                legal = bool(rest) and (rest[0] == room(path) or rest[0] in inside)
+            else:
+                legal = top in sys.stdlib_module_names or within(name, {"torch", *outside})
+            if not legal:
+                complaints.append(f"{path}:{line} imports {name}")
+    return complaints
+
+
+def function_import_complaints(folder: Path) -> list[str]:
+    complaints = []
+    for path, tree in sources(folder):
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                for name, line in imported(function):
+                    if not within(name, DOORS.get(room(path), ())):
+                        complaints.append(f"{path}:{line} imports {name} inside a function")
+    return sorted(set(complaints))
+
+
+def cycle_complaints(folder: Path, by_package: bool) -> list[str]:
+    """Cycles among the packages, or among the modules, of ``folder`` as ``gp_ensembles``."""
+    modules = {".".join(("gp_ensembles", *path.with_suffix("").parts)): tree for path, tree in sources(folder)}
+    graph: dict[str, set[str]] = {}
+    for module, tree in modules.items():
+        for name, _ in imported(tree):
+            if not name.startswith("gp_ensembles."):
+                continue
+            known = name if name in modules else name.rpartition(".")[0]
+            if by_package:
+                source, target = module.split(".")[1], name.split(".")[1]
+            else:
+                source, target = module, known
+            # A package's __init__ gathers its modules; that alone is no cycle.
+            if source != target and not source.endswith("__init__"):
+                graph.setdefault(source, set()).add(target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [" -> ".join(error.args[1])]
+    return []
+
+
+def length_complaints(folder: Path) -> list[str]:
+    lengths = {path: len((folder / path).read_text(encoding="utf-8").splitlines()) for path, _ in sources(folder)}
+    return [f"{path} has {length} lines" for path, length in lengths.items() if length > MAX_LINES]
+
+
+def class_complaints(classes: Iterable[type], library: str = "gp_ensembles") -> list[str]:
+    """Classes deeper than one level, children of final classes, and overrides of what was implemented."""
+    complaints = []
+    for cls in classes:
+        ancestors = [base for base in cls.__mro__[1:] if base.__module__.split(".")[0] == library]
+        if len(ancestors) > 1:
+            complaints.append(f"{cls.__name__} stands on {[base.__name__ for base in ancestors]}: too deep")
+        for base in ancestors:
+            if not inspect.isabstract(base):
+                complaints.append(f"{cls.__name__} extends {base.__name__}, which is final")
+            abstract = getattr(base, "__abstractmethods__", frozenset())
+            for name, member in vars(base).items():
+                implemented = callable(member) or isinstance(member, property | classmethod | staticmethod)
+                private = name.startswith("__")
+                if implemented and not private and name not in abstract and name in vars(cls):
+                    complaints.append(f"{cls.__name__} overrides {base.__name__}.{name}")
+    return complaints
+
+
+def library_classes() -> list[type]:
+    found: dict[str, type] = {}
+    for info in pkgutil.walk_packages(gp_ensembles.__path__, "gp_ensembles."):
+        if info.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(info.name)
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__.startswith("gp_ensembles."):
+                found[f"{cls.__module__}.{cls.__qualname__}"] = cls
+    return list(found.values())
+
+
+def test_every_package_stands_in_the_table():
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert packages | {""} == set(ALLOWED)
+
+
+def test_the_table_has_no_cycle():
+    TopologicalSorter({package: inside for package, (inside, _) in ALLOWED.items()}).prepare()
+
+
+def test_imports_keep_to_the_table():
+    assert import_complaints(PACKAGE) == []
+
+
+def test_imports_stand_at_the_top():
+    assert function_import_complaints(PACKAGE) == []
+
+
+def test_no_import_cycles():
+    assert cycle_complaints(PACKAGE, by_package=True) == []
+    assert cycle_complaints(PACKAGE, by_package=False) == []
+
+
+def test_files_are_short():
+    assert length_complaints(PACKAGE) == []
+
+
+def test_classes_are_abstract_or_final():
+    assert class_complaints(library_classes()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "line", "complaint"),
+    [
+        ("filters", "from gp_ensembles.features.base import FeatureMap", "gp_ensembles.features.base.FeatureMap"),
+        ("filters", "from gp_ensembles import features", "gp_ensembles.features"),
+        ("numerics", "import gpytorch", "gpytorch"),
+        ("experts", "from botorch import models", "botorch.models"),
+        ("metrics", "from ..numerics import mixtures", "..numerics.mixtures"),
+        ("numerics", "import gp_ensembles", "gp_ensembles"),
+        ("unheard_of", "import numpy", "numpy"),
+    ],
+)
+def test_a_forbidden_import_is_found(tmp_path, package, line, complaint):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "planted.py").write_text(f"import math\nimport torch\n{line}\n")
+    (found,) = import_complaints(tmp_path)
+    assert found == f"{Path(package) / 'planted.py'}:3 imports {complaint}"
+
+
+def test_an_import_in_a_function_is_found(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "planted.py").write_text("def f():\n    import river.stream\n    import json\n")
+    (found,) = function_import_complaints(tmp_path)
+    assert found.endswith("planted.py:3 imports json inside a function")
+
+
+def test_cycles_are_found(tmp_path):
+    for package, other in (("features", "filters"), ("filters", "features")):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "a.py").write_text(f"from gp_ensembles.{other}.b import thing\n")
+        (tmp_path / package / "b.py").write_text("")
+    assert cycle_complaints(tmp_path, by_package=True)
+    assert not cycle_complaints(tmp_path, by_package=False)
+    for package, other in (("features", "filters"), ("filters", "features")):
+        (tmp_path / package / "a.py").write_text(f"from gp_ensembles.{other}.a import thing\n")
+    assert cycle_complaints(tmp_path, by_package=False)
+
+
+def test_a_long_file_is_found(tmp_path):
+    (tmp_path / "long.py").write_text("x = 1\n" * (MAX_LINES + 1))
+    (tmp_path / "short.py").write_text("x = 1\n" * MAX_LINES)
+    assert length_complaints(tmp_path) == [f"long.py has {MAX_LINES + 1} lines"]
+
+
+def test_deep_final_and_overriding_classes_are_found():
+    from abc import ABC, abstractmethod
+
+    class Base(ABC):
+        @abstractmethod
+        def open(self): ...
+        def closed(self):
+            return True
+
+    class Good(Base):
+        def __init__(self): ...
+        def open(self): ...
+        def another(self): ...
+
+    class Overriding(Base):
+        def open(self): ...
+        def closed(self): ...
+
+    class Deep(Good): ...
+
+    library = Base.__module__.split(".")[0]
+    assert class_complaints([Base, Good], library) == []
+    assert class_complaints([Overriding], library) == ["Overriding overrides Base.closed"]
+    assert class_complaints([Deep], library) == [
+        "Deep stands on ['Good', 'Base']: too deep",
+        "Deep extends Good, which is final",
+    ]

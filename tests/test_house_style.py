@@ -1,0 +1,242 @@
+"""Names, tensors and docstrings of the library. Each check is tried on a planted breach as well."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gp_ensembles
+
+PACKAGE = Path(gp_ensembles.__file__).parent
+
+# Parts of a name (between underscores) that stand for something the glossary of CONTRIBUTING.md spells otherwise.
+FORBIDDEN_WORDS = {
+    "sigma": "noise, prior_variance or scale_tril",
+    "nll": "log_prob",
+    "cov": "covariance",
+    "var": "variance",
+    "lik": "likelihood",
+    "ls": "lengthscale",
+    "kwargs": "named arguments",
+}
+# Calls that reach for global state.
+FORBIDDEN_CALLS = {
+    "torch.set_default_dtype",
+    "torch.set_default_device",
+    "torch.set_default_tensor_type",
+    "torch.manual_seed",
+    "torch.seed",
+    "np.random.seed",
+    "numpy.random.seed",
+    "hasattr",
+    "print",
+}
+# Tensor factories that follow the default dtype, and those that make integers whatever it is.
+FLOATING = {"eye", "zeros", "ones", "full", "empty", "linspace", "logspace", "tensor", "rand", "randn"}
+INTEGER = {"arange", "randint", "randperm", "tril_indices", "triu_indices"}
+# (file or package, what) -> why it may stand, which the tables above cannot know.
+INTEGERS = "counts, flags and labels: integers and booleans do not follow the default dtype"
+EXCEPTIONS = {
+    ("experiments", "print"): "the command line speaks to its user",
+    ("data", "device"): "tables are born on the host; their user moves them",
+    ("experts/empirical_bayes.py", "dtype"): INTEGERS,
+    ("meta_learners/switching.py", "dtype"): INTEGERS,
+    ("meta_learners/transitions.py", "dtype"): INTEGERS,
+    ("meta_learners/transitions.py", "device"): "built from plain numbers; the rule that takes them moves them",
+}
+# Public names that may do without an example.
+WITHOUT_EXAMPLE: set[str] = set()
+
+
+def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(folder.rglob("*.py")):
+        yield path.relative_to(folder), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Names the code itself gives: of functions, classes, arguments, variables and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+
+
+def word_complaints(folder: Path) -> list[str]:
+    complaints = []
+    for path, tree in sources(folder):
+        for name, line in bound_names(tree):
+            for part in re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"):
+                if part in FORBIDDEN_WORDS:
+                    complaints.append(f"{path}:{line} names {name!r}; say {FORBIDDEN_WORDS[part]}")
+    return complaints
+
+
+def bare_calls(folder: Path) -> Iterator[tuple[Path, int, str, str]]:
+    """Calls that reach for global state, and what tensor factories are not told: path, line, call, what."""
+    for path, tree in sources(folder):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            given = {keyword.arg for keyword in node.keywords}
+            if name in FORBIDDEN_CALLS:
+                yield path, node.lineno, name, name
+            factory = name.removeprefix("torch.") if name.startswith("torch.") else ""
+            # A range of floats follows the default dtype, a range of integers does not.
+            of_floats = any(isinstance(part, ast.Constant) and isinstance(part.value, float) for part in node.args)
+            if factory in FLOATING | INTEGER and "device" not in given:
+                yield path, node.lineno, name, "device"
+            if (factory in FLOATING or (factory == "arange" and of_floats)) and "dtype" not in given:
+                yield path, node.lineno, name, "dtype"
+
+
+def exception_for(path: Path, what: str) -> tuple[str, str] | None:
+    keys = ((path.as_posix(), what), (path.parts[0], what))
+    return next((key for key in keys if key in EXCEPTIONS), None)
+
+
+def call_complaints(folder: Path) -> list[str]:
+    return [
+        f"{path}:{line} calls {call}" + (f" without {what}" if what != call else "")
+        for path, line, call, what in bare_calls(folder)
+        if exception_for(path, what) is None
+    ]
+
+
+def marker_complaints(folder: Path) -> list[str]:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|raise NotImplementedError)\b|pragma: no " + "cover")
+    complaints = []
+    for path, _ in sources(folder):
+        for number, line in enumerate((folder / path).read_text(encoding="utf-8").splitlines(), 1):
+            if found := marks.search(line):
+                complaints.append(f"{path}:{number} says {found[0]}")
+    return complaints
+
+
+def public_objects() -> Iterator[tuple[str, object]]:
+    """What the packages export through ``__all__``, by full name."""
+    modules = [info.name for info in pkgutil.iter_modules(gp_ensembles.__path__, "gp_ensembles.") if info.ispkg]
+    for module in modules:
+        exports = importlib.import_module(module)
+        for name in getattr(exports, "__all__", ()):
+            yield f"{module}.{name}", getattr(exports, name)
+
+
+def needs_example(thing: object) -> bool:
+    """Functions and concrete classes do; abstract classes, exceptions, aliases and plain records do not."""
+    if inspect.isfunction(thing):
+        return True
+    if not inspect.isclass(thing) or inspect.isabstract(thing) or issubclass(thing, BaseException):
+        return False
+    own_methods = [name for name, member in vars(thing).items() if inspect.isfunction(member) and name[0] != "_"]
+    return not issubclass(thing, tuple) or bool(own_methods)
+
+
+def example_complaints(objects: list[tuple[str, object]]) -> list[str]:
+    complaints = []
+    for name, thing in objects:
+        if needs_example(thing) and ">>> " not in (inspect.getdoc(thing) or ""):
+            complaints.append(name)
+    return complaints
+
+
+def test_names_follow_the_glossary():
+    assert word_complaints(PACKAGE) == []
+
+
+def test_no_global_state_and_no_bare_tensors():
+    assert call_complaints(PACKAGE) == []
+
+
+def test_nothing_is_left_half_done():
+    assert marker_complaints(PACKAGE) == []
+
+
+def test_public_functions_and_classes_show_an_example():
+    assert set(example_complaints(list(public_objects()))) - WITHOUT_EXAMPLE == set()
+
+
+def test_exceptions_are_still_needed():
+    used = {exception_for(path, what) for path, _, _, what in bare_calls(PACKAGE)}
+    assert set(EXCEPTIONS) - used == set()
+    assert WITHOUT_EXAMPLE - set(example_complaints(list(public_objects()))) == set()
+
+
+def test_exported_names_exist_once():
+    names = [name for name, _ in public_objects()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("sigma_theta = 1.0", "sigma_theta"),
+        ("def f(cov): ...", "cov"),
+        ("self.best_nll = 2", "best_nll"),
+        ("class CovFactory: ...", "CovFactory"),
+        ("def f(**kwargs): ...", "kwargs"),
+    ],
+)
+def test_a_forbidden_name_is_found(tmp_path, line, word):
+    (tmp_path / "planted.py").write_text(f"covariance = x.covar.sigma\n{line}\n")
+    (found,) = word_complaints(tmp_path)
+    assert found.startswith(f"planted.py:2 names {word!r}")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("torch.set_default_dtype(torch.float64)", "calls torch.set_default_dtype"),
+        ("torch.manual_seed(0)", "calls torch.manual_seed"),
+        ("hasattr(x, 'noise')", "calls hasattr"),
+        ("torch.eye(3, device=x.device)", "calls torch.eye without dtype"),
+        ("torch.arange(0.5, 3, device=x.device)", "calls torch.arange without dtype"),
+        ("torch.zeros(3, dtype=x.dtype)", "calls torch.zeros without device"),
+        ("torch.randperm(3)", "calls torch.randperm without device"),
+        ("torch.randn(3, generator=g, device=x.device)", "calls torch.randn without dtype"),
+    ],
+)
+def test_a_forbidden_call_is_found(tmp_path, line, complaint):
+    fine = (
+        "y = x.new_zeros(3)\n"
+        "g = torch.Generator().manual_seed(0)\n"
+        "z = torch.ones(3, dtype=d, device=torch.arange(3, device=e).device)\n"
+    )
+    (tmp_path / "planted.py").write_text(fine + line)
+    assert call_complaints(tmp_path) == [f"planted.py:4 {complaint}"]
+
+
+def test_a_mark_is_found(tmp_path):
+    (tmp_path / "planted.py").write_text("x = 1  # TO" + "DO: more\n")
+    assert marker_complaints(tmp_path) == ["planted.py:1 says TO" + "DO"]
+
+
+def test_a_missing_example_is_found():
+    def shown():
+        """One.
+
+        >>> 1
+        1
+        """
+
+    def bare():
+        """One."""
+
+    class Record(tuple):
+        """Plain."""
+
+    class Failure(ValueError):
+        """Plain."""
+
+    objects = [("shown", shown), ("bare", bare), ("Record", Record), ("Failure", Failure)]
+    assert example_complaints(objects) == ["bare"]

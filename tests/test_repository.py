@@ -1,0 +1,123 @@
+"""The repository as a stranger gets it: files, versions, packaging, notebooks, and no trace of anybody's machine."""
+
+import json
+import re
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+import gp_ensembles
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Written in pieces, so that this file does not accuse itself.
+PRIVATE = re.compile("/(?:tm" + "p|wor" + "k|far" + "m|ro" + "ot|ho" + "me)/|pypi" + r"\.org|files\.python" + "hosted")
+
+
+def tracked() -> list[Path]:
+    """Files under version control, or a skip where this is not a checkout."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def private_complaints(paths: list[Path]) -> list[str]:
+    """Lines with absolute paths of a machine or hosts of a package registry."""
+    complaints = []
+    for path in paths:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        complaints += [f"{path.name}:{k} {line[:90]}" for k, line in enumerate(lines, 1) if PRIVATE.search(line)]
+    return complaints
+
+
+def output_complaints(notebooks: list[Path]) -> list[str]:
+    """Notebook cells that carry outputs or counts of a run."""
+    complaints = []
+    for path in notebooks:
+        for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+            if cell.get("outputs") or cell.get("execution_count") is not None:
+                complaints.append(f"{path.name}: cell {number} has stored outputs")
+    return complaints
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    found = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    return {normalised(name): version for name, version in found.items()}
+
+
+def test_no_trace_of_a_machine():
+    assert private_complaints([path for path in tracked() if path.name != "constraints.txt"]) == []
+
+
+def test_notebooks_have_no_stored_outputs():
+    assert output_complaints(sorted((ROOT / "notebooks").glob("*.ipynb"))) == []
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt"])
+def test_a_stranger_finds_what_a_repository_needs(name):
+    assert (ROOT / name).stat().st_size > 0
+
+
+def test_the_changelog_knows_unreleased_changes_or_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## [Unreleased]" in text or f"## [{PROJECT['version']}]" in text
+
+
+def test_the_version_stands_in_one_place():
+    assert metadata.version("gp_ensembles") == PROJECT["version"]
+    said = re.compile(rf"version\s*[=:]\s*['\"]{re.escape(PROJECT['version'])}['\"]")
+    files = [path for path in tracked() if path.suffix in {".py", ".toml", ".cfg"}]
+    assert [path.name for path in files if said.search(path.read_text(encoding="utf-8"))] == ["pyproject.toml"]
+
+
+def test_types_are_shipped():
+    assert (Path(gp_ensembles.__file__).parent / "py.typed").is_file()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    assert "py.typed" in settings["setuptools"]["package-data"]["gp_ensembles"]
+
+
+def test_pins_cover_every_dependency():
+    extras = PROJECT["optional-dependencies"].values()
+    wanted = [*PROJECT["dependencies"], *(name for extra in extras for name in extra)]
+    names = {normalised(re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0]) for line in wanted}
+    assert names - {"gp-ensembles"} <= set(pins())
+
+
+def test_pins_are_exact_and_hold_no_address():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[0-9][\w.]*", line) for line in lines)
+
+
+def test_tests_run_on_one_thread():
+    assert torch.get_num_threads() == 1
+
+
+def test_private_lines_are_found(tmp_path):
+    planted = tmp_path / "planted.md"
+    planted.write_text("fine: a/b\nsee " + "/wo" + "rk/" + "main\nfrom pypi" + ".org\n")
+    assert [line.split(" ")[0] for line in private_complaints([planted])] == ["planted.md:2", "planted.md:3"]
+
+
+def test_stored_outputs_are_found(tmp_path):
+    planted = tmp_path / "planted.ipynb"
+    cells = [
+        {"cell_type": "markdown", "source": []},
+        {"cell_type": "code", "outputs": [], "execution_count": None},
+        {"cell_type": "code", "outputs": [{"text": "1"}], "execution_count": None},
+        {"cell_type": "code", "outputs": [], "execution_count": 3},
+    ]
+    planted.write_text(json.dumps({"cells": cells}))
+    assert output_complaints([planted]) == [f"planted.ipynb: cell {k} has stored outputs" for k in (2, 3)]
