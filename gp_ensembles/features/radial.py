@@ -1,0 +1,183 @@
+"""Radial basis function network: Gaussian bumps at fixed or trained centres."""
+
+from typing import final
+
+import torch
+from gpytorch.constraints import Positive
+from sklearn.cluster import KMeans
+from torch import Tensor, nn
+
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix
+from gp_ensembles.features.shapes import insert_batch, positive_like
+
+
+@final
+class RadialBasisFeatures(FeatureMap):
+    r"""Gaussian bumps around K centres, with a length scale for every input column.
+
+    .. math:: \phi_k(x) = \exp\Big(-\tfrac12 \sum_{j=1}^D \Big(\frac{x_j - c_{kj}}{\ell_j}\Big)^2\Big)
+
+    the RBF network of Waxman and Djuric (2024). The bumps vanish far from all centres, so there predictions
+    return to the prior mean with a variance of the noise alone; concatenate the map with
+    :class:`~gp_ensembles.features.constant.ConstantFeatures` or
+    :class:`~gp_ensembles.features.linear.LinearFeatures` where that is not wanted.
+
+    Centres given as a plain tensor stay fixed (a buffer); centres given as an ``nn.Parameter`` are trained,
+    each expert its own copy. Prefer fixed ones: K D trained coordinates overfit the few rows they are
+    trained on, and the predictions become overconfident.
+
+    The squared distances are computed by a matrix product about the centres' mean. Their absolute error is
+    the round-off of :math:`\sum_j ((x_j - \bar c_j)/\ell_j)^2`: use float64 with length scales that are
+    small beside the spread of the inputs.
+
+    Args:
+        centres: Centres, in units of the inputs, shape (K, D) or (\*batch, K, D); a tensor for fixed ones, an
+            ``nn.Parameter`` for trained ones. The map has their dtype and device.
+        lengthscale: Initial length scales, in units of the inputs, a number or a shape that broadcasts to
+            (\*batch, D): shape (S, 1) gives S experts with one start each.
+        prior_variance: Initial prior variance of every weight, in squared units of the target, a number or
+            shape (\*batch). Its batch axes and those of ``lengthscale`` are broadcast and make the batch
+            shape of the map.
+
+    Raises:
+        ValueError: If a shape does not fit, a centre is not finite, or a length scale or prior variance is not
+            positive.
+        TypeError: If the centres are not a floating point tensor.
+
+    Example:
+        >>> import torch
+        >>> centres = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+        >>> features = RadialBasisFeatures(centres, lengthscale=1.0)
+        >>> features(torch.tensor([[0.0]], dtype=torch.float64))
+        tensor([[1.0000, 0.1353]], dtype=torch.float64, grad_fn=<ExpBackward0>)
+    """
+
+    centres: Tensor
+    raw_lengthscale: Tensor
+
+    def __init__(self, centres: Tensor, lengthscale: float | Tensor, prior_variance: float | Tensor = 1.0) -> None:
+        check_matrix(centres, centres.shape[-1])
+        num_centres, num_inputs = centres.shape[-2:]
+        scales = positive_like(lengthscale, centres, "lengthscale")
+        prior = positive_like(prior_variance, centres, "prior_variance")
+        if scales.ndim > 0 and scales.shape[-1] not in (1, num_inputs):
+            raise ValueError(
+                f"lengthscale must have shape (*batch, {num_inputs}), one for every column of the centres, "
+                f"got {tuple(scales.shape)}"
+            )
+        scales = scales.expand(*scales.shape[:-1], num_inputs)
+        batch_shape = torch.broadcast_tensors(scales[..., 0], prior)[0].shape
+        super().__init__(num_inputs, num_centres, batch_shape)
+        start = centres.detach().expand(*batch_shape, num_centres, num_inputs).clone()
+        if isinstance(centres, nn.Parameter):
+            self.register_parameter("centres", nn.Parameter(start))
+        else:
+            self.register_buffer("centres", start)
+        self.lengthscale_constraint = Positive()
+        raw = self.lengthscale_constraint.inverse_transform(scales)
+        self.register_parameter("raw_lengthscale", nn.Parameter(raw.expand(*batch_shape, num_inputs).clone()))
+        self.prior = PriorVariance(batch_shape, prior)
+
+    @classmethod
+    def from_data(
+        cls,
+        X: Tensor,
+        num_centres: int,
+        lengthscale: float | Tensor,
+        prior_variance: float | Tensor = 1.0,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> "RadialBasisFeatures":
+        r"""Build the map with fixed centres at the k-means of the given rows.
+
+        Args:
+            X: The first rows, shape (N, D), in units that make columns comparable (standardised).
+            num_centres: Number of centres K.
+            lengthscale: Initial length scales, a number or a shape that broadcasts to (\*batch, D): shape
+                (S, 1) gives S experts with one length scale each.
+            prior_variance: Initial prior variance, a number or shape (\*batch).
+            generator: Source of the start of k-means.
+
+        Returns:
+            The map; its batch shape is that of ``lengthscale`` and ``prior_variance`` together.
+
+        Raises:
+            ValueError: If X is not a finite matrix, has fewer than ``num_centres`` distinct rows, or a start
+                value is not positive.
+            TypeError: If X is not a floating point tensor.
+
+        Example:
+            >>> import torch
+            >>> generator = torch.Generator().manual_seed(0)
+            >>> X = torch.randn(50, 2, dtype=torch.float64, generator=generator)
+            >>> starts = torch.tensor([[0.5], [5.0]], dtype=torch.float64)
+            >>> RadialBasisFeatures.from_data(X, 10, starts, generator=generator)(X).shape
+            torch.Size([2, 50, 10])
+        """
+        centres = kmeans_centres(X, num_centres, generator=generator)
+        return cls(centres, lengthscale, prior_variance)
+
+    @property
+    def lengthscale(self) -> Tensor:
+        r"""Length scales in units of the inputs, shape (\*batch, D), differentiable."""
+        value: Tensor = self.lengthscale_constraint.transform(self.raw_lengthscale)
+        return value
+
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
+    def bind(self) -> BoundFeatures:
+        """Read centres and length scales once and return the map as a plain function of tensors."""
+        batch_shape = self.batch_shape
+        inverse = self.lengthscale.reciprocal().unsqueeze(-2)  # (*batch, 1, D)
+        origin = self.centres.detach().mean(dim=-2, keepdim=True)  # any origin gives the same distances
+        scaled_centres = (self.centres - origin) * inverse
+        right = scaled_centres.mT
+        half_norm = 0.5 * scaled_centres.square().sum(-1).unsqueeze(-2)  # (*batch, 1, K)
+
+        def features(X: Tensor) -> Tensor:
+            scaled = (insert_batch(X, batch_shape) - origin) * inverse
+            return (scaled @ right - half_norm - 0.5 * scaled.square().sum(-1, keepdim=True)).exp()
+
+        return features
+
+
+def kmeans_centres(X: Tensor, num_centres: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Centres of the k-means clusters of the rows of X (scikit-learn, k-means++ start).
+
+    Args:
+        X: Inputs, shape (N, D), in units that make columns comparable.
+        num_centres: Number of centres K.
+        generator: Source of the start; torch's global one if ``None``.
+
+    Returns:
+        Centres, shape (K, D), with the dtype and device of X.
+
+    Raises:
+        ValueError: If X is not a finite matrix or has fewer than K distinct rows.
+        TypeError: If X is not a floating point tensor.
+
+    Example:
+        >>> import torch
+        >>> X = torch.tensor([[0.0], [0.2], [5.0], [5.2]], dtype=torch.float64)
+        >>> kmeans_centres(X, 2, generator=torch.Generator().manual_seed(0)).sort(0).values.T
+        tensor([[0.1000, 5.1000]], dtype=torch.float64)
+    """
+    check_matrix(X, X.shape[-1])
+    if X.ndim != 2:
+        raise ValueError(f"X must have shape (N, D) to place centres, got {tuple(X.shape)}")
+    if num_centres < 1:
+        raise ValueError(f"the number of centres must be at least 1, got {num_centres}")
+    rows = X.detach().cpu().double()
+    num_distinct = torch.unique(rows, dim=0).shape[0]
+    if num_distinct < num_centres:
+        raise ValueError(
+            f"{num_centres} centres need as many distinct rows, X has {num_distinct}; use fewer centres or more rows"
+        )
+    device = generator.device if generator is not None else torch.device("cpu")
+    seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
+    fitted = KMeans(n_clusters=num_centres, n_init="auto", random_state=seed).fit(rows.numpy())
+    return torch.as_tensor(fitted.cluster_centers_, dtype=X.dtype, device=X.device)

@@ -1,0 +1,231 @@
+"""Additive B-splines: piecewise polynomials of every input column and one constant."""
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix
+from gp_ensembles.features.shapes import expand_batch, positive_like
+
+BreakpointRule = Callable[[Tensor, int, float], Tensor]
+
+
+@final
+class AdditiveSplineFeatures(FeatureMap):
+    r"""B-splines of every input column, without products of columns, and one constant.
+
+    .. math:: \phi(x) = [B_1(x_1), \dots, B_{I+p}(x_1), B_1(x_2), \dots, B_{I+p}(x_D), 1]
+
+    with the B-splines of degree p on I intervals of each column, ends repeated, evaluated by the Cox-de Boor
+    recursion (de Boor, A Practical Guide to Splines, 1978). Within a column they are non-negative and sum to
+    one. The map is valid between the first and the last breakpoint only, so these must leave room for what
+    the stream has yet to bring; to hold later inputs at the edge use
+    :class:`~gp_ensembles.features.compose.Clamp`.
+
+    Args:
+        breakpoints: Ends of the intervals of each column, in units of the inputs, shape (D, I + 1), strictly
+            increasing along a row. See :func:`uniform_breakpoints` and :func:`quantile_breakpoints`.
+        prior_variance: Initial prior variance of every weight, in squared units of the target, a number or
+            a tensor, whose shape is the batch shape of the map.
+        degree: Degree p of the pieces: 3 for cubic (twice differentiable), 1 for broken lines, 0 for steps.
+
+    Raises:
+        ValueError: If breakpoints are not finite and increasing (the column is named), ``degree`` is negative,
+            or ``prior_variance`` is not positive.
+        TypeError: If ``breakpoints`` is not a floating point tensor; the map has its dtype and device.
+
+    Example:
+        >>> import torch
+        >>> breakpoints = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64)
+        >>> features = AdditiveSplineFeatures(breakpoints, degree=1)
+        >>> features(torch.tensor([[0.25]], dtype=torch.float64))
+        tensor([[0.7500, 0.2500, 0.0000, 1.0000]], dtype=torch.float64)
+    """
+
+    breakpoints: Tensor
+    shared_tensors = frozenset({"domain", "breakpoints"})
+
+    def __init__(self, breakpoints: Tensor, prior_variance: float | Tensor = 1.0, degree: int = 3) -> None:
+        _check_breakpoints(breakpoints)
+        start = positive_like(prior_variance, breakpoints, "prior_variance")
+        if degree < 0:
+            raise ValueError(f"the degree of a spline must not be negative, got {degree}")
+        num_inputs, num_intervals = breakpoints.shape[0], breakpoints.shape[1] - 1
+        knots = breakpoints.detach().clone()
+        domain = torch.stack([knots[:, 0], knots[:, -1]])
+        num_features = num_inputs * (num_intervals + degree) + 1
+        super().__init__(num_inputs, num_features, start.shape, domain)
+        self.degree = degree
+        self.register_buffer("breakpoints", knots)
+        self.prior = PriorVariance(self.batch_shape, start)
+
+    @classmethod
+    def from_data(
+        cls,
+        X: Tensor,
+        num_intervals: int,
+        placement: BreakpointRule | None = None,
+        margin: float = 0.5,
+        prior_variance: float | Tensor = 1.0,
+        degree: int = 3,
+    ) -> "AdditiveSplineFeatures":
+        r"""Build the map with breakpoints from the given rows.
+
+        Args:
+            X: The first rows, shape (N, D).
+            num_intervals: Number of intervals I of each column.
+            placement: Rule that turns (X, number of intervals, margin) into breakpoints;
+                :func:`uniform_breakpoints` if ``None``.
+            margin: Room left on each side of the rows' range, as a share of it.
+            prior_variance: Initial prior variance, a number or shape (\*batch).
+            degree: Degree p of the pieces.
+
+        Returns:
+            The map, with the batch shape of ``prior_variance``.
+
+        Raises:
+            ValueError: If X is not a finite matrix, has a constant column (it is named), or an argument is out
+                of range.
+            TypeError: If X is not a floating point tensor.
+
+        Example:
+            >>> import torch
+            >>> X = torch.linspace(0.0, 1.0, 11, dtype=torch.float64).unsqueeze(-1)
+            >>> AdditiveSplineFeatures.from_data(X, num_intervals=4).domain.T
+            tensor([[-0.5000,  1.5000]], dtype=torch.float64)
+        """
+        rule = uniform_breakpoints if placement is None else placement
+        return cls(rule(X, num_intervals, margin), prior_variance, degree)
+
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
+    def bind(self) -> BoundFeatures:
+        """Return the map as a plain function of tensors.
+
+        The function goes on with the end pieces beyond the domain; ``forward`` raises there.
+        """
+        batch_shape, degree = self.batch_shape, self.degree
+        first, last = self.breakpoints[:, :1], self.breakpoints[:, -1:]
+        knots = torch.cat([first.expand(-1, degree), self.breakpoints, last.expand(-1, degree)], dim=-1)
+        interior = self.breakpoints[:, 1:-1]
+        lower = torch.cat([torch.full_like(first, -torch.inf), interior], dim=-1)
+        upper = torch.cat([interior, torch.full_like(last, torch.inf)], dim=-1)
+        steps = []
+        for k in range(1, degree + 1):
+            width = knots[:, k:] - knots[:, :-k]
+            inverse = torch.where(width > 0, width, torch.ones_like(width)).reciprocal() * (width > 0)
+            steps.append((knots[:, :-k], inverse))
+
+        def features(X: Tensor) -> Tensor:
+            x = X.unsqueeze(-1)  # (..., N, D, 1)
+            spline = ((x >= lower) & (x < upper)).to(X.dtype)
+            spline = pad(spline, (degree, degree))
+            for left, inverse in steps:
+                rise = (x - left) * inverse
+                spline = rise[..., :-1] * spline[..., :-1] + (1 - rise[..., 1:]) * spline[..., 1:]
+            Phi = torch.cat([spline.flatten(-2), torch.ones_like(X[..., :1])], dim=-1)
+            return expand_batch(Phi, batch_shape)
+
+        return features
+
+
+def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
+    """Equally spaced breakpoints over the range of each column, widened on both sides.
+
+    Args:
+        X: Inputs, shape (N, D).
+        num_intervals: Number of intervals I.
+        margin: Room on each side, as a share of the range.
+
+    Returns:
+        Breakpoints, shape (D, I + 1).
+
+    Raises:
+        ValueError: If X is not a finite matrix, a column is constant, or an argument is out of range.
+        TypeError: If X is not a floating point tensor.
+
+    Example:
+        >>> import torch
+        >>> uniform_breakpoints(torch.tensor([[0.0], [1.0]], dtype=torch.float64), 2, margin=0.5)
+        tensor([[-0.5000,  0.5000,  1.5000]], dtype=torch.float64)
+    """
+    ends = _widened_range(X, num_intervals, margin)
+    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)
+    return torch.lerp(ends[0].unsqueeze(-1), ends[1].unsqueeze(-1), shares)
+
+
+def quantile_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
+    """Breakpoints at the quantiles of each column, the outermost at its widened range.
+
+    Args:
+        X: Inputs, shape (N, D).
+        num_intervals: Number of intervals I, each with the same share of the rows.
+        margin: Room on each side, as a share of the range.
+
+    Returns:
+        Breakpoints, shape (D, I + 1).
+
+    Raises:
+        ValueError: If X is not a finite matrix, two quantiles of a column coincide (it is named), or an
+            argument is out of range.
+        TypeError: If X is not a floating point tensor.
+
+    Example:
+        >>> import torch
+        >>> X = torch.tensor([[0.0], [1.0], [2.0], [4.0], [16.0]], dtype=torch.float64)
+        >>> quantile_breakpoints(X, 2, margin=0.25)
+        tensor([[-4.,  2., 20.]], dtype=torch.float64)
+    """
+    ends = _widened_range(X, num_intervals, margin)
+    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)[1:-1]
+    inner = torch.quantile(X, shares, dim=0) if num_intervals > 1 else X.new_empty(0, X.shape[-1])
+    breakpoints = torch.cat([ends[:1], inner, ends[1:]]).T.contiguous()
+    tied = (breakpoints.diff(dim=-1) <= 0).any(-1)
+    if bool(tied.any()):
+        raise ValueError(
+            f"two quantiles coincide in column(s) {tied.nonzero().flatten().tolist()} of X; "
+            f"use fewer intervals, or uniform_breakpoints"
+        )
+    return breakpoints
+
+
+def _widened_range(X: Tensor, num_intervals: int, margin: float) -> Tensor:
+    """Lower and upper ends of each column with room on both sides, shape (2, D)."""
+    check_matrix(X, X.shape[-1])
+    if X.ndim != 2 or X.shape[0] < 2:
+        raise ValueError(f"X must have shape (N, D) with at least two rows, got {tuple(X.shape)}")
+    if num_intervals < 1:
+        raise ValueError(f"a spline needs at least one interval, got {num_intervals}")
+    if margin < 0:
+        raise ValueError(f"the margin must not be negative, got {margin}")
+    lower, upper = X.amin(0), X.amax(0)
+    constant = lower == upper
+    if bool(constant.any()):
+        raise ValueError(
+            f"column(s) {constant.nonzero().flatten().tolist()} of X are constant; drop them, or place the "
+            f"breakpoints by hand"
+        )
+    room = margin * (upper - lower)
+    return torch.stack([lower - room, upper + room])
+
+
+def _check_breakpoints(breakpoints: Tensor) -> None:
+    if not isinstance(breakpoints, Tensor) or not breakpoints.is_floating_point():
+        kind = breakpoints.dtype if isinstance(breakpoints, Tensor) else type(breakpoints).__name__
+        raise TypeError(f"breakpoints must be a floating point tensor, got {kind}")
+    if breakpoints.ndim != 2 or breakpoints.shape[1] < 2:
+        raise ValueError(f"breakpoints must have shape (D, I + 1), got {tuple(breakpoints.shape)}")
+    if breakpoints.device.type == "meta":
+        return
+    wrong = ~((breakpoints.diff(dim=-1) > 0).all(-1) & torch.isfinite(breakpoints).all(-1))
+    if bool(wrong.any()):
+        raise ValueError(
+            f"breakpoints of column(s) {wrong.nonzero().flatten().tolist()} are not finite and strictly increasing"
+        )
