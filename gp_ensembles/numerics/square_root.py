@@ -20,7 +20,8 @@ def lower_factor(columns: Tensor) -> Tensor:
         >>> lower_factor(torch.tensor([[3.0, 4.0]], dtype=torch.float64))
         tensor([[5.]], dtype=torch.float64)
     """
-    upper: Tensor = torch.linalg.qr(columns.mT, mode="r").R
+    mode = "reduced" if columns.requires_grad else "r"  # only the derivative needs the orthogonal part
+    upper: Tensor = torch.linalg.qr(columns.mT, mode=mode).R
     sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper.dtype)
     return (upper * sign.unsqueeze(-1)).mT
 

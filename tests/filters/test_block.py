@@ -1,0 +1,243 @@
+"""The block filter against the textbook recursion, batch regression, evidence and golden numbers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
+
+from gp_ensembles.filters import (
+    gaussian_state,
+    predict,
+    predict_joint,
+    square_root_state,
+    textbook_filter,
+    update_block,
+)
+from gp_ensembles.numerics.cholesky import NumericalError
+
+FORMS = {"covariance": gaussian_state, "square root": square_root_state}
+EXPERTS = ["linear", "poly2", "poly3", "poly4", "rbf", "rff_se", "hsgp_se", "hsgp_matern32"]
+
+
+def problem(num_experts=3, num_rows=23, num_features=6, missing=(), seed=0):
+    g = torch.Generator().manual_seed(seed)
+    Phi = torch.randn(num_experts, num_rows, num_features, generator=g, dtype=torch.float64)
+    y = torch.randn(num_rows, generator=g, dtype=torch.float64)
+    y[list(missing)] = torch.nan
+    noise = 0.1 + torch.rand(num_experts, generator=g, dtype=torch.float64)
+    prior = 0.5 + torch.rand(num_experts, generator=g, dtype=torch.float64)
+    return Phi, y, noise, prior
+
+
+def walks(num_experts, num_features):
+    mixed = torch.zeros(num_experts, 1, dtype=torch.float64)
+    mixed[0] = 1e-2
+    per_feature = torch.linspace(0, 0.1, num_experts * num_features, dtype=torch.float64)
+    return {"static": None, "mixed": mixed, "per feature": per_feature.reshape(num_experts, num_features)}
+
+
+def run(state, Phi, y, noise, walk, sizes):
+    parts = []
+    start = 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        state, steps = update_block(state, Phi[..., rows, :], y[rows], noise, walk)
+        parts.append(steps)
+        start += size
+    return state, [torch.cat(columns, dim=-1) for columns in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("walk", ["static", "mixed", "per feature"])
+@pytest.mark.parametrize("missing", [(), (0,), (22,), (0, 1, 7, 22), tuple(range(23))], ids=str)
+def test_any_blocking_equals_the_textbook(form, walk, missing):
+    Phi, y, noise, prior = problem(missing=missing)
+    q = walks(3, 6)[walk]
+    reference, steps = textbook_filter(gaussian_state(prior, 6), Phi, y, noise, q)
+    for sizes in [(23,), (1,) * 23, (5, 18), (16, 7), (10, 1, 12)]:
+        state, parts = run(FORMS[form](prior, 6), Phi, y, noise, q, sizes)
+        for got, want in zip(parts, steps, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(state.mean, reference.mean, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(state.covariance, reference.covariance, rtol=1e-9, atol=1e-11)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    num_rows=st.integers(1, 12),
+    num_features=st.integers(1, 9),
+    log_noise=st.floats(-9, 4),
+    log_walk=st.floats(-8, 1),
+    missing=st.sets(st.integers(0, 11)),
+)
+def test_block_equals_textbook_for_any_sizes(seed, num_rows, num_features, log_noise, log_walk, missing):
+    Phi, y, noise, prior = problem(2, num_rows, num_features, [m for m in missing if m < num_rows], seed)
+    noise = noise * 10**log_noise
+    walk = torch.tensor([[0.0], [10**log_walk]], dtype=torch.float64)
+    reference, steps = textbook_filter(gaussian_state(prior, num_features), Phi, y, noise, walk)
+    for form in FORMS.values():
+        state, got = update_block(form(prior, num_features), Phi, y, noise, walk)
+        scale = 1 + steps.mean.abs()
+        # With more rows than features and tiny noise the recursion itself loses digits to the prior's scale.
+        tolerance = 1e-9 * max(1.0, 1e-4 / 10**log_noise)
+        assert bool(((got.mean - steps.mean).abs() <= tolerance * scale).all())
+        torch.testing.assert_close(got.variance, steps.variance, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(state.covariance, reference.covariance, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_static_filter_is_batch_regression(form):
+    Phi, y, noise, prior = problem(missing=(3, 4))
+    state, _ = update_block(FORMS[form](prior, 6), Phi, y, noise)
+    seen = ~torch.isnan(y)
+    for m in range(3):
+        design, target = Phi[m, seen].numpy(), y[seen].numpy()
+        precision = design.T @ design / float(noise[m]) + np.eye(6) / float(prior[m])
+        covariance = np.linalg.inv(precision)
+        np.testing.assert_allclose(state.covariance[m], covariance, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(state.mean[m], covariance @ design.T @ target / float(noise[m]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("walk", ["static", "mixed", "per feature"])
+def test_one_step_densities_sum_to_the_joint_density(form, walk):
+    Phi, y, noise, prior = problem(missing=(2, 9))
+    q = walks(3, 6)[walk]
+    _, steps = update_block(FORMS[form](prior, 6), Phi, y, noise, q)
+    seen = (~torch.isnan(y)).numpy()
+    times = np.arange(1, len(y) + 1)
+    for m in range(3):
+        design = Phi[m].numpy()
+        covariance = float(prior[m]) * design @ design.T + float(noise[m]) * np.eye(len(y))
+        if q is not None:
+            weighted = design * q[m].numpy()
+            covariance += np.minimum.outer(times, times) * (weighted @ design.T)
+        joint = multivariate_normal(cov=covariance[np.ix_(seen, seen)]).logpdf(y.numpy()[seen])
+        assert float(steps.log_prob[m].sum()) == pytest.approx(joint, rel=1e-10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("walk", ["static", "mixed"])
+def test_predictions_do_not_see_their_targets(form, walk):
+    Phi, y, noise, prior = problem()
+    q = walks(3, 6)[walk]
+    _, before = update_block(FORMS[form](prior, 6), Phi, y, noise, q)
+    for t in (0, 11, 22):
+        changed = y.clone()
+        changed[t] += 100.0
+        _, after = update_block(FORMS[form](prior, 6), Phi, changed, noise, q)
+        torch.testing.assert_close(after.mean[:, : t + 1], before.mean[:, : t + 1], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(after.variance, before.variance, rtol=1e-12, atol=0)
+        assert torch.equal(after.log_prob[:, :t], before.log_prob[:, :t])
+        assert t == 22 or not torch.allclose(after.mean[:, t + 1], before.mean[:, t + 1])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("missing", [(), (1,)], ids=str)
+def test_gradients_through_the_stream(form, missing):
+    Phi, y, noise, prior = problem(2, 7, 3, missing)
+
+    def total(log_noise, log_prior, log_walk, features):
+        state = FORMS[form](log_prior.exp(), 3)
+        value = 0.0
+        for rows in (slice(0, 4), slice(4, 7)):
+            state, steps = update_block(
+                state, features[:, rows], y[rows], log_noise.exp(), log_walk.exp().unsqueeze(-1)
+            )
+            value = value + steps.log_prob.sum() + steps.mean.square().sum()
+        return value
+
+    walk = torch.full((2,), -2.0, dtype=torch.float64)
+    inputs = tuple(v.requires_grad_() for v in (noise.log(), prior.log(), walk, Phi))
+    assert torch.autograd.gradcheck(total, inputs)
+
+
+def test_hessian_through_the_stream():
+    Phi, y, noise, prior = problem(1, 8, 3)
+
+    def total(vector):
+        state = gaussian_state(vector[:1].exp(), 3)
+        state, first = update_block(state, Phi[:, :5], y[:5], vector[1:2].exp())
+        state, second = update_block(state, Phi[:, 5:], y[5:], vector[1:2].exp())
+        return first.log_prob.sum() + second.log_prob.sum()
+
+    point = torch.cat([prior.log(), noise.log()])
+    hessian = torch.func.hessian(total)(point)
+    step = 1e-4
+    for i in range(2):
+        shift = torch.zeros(2, dtype=torch.float64)
+        shift[i] = step
+        gradient = torch.func.grad(total)(point + shift) - torch.func.grad(total)(point - shift)
+        torch.testing.assert_close(hessian[i], gradient / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def check_golden(folder, name):
+    numbers = np.load(folder / f"expert_{name}.npz")
+    data = np.load(next(folder.glob("data_*.npz")))
+    y = torch.as_tensor(data["y"])
+    Phi, Phi_new = torch.as_tensor(numbers["phi"]), torch.as_tensor(numbers["phi_new"])
+    noise, prior = torch.as_tensor(numbers["var_eps"]), torch.as_tensor(numbers["var_theta"])
+    for regime in ("static", "dynamic"):
+        size = float(numbers[f"{regime}_var_rw"])
+        walk = torch.tensor([size], dtype=torch.float64) if size else None
+        for form in FORMS.values():
+            state, steps = run(form(prior, Phi.shape[-1]), Phi, y, noise, walk, [64] * (len(y) // 64) + [len(y) % 64])
+            for got, key, sign in ((steps[0], "mean", 1), (steps[1], "var", 1), (steps[2], "nll", -1)):
+                np.testing.assert_allclose(sign * got, numbers[f"{regime}_{key}"], rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(state.mean, numbers[f"{regime}_final_mean"], rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(state.covariance, numbers[f"{regime}_final_cov"], rtol=1e-8, atol=1e-9)
+            mean, covariance = predict_joint(state, Phi_new, noise, walk)
+            np.testing.assert_allclose(mean, numbers[f"{regime}_new_mean"], rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(covariance, numbers[f"{regime}_new_cov"], rtol=1e-8, atol=1e-9)
+            mean, variance = predict(state, Phi_new, noise, walk)
+            np.testing.assert_allclose(mean, numbers[f"{regime}_new_mean"], rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(variance, np.diag(numbers[f"{regime}_new_cov"]), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_golden_synthetic(golden, name):
+    check_golden(golden, name)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_golden_elevators(shared, name):
+    check_golden(shared / "golden" / "doebe", name)
+
+
+def test_a_failure_names_the_expert_and_the_step():
+    Phi, y, noise, prior = problem()
+    noise = noise.clone()
+    noise[1] = -50.0
+    with pytest.raises(NumericalError, match="step 1 of expert 1"):
+        update_block(gaussian_state(prior, 6), Phi, y, noise)
+
+
+def test_wrong_default_dtype_changes_nothing(wrong_default_dtype):
+    Phi, y, noise, prior = problem(missing=(3,))
+    for form in FORMS.values():
+        for walk in walks(3, 6).values():
+            state, steps = update_block(form(prior, 6), Phi, y, noise, walk)
+            assert all(part.dtype == torch.float64 for part in (*state, *steps))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("walk", ["static", "mixed"])
+def test_every_tensor_is_made_on_the_device_of_its_inputs(form, walk):
+    Phi, y, noise, prior = (value.to("meta") for value in problem())
+    q = walks(3, 6)[walk]
+    state, steps = update_block(FORMS[form](prior, 6), Phi, y, noise, None if q is None else q.to("meta"))
+    assert all(part.device.type == "meta" for part in (*state, *steps))
+    mean, variance = predict(state, Phi, noise, None if q is None else q.to("meta"))
+    assert mean.shape == variance.shape == (3, 23)
+
+
+def test_vmap_over_targets_equals_a_loop():
+    Phi, y, noise, prior = problem()
+    many = torch.stack([y, y + 1, -y])
+    start = gaussian_state(prior, 6)
+    batched = torch.func.vmap(lambda target: update_block(start, Phi, target, noise)[0].mean)(many)
+    for target, mean in zip(many, batched, strict=True):
+        torch.testing.assert_close(mean, update_block(start, Phi, target, noise)[0].mean)

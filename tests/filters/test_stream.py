@@ -1,0 +1,100 @@
+"""The in-place stream against the pure block filter; staging never touches the state."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gp_ensembles.filters import choose_block_size, gaussian_state, update_block
+from gp_ensembles.filters.stream import Workspace, commit_, stage
+from gp_ensembles.numerics.cholesky import NumericalError
+
+
+def problem(batch_shape, num_rows, num_features, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    Phi = torch.randn(*batch_shape, num_rows, num_features, generator=g, dtype=torch.float64)
+    y = torch.randn(num_rows, generator=g, dtype=torch.float64)
+    noise = 0.1 + torch.rand(batch_shape, generator=g, dtype=torch.float64)
+    return Phi, y, noise
+
+
+@pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3)], ids=str)
+@pytest.mark.parametrize("walk", [None, 1, 5])
+@pytest.mark.parametrize("size", [1, 4, 20])
+@pytest.mark.parametrize("missing", [(), (0, 5, 19)], ids=str)
+def test_stream_equals_the_pure_path(batch_shape, walk, size, missing):
+    Phi, y, noise = problem(batch_shape, 20, 5)
+    y[list(missing)] = torch.nan
+    q = None if walk is None else torch.full((*batch_shape, walk), 0.02, dtype=torch.float64)
+    state = gaussian_state(torch.ones(batch_shape, dtype=torch.float64), 5)
+    moments = state.moments.clone()
+    workspace = Workspace(moments, noise, q, size)
+    for start in range(0, 20, size):
+        rows = slice(start, start + size)
+        state, want = update_block(state, Phi[..., rows, :], y[rows], noise, q)
+        got = stage(moments, Phi[..., rows, :], y[rows], workspace)
+        commit_(moments, workspace)
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(moments, state.moments, rtol=1e-10, atol=1e-12)
+
+
+def test_staging_does_not_touch_the_state():
+    Phi, y, noise = problem((3,), 8, 5)
+    moments = gaussian_state(torch.ones(3, dtype=torch.float64), 5).moments.clone()
+    before = moments.clone()
+    workspace = Workspace(moments, noise, torch.ones(3, 1, dtype=torch.float64), 8)
+    stage(moments, Phi, y, workspace)
+    assert torch.equal(moments, before)
+    for size in (1, 8):
+        bad = Workspace(moments, torch.tensor([0.1, -90.0, 0.1], dtype=torch.float64), None, size)
+        with pytest.raises(NumericalError, match="expert 1"):
+            stage(moments, Phi[:, :size], y[:size], bad)
+        assert torch.equal(moments, before)
+
+
+def test_a_long_stream_stays_exact():
+    """20 000 rows in place end where batch regression ends."""
+    Phi, y, noise = problem((2,), 20_000, 8)
+    moments = gaussian_state(torch.ones(2, dtype=torch.float64), 8).moments.clone()
+    workspace = Workspace(moments, noise, None, 32)
+    for start in range(0, 20_000, 32):
+        stage(moments, Phi[:, start : start + 32], y[start : start + 32], workspace)
+        commit_(moments, workspace)
+    precision = Phi.mT @ Phi / noise[:, None, None] + torch.diag_embed(torch.ones(2, 8, dtype=torch.float64))
+    mean = torch.linalg.solve(precision, Phi.mT @ y / noise[:, None])
+    torch.testing.assert_close(moments[..., -1], mean, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(moments[..., :-1], torch.linalg.inv(precision), rtol=1e-8, atol=1e-14)
+
+
+class CountOperators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def count(num_rows, num_experts):
+    Phi, y, noise = problem((num_experts,), num_rows, 6)
+    moments = gaussian_state(torch.ones(num_experts, dtype=torch.float64), 6).moments.clone()
+    workspace = Workspace(moments, noise, None, num_rows)
+    with CountOperators() as counter:
+        stage(moments, Phi, y, workspace)
+        commit_(moments, workspace)
+    return counter.names
+
+
+def test_operators_do_not_grow_with_rows_or_experts():
+    """On a GPU every operator is a launch, and reading a value is a wait: two waits a block, NaN and Cholesky."""
+    names = count(8, 3)
+    assert names == count(64, 3) == count(8, 30)
+    assert len(names) < 45
+    assert names.count("_local_scalar_dense") <= 2
+
+
+def test_block_size_is_a_positive_number():
+    for num_features in (1, 20, 100, 500, 2000):
+        for num_experts in (1, 15, 100):
+            assert 1 <= choose_block_size(num_features, num_experts) <= 128
