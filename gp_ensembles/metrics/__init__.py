@@ -1,1 +1,66 @@
-"""metrics."""
+"""Scores of probabilistic predictions, for whole streams and accumulated block by block."""
+
+from gp_ensembles.metrics.calibration import (
+    covered,
+    interval_coverage,
+    mean_squared_z,
+    pit,
+    reliability_curve,
+)
+from gp_ensembles.metrics.crps import crps_gaussian, crps_mixture
+from gp_ensembles.metrics.pointwise import (
+    gaussian_log_prob,
+    log_score,
+    mean_absolute_error,
+    mixture_log_prob,
+    mixture_moments,
+    mnlp,
+    nmse,
+    observed_mean,
+    running_nmse,
+    srmse,
+)
+from gp_ensembles.metrics.streaming import (
+    RunningMean,
+    RunningNMSE,
+    ScoreSummary,
+    StreamScores,
+    init_mean,
+    init_nmse,
+    init_scores,
+    summarise,
+    update_mean,
+    update_nmse,
+    update_scores,
+)
+
+__all__ = [
+    "RunningMean",
+    "RunningNMSE",
+    "ScoreSummary",
+    "StreamScores",
+    "covered",
+    "crps_gaussian",
+    "crps_mixture",
+    "gaussian_log_prob",
+    "init_mean",
+    "init_nmse",
+    "init_scores",
+    "interval_coverage",
+    "log_score",
+    "mean_absolute_error",
+    "mean_squared_z",
+    "mixture_log_prob",
+    "mixture_moments",
+    "mnlp",
+    "nmse",
+    "observed_mean",
+    "pit",
+    "reliability_curve",
+    "running_nmse",
+    "srmse",
+    "summarise",
+    "update_mean",
+    "update_nmse",
+    "update_scores",
+]

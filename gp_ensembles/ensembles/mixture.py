@@ -1,0 +1,107 @@
+"""What an ensemble predicts: one mixture of normal distributions for each row."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics import mixtures
+
+
+class Mixture(NamedTuple):
+    """Mixture of the experts' normal predictions, for each of N rows by itself.
+
+    Attributes:
+        log_weights: Log weights, summing to one over the experts, shape (M,), or (M, N) where each row has
+            its own.
+        component_mean: The experts' means, shape (M, N).
+        component_variance: The experts' variances, observation noise included, shape (M, N).
+
+    Example:
+        >>> import torch
+        >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+        >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+        >>> mixture = Mixture(half.log(), mean, torch.ones_like(mean))
+        >>> mixture.mean, mixture.variance
+        (tensor([0.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
+        >>> mixture.quantile(0.5).abs() < 1e-12
+        tensor([True])
+    """
+
+    log_weights: Tensor
+    component_mean: Tensor
+    component_variance: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each row, shape (N,)."""
+        return self.moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each row, the experts' disagreement included, shape (N,)."""
+        return self.moments()[1]
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation of each row, shape (N,)."""
+        return self.variance.sqrt()
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each row in one pass, each of shape (N,)."""
+        return mixtures.moments(*self._columns())
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log density of the full mixture.
+
+        Args:
+            y: Targets, shape (..., N).
+
+        Returns:
+            Log densities, shape (..., N); NaN where y is.
+        """
+        return mixtures.log_prob(*self._columns(), y)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Probability of a target up to y.
+
+        Args:
+            y: Targets, shape (..., N).
+
+        Returns:
+            Probabilities, shape (..., N).
+        """
+        return mixtures.cdf(*self._columns(), y)
+
+    def quantile(self, p: float | Tensor) -> Tensor:
+        """Quantiles of the full mixture.
+
+        Args:
+            p: One probability, or a tensor that broadcasts with (..., N); for K probabilities at all rows
+                give shape (K, 1).
+
+        Returns:
+            Quantiles, shape (N,) or (..., N).
+
+        Raises:
+            ValueError: If a probability is not in [0, 1].
+        """
+        level = p if isinstance(p, Tensor) else self.component_mean.new_tensor(p)
+        return mixtures.icdf(*self._columns(), level)
+
+    def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws for each row, reparametrised in means and variances.
+
+        Args:
+            num: Number of draws S of each row.
+            generator: Source of randomness; ``None`` for torch's global one.
+
+        Returns:
+            Draws, shape (S, N).
+        """
+        return mixtures.rsample(*self._columns(), num, generator=generator)
+
+    def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
+        shared = self.log_weights.ndim < self.component_mean.ndim
+        log_weights = self.log_weights.unsqueeze(-1) if shared else self.log_weights
+        return log_weights, self.component_mean, self.component_variance

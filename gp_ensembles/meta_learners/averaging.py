@@ -1,0 +1,172 @@
+"""Bayesian model averaging: one expert is right, and the weights are the posterior of which."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
+from gp_ensembles.meta_learners.bayes import (
+    bayes_step,
+    check_block,
+    check_densities,
+    check_prior_weights,
+    initial_state,
+    pack,
+    readable_all,
+)
+
+_WINDOW = 64  # targets weighed at once while experts may die: what a death makes worthless is bounded
+
+
+class BayesianModelAveraging(MetaLearner):
+    r"""Weights proportional to prior weight times likelihood, in log space throughout.
+
+    .. math:: \log w_{t,m} = \log w_{0,m} + \sum_{s < t} \log p_m(y_s \mid y_{1:s-1}) + \text{const}
+
+    (Lu et al. 2022, eq. 12; Waxman and Djurić 2024, eq. 12.) A block is one cumulative sum. Weights never
+    underflow: an expert at log weight -10 000 comes back if the data turn in its favour.
+
+    Args:
+        prior_weights: Prior weights, shape (M,), normalised here; ``None`` for equal ones and any M.
+        prune_below: An expert whose normalised weight is below this **before** a target is dead for good
+            after it, as in the papers with 1e-16; it makes the mixture collapse for ever, so it is off
+            (``None``) by default.
+
+    Raises:
+        ValueError: If a prior weight is negative or not finite, or ``prune_below`` is not in (0, 1).
+
+    Example:
+        >>> import torch
+        >>> rule = BayesianModelAveraging()
+        >>> log_prob = torch.tensor([[0.0, -1.0], [-2.0, -1.0]])
+        >>> state, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
+        >>> output.log_weights.exp()
+        tensor([[0.5000, 0.8808],
+                [0.5000, 0.1192]])
+        >>> rule.log_weights(state).exp()
+        tensor([0.8808, 0.1192])
+    """
+
+    log_prior: Tensor | None
+
+    def __init__(self, prior_weights: Tensor | None = None, prune_below: float | None = None) -> None:
+        super().__init__()
+        if prune_below is not None and not 0 < prune_below < 1:
+            raise ValueError(f"prune_below must lie between 0 and 1, got {prune_below}; None turns it off")
+        self.prune_below = prune_below
+        log_prior = None if prior_weights is None else check_prior_weights(prior_weights)
+        self.register_buffer("log_prior", log_prior)
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data: the prior weights.
+
+        Args:
+            num_experts: Number of experts M.
+            like: A tensor with the dtype and device the state shall have.
+
+        Raises:
+            ValueError: If the prior weights belong to another number of experts, or ``prune_below`` would
+                kill experts of average weight.
+        """
+        if self.prune_below is not None and self.prune_below * num_experts >= 1:
+            raise ValueError(
+                f"prune_below={self.prune_below} is not below the average weight of {num_experts} experts; "
+                f"choose a smaller one, for instance 1e-16"
+            )
+        return initial_state(self.log_prior, num_experts, like)
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        """Log weights in force for the next target, shape (M,)."""
+        return state.log_weights
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """Weigh a block of targets in order.
+
+        Where every living expert gives a target density zero, the weights stay and the mixture's log density
+        is minus infinity.
+
+        Args:
+            state: The state before the block.
+            log_prob: Log densities of the block's targets under each expert, shape (M, B). A column of zeros
+                is a missing target.
+
+        Returns:
+            The state after the block, and the weights and mixture log densities before each target.
+
+        Raises:
+            ValueError: If the shape is wrong.
+            TypeError: If the dtype is not the state's.
+            NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
+        """
+        check_block(state, log_prob)
+        if log_prob.shape[1] == 0:
+            return pack(state, state.log_weights, [], [])
+        result = self._pruned(state, log_prob) if self.prune_below is not None else _average(state, log_prob)
+        return self._loop(state, log_prob) if result is None else result
+
+    @property
+    def _threshold(self) -> float:
+        return -torch.inf if self.prune_below is None else math.log(self.prune_below)
+
+    def _pruned(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
+        """Cumulative sums from one death to the next; ``None`` if the block needs the loop."""
+        weights, densities = [], []
+        start = 0
+        while start < log_prob.shape[1]:
+            result = _average(state, log_prob[:, start : start + _WINDOW])
+            if result is None:
+                return None
+            after, output = result
+            current = output.log_weights.detach()
+            dying = (current < self._threshold) & (current > -torch.inf)
+            steps = dying.any(0)
+            if readable_all(~steps):
+                length = steps.shape[0]
+            else:
+                length = int(steps.int().argmax()) + 1
+                survivors = output.log_weights[:, length - 1].masked_fill(dying[:, length - 1], -torch.inf)
+                last, density = bayes_step(survivors, log_prob[:, start + length - 1])
+                if not readable_all(density.isfinite()):
+                    return None
+                after = MetaState(last, state.num_seen + length)
+            # The dying still speak once: they were in force.
+            weights.append(output.log_weights[:, :length])
+            densities.append(output.log_prob[:length])
+            state = after
+            start += length
+        return state, MetaOutput(torch.cat(weights, dim=1), torch.cat(densities))
+
+    def _loop(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """The textbook recursion, for blocks in which a target is impossible under every living expert."""
+        check_densities(log_prob)
+        current = state.log_weights
+        weights, densities = [], []
+        for column in log_prob.unbind(1):
+            weights.append(current)
+            densities.append(bayes_step(current, column)[1])
+            survivors = torch.where(current < self._threshold, -torch.inf, current)
+            current = bayes_step(survivors, column)[0]
+        return pack(state, current, weights, densities)
+
+
+def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
+    """Bayes' rule for a block by one cumulative sum; ``None`` if a target is impossible or undefined."""
+    num_steps = log_prob.shape[1]
+    before = state.log_weights.unsqueeze(1)
+    if num_steps == 1:  # users run at one target a call: as few operations as can be
+        joint = before + log_prob
+        density = joint.logsumexp(0)
+        if not readable_all(density.isfinite()):
+            return None
+        return MetaState((joint - density).squeeze(1), state.num_seen + 1), MetaOutput(before, density)
+    # The best density of each target is taken out first, so that sums of large numbers do not round.
+    best = log_prob.detach().amax(0)
+    joint = torch.cat([before, before + (log_prob - best).cumsum(1)], dim=1)
+    normaliser = joint.logsumexp(0)
+    # Dead or undefined sums stay so: the last one tells of all.
+    if not readable_all(normaliser[-1].isfinite()):
+        return None
+    log_weights = joint - normaliser
+    density = best + (normaliser[1:] - normaliser[:-1])
+    return MetaState(log_weights[:, -1], state.num_seen + num_steps), MetaOutput(log_weights[:, :-1], density)

@@ -1,0 +1,231 @@
+"""Markov switching: the right expert changes over time, by a known transition matrix."""
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
+from gp_ensembles.meta_learners.bayes import (
+    bayes_step,
+    check_block,
+    check_densities,
+    check_num_experts,
+    check_prior_weights,
+    initial_state,
+    pack,
+    readable_all,
+)
+
+_STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16
+
+
+class MarkovSwitching(MetaLearner):
+    r"""Weights that move between experts by a transition matrix before each target, then learn from it.
+
+    .. math:: w_{t \mid t-1} = Q\, w_{t-1 \mid t-1}, \qquad
+              w_{t \mid t} \propto w_{t \mid t-1} \circ p(y_t)
+
+    (Lu et al. 2022, section 5; Waxman and Djurić 2024, section 4.2.) The switch comes before the first
+    target too, and before a missing one: time passes. A target is predicted with
+    :math:`w_{t \mid t-1}`, never with weights that have seen it.
+
+    Inside a block the recursion runs in linear space. Experts that exchange weight, directly or through
+    others, form a *community*; each community carries its own scale in log space, so weights of different
+    communities may differ by any factor. Within one, a predicted weight that falls near the smallest number
+    of the dtype could round wrongly; the block is then done again in log space (exact, and slower).
+
+    Args:
+        transition: Matrix Q, shape (M, M), nonnegative, each **column** summing to one (to 1e-6): entry (i, j) is the
+            probability of a switch from expert j to expert i.
+        prior_weights: Weights before the first switch, shape (M,); ``None`` for equal ones.
+
+    Raises:
+        TypeError: If the transition is not a floating point tensor.
+        ValueError: If it is not square, has a negative or infinite entry, or a column that does not sum to
+            one (the column is named).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.meta_learners.transitions import sticky_transition
+        >>> rule = MarkovSwitching(sticky_transition(2, stay=0.9))
+        >>> log_prob = torch.tensor([[0.0, 0.0], [-50.0, 0.0]])
+        >>> state, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
+        >>> output.log_weights.exp()
+        tensor([[0.5000, 0.9000],
+                [0.5000, 0.1000]])
+        >>> rule.log_weights(state).exp()
+        tensor([0.8200, 0.1800])
+    """
+
+    transition: Tensor
+    log_transition: Tensor
+    log_prior: Tensor | None
+    community: Tensor
+    same_community: Tensor
+
+    def __init__(self, transition: Tensor, prior_weights: Tensor | None = None) -> None:
+        super().__init__()
+        check_transition(transition)
+        log_prior = None if prior_weights is None else check_prior_weights(prior_weights)
+        if log_prior is not None:
+            check_num_experts(transition.shape[0], log_prior.shape[0])
+        community = _communities(transition)
+        transition = transition.detach() / transition.detach().sum(0)  # takes round-off out of the sums
+        self.register_buffer("transition", transition)
+        self.register_buffer("log_transition", transition.log())
+        self.register_buffer("log_prior", log_prior)
+        self.register_buffer("community", community)
+        same_community = community.unsqueeze(0) == community.unsqueeze(1)
+        self.register_buffer("same_community", same_community.to(transition))
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data and before the first switch.
+
+        Args:
+            num_experts: Number of experts M.
+            like: A tensor with the dtype and device the state shall have.
+
+        Raises:
+            ValueError: If the transition belongs to another number of experts.
+        """
+        check_num_experts(self.transition.shape[0], num_experts)
+        return initial_state(self.log_prior, num_experts, like)
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        """Log weights in force for the next target, after the switch, shape (M,)."""
+        return _switch(self.log_transition.to(state.log_weights.dtype), state.log_weights)
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """Weigh a block of targets in order.
+
+        Where every living expert gives a target density zero, the weights switch but do not learn, and the
+        mixture's log density is minus infinity.
+
+        Args:
+            state: The state before the block.
+            log_prob: Log densities of the block's targets under each expert, shape (M, B). A column of zeros
+                is a missing target.
+
+        Returns:
+            The state after the block, and the weights and mixture log densities before each target.
+
+        Raises:
+            ValueError: If the shape is wrong.
+            TypeError: If the dtype is not the state's.
+            NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
+        """
+        check_block(state, log_prob)
+        if log_prob.shape[1] == 1:
+            before = _switch(self.log_transition.to(log_prob.dtype), state.log_weights).unsqueeze(1)
+            joint = before + log_prob
+            density = joint.logsumexp(0)
+            if readable_all(density.isfinite()):
+                after = MetaState((joint - density).squeeze(1), state.num_seen + 1)
+                return after, MetaOutput(before, density)
+        elif log_prob.shape[1] > 1:
+            result = self._linear_space(state, log_prob)
+            if result is not None:
+                return result
+        return self._log_space(state, log_prob)
+
+    def _log_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        check_densities(log_prob)
+        log_transition = self.log_transition.to(log_prob.dtype)
+        current = state.log_weights
+        weights, densities = [], []
+        for column in log_prob.unbind(1):
+            before = _switch(log_transition, current)
+            current, density = bayes_step(before, column)
+            weights.append(before)
+            densities.append(density)
+        return pack(state, current, weights, densities)
+
+    def _linear_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
+        """The block with one scale a community, or ``None`` where that cannot be trusted."""
+        num_experts, num_steps = log_prob.shape
+        transition = self.transition.to(log_prob.dtype)
+        # The state is the column before the first target. Scales cancel in the weights, so no gradient
+        # need pass through them; a community that is dead, or killed by a target, has scale minus infinity
+        # and carries any finite shares.
+        columns = torch.cat([state.log_weights.unsqueeze(1), log_prob], dim=1)
+        scale = self._largest(columns.detach())
+        linear = (columns - scale).masked_fill(scale == -torch.inf, 0.0).exp().unbind(1)
+        info = torch.finfo(log_prob.dtype)
+        interval = _STEPS_PER_SCALE if info.eps < 1e-10 else _STEPS_PER_SCALE // 4
+        current, predicted, totals = linear[0], [], []
+        for step in range(num_steps):
+            if step and step % interval == 0:
+                totals.append(torch.mv(self.same_community.to(log_prob.dtype), current))
+                current = current / totals[-1]
+            predicted.append(torch.mv(transition, current))
+            current = predicted[-1] * linear[step + 1]
+        shares = torch.stack(predicted, dim=1)
+        best = scale.amax(0)
+        joint = (scale - best)[:, :-1].cumsum(1) + shares.log()
+        if totals:
+            growth = torch.stack(totals, dim=1).log().cumsum(1)
+            growth = growth.repeat_interleave(interval, dim=1)[:, : num_steps - interval]
+            joint = torch.cat([joint[:, :interval], joint[:, interval:] + growth], dim=1)
+        log_weights = joint - joint.logsumexp(0)
+        after = log_weights + (log_prob - best[1:])
+        density = after.logsumexp(0)
+        # A product that underflows is off by at most ``tiny``: nothing beside shares above this bound.
+        exact = shares.detach() > num_experts * info.tiny / info.eps
+        if not readable_all(exact.all() & density.isfinite().all()):
+            return None
+        last = MetaState(after[:, -1] - density[-1], state.num_seen + num_steps)
+        return last, MetaOutput(log_weights, density + best[1:])
+
+    def _largest(self, values: Tensor) -> Tensor:
+        """Largest value of each expert's community, (M, B) to (M, B)."""
+        lowest = torch.full_like(values, -torch.inf)
+        index = self.community.unsqueeze(1).expand_as(values)
+        return lowest.scatter_reduce(0, index, values, "amax").gather(0, index)
+
+
+def check_transition(transition: Tensor) -> None:
+    """Raise a clear error unless a matrix is nonnegative with columns that sum to one."""
+    if not isinstance(transition, Tensor) or not transition.is_floating_point():
+        raise TypeError("the transition must be a floating point tensor of shape (M, M)")
+    if transition.ndim != 2 or transition.shape[0] != transition.shape[1] or transition.shape[0] == 0:
+        raise ValueError(f"the transition must have shape (M, M), got {tuple(transition.shape)}")
+    illegal = ~((transition >= 0) & torch.isfinite(transition))
+    if bool(illegal.any()):
+        row, column = divmod(int(illegal.flatten().int().argmax()), transition.shape[0])
+        raise ValueError(
+            f"the transition is {float(transition[row, column])} in row {row}, column {column}; "
+            f"its entries are probabilities: finite and at least zero"
+        )
+    sums = transition.sum(0)
+    error = (sums - 1).abs()
+    if bool((error > max(1e-6, 16 * transition.shape[0] * torch.finfo(transition.dtype).eps)).any()):
+        column = int(error.argmax())
+        rows = (transition.sum(1) - 1).abs().max()
+        hint = "; its rows do: pass the transpose" if bool(rows < error.max() * 1e-3) else ""
+        total = float(sums[column])
+        raise ValueError(f"column {column} of the transition sums to {total:.9g}, not to 1{hint}")
+
+
+def _communities(transition: Tensor) -> Tensor:
+    """For each expert the first expert that it exchanges weight with, in any number of steps, shape (M,)."""
+    linked = (transition + transition.mT > 0).cpu().numpy()
+    labels = list(range(linked.shape[0]))
+    for root in labels:
+        if labels[root] != root:
+            continue
+        waiting = [root]
+        while waiting:
+            for neighbour in linked[waiting.pop()].nonzero()[0].tolist():
+                if neighbour != root and labels[neighbour] == neighbour and neighbour > root:
+                    labels[neighbour] = root
+                    waiting.append(neighbour)
+    return torch.tensor(labels, device=transition.device)
+
+
+def _switch(log_transition: Tensor, log_weights: Tensor) -> Tensor:
+    """Normalised log of Q w in log space, exact however small the weights are."""
+    joint = log_transition + log_weights
+    if not joint.requires_grad:
+        return joint.logsumexp(1)
+    unreachable = joint.detach().amax(1) == -torch.inf  # such a row has no gradient, but not a NaN either
+    switched = joint.masked_fill(unreachable.unsqueeze(1), 0.0).logsumexp(1)
+    return switched.masked_fill(unreachable, -torch.inf)

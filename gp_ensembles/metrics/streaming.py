@@ -1,0 +1,284 @@
+"""Scores that accumulate over a stream: state in, state out, the same for any blocking.
+
+States are named tuples of float64 scalars whatever the dtype of the data, so that long sums do not round;
+``state._asdict()`` is a dictionary of tensors for a checkpoint and ``State(**dictionary)`` reads it back.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.metrics.calibration import covered, pit
+from gp_ensembles.metrics.crps import crps_mixture
+from gp_ensembles.metrics.pointwise import gaussian_log_prob, mixture_log_prob, mixture_moments
+
+
+class RunningMean(NamedTuple):
+    """Average of a score so far.
+
+    Attributes:
+        num_scored: Number of rows counted, a scalar.
+        total: Their sum, a scalar.
+    """
+
+    num_scored: Tensor
+    total: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        """The average; NaN before the first row."""
+        return self.total / self.num_scored
+
+
+class RunningNMSE(NamedTuple):
+    """Normalised mean squared error so far.
+
+    Attributes:
+        num_scored: Number of observed targets, a scalar.
+        target_mean: Their mean.
+        target_deviation: Their sum of squared deviations from it.
+        squared_error: Sum of squared errors.
+    """
+
+    num_scored: Tensor
+    target_mean: Tensor
+    target_deviation: Tensor
+    squared_error: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        """Sum of squared errors over that of the targets' deviations; NaN or infinite if those are zero."""
+        return self.squared_error / self.target_deviation
+
+
+class StreamScores(NamedTuple):
+    """All scores of a stream of mixture predictions so far; see :class:`ScoreSummary`.
+
+    Attributes:
+        num_rows: Rows seen, missing targets included.
+        num_scored: Observed targets.
+        log_prob: Sum of the mixture's log densities.
+        gaussian_log_prob: Sum of the moment-matched normal's log densities.
+        crps: Sum of the mixture's CRPS.
+        covered: Number of targets inside the central interval.
+        absolute_error: Sum of absolute errors.
+        squared_error: Sum of squared errors.
+        squared_z: Sum of squared standardised errors.
+        target_mean: Mean of the observed targets.
+        target_deviation: Sum of their squared deviations from it.
+    """
+
+    num_rows: Tensor
+    num_scored: Tensor
+    log_prob: Tensor
+    gaussian_log_prob: Tensor
+    crps: Tensor
+    covered: Tensor
+    absolute_error: Tensor
+    squared_error: Tensor
+    squared_z: Tensor
+    target_mean: Tensor
+    target_deviation: Tensor
+
+
+class ScoreSummary(NamedTuple):
+    """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first.
+
+    Attributes:
+        log_score: Mean log density of the full mixture, nats per row.
+        log_score_gaussian: Mean log density of the moment-matched normal, nats per row.
+        crps: Mean CRPS of the mixture, units of the target.
+        coverage: Share of targets inside the central interval.
+        mean_absolute_error: Units of the target.
+        nmse: Squared error over the variance of the targets, dimensionless.
+        mean_squared_z: Mean squared standardised error; 1 is right.
+    """
+
+    log_score: Tensor
+    log_score_gaussian: Tensor
+    crps: Tensor
+    coverage: Tensor
+    mean_absolute_error: Tensor
+    nmse: Tensor
+    mean_squared_z: Tensor
+
+
+def init_mean(like: Tensor) -> RunningMean:
+    """An empty average on the device of ``like``.
+
+    Example:
+        >>> import torch
+        >>> init_mean(torch.zeros(1)).value
+        tensor(nan, dtype=torch.float64)
+    """
+    zero = like.new_zeros((), dtype=torch.float64)
+    return RunningMean(zero, zero)
+
+
+def update_mean(state: RunningMean, score: Tensor, y: Tensor) -> RunningMean:
+    """Count a block of scores, skipping rows with a missing target.
+
+    Args:
+        state: The state before the block.
+        score: One number a row, shape (B,).
+        y: Targets, shape (B,); NaN is missing.
+
+    Returns:
+        The state after the block.
+
+    Example:
+        >>> import torch
+        >>> y = torch.tensor([0.0, torch.nan, 0.0])
+        >>> update_mean(init_mean(y), torch.tensor([1.0, 9.0, 3.0]), y).value
+        tensor(2., dtype=torch.float64)
+    """
+    seen = ~torch.isnan(y)
+    return RunningMean(state.num_scored + seen.sum(), state.total + _total(score, seen))
+
+
+def init_nmse(like: Tensor) -> RunningNMSE:
+    """An empty nMSE on the device of ``like``.
+
+    Example:
+        >>> import torch
+        >>> init_nmse(torch.zeros(1)).value
+        tensor(nan, dtype=torch.float64)
+    """
+    zero = like.new_zeros((), dtype=torch.float64)
+    return RunningNMSE(zero, zero, zero, zero)
+
+
+def update_nmse(state: RunningNMSE, mean: Tensor, y: Tensor) -> RunningNMSE:
+    """Count a block of predictions, skipping rows with a missing target.
+
+    Moments of the targets are merged as in Chan, Golub and LeVeque (1983), Welford's rule for blocks.
+
+    Args:
+        state: The state before the block.
+        mean: Predictive means, shape (B,).
+        y: Targets, shape (B,); NaN is missing.
+
+    Returns:
+        The state after the block.
+
+    Example:
+        >>> import torch
+        >>> y = torch.tensor([0.0, 2.0])
+        >>> update_nmse(init_nmse(y), torch.tensor([1.0, 1.0]), y).value
+        tensor(1., dtype=torch.float64)
+    """
+    seen = ~torch.isnan(y)
+    error = _total((y.double() - mean.double()).square(), seen)
+    moments = _merge(state.num_scored, state.target_mean, state.target_deviation, y, seen)
+    return RunningNMSE(*moments, state.squared_error + error)
+
+
+def init_scores(like: Tensor) -> StreamScores:
+    """Empty scores on the device of ``like``.
+
+    Example:
+        >>> import torch
+        >>> init_scores(torch.zeros(1)).num_rows
+        tensor(0., dtype=torch.float64)
+    """
+    zero = like.new_zeros((), dtype=torch.float64)
+    return StreamScores(*[zero] * len(StreamScores._fields))
+
+
+def update_scores(
+    state: StreamScores,
+    y: Tensor,
+    log_weights: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    level: float = 0.9,
+    crps_tolerance: float = 0.0,
+) -> StreamScores:
+    """Score a block of mixture predictions, skipping rows with a missing target.
+
+    Args:
+        state: The state before the block.
+        y: Targets, shape (B,); NaN is missing.
+        log_weights: Log weights in force before each target, shape (M, B) or (M, 1).
+        mean: The experts' means, shape (M, B).
+        variance: The experts' variances, observation noise included, shape (M, B).
+        level: Level of the central interval whose coverage is counted; keep it the same over a stream.
+        crps_tolerance: Error allowed in each CRPS, in units of the target, see
+            :func:`gp_ensembles.metrics.crps.crps_mixture`.
+
+    Returns:
+        The state after the block.
+
+    Example:
+        >>> import torch
+        >>> y, one = torch.tensor([0.0, torch.nan]), torch.ones(1, 2)
+        >>> scores = update_scores(init_scores(y), y, 0 * one, 0 * one, one)
+        >>> summarise(scores).crps.item(), scores.num_scored.item()
+        (0.2336..., 1.0)
+    """
+    y, log_weights, mean, variance = (tensor.double() for tensor in (y, log_weights, mean, variance))
+    seen = ~torch.isnan(y)
+    centre, spread = mixture_moments(log_weights, mean, variance)
+    error = y - centre
+    moments = _merge(state.num_scored, state.target_mean, state.target_deviation, y, seen)
+    crps = crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance)
+    inside = covered(pit(log_weights, mean, variance, y), level)
+    return StreamScores(
+        num_rows=state.num_rows + y.shape[0],
+        num_scored=moments[0],
+        log_prob=state.log_prob + _total(mixture_log_prob(log_weights, mean, variance, y), seen),
+        gaussian_log_prob=state.gaussian_log_prob + _total(gaussian_log_prob(centre, spread, y), seen),
+        crps=state.crps + _total(crps, seen),
+        covered=state.covered + _total(inside, seen),
+        absolute_error=state.absolute_error + _total(error.abs(), seen),
+        squared_error=state.squared_error + _total(error.square(), seen),
+        squared_z=state.squared_z + _total(error.square() / spread, seen),
+        target_mean=moments[1],
+        target_deviation=moments[2],
+    )
+
+
+def summarise(state: StreamScores) -> ScoreSummary:
+    """Averages of the scores so far.
+
+    Args:
+        state: The scores of a stream.
+
+    Returns:
+        The averages, each a float64 scalar.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1)
+        >>> scores = update_scores(init_scores(one), one[0], 0 * one, 0 * one, one)
+        >>> summarise(scores).mean_absolute_error
+        tensor(1., dtype=torch.float64)
+    """
+    count = state.num_scored
+    return ScoreSummary(
+        log_score=state.log_prob / count,
+        log_score_gaussian=state.gaussian_log_prob / count,
+        crps=state.crps / count,
+        coverage=state.covered / count,
+        mean_absolute_error=state.absolute_error / count,
+        nmse=state.squared_error / state.target_deviation,
+        mean_squared_z=state.squared_z / count,
+    )
+
+
+def _total(score: Tensor, seen: Tensor) -> Tensor:
+    return torch.where(seen, score.double(), 0.0).sum()
+
+
+def _merge(count: Tensor, mean: Tensor, deviation: Tensor, y: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and squared deviations with a block added; an empty block changes nothing."""
+    values = y.double()
+    num = seen.sum().double()
+    block_mean = _total(values, seen) / num.clamp(min=1)
+    block_deviation = _total((values - block_mean).square(), seen)
+    after = count + num
+    shift = torch.where(num > 0, block_mean - mean, 0.0)
+    share = num / after.clamp(min=1)
+    return after, mean + shift * share, deviation + block_deviation + shift.square() * count * share

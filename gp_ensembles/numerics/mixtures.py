@@ -1,0 +1,247 @@
+r"""Mixtures of normal distributions, one for each of N rows: density, moments, distribution, draws.
+
+All functions take ``log_weights``, ``mean`` and ``variance`` with the experts' (components') axis last but
+one: log weights (\*batch, M, N), or (\*batch, M, 1) where all rows share them, mean and variance
+(\*batch, M, N). Log weights sum to one in linear space along the axis; minus infinity is a dead component,
+whose mean and variance must be finite all the same. Variances are positive.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.cholesky import NumericalError
+
+_MAX_ITERATIONS = 2200  # more than bisection needs between any two float64 numbers
+_COLUMNS = 4096  # quantiles solved at once, so that memory stays bounded
+
+
+def _ndtr(z: Tensor) -> Tensor:
+    """Normal distribution function, exact in the lower tail (torch.special.ndtr is not: 10 % off at -8)."""
+    return 0.5 * torch.erfc(z * -math.sqrt(0.5))
+
+
+def log_prob(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+    r"""Log density, :math:`\log \sum_m w_m N(y; \mu_m, v_m)`, in log space throughout.
+
+    Args:
+        log_weights: Log weights, shape (\*batch, M, N) or (\*batch, M, 1).
+        mean: Component means, shape (\*batch, M, N).
+        variance: Component variances, shape (\*batch, M, N).
+        y: Where, shape (..., N).
+
+    Returns:
+        Log densities, shape (..., N).
+
+    Example:
+        >>> import torch
+        >>> log_weights = torch.tensor([[0.0], [-torch.inf]])
+        >>> log_prob(log_weights, torch.zeros(2, 1), torch.ones(2, 1), torch.zeros(1))
+        tensor([-0.9189])
+    """
+    error = y.unsqueeze(-2) - mean
+    component = -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi))
+    return (log_weights + component).logsumexp(-2)
+
+
+def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance, :math:`\mu = \sum_m w_m \mu_m`, :math:`v = \sum_m w_m (v_m + (\mu_m - \mu)^2)`.
+
+    Args:
+        log_weights: Log weights, shape (\*batch, M, N) or (\*batch, M, 1).
+        mean: Component means, shape (\*batch, M, N).
+        variance: Component variances, shape (\*batch, M, N).
+
+    Returns:
+        Mean and variance of the mixture, each (\*batch, N).
+
+    Example:
+        >>> import torch
+        >>> moments(torch.tensor([[0.5], [0.5]]).log(), torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
+        (tensor([0.]), tensor([2.]))
+    """
+    weights = log_weights.exp()
+    centre = (weights * mean).sum(-2)
+    spread = (weights * (variance + (mean - centre.unsqueeze(-2)).square())).sum(-2)
+    return centre, spread
+
+
+def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+    r"""Distribution function, :math:`\sum_m w_m \Phi((y - \mu_m) / \sqrt{v_m})`.
+
+    Exact to round-off in the lower tail; for the upper tail use the mixture of -Y at -y.
+
+    Args:
+        log_weights: Log weights, shape (\*batch, M, N) or (\*batch, M, 1).
+        mean: Component means, shape (\*batch, M, N).
+        variance: Component variances, shape (\*batch, M, N).
+        y: Where, shape (..., N).
+
+    Returns:
+        Probabilities of values up to y, shape (..., N).
+
+    Example:
+        >>> import torch
+        >>> cdf(torch.zeros(1, 1), torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([0.0, 1.96]))
+        tensor([0.5000, 0.9750])
+    """
+    return (log_weights.exp() * _ndtr((y.unsqueeze(-2) - mean) * variance.rsqrt())).sum(-2)
+
+
+def icdf(log_weights: Tensor, mean: Tensor, variance: Tensor, p: Tensor) -> Tensor:
+    r"""Quantiles: where the distribution function reaches p.
+
+    The smallest and largest component quantile bracket the root. Inside, inverse quadratic interpolation of
+    the logarithm of the nearer tail, with bisection where that is unsafe (Chandrupatla 1997), until the
+    bracket or the probability is met to round-off. First derivatives in all arguments are those of the
+    implicit function.
+
+    Args:
+        log_weights: Log weights, shape (M, N) or (M, 1).
+        mean: Component means, shape (M, N).
+        variance: Component variances, shape (M, N).
+        p: Probabilities from 0 to 1, a scalar or shape (..., N); for K probabilities at all rows (K, 1).
+
+    Returns:
+        Quantiles, shape (..., N); minus and plus infinity at 0 and 1.
+
+    Raises:
+        ValueError: If a probability is not in [0, 1].
+        NumericalError: If a mixture has no weight, or means or variances that are not finite and positive.
+
+    Example:
+        >>> import torch
+        >>> zeros = torch.zeros(1, 2, dtype=torch.float64)
+        >>> icdf(zeros[:, :1], zeros, zeros + 4, zeros.new_tensor([0.5, 0.975])).round(decimals=4)
+        tensor([0.0000, 3.9199], dtype=torch.float64)
+    """
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise ValueError("p must be probabilities between 0 and 1")
+    num_rows = mean.shape[-1]
+    levels = p.to(mean.dtype).expand(torch.broadcast_shapes(p.shape, mean.shape[-1:]))
+    with torch.no_grad():
+        flat = levels.reshape(-1)
+        rows = torch.arange(flat.shape[0], device=mean.device) % num_rows
+        weights = log_weights.exp().expand(mean.shape)
+        stddev = variance.sqrt()
+        solved = [
+            _solve(weights[:, some], mean[:, some], stddev[:, some], level)
+            for some, level in zip(rows.split(_COLUMNS), flat.split(_COLUMNS), strict=True)
+        ]
+        root = torch.cat(solved).reshape(levels.shape)
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (log_weights, mean, variance, p)):
+        return root
+    inner = torch.isfinite(root)
+    at = torch.where(inner, root, 0.0)
+    density = log_prob(log_weights, mean, variance, at).detach().exp()
+    excess = cdf(log_weights, mean, variance, at) - levels
+    return root - torch.where(inner, (excess - excess.detach()) / density, 0.0)
+
+
+def _solve(weights: Tensor, mean: Tensor, stddev: Tensor, p: Tensor) -> Tensor:
+    """Quantiles p (K,) of K mixtures, all others (M, K)."""
+    # Solved in the nearer tail, reflected where that is the upper one: 1 - p is exact there.
+    upper_tail = p > 0.5
+    target = torch.where(upper_tail, 1 - p, p)
+    inner = target > 0
+    target = torch.where(inner, target, 0.5)
+    centre = torch.where(upper_tail, -mean, mean)
+    ends = centre + stddev * torch.special.ndtri(target)
+    dead = weights == 0
+    lower = ends.masked_fill(dead, torch.inf).amin(0)
+    upper = ends.masked_fill(dead, -torch.inf).amax(0)
+    if not bool((torch.isfinite(lower) & torch.isfinite(upper)).all()):
+        raise NumericalError(
+            "a mixture has no quantiles: it has no weight, or its means or variances are not finite and positive"
+        )
+    finest = stddev.masked_fill(dead, torch.inf).amin(0)
+    root = _chandrupatla(_Tail(weights, centre, stddev, target.log()), lower, upper, finest)
+    root = torch.where(upper_tail, -root, root)
+    return torch.where(inner, root, torch.where(upper_tail, torch.inf, -torch.inf))
+
+
+class _Tail(NamedTuple):
+    """Log distribution functions of K mixtures less their targets: what is to vanish."""
+
+    weights: Tensor
+    centre: Tensor
+    stddev: Tensor
+    log_target: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (self.weights * _ndtr((x - self.centre) / self.stddev)).sum(0).log() - self.log_target
+
+    def select(self, some: Tensor) -> "_Tail":
+        return _Tail(*(tensor[..., some] for tensor in self))
+
+
+def _chandrupatla(tail: _Tail, lower: Tensor, upper: Tensor, finest: Tensor) -> Tensor:
+    """Roots of increasing functions, each in its bracket; what has converged leaves the loop."""
+    eps = torch.finfo(lower.dtype).eps
+    roots = torch.empty_like(lower)
+    active = torch.arange(lower.shape[0], device=lower.device)
+    x1, x2 = lower, upper
+    f1, f2 = tail(x1), tail(x2)
+    x3, f3 = x1, f1
+    for _ in range(_MAX_ITERATIONS):
+        nearest = torch.where(f1.abs() < f2.abs(), x1, x2)
+        width = (x2 - x1).abs()
+        tolerance = 2 * eps * (nearest.abs() + finest) / width
+        # Equal signs: the root is an end, and round-off has pushed it just outside.
+        done = (tolerance >= 0.5) | (torch.minimum(f1.abs(), f2.abs()) <= 2 * eps) | (f1.sign() == f2.sign())
+        if bool(done.any()):
+            roots[active[done]] = nearest[done]
+            going = (~done).nonzero().squeeze(-1)
+            if going.shape[0] == 0:
+                return roots
+            active, finest, tail, tolerance = active[going], finest[going], tail.select(going), tolerance[going]
+            x1, x2, x3, f1, f2, f3 = (tensor[going] for tensor in (x1, x2, x3, f1, f2, f3))
+        step = torch.full_like(x1, 0.5)
+        place, height = (x1 - x2) / (x3 - x2), (f1 - f2) / (f3 - f2)
+        smooth = (height.square() < place) & ((1 - height).square() < 1 - place)
+        quadratic = f1 / (f2 - f1) * f3 / (f2 - f3) + (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
+        step = torch.where(smooth & torch.isfinite(quadratic), quadratic, step)
+        step = torch.maximum(torch.minimum(step, 1 - tolerance), tolerance)
+        x = x1 + step * (x2 - x1)
+        f = tail(x)
+        same = f.sign() == f1.sign()
+        x3, f3 = torch.where(same, x1, x2), torch.where(same, f1, f2)
+        x2, f2 = torch.where(same, x2, x1), torch.where(same, f2, f1)
+        x1, f1 = x, f
+    raise NumericalError("quantiles of a mixture did not converge; its means or variances are out of range")
+
+
+def rsample(
+    log_weights: Tensor, mean: Tensor, variance: Tensor, num: int, *, generator: torch.Generator | None = None
+) -> Tensor:
+    r"""Independent draws for each row: a component by its weight, then a normal draw from it.
+
+    Reparametrised in means and variances, :math:`y = \mu_k + \sqrt{v_k}\,\varepsilon`; the choice of the
+    component k is a constant to autograd, so nothing flows to the weights.
+
+    Args:
+        log_weights: Log weights, shape (M, N) or (M, 1).
+        mean: Component means, shape (M, N).
+        variance: Component variances, shape (M, N).
+        num: Number of draws S of each row.
+        generator: Source of randomness; ``None`` for torch's global one.
+
+    Returns:
+        Draws, shape (S, N).
+
+    Example:
+        >>> import torch
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> log_weights = torch.tensor([[0.0], [-torch.inf]])
+        >>> draws = rsample(log_weights, torch.zeros(2, 3), torch.ones(2, 3), 5, generator=generator)
+        >>> draws.shape
+        torch.Size([5, 3])
+    """
+    if num < 1:
+        raise ValueError(f"the number of draws must be at least one, got {num}")
+    weights = log_weights.detach().exp().expand(mean.shape)
+    component = torch.multinomial(weights.mT, num, replacement=True, generator=generator).mT
+    noise = torch.empty(component.shape, dtype=mean.dtype, device=mean.device).normal_(generator=generator)
+    return mean.gather(-2, component) + variance.gather(-2, component).sqrt() * noise

@@ -1,0 +1,218 @@
+"""Scores against quadrature, scipy and their definitions; streaming scores against whole-stream ones."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles import metrics
+
+
+def stream(seed, num_components=4, num_rows=30, missing=True):
+    rng = np.random.default_rng(seed)
+    log_weights = torch.tensor(rng.normal(size=(num_components, num_rows)) * 2).log_softmax(0)
+    mean = torch.tensor(rng.normal(size=(num_components, num_rows)) * 2)
+    variance = torch.tensor(np.exp(rng.normal(size=(num_components, num_rows))))
+    y = torch.tensor(rng.normal(size=num_rows) * 2 + 5)
+    if missing:
+        y[rng.random(num_rows) < 0.2] = torch.nan
+    return log_weights, mean, variance, y
+
+
+def crps_by_quadrature(weights, mean, stddev, y):
+    below = lambda x: float((weights * scipy.stats.norm.cdf(x, mean, stddev)).sum())  # noqa: E731
+    low, high = float((mean - 12 * stddev).min()), float((mean + 12 * stddev).max())
+    left = scipy.integrate.quad(lambda x: below(x) ** 2, min(low, y), y, limit=500, epsabs=1e-12)[0]
+    right = scipy.integrate.quad(lambda x: (1 - below(x)) ** 2, y, max(high, y), limit=500, epsabs=1e-12)[0]
+    return left + right
+
+
+def test_crps_equals_quadrature():
+    log_weights, mean, variance, y = stream(0, num_rows=6, missing=False)
+    scores = metrics.crps_mixture(log_weights, mean, variance, y)
+    for n in range(6):
+        exact = crps_by_quadrature(
+            log_weights[:, n].exp().numpy(), mean[:, n].numpy(), variance[:, n].sqrt().numpy(), float(y[n])
+        )
+        assert float(scores[n]) == pytest.approx(exact, abs=1e-8)
+        single = metrics.crps_gaussian(mean[0, n], variance[0, n], y[n])
+        exact = crps_by_quadrature(np.ones(1), mean[:1, n].numpy(), variance[:1, n].sqrt().numpy(), float(y[n]))
+        assert float(single) == pytest.approx(exact, abs=1e-8)
+
+
+def test_crps_of_many_rows_equals_row_by_row():
+    log_weights, mean, variance, y = stream(1, num_components=20, num_rows=700)
+    together = metrics.crps_mixture(log_weights, mean, variance, y)
+    apart = torch.cat(
+        [
+            metrics.crps_mixture(*(t[:, n : n + 1] for t in (log_weights, mean, variance)), y[n : n + 1])
+            for n in range(700)
+        ]
+    )
+    torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert torch.equal(torch.isnan(together), torch.isnan(y))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), exponent=st.floats(-12, 1), spread=st.floats(0, 60))
+def test_crps_tolerance_bounds_the_error(seed, exponent, spread):
+    log_weights, mean, variance, y = stream(seed, num_components=12, num_rows=5, missing=False)
+    log_weights = (log_weights * spread).log_softmax(0)
+    exact = metrics.crps_mixture(log_weights, mean, variance, y)
+    rough = metrics.crps_mixture(log_weights, mean, variance, y, tolerance=10**exponent)
+    assert float((rough - exact).abs().max()) <= 10**exponent + 1e-13
+
+
+def test_crps_of_equal_components_and_dead_ones():
+    log_weights = torch.tensor([[0.25], [0.75], [0.0]], dtype=torch.float64).log()
+    mean = torch.tensor([[1.0], [1.0], [1e9]], dtype=torch.float64)
+    variance = torch.full_like(mean, 2.0)
+    y = torch.tensor([0.3], dtype=torch.float64)
+    expected = metrics.crps_gaussian(mean[0], variance[0], y)
+    torch.testing.assert_close(metrics.crps_mixture(log_weights, mean, variance, y), expected)
+    with pytest.raises(ValueError, match="at least zero"):
+        metrics.crps_mixture(log_weights, mean, variance, y, tolerance=-1.0)
+
+
+@pytest.mark.parametrize("num_rows", [3, 400])
+def test_crps_gradient(num_rows):
+    log_weights, mean, variance, y = stream(2, num_components=12, num_rows=num_rows, missing=False)
+    inputs = [t.requires_grad_() for t in (log_weights, mean, variance)]
+    total = metrics.crps_mixture(*inputs, y).sum()
+    gradients = torch.autograd.grad(total, inputs)
+    generator = torch.Generator().manual_seed(0)
+    for k, gradient in enumerate(gradients):
+        direction = torch.randn(gradient.shape, generator=generator, dtype=torch.float64)
+        ends = []
+        for sign in (-1, 1):
+            moved = [t.detach() for t in inputs]
+            moved[k] = moved[k] + sign * 1e-6 * direction
+            ends.append(float(metrics.crps_mixture(*moved, y).sum()))
+        assert float((gradient * direction).sum()) == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-5)
+
+
+def test_log_densities_and_moments_equal_scipy():
+    log_weights, mean, variance, y = stream(3, missing=False)
+    parts = scipy.stats.norm(mean.numpy(), variance.sqrt().numpy())
+    weights = log_weights.exp().numpy()
+    np.testing.assert_allclose(
+        metrics.mixture_log_prob(log_weights, mean, variance, y),
+        np.log((weights * parts.pdf(y.numpy())).sum(0)),
+        rtol=1e-11,
+    )
+    np.testing.assert_allclose(metrics.gaussian_log_prob(mean, variance, y), parts.logpdf(y.numpy()), rtol=1e-12)
+    np.testing.assert_allclose(
+        metrics.pit(log_weights, mean, variance, y), (weights * parts.cdf(y.numpy())).sum(0), rtol=1e-12
+    )
+
+
+def test_point_errors_follow_their_definitions():
+    _, mean, variance, y = stream(4)
+    mean, variance = mean[0], variance[0]
+    seen = ~torch.isnan(y).numpy()
+    targets, centre = y.numpy()[seen], mean.numpy()[seen]
+    expected = ((targets - centre) ** 2).sum() / (targets.size * targets.var())
+    assert float(metrics.nmse(mean, y)) == pytest.approx(expected)
+    assert float(metrics.srmse(mean, y)) == pytest.approx(expected**0.5)
+    assert float(metrics.mean_absolute_error(mean, y)) == pytest.approx(np.abs(targets - centre).mean())
+    assert float(metrics.mean_squared_z(mean, variance, y)) == pytest.approx(
+        ((targets - centre) ** 2 / variance.numpy()[seen]).mean()
+    )
+    log_prob = metrics.gaussian_log_prob(mean, variance, y)
+    assert float(metrics.log_score(log_prob, y)) == pytest.approx(np.nanmean(log_prob.numpy()))
+    assert float(metrics.mnlp(log_prob, y)) == -float(metrics.log_score(log_prob, y))
+    curve = metrics.running_nmse(mean, y)
+    assert float(curve[-1]) == pytest.approx(expected)
+    tenth = np.nansum((y[:10] - mean[:10]).numpy() ** 2) / seen[:10].sum() / targets.var()
+    assert float(curve[9]) == pytest.approx(tenth)
+
+
+def test_calibration_of_right_and_overconfident_predictions(generator):
+    y = torch.randn(20_000, generator=generator, dtype=torch.float64)
+    one = torch.ones(1, 20_000, dtype=torch.float64)
+    levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    right = metrics.pit(0 * one, 0 * one, one, y)
+    torch.testing.assert_close(metrics.reliability_curve(right, levels), levels, rtol=0, atol=0.02)
+    assert float(metrics.interval_coverage(right, 0.9)) == pytest.approx(0.9, abs=0.01)
+    sure = metrics.pit(0 * one, 0 * one, one / 4, y)
+    assert float(metrics.interval_coverage(sure, 0.9)) < 0.7
+    assert float(metrics.mean_squared_z(0 * one[0], one[0] / 4, y)) == pytest.approx(4, rel=0.05)
+    right[:5] = torch.nan
+    assert float(metrics.interval_coverage(right, 1.0)) == 1.0
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        metrics.interval_coverage(right, 1.5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(cuts=st.lists(st.integers(0, 30), max_size=8), seed=st.integers(0, 1000), offset=st.sampled_from([0.0, 1e4]))
+def test_streaming_is_the_same_for_any_blocking(cuts, seed, offset):
+    log_weights, mean, variance, y = stream(seed)
+    mean, y = mean + offset, y + offset
+    whole = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance)
+    state, edges = metrics.init_scores(y), sorted({0, 30, *cuts})
+    average, errors = metrics.init_mean(y), metrics.init_nmse(y)
+    centre = metrics.mixture_moments(log_weights, mean, variance)[0]
+    for start, stop in itertools.pairwise(edges):
+        part = slice(start, stop)
+        state = metrics.StreamScores(**state._asdict())  # as a checkpoint would
+        state = metrics.update_scores(state, y[part], log_weights[:, part], mean[:, part], variance[:, part])
+        average = metrics.update_mean(average, (y - centre)[part].abs(), y[part])
+        errors = metrics.update_nmse(errors, centre[part], y[part])
+    exact = 1e-12 if offset == 0 else 1e-10
+    torch.testing.assert_close(tuple(state), tuple(whole), rtol=exact, atol=exact)
+    summary = metrics.summarise(state)
+    torch.testing.assert_close(summary.nmse, metrics.nmse(centre, y), rtol=1e-9, atol=0)
+    torch.testing.assert_close(errors.value, summary.nmse, rtol=1e-9, atol=0)
+    torch.testing.assert_close(average.value, summary.mean_absolute_error, rtol=1e-12, atol=1e-12)
+
+
+def test_stream_summary_equals_whole_stream_scores():
+    log_weights, mean, variance, y = stream(5)
+    centre, spread = metrics.mixture_moments(log_weights, mean, variance)
+    state = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance, level=0.8)
+    summary = metrics.summarise(state)
+    assert int(state.num_rows) == 30
+    assert int(state.num_scored) == int((~torch.isnan(y)).sum())
+    expected = metrics.ScoreSummary(
+        log_score=metrics.log_score(metrics.mixture_log_prob(log_weights, mean, variance, y), y),
+        log_score_gaussian=metrics.log_score(metrics.gaussian_log_prob(centre, spread, y), y),
+        crps=metrics.observed_mean(metrics.crps_mixture(log_weights, mean, variance, y), y),
+        coverage=metrics.interval_coverage(metrics.pit(log_weights, mean, variance, y), 0.8),
+        mean_absolute_error=metrics.mean_absolute_error(centre, y),
+        nmse=metrics.nmse(centre, y),
+        mean_squared_z=metrics.mean_squared_z(centre, spread, y),
+    )
+    torch.testing.assert_close(tuple(summary), tuple(expected))
+
+
+@pytest.mark.usefixtures("wrong_default_dtype")
+def test_streaming_in_float32_counts_in_float64():
+    arguments = [t.float() for t in stream(6)]
+    state = metrics.update_scores(metrics.init_scores(arguments[3]), arguments[3], *arguments[:3])
+    assert all(tensor.dtype == torch.float64 for tensor in state)
+    assert metrics.crps_mixture(*arguments).dtype == torch.float32
+
+
+def test_all_missing_is_undefined_and_changes_nothing():
+    log_weights, mean, variance, y = stream(7)
+    state = metrics.update_scores(metrics.init_scores(y), y * torch.nan, log_weights, mean, variance)
+    assert all(bool(torch.isnan(value)) for value in metrics.summarise(state))
+    after = metrics.update_scores(state, y, log_weights, mean, variance)
+    plain = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance)
+    torch.testing.assert_close(tuple(after)[1:], tuple(plain)[1:])
+
+
+@pytest.mark.parametrize("name", ["ensemble_doebe6.npz", "ensemble_edoebe2x3.npz"])
+def test_golden_ensembles(golden, name):
+    with np.load(golden / name) as data:
+        log_weights, mean, variance = (
+            torch.tensor(data[key].T) for key in ("log_w_prior", "expert_mean", "expert_var")
+        )
+        centre, spread = metrics.mixture_moments(log_weights, mean, variance)
+        np.testing.assert_allclose(centre, data["mean"], rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(spread, data["var"], rtol=1e-8, atol=1e-9)
