@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-_ROWS = 256  # rows scored at once: the pairs of 90 experts then stay in the processor's cache
+_ROWS = 512  # rows scored at once: the pairs of 90 experts then stay in the processor's cache
 _PAIRS = 32_768  # up to so many ordered pairs at once, twice the work but one pass; above, half of them in turn
 
 
@@ -76,12 +76,13 @@ def _expected_distance(mean: Tensor, variance: Tensor) -> Tensor:
 
 def _half_mean_difference(weights: Tensor, mean: Tensor, variance: Tensor, tolerance: float) -> Tensor:
     """Half the mean distance of two draws from each mixture, shapes (M, N) to (N,)."""
+    num_components, num_rows = mean.shape
+    if num_components * num_components * num_rows <= _PAIRS:
+        shifts, spreads = mean.unsqueeze(0) - mean.unsqueeze(1), variance.unsqueeze(0) + variance.unsqueeze(1)
+        pairs = _expected_distance(shifts, spreads)
+        return 0.5 * (weights * (weights.unsqueeze(0) * pairs).sum(1)).sum(0)
     kept = _relevant(weights.detach(), mean.detach(), variance.detach(), tolerance)
     weights, mean, variance = weights[kept], mean[kept], variance[kept]
-    num_kept, num_rows = mean.shape
-    if num_kept * num_kept * num_rows <= _PAIRS:
-        pairs = _expected_distance(mean.unsqueeze(0) - mean.unsqueeze(1), variance.unsqueeze(0) + variance.unsqueeze(1))
-        return 0.5 * (weights * (weights.unsqueeze(0) * pairs).sum(1)).sum(0)
     total = (weights.square() * (variance / math.pi).sqrt()).sum(0)
     for m in range(mean.shape[0] - 1):
         pairs = _expected_distance(mean[m + 1 :] - mean[m], variance[m + 1 :] + variance[m])

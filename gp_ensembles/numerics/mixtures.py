@@ -159,7 +159,7 @@ def _solve(weights: Tensor, mean: Tensor, stddev: Tensor, p: Tensor) -> Tensor:
     finest = stddev.masked_fill(dead, torch.inf).amin(0)
     root = _chandrupatla(_Tail(weights, centre, stddev, target.log()), lower, upper, finest)
     root = torch.where(upper_tail, -root, root)
-    return torch.where(inner, root, torch.where(upper_tail, torch.inf, -torch.inf))
+    return root.masked_fill(~inner & upper_tail, torch.inf).masked_fill(~inner & ~upper_tail, -torch.inf)
 
 
 class _Tail(NamedTuple):

@@ -61,7 +61,7 @@ def test_crps_of_many_rows_equals_row_by_row():
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), exponent=st.floats(-12, 1), spread=st.floats(0, 60))
 def test_crps_tolerance_bounds_the_error(seed, exponent, spread):
-    log_weights, mean, variance, y = stream(seed, num_components=12, num_rows=5, missing=False)
+    log_weights, mean, variance, y = stream(seed, num_components=40, num_rows=50, missing=False)
     log_weights = (log_weights * spread).log_softmax(0)
     exact = metrics.crps_mixture(log_weights, mean, variance, y)
     rough = metrics.crps_mixture(log_weights, mean, variance, y, tolerance=10**exponent)

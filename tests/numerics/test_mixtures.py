@@ -160,6 +160,18 @@ def test_dtypes_are_kept(dtype, generator):
     assert mixtures.rsample(*arguments, 3, generator=generator).dtype == dtype
 
 
+def test_float32_stays_where_the_default_is_float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        arguments = tuple(t.float() for t in random_mixture(5, 4, 3))
+        quantile = mixtures.icdf(*arguments, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float32))
+    finally:
+        torch.set_default_dtype(before)
+    assert quantile.dtype == torch.float32
+    assert quantile[[0, 2]].tolist() == [-torch.inf, torch.inf]
+
+
 def test_meta_device():
     arguments = tuple(t.to("meta") for t in random_mixture(5, 4, 3))
     assert mixtures.log_prob(*arguments, arguments[1][0]).shape == (3,)
