@@ -48,8 +48,8 @@ class RadialBasisFeatures(FeatureMap):
         >>> import torch
         >>> centres = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
         >>> features = RadialBasisFeatures(centres, lengthscale=1.0)
-        >>> features(torch.tensor([[0.0]], dtype=torch.float64))
-        tensor([[1.0000, 0.1353]], dtype=torch.float64, grad_fn=<ExpBackward0>)
+        >>> features(torch.tensor([[0.0]], dtype=torch.float64)).detach()
+        tensor([[1.0000, 0.1353]], dtype=torch.float64)
     """
 
     centres: Tensor

@@ -1,0 +1,170 @@
+"""Maps made of maps: sums of models, selected columns, standardised and clamped inputs."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gp_ensembles.features import (
+    AdditiveSplineFeatures,
+    Clamp,
+    Concatenate,
+    ConstantFeatures,
+    FeatureMap,
+    LinearFeatures,
+    RadialBasisFeatures,
+    SelectColumns,
+    Standardize,
+)
+
+
+def rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def spline(lower: float, upper: float, num_inputs: int = 2) -> AdditiveSplineFeatures:
+    ends = torch.tensor([[lower, upper]], dtype=torch.float64)
+    breakpoints = torch.lerp(ends[:, :1], ends[:, 1:], torch.linspace(0, 1, 4, dtype=torch.float64))
+    return AdditiveSplineFeatures(breakpoints.expand(num_inputs, 4))
+
+
+def covariance(features: FeatureMap, X: Tensor) -> Tensor:
+    Phi = features(X)
+    return features.prior_variance[..., None, None] * Phi @ Phi.mT
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=3), st.integers(0, 2**31))
+def test_concatenation_is_the_sum_of_the_models(variances: list[float], seed: int) -> None:
+    X = rand(5, 2, seed=seed)
+    prior = torch.tensor(variances, dtype=torch.float64)
+    parts = [
+        LinearFeatures(2, prior),
+        RadialBasisFeatures(rand(3, 2, seed=seed + 1), 0.5, 2 * prior),
+        ConstantFeatures(2, prior.flip(0)),
+    ]
+    whole = Concatenate(parts)
+    total = sum(covariance(part, X) for part in parts)
+    torch.testing.assert_close(covariance(whole, X), total, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(whole.prior_variance, 3 * prior + prior.flip(0))
+    assert whole.num_features == 3 + 3 + 1
+
+
+def test_concatenation_keeps_the_parts_parameters() -> None:
+    parts = [LinearFeatures(2, dtype=torch.float64), ConstantFeatures(2, dtype=torch.float64)]
+    whole = Concatenate(parts)
+    assert {id(p) for p in whole.parameters()} == {id(p) for part in parts for p in part.parameters()}
+
+
+def test_concatenation_intersects_domains() -> None:
+    whole = Concatenate([spline(-1, 2), LinearFeatures(2, dtype=torch.float64), spline(0, 3)])
+    assert whole.domain.tolist() == [[0.0, 0.0], [2.0, 2.0]]
+    assert Concatenate([LinearFeatures(2)]).domain is None
+    with pytest.raises(ValueError, match=r"column\(s\) \[0, 1\] have no value"):
+        Concatenate([spline(-1, 0), spline(1, 2)])
+
+
+def test_concatenation_refuses_parts_that_do_not_fit() -> None:
+    one = LinearFeatures(2, torch.ones(3))
+    with pytest.raises(ValueError, match="at least one feature map"):
+        Concatenate([])
+    with pytest.raises(ValueError, match=r"part 1 has 3 inputs and batch shape \(3,\), part 0 has 2"):
+        Concatenate([one, LinearFeatures(3, torch.ones(3))])
+    with pytest.raises(ValueError, match=r"part 1 has 2 inputs and batch shape \(\), part 0"):
+        Concatenate([one, LinearFeatures(2)])
+
+
+def test_selected_columns_in_order() -> None:
+    X = rand(5, 4)
+    features = SelectColumns(LinearFeatures(2, bias=False, dtype=torch.float64), [3, 1], 4)
+    assert torch.equal(features(X), X[:, [3, 1]])
+    assert features.domain is None
+
+
+def test_selected_columns_embed_the_domain() -> None:
+    features = SelectColumns(spline(0, 1), [2, 0], 3)
+    infinity = float("inf")
+    assert features.domain.tolist() == [[0.0, -infinity, 0.0], [1.0, infinity, 1.0]]
+    X = torch.tensor([[0.5, 1e6, 0.5], [0.5, -1e6, 1.5]], dtype=torch.float64)
+    features(X[:1])
+    with pytest.raises(ValueError, match=r"column 2 of X leaves the domain \[0, 1\] .* by 0\.5 in row 1"):
+        features(X)
+
+
+def test_selected_columns_are_checked() -> None:
+    inner = LinearFeatures(2)
+    with pytest.raises(ValueError, match=r"column\(s\) \[4, -1\] are not among the columns 0\.\.3"):
+        SelectColumns(inner, [4, -1], 4)
+    with pytest.raises(ValueError, match=r"column\(s\) \[1\] are selected twice"):
+        SelectColumns(inner, [1, 1], 4)
+    with pytest.raises(ValueError, match="takes 2 inputs, but 1 columns"):
+        SelectColumns(inner, [1], 4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**31))
+def test_standardized_columns(shift: float, scale: float, seed: int) -> None:
+    X = shift + scale * rand(20, 3, seed=seed)
+    Z = Standardize.from_data(LinearFeatures(3, bias=False, dtype=torch.float64), X)(X)
+    torch.testing.assert_close(Z.mean(0), X.new_zeros(3), rtol=0.0, atol=1e-8)
+    torch.testing.assert_close(Z.std(0, correction=0), X.new_ones(3), rtol=1e-8, atol=0.0)
+
+
+def test_standardize_maps_the_domain_back() -> None:
+    mean, std = torch.tensor([10.0, 0.0], dtype=torch.float64), torch.tensor([2.0, 1.0], dtype=torch.float64)
+    features = Standardize(spline(-1, 3), mean, std)
+    torch.testing.assert_close(features.domain, torch.tensor([[8.0, -1.0], [16.0, 3.0]], dtype=torch.float64))
+    X = torch.tensor([[9.0, 0.5]], dtype=torch.float64)
+    torch.testing.assert_close(features(X), spline(-1, 3)((X - mean) / std))
+
+
+def test_standardize_names_the_columns_it_cannot() -> None:
+    X = rand(6, 4)
+    X[:, [1, 3]] = 0.1  # a mean of 0.1s need not be 0.1, nor their standard deviation zero
+    with pytest.raises(ValueError, match=r"column\(s\) \[1, 3\] are constant"):
+        Standardize.from_data(LinearFeatures(4, dtype=torch.float64), X)
+    with pytest.raises(ValueError, match=r"column\(s\) \[0\] cannot be standardised"):
+        Standardize(LinearFeatures(2), torch.zeros(2), torch.tensor([0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"must have shape \(2,\)"):
+        Standardize(LinearFeatures(2), torch.zeros(3), torch.ones(3))
+
+
+def test_clamp_holds_inputs_at_the_edge_and_counts() -> None:
+    inner = spline(0, 1)
+    features = Clamp.to_domain(inner)
+    X = torch.tensor([[0.5, 0.5], [-3.0, 0.5], [2.0, 9.0], [0.0, 1.0]], dtype=torch.float64)
+    assert torch.equal(features(X), inner(X.clamp(0, 1)))
+    assert features.num_clamped(X) == 2
+    assert features.num_clamped(X.expand(3, 4, 2)) == 6
+    assert features.domain is None
+
+
+def test_clamp_of_some_columns_only() -> None:
+    infinity = float("inf")
+    lower = torch.tensor([-infinity, 0.0], dtype=torch.float64)
+    features = Clamp(LinearFeatures(2, bias=False, dtype=torch.float64), lower, lower.new_tensor([infinity, 1.0]))
+    X = torch.tensor([[-100.0, -100.0], [100.0, 100.0]], dtype=torch.float64)
+    assert features(X).tolist() == [[-100.0, 0.0], [100.0, 1.0]]
+
+
+def test_clamp_is_checked() -> None:
+    zero, one = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"column\(s\) \[1\] have a box that leaves the domain"):
+        Clamp(spline(0, 1), zero, torch.tensor([1.0, 1.5], dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"column\(s\) \[0, 1\] have a lower end that is not below"):
+        Clamp(LinearFeatures(2), one, zero)
+    with pytest.raises(ValueError, match=r"must have shape \(2,\)"):
+        Clamp(LinearFeatures(2), one[:1], one)
+    with pytest.raises(ValueError, match="LinearFeatures is valid everywhere"):
+        Clamp.to_domain(LinearFeatures(2))
+
+
+def test_nested_composition() -> None:
+    """Clamped spline of one standardised column beside a linear model of all."""
+    X = 5 + 3 * rand(30, 3)
+    one = SelectColumns(spline(-1, 1, num_inputs=1), [1], 3)
+    features = Concatenate([Clamp.to_domain(Standardize.from_data(one, X)), LinearFeatures(3, dtype=torch.float64)])
+    assert features.domain is None
+    assert features(100 * X).shape == (30, 1 * 6 + 1 + 4)
+    assert bool(torch.isfinite(features(100 * X)).all())

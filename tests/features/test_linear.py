@@ -1,0 +1,63 @@
+"""Linear and constant features against the frozen numbers of the reference and closed forms."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gp_ensembles.features import ConstantFeatures, LinearFeatures
+
+
+def test_golden_design_matrix(golden: Path) -> None:
+    data, expert = np.load(golden / "data_synth.npz"), np.load(golden / "expert_linear.npz")
+    features = LinearFeatures(5, dtype=torch.float64)
+    for inputs, design in (("X", "phi"), ("X_new", "phi_new")):
+        Phi = features(torch.as_tensor(data[inputs]))
+        assert torch.equal(Phi, torch.as_tensor(expert[design]))
+
+
+def test_bias_is_optional() -> None:
+    X = torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(LinearFeatures.from_data(X, bias=False)(X), X)
+    assert torch.equal(LinearFeatures.from_data(X)(X)[:, :2], X)
+
+
+@given(st.floats(1e-8, 1e8), st.integers(1, 4))
+def test_prior_variance_starts_where_asked(value: float, num_experts: int) -> None:
+    start = torch.full((num_experts,), value, dtype=torch.float64)
+    for features in (LinearFeatures(2, start), ConstantFeatures(2, start)):
+        torch.testing.assert_close(features.prior_variance, start, rtol=1e-12, atol=0.0)
+        assert features.batch_shape == (num_experts,)
+
+
+def test_dtype_and_device_come_from_tensor_or_argument(wrong_default_dtype: None) -> None:
+    assert LinearFeatures(2, torch.ones(3, dtype=torch.float64)).prior_variance.dtype == torch.float64
+    assert LinearFeatures(2, dtype=torch.float32).prior_variance.dtype == torch.float32
+    assert ConstantFeatures(2, torch.ones(3, device="meta")).prior_variance.device.type == "meta"
+    assert LinearFeatures.from_data(torch.zeros(3, 2, dtype=torch.float64)).prior_variance.dtype == torch.float64
+
+
+def test_the_batch_is_not_copied() -> None:
+    X = torch.zeros(5, 2, dtype=torch.float64)
+    assert LinearFeatures(2, X.new_ones(100))(X).untyped_storage().nbytes() == 5 * 3 * 8
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_prior_variance_must_be_positive(bad: float) -> None:
+    for kind in (LinearFeatures, ConstantFeatures):
+        with pytest.raises(ValueError, match="prior_variance must be positive and finite"):
+            kind(2, torch.tensor([1.0, bad]))
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(TypeError, match=r"prior_variance must be a floating point tensor, got torch\.int64"):
+        LinearFeatures(2, torch.tensor(1))
+    with pytest.raises(TypeError, match="dtype asked for"):
+        LinearFeatures(2, torch.ones(()), dtype=torch.float64)
+    with pytest.raises(ValueError, match="at least one input"):
+        LinearFeatures(0, dtype=torch.float64)
+    with pytest.raises(ValueError, match="row 1, column 0"):
+        LinearFeatures.from_data(torch.tensor([[0.0, 1.0], [float("nan"), 1.0]]))

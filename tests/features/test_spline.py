@@ -1,0 +1,123 @@
+"""Additive B-splines against SciPy and their known properties."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.interpolate import BSpline
+from torch import Tensor
+
+from gp_ensembles.features import AdditiveSplineFeatures, quantile_breakpoints, uniform_breakpoints
+
+
+def rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def breakpoints_of(num_inputs: int, num_intervals: int, seed: int) -> Tensor:
+    """Uneven breakpoints."""
+    return (rand(num_inputs, num_intervals + 1, seed=seed) + 0.1).cumsum(-1)
+
+
+def blocks(features: AdditiveSplineFeatures, X: Tensor) -> Tensor:
+    """The spline part, shape (N, D, splines per column)."""
+    return features(X)[..., :-1].unflatten(-1, (features.num_inputs, -1))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 6), st.integers(0, 4), st.integers(0, 2**31))
+def test_scipy(num_inputs: int, num_intervals: int, degree: int, seed: int) -> None:
+    breakpoints = breakpoints_of(num_inputs, num_intervals, seed)
+    features = AdditiveSplineFeatures(breakpoints, degree=degree)
+    lower, upper = breakpoints[:, 0], breakpoints[:, -1]
+    X = torch.cat([lower + rand(15, num_inputs, seed=seed + 1) * (upper - lower), breakpoints.T])
+    found = blocks(features, X)
+    for column in range(num_inputs):
+        t = breakpoints[column].numpy()
+        knots = np.concatenate([[t[0]] * degree, t, [t[-1]] * degree])
+        expected = BSpline.design_matrix(X[:, column].numpy(), knots, degree).toarray()
+        torch.testing.assert_close(found[:, column], torch.as_tensor(expected), rtol=1e-10, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 2**31))
+def test_partition_of_unity_and_local_support(num_intervals: int, degree: int, seed: int) -> None:
+    breakpoints = breakpoints_of(2, num_intervals, seed)
+    lower, upper = breakpoints[:, 0], breakpoints[:, -1]
+    X = lower + rand(20, 2, seed=seed + 1) * (upper - lower)
+    spline = blocks(AdditiveSplineFeatures(breakpoints, degree=degree), X)
+    assert bool((spline >= 0).all())
+    torch.testing.assert_close(spline.sum(-1), torch.ones_like(X))
+    assert int((spline > 0).sum(-1).max()) <= degree + 1
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_polynomials_of_the_degree_are_in_the_span(degree: int) -> None:
+    X = torch.linspace(0, 2, 40, dtype=torch.float64).unsqueeze(-1)
+    Phi = AdditiveSplineFeatures(breakpoints_of(1, 5, 3) - 0.6, degree=degree).bind()(X)
+    target = X**degree - X
+    fitted = Phi @ torch.linalg.lstsq(Phi, target, driver="gelsd").solution
+    torch.testing.assert_close(fitted, target, rtol=1e-9, atol=1e-9)
+
+
+def test_last_feature_is_the_one_constant() -> None:
+    features = AdditiveSplineFeatures(breakpoints_of(3, 4, 0))
+    assert features.num_features == 3 * (4 + 3) + 1
+    middle = features.domain.mean(0, keepdim=True)
+    assert float(features(middle)[0, -1]) == 1.0
+
+
+def test_end_pieces_go_on_beyond_the_domain() -> None:
+    """A point beyond the end by round-off alone (units converted twice) is not at the bottom of a cliff."""
+    breakpoints = breakpoints_of(1, 4, 0)
+    function = AdditiveSplineFeatures(breakpoints).bind()
+    ends = breakpoints[:, [0, -1]].T
+    beyond = ends + torch.tensor([[-1e-13], [1e-13]], dtype=torch.float64)
+    torch.testing.assert_close(function(beyond), function(ends), rtol=1e-9, atol=1e-9)
+
+
+def test_uniform_breakpoints() -> None:
+    X = torch.tensor([[0.0, -1.0], [4.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    expected = torch.tensor([[-2.0, 2.0, 6.0], [-2.0, 0.0, 2.0]], dtype=torch.float64)
+    torch.testing.assert_close(uniform_breakpoints(X, 2, 0.5), expected)
+
+
+def test_quantile_breakpoints_share_the_rows_evenly() -> None:
+    X = rand(401, 2) ** 3
+    breakpoints = quantile_breakpoints(X, 4, 0.1)
+    assert bool((breakpoints[:, 0] < X.amin(0)).all() & (breakpoints[:, -1] > X.amax(0)).all())
+    for column in range(2):
+        counts = torch.histogram(X[:, column], breakpoints[column]).hist
+        torch.testing.assert_close(counts, torch.full((4,), 100.25, dtype=X.dtype), rtol=0, atol=1.0)
+    features = AdditiveSplineFeatures.from_data(X, 4, quantile_breakpoints, 0.1)
+    assert torch.equal(features.breakpoints, breakpoints)
+    assert quantile_breakpoints(X, 1, 0.0).shape == (2, 2)
+
+
+def test_wrong_arguments() -> None:
+    X = rand(10, 3)
+    constant = X.clone()
+    constant[:, 1] = 2.0
+    tied = X.clone()
+    tied[:8, 2] = 0.5
+    with pytest.raises(ValueError, match=r"column\(s\) \[1\] of X are constant"):
+        AdditiveSplineFeatures.from_data(constant, 4)
+    with pytest.raises(ValueError, match=r"two quantiles coincide in column\(s\) \[2\]"):
+        quantile_breakpoints(tied, 4, 0.1)
+    with pytest.raises(ValueError, match="at least one interval"):
+        uniform_breakpoints(X, 0, 0.1)
+    with pytest.raises(ValueError, match="margin must not be negative"):
+        uniform_breakpoints(X, 3, -0.1)
+    with pytest.raises(ValueError, match="at least two rows"):
+        uniform_breakpoints(X[:1], 3, 0.1)
+    with pytest.raises(ValueError, match=r"breakpoints of column\(s\) \[1\]"):
+        AdditiveSplineFeatures(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+    with pytest.raises(ValueError, match="degree of a spline must not be negative"):
+        AdditiveSplineFeatures(torch.tensor([[0.0, 1.0]]), degree=-1)
+    with pytest.raises(ValueError, match=r"shape \(D, I \+ 1\)"):
+        AdditiveSplineFeatures(torch.tensor([0.0, 1.0]))
+    with pytest.raises(TypeError, match="breakpoints must be a floating point tensor"):
+        AdditiveSplineFeatures(torch.tensor([[0, 1]]))
+    with pytest.raises(ValueError, match="column 0 of X leaves the domain"):
+        AdditiveSplineFeatures.from_data(X, 4, margin=0.1)(X + torch.tensor([2.0, 0, 0]))
