@@ -72,12 +72,12 @@ class Ensemble(nn.Module):
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> static = GaussianExpert(LinearFeatures(1, dtype=torch.float64))
-        >>> moving = GaussianExpert(LinearFeatures(1, dtype=torch.float64), random_walk_variance=1e-2)
+        >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        >>> static, moving = GaussianExpert(features), GaussianExpert(features, random_walk_variance=1e-2)
         >>> ensemble = Ensemble([static, moving], BayesianModelAveraging(), names=["static", "moving"])
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))
-        >>> predictions.log_weights.exp()[:, 0]
+        >>> predictions.log_weights.detach().exp()[:, 0]
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 

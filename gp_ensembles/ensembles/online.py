@@ -27,23 +27,30 @@ _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table 
 class _Live:
     """What is read from the hyperparameters once, and how to tell that it is stale.
 
-    It is stale when a hyperparameter changed in place, or when ``.to`` or loading with ``assign`` put other
-    tensors where the state was.
+    It is stale when a hyperparameter changed (GPyTorch writes through ``.data``, so values are compared, not
+    version counters), or when ``.to`` or loading with ``assign`` put other tensors where the state was.
     """
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState) -> None:
-        self._watched = [*ensemble.parameters(), *ensemble.buffers()]
-        self._stamp = self._current_stamp()
+        self._parameters = list(ensemble.parameters())
+        self._values = self._flat_parameters()
+        self._buffers = list(ensemble.buffers())
+        self._versions = [tensor._version for tensor in self._buffers]
         self._state = [value for _, value in _named(state)]
         self.bound = ensemble.bind()
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
 
     def is_fresh(self, state: EnsembleState) -> bool:
-        same_place = all(old is new for old, (_, new) in zip(self._state, _named(state), strict=True))
-        return same_place and self._stamp == self._current_stamp()
+        return (
+            all(old is new for old, (_, new) in zip(self._state, _named(state), strict=True))
+            and self._versions == [tensor._version for tensor in self._buffers]
+            and torch.equal(self._values, self._flat_parameters())
+        )
 
-    def _current_stamp(self) -> list[tuple[int, int]]:
-        return [(tensor.data_ptr(), tensor._version) for tensor in self._watched]
+    def _flat_parameters(self) -> Tensor:
+        if not self._parameters:
+            return torch.empty(0, device="cpu", dtype=torch.float64)
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
 
 
 class OnlineEnsemble(nn.Module):
@@ -63,7 +70,7 @@ class OnlineEnsemble(nn.Module):
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> expert = GaussianExpert(LinearFeatures(1, dtype=torch.float64))
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
         >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> before = online.observe(X, 3 * X.squeeze(-1))
@@ -158,7 +165,8 @@ class OnlineEnsemble(nn.Module):
         parts = [runner.stage(Phi, y) for runner, Phi in zip(runners, evaluate(bound, X), strict=True)]
         steps = flatten(parts)
         meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
-        predictions = assemble(steps, output.log_weights, output.log_prob)
+        # For one row the weights in force may be the state's own memory, which is about to change.
+        predictions = assemble(steps, output.log_weights.clone(), output.log_prob)
         for runner in runners:
             runner.commit()
         for old, new in zip(state, meta, strict=True):

@@ -90,24 +90,28 @@ class CompactRunner(Runner):
         small = bound._replace(noise=bound.noise.reshape(-1)[alive], random_walk_variance=walk)
         parts = [field[alive] for field in self._full]
         self._parts = parts
-        if isinstance(state, GaussianState):
-            self._runner: Runner = CovarianceRunner(small, GaussianState(parts[0]))
+        self._runner: Runner | None
+        if alive.numel() == 0:
+            self._runner = None
+        elif isinstance(state, GaussianState):
+            self._runner = CovarianceRunner(small, GaussianState(parts[0]))
         else:
             self._runner = PureRunner(small, SquareRootState(parts[0], parts[1]))
 
     def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        living = Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive]
-        steps = self._runner.stage(living, y)
         shape = (self._num_experts, y.shape[0])
-        mean, variance = steps.mean.new_full(shape, torch.nan), steps.mean.new_full(shape, torch.nan)
-        log_prob = steps.mean.new_full(shape, -torch.inf)
-        mean[self._alive], variance[self._alive], log_prob[self._alive] = steps
+        mean, variance = y.new_full(shape, torch.nan), y.new_full(shape, torch.nan)
+        log_prob = y.new_full(shape, -torch.inf)
+        if self._runner is not None:
+            living = Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive]
+            mean[self._alive], variance[self._alive], log_prob[self._alive] = self._runner.stage(living, y)
         return StepPredictions(mean, variance, log_prob)
 
     def commit(self) -> None:
         """Learn the staged block."""
-        self._runner.commit()
+        if self._runner is not None:
+            self._runner.commit()
 
     def scatter(self) -> None:
         """Bring the living experts' states back to where they came from."""

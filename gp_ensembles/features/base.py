@@ -70,7 +70,7 @@ class FeatureMap(nn.Module, ABC):
 
         Raises:
             ValueError: If X has the wrong number of columns, is not finite, or leaves :attr:`domain`.
-            TypeError: If X is not a floating point tensor.
+            TypeError: If X is not a floating point tensor of the map's dtype.
         """
         self.check_inputs(X)
         return self.bind()(X)
@@ -78,7 +78,10 @@ class FeatureMap(nn.Module, ABC):
     def check_inputs(self, X: Tensor) -> None:
         """Raise a clear error if X (..., N, D) is not a legal input of this map."""
         check_matrix(X, self.num_inputs)
-        if self.domain is None:
+        like = self.prior_variance
+        if X.dtype != like.dtype:
+            raise TypeError(f"X is {X.dtype} and {type(self).__name__} is {like.dtype}; convert one with .to(...)")
+        if self.domain is None or X.device.type == "meta":
             return
         beyond = torch.maximum(self.domain[0] - X, X - self.domain[1])
         if not bool((beyond > 0).any()):
