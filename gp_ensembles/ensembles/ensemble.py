@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.features.base import check_matrix
+from gp_ensembles.features.base import FeatureMap, check_matrix
 from gp_ensembles.filters.dispatch import predict, update_block
 from gp_ensembles.filters.states import FilterState, StepPredictions
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
@@ -90,7 +90,8 @@ class Ensemble(nn.Module):
         inputs = {expert.features.num_inputs for expert in experts}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
-        self._experts = nn.ModuleList(experts)
+        self._modules_of_experts = nn.ModuleList(experts)
+        self.experts = tuple(experts)  # the same objects with their type, for loops
         self.meta_learner = meta_learner
         self.num_experts = sum(expert.num_experts for expert in experts)
         self.names = tuple(names) if names is not None else tuple(str(m) for m in range(self.num_experts))
@@ -100,11 +101,6 @@ class Ensemble(nn.Module):
         if len({(e.features.prior_variance.dtype, e.features.prior_variance.device) for e in experts}) > 1:
             raise ValueError("the experts differ in dtype or device; bring them together with .to(...)")
         meta_learner.init(self.num_experts, like.detach())
-
-    @property
-    def experts(self) -> tuple[Expert, ...]:
-        """The expert objects in order."""
-        return tuple(part for part in self._experts if isinstance(part, Expert))
 
     @property
     def num_inputs(self) -> int:
@@ -168,27 +164,43 @@ class Ensemble(nn.Module):
 
     def check_inputs(self, X: Tensor) -> None:
         """Raise a clear error if X (N, D) is not a legal input."""
-        check_matrix(X, self.num_inputs)
-        like = self.experts[0].features.prior_variance
-        if X.ndim != 2:
-            raise ValueError(f"X must have shape (N, {self.num_inputs}), got {tuple(X.shape)}")
-        if X.dtype != like.dtype or X.device != like.device:
-            raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
-        for features in {id(e.features): e.features for e in self.experts}.values():
-            if features.domain is not None:
-                features.check_inputs(X)
+        check_inputs(X, self.num_inputs, self.experts[0].features.prior_variance, self.bounded_features())
 
     def check_block(self, X: Tensor, y: Tensor) -> None:
         """Raise a clear error if X (B, D) and y (B,) are not a legal block."""
         self.check_inputs(X)
-        if y.shape != X.shape[:1] or y.shape[0] == 0:
-            raise ValueError(f"y must have shape ({X.shape[0]},) and at least one row, got {tuple(y.shape)}")
-        if y.dtype != X.dtype or y.device != X.device:
-            raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both alike")
-        infinite = torch.isinf(y)
-        if y.device.type != "meta" and bool(infinite.any()):
-            row = int(infinite.int().argmax())
-            raise ValueError(f"y is {float(y[row])} in row {row}; use NaN for a target that was not observed")
+        check_targets(X, y)
+
+    def bounded_features(self) -> tuple[FeatureMap, ...]:
+        """The distinct feature maps that are not valid everywhere."""
+        maps = {id(e.features): e.features for e in self.experts if e.features.domain is not None}
+        return tuple(maps.values())
+
+
+def check_inputs(X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap]) -> None:
+    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain."""
+    check_matrix(X, num_inputs)
+    if X.ndim != 2:
+        raise ValueError(f"X must have shape (N, {num_inputs}), got {tuple(X.shape)}")
+    if X.dtype != like.dtype or X.device != like.device:
+        raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
+    for features in bounded:
+        features.check_inputs(X)
+
+
+def check_targets(X: Tensor, y: Tensor) -> bool:
+    """Raise unless y (B,) belongs to the B >= 1 rows of X and is finite or NaN; tell whether any is NaN."""
+    if y.shape != X.shape[:1] or y.shape[0] == 0:
+        raise ValueError(f"y must have shape ({X.shape[0]},) and at least one row, got {tuple(y.shape)}")
+    if y.dtype != X.dtype or y.device != X.device:
+        raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both alike")
+    if y.device.type == "meta" or bool(torch.isfinite(y).all()):
+        return False
+    infinite = torch.isinf(y)
+    if bool(infinite.any()):
+        row = int(infinite.int().argmax())
+        raise ValueError(f"y is {float(y[row])} in row {row}; use NaN for a target that was not observed")
+    return True
 
 
 def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
@@ -213,8 +225,14 @@ def flatten(parts: Sequence[StepPredictions]) -> StepPredictions:
 def assemble(steps: StepPredictions, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
     """The ensemble's predictions from the experts' and the weights in force, (M, B) each."""
     weights = log_weights.exp()
-    alive = weights > 0
-    experts_mean = torch.where(alive, steps.mean, 0.0)
-    mean = (weights * experts_mean).sum(0)
-    spread = torch.where(alive, steps.variance + (experts_mean - mean).square(), 0.0)
-    return EnsemblePredictions(mean, (weights * spread).sum(0), log_prob, log_weights, steps)
+    mean = (weights * steps.mean).sum(0)
+    variance = (weights * (steps.variance + (steps.mean - mean).square())).sum(0)
+    return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
+
+
+def assemble_living(
+    steps: StepPredictions, alive: Tensor, log_weights: Tensor, log_prob: Tensor
+) -> EnsemblePredictions:
+    """The same where only the experts ``alive`` (L,) were run; the dead get NaN."""
+    living = StepPredictions(*(field[alive] for field in steps))
+    return assemble(living, log_weights[alive], log_prob)._replace(log_weights=log_weights, experts=steps)

@@ -1,7 +1,7 @@
 """The shell that owns a state: what a user keeps, feeds, saves and loads."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from gp_ensembles.ensembles.ensemble import (
     EnsemblePredictions,
     EnsembleState,
     assemble,
+    assemble_living,
+    check_inputs,
+    check_targets,
     evaluate,
     flatten,
 )
@@ -36,13 +39,16 @@ class _Live:
         self._values = self._flat_parameters()
         self._buffers = list(ensemble.buffers())
         self._versions = [tensor._version for tensor in self._buffers]
-        self._state = [value for _, value in _named(state)]
+        self._places = _named(state)
+        self.state = state
+        self.like = state.meta.log_weights
+        self.bounded = ensemble.bounded_features()
         self.bound = ensemble.bind()
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
 
-    def is_fresh(self, state: EnsembleState) -> bool:
+    def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
         return (
-            all(old is new for old, (_, new) in zip(self._state, _named(state), strict=True))
+            all(buffers[name] is value for name, value in self._places)
             and self._versions == [tensor._version for tensor in self._buffers]
             and torch.equal(self._values, self._flat_parameters())
         )
@@ -131,13 +137,14 @@ class OnlineEnsemble(nn.Module):
             TypeError: If a dtype or device is wrong.
             NumericalError: If an expert's predictive covariance is not positive definite.
         """
-        self.ensemble.check_block(X, y)
         live = self._bind()
+        check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
+        has_gaps = check_targets(X, y)
         if X.shape[0] <= self.block_size:
-            return self._observe_block(live.bound, live.runners, X, y)
+            return self._observe_block(live, live.runners, X, y, has_gaps)
         before = [value.clone() for _, value in _named(self.state)]
         try:
-            return self._observe_blocks(live, X, y)
+            return self._observe_blocks(live, X, y, has_gaps)
         except BaseException:
             for (_, value), old in zip(_named(self.state), before, strict=True):
                 value.copy_(old)
@@ -159,34 +166,46 @@ class OnlineEnsemble(nn.Module):
         return other
 
     def _observe_block(
-        self, bound: Sequence[BoundExpert], runners: Sequence[Runner], X: Tensor, y: Tensor
+        self,
+        live: _Live,
+        runners: Sequence[Runner],
+        X: Tensor,
+        y: Tensor,
+        has_gaps: bool,
+        alive: Tensor | None = None,
     ) -> EnsemblePredictions:
-        state = self.state.meta
-        parts = [runner.stage(Phi, y) for runner, Phi in zip(runners, evaluate(bound, X), strict=True)]
+        state = live.state.meta
+        parts = [runner.stage(Phi, y, has_gaps) for runner, Phi in zip(runners, evaluate(live.bound, X), strict=True)]
         steps = flatten(parts)
         meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
         # For one row the weights in force may be the state's own memory, which is about to change.
-        predictions = assemble(steps, output.log_weights.clone(), output.log_prob)
+        log_weights = output.log_weights.clone()
+        if alive is None:
+            predictions = assemble(steps, log_weights, output.log_prob)
+        else:
+            predictions = assemble_living(steps, alive, log_weights, output.log_prob)
         for runner in runners:
             runner.commit()
         for old, new in zip(state, meta, strict=True):
             old.copy_(new)
         return predictions
 
-    def _observe_blocks(self, live: _Live, X: Tensor, y: Tensor) -> EnsemblePredictions:
+    def _observe_blocks(self, live: _Live, X: Tensor, y: Tensor, has_gaps: bool) -> EnsemblePredictions:
         runners = list(live.runners)
         compact: dict[int, CompactRunner] = {}
+        alive: Tensor | None = None
         num_dead = 0
         blocks = []
         for rows, targets in zip(X.split(self.block_size), y.split(self.block_size), strict=True):
             dead = torch.isneginf(self._buffer("meta_log_weights"))
             if int(dead.sum()) > num_dead:
-                num_dead = int(dead.sum())
+                num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 for runner in compact.values():
                     runner.scatter()
                 compact = self._without(dead, live.bound)
                 runners = [compact.get(number, runner) for number, runner in enumerate(live.runners)]
-            blocks.append(self._observe_block(live.bound, runners, rows, targets))
+            gaps = has_gaps and bool(torch.isnan(targets).any())
+            blocks.append(self._observe_block(live, runners, rows, targets, gaps, alive))
         for runner in compact.values():
             runner.scatter()
         return _concatenate(blocks)
@@ -201,9 +220,8 @@ class OnlineEnsemble(nn.Module):
         return compact
 
     def _bind(self) -> _Live:
-        state = self.state
-        if self._live is None or not self._live.is_fresh(state):
-            self._live = _Live(self.ensemble, state)
+        if self._live is None or not self._live.is_fresh(self._buffers):
+            self._live = _Live(self.ensemble, self.state)
         return self._live
 
     def _buffer(self, name: str) -> Tensor:

@@ -15,7 +15,7 @@ class Runner(ABC):
     """Runs one expert object on a state that it changes in place, a block at a time."""
 
     @abstractmethod
-    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
 
     @abstractmethod
@@ -32,7 +32,7 @@ class CovarianceRunner(Runner):
         self._workspaces: dict[int, Workspace] = {}
         self._staged: Workspace | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         num_rows = y.shape[0]
         workspace = self._workspaces.get(num_rows)
@@ -43,7 +43,7 @@ class CovarianceRunner(Runner):
             workspace = Workspace(self._moments, bound.noise, bound.random_walk_variance, num_rows)
             self._workspaces[num_rows] = workspace
         self._staged = None
-        predictions = stage(self._moments, Phi, y, workspace)
+        predictions = stage(self._moments, Phi, y, workspace, has_gaps)
         self._staged = workspace
         return predictions
 
@@ -62,7 +62,7 @@ class PureRunner(Runner):
         self._state = state
         self._staged: FilterState | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         bound = self._bound
         self._staged, predictions = update_block(self._state, Phi, y, bound.noise, bound.random_walk_variance)
@@ -98,14 +98,14 @@ class CompactRunner(Runner):
         else:
             self._runner = PureRunner(small, SquareRootState(parts[0], parts[1]))
 
-    def stage(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         shape = (self._num_experts, y.shape[0])
         mean, variance = y.new_full(shape, torch.nan), y.new_full(shape, torch.nan)
         log_prob = y.new_full(shape, -torch.inf)
         if self._runner is not None:
             living = Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive]
-            mean[self._alive], variance[self._alive], log_prob[self._alive] = self._runner.stage(living, y)
+            mean[self._alive], variance[self._alive], log_prob[self._alive] = self._runner.stage(living, y, has_gaps)
         return StepPredictions(mean, variance, log_prob)
 
     def commit(self) -> None:

@@ -91,16 +91,21 @@ def sample_hyperparameters(
     normals = torch.randn(shape, generator=generator, dtype=mode.dtype, device=mode.device)
     draws = mode.unsqueeze(1) + (normals * deviations.unsqueeze(1)) @ axes.mT
 
-    index = torch.arange(mode.shape[0], device=mode.device).repeat_interleave(num_samples)
+    samples = repeat_expert(expert, num_samples)
+    set_vectors_(samples, draws.reshape(-1, mode.shape[1]))
+    spread = ((axes * deviations.unsqueeze(-2)).square().sum(-1)).sqrt()
+    return samples, LaplaceInformation(eigenvalues, (eigenvalues < prior_precision).sum(-1), spread)
+
+
+def repeat_expert(expert: GaussianExpert, num_copies: int) -> GaussianExpert:
+    """Independent copies of every expert of a batch, () or (M,): batch shape (M S,), the first expert's first."""
+    index = torch.arange(expert.num_experts).repeat_interleave(num_copies)
     walk = expert.random_walk_variance
     if walk is not None:
-        walk = walk.reshape(mode.shape[0], -1)[index]
-    samples = GaussianExpert(
+        walk = walk.reshape(expert.num_experts, -1)[index.to(walk.device)]
+    return GaussianExpert(
         take_experts(expert.features, expert.batch_shape, index),
         take_experts(expert.likelihood, expert.batch_shape, index),
         walk,
         expert.initial_state,
     )
-    set_vectors_(samples, draws.reshape(-1, mode.shape[1]))
-    spread = ((axes * deviations.unsqueeze(-2)).square().sum(-1)).sqrt()
-    return samples, LaplaceInformation(eigenvalues, (eigenvalues < prior_precision).sum(-1), spread)

@@ -48,7 +48,9 @@ class Workspace:
         self.staged_drift: Tensor | None = None
 
 
-def stage(moments: Tensor, Phi: Tensor, y: Tensor, workspace: Workspace) -> StepPredictions:
+def stage(
+    moments: Tensor, Phi: Tensor, y: Tensor, workspace: Workspace, has_gaps: bool
+) -> StepPredictions:
     r"""Predict a block one step ahead and keep what it teaches in the workspace; the state is not touched.
 
     Args:
@@ -56,6 +58,7 @@ def stage(moments: Tensor, Phi: Tensor, y: Tensor, workspace: Workspace) -> Step
         Phi: Features, shape (\*batch, B, F), with B the workspace's ``num_rows``.
         y: Targets, shape (B,); NaN where missing.
         workspace: Scratch memory; holds the gain until :func:`commit_`.
+        has_gaps: Whether a target of the block is missing.
 
     Returns:
         Predictions made before each target, each (\*batch, B).
@@ -64,9 +67,9 @@ def stage(moments: Tensor, Phi: Tensor, y: Tensor, workspace: Workspace) -> Step
         NumericalError: If the predictive covariance of the block is not positive definite.
     """
     batch_shape, num_features = moments.shape[:-2], moments.shape[-2]
-    if bool(torch.isnan(y).any()):
+    if has_gaps:
         return _stage_with_gaps(moments, Phi, y, workspace)
-    state = moments.reshape(workspace.num_experts, num_features, num_features + 1)
+    state = moments.view(workspace.num_experts, num_features, num_features + 1)
     design = Phi.reshape(workspace.num_experts, workspace.num_rows, num_features)
     joint = torch.bmm(design, state, out=workspace.joint)
     cross = joint[..., :num_features]
@@ -88,6 +91,8 @@ def stage(moments: Tensor, Phi: Tensor, y: Tensor, workspace: Workspace) -> Step
     error = whitened[..., num_features]
     mean = torch.addcmul(y, scale, error)
     log_prob = (error.square() * -0.5).sub_(scale.log()).sub_(0.5 * math.log(2 * math.pi))
+    if len(batch_shape) == 1:
+        return StepPredictions(mean, scale.square(), log_prob)
     shape = (*batch_shape, workspace.num_rows)
     return StepPredictions(mean.reshape(shape), scale.square().reshape(shape), log_prob.reshape(shape))
 

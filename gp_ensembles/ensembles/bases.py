@@ -1,0 +1,174 @@
+"""Recipes for the experts of an ensemble: what to build from the warm-up rows, not yet fitted."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from torch import Tensor
+
+from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.hilbert_additive import AdditiveHilbertFeatures
+from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
+from gp_ensembles.features.radial import RadialBasisFeatures
+from gp_ensembles.features.rescale import Clamp
+from gp_ensembles.features.spline import AdditiveSplineFeatures
+
+_STARTS = (0.1, 1.0, 10.0)  # starting length scales as shares of each column's range (Waxman and Djuric 2024)
+
+
+class Basis(ABC):
+    """A recipe: given warm-up rows, feature maps with starting hyperparameters, a batch entry per start."""
+
+    @abstractmethod
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name, with the dtype and device of X.
+
+        Args:
+            X: Warm-up inputs, shape (N, D).
+            generator: Source of randomness of the maps that draw frequencies or centres.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class FourierBasis(Basis):
+    """Random Fourier features of an ARD Matern or RBF kernel, several starting length scales.
+
+    Attributes:
+        num_features: Features F, twice the number of frequencies.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
+        starts: Starting length scales, as shares of each column's range.
+    """
+
+    num_features: int = 100
+    nu: float = math.inf
+    starts: tuple[float, ...] = _STARTS
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        kernel = _kernel(X, self.nu, self.starts)
+        features = RandomFourierFeatures.from_kernel(kernel, X.shape[-1], self.num_features, generator=generator)
+        return [("rff", features)]
+
+
+@final
+@dataclass(frozen=True)
+class HilbertBasis(Basis):
+    """Additive Hilbert-space Gaussian process of an ARD Matern or RBF kernel, several starting length scales.
+
+    Inputs beyond the warm-up range are moved to its edge: the basis is not valid outside its box.
+
+    Attributes:
+        num_frequencies: Frequencies per column.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
+        starts: Starting length scales, as shares of each column's range.
+    """
+
+    num_frequencies: int = 8
+    nu: float = math.inf
+    starts: tuple[float, ...] = _STARTS
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        features = AdditiveHilbertFeatures.from_data(_kernel(X, self.nu, self.starts), X, self.num_frequencies)
+        return [("hsgp", Clamp(features, X.amin(0), X.amax(0)))]
+
+
+@final
+@dataclass(frozen=True)
+class RadialBasis(Basis):
+    """Gaussian bumps at fixed k-means centres with ARD length scales, several starting length scales.
+
+    Attributes:
+        num_centres: Number of centres.
+        starts: Starting length scales, as shares of each column's range.
+    """
+
+    num_centres: int = 100
+    starts: tuple[float, ...] = _STARTS
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        scales = _starting_lengthscales(X, self.starts)
+        return [("rbf", RadialBasisFeatures.from_data(X, self.num_centres, scales, generator=generator))]
+
+
+@final
+@dataclass(frozen=True)
+class PolynomialBasis(Basis):
+    """Additive polynomials, one expert per order, features scaled to unit mean square on the warm-up rows.
+
+    Attributes:
+        orders: Largest powers.
+    """
+
+    orders: tuple[int, ...] = (2, 3, 4)
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        return [(f"poly{order}", AdditivePolynomialFeatures.from_data(X, order)) for order in self.orders]
+
+
+@final
+@dataclass(frozen=True)
+class LinearBasis(Basis):
+    """The inputs and a constant."""
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        return [("linear", LinearFeatures.from_data(X))]
+
+
+@final
+@dataclass(frozen=True)
+class SplineBasis(Basis):
+    """Additive cubic B-splines over the warm-up range; inputs beyond it are moved to its edge.
+
+    Attributes:
+        num_intervals: Intervals between break points per column.
+    """
+
+    num_intervals: int = 8
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        return [("spline", Clamp.to_domain(AdditiveSplineFeatures.from_data(X, self.num_intervals)))]
+
+
+def dictionary_features(X: Tensor, num_features: int, *, generator: torch.Generator | None = None) -> FeatureMap:
+    """Random features of the eleven fixed RBF kernels of Lu et al. (2022), one batch.
+
+    Squared length scales are 10^-4, 10^-3, ..., 10^6, in units of the (standardised) inputs; only the prior
+    variance is trainable.
+    """
+    squared = 10.0 ** torch.arange(-4, 7, dtype=X.dtype, device=X.device)
+    kernel = RBFKernel(batch_shape=squared.shape).to(X)
+    kernel.lengthscale = squared.sqrt().reshape(-1, 1, 1)
+    kernel.raw_lengthscale.requires_grad_(False)
+    scaled = ScaleKernel(kernel, batch_shape=squared.shape).to(X)
+    return RandomFourierFeatures.from_kernel(scaled, X.shape[-1], num_features, generator=generator)
+
+
+def _starting_lengthscales(X: Tensor, starts: Sequence[float]) -> Tensor:
+    """Shares of each column's range, shape (S, D)."""
+    spread = X.amax(0) - X.amin(0)
+    return X.new_tensor(starts).unsqueeze(-1) * spread
+
+
+def _kernel(X: Tensor, nu: float, starts: Sequence[float]) -> Kernel:
+    """A scaled ARD kernel with a batch entry per starting length scale and outputscale one."""
+    batch_shape, num_inputs = torch.Size([len(starts)]), X.shape[-1]
+    if math.isinf(nu):
+        kernel: Kernel = RBFKernel(ard_num_dims=num_inputs, batch_shape=batch_shape)
+    else:
+        kernel = MaternKernel(nu=nu, ard_num_dims=num_inputs, batch_shape=batch_shape)
+    scaled = ScaleKernel(kernel, batch_shape=batch_shape).to(X)
+    kernel.lengthscale = _starting_lengthscales(X, starts).unsqueeze(-2)
+    scaled.outputscale = X.new_ones(batch_shape)
+    return scaled

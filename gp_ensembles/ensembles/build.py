@@ -1,0 +1,147 @@
+"""How an ensemble is built from warm-up rows: features, hyperparameters, samples, conditioning."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.bases import Basis
+from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
+from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.features.base import FeatureMap, check_matrix
+from gp_ensembles.meta_learners.base import MetaLearner
+
+_MIN_ROWS = 10
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How hyperparameters are found from the warm-up rows.
+
+    Attributes:
+        method: Optimiser of the evidence. ``None`` keeps the starting values, and every sampled expert is a
+            copy of its start: enough to give a saved ``state_dict`` an object of the right shape to load into.
+        num_samples: Experts per optimum: the optimum itself, and draws from a Laplace approximation around it.
+        prior_precision: Floor of the curvature of that approximation, per squared unit of the unconstrained
+            space; directions that the data do not determine spread with a variance of one over it.
+    """
+
+    method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable tuple)
+    num_samples: int = 5
+    prior_precision: float = 4.0
+
+
+NamedExpert = tuple[str, GaussianExpert]
+
+
+def fitted_experts(
+    maps: Sequence[tuple[str, FeatureMap]],
+    X: Tensor,
+    y: Tensor,
+    fit: FitSettings,
+    generator: torch.Generator | None,
+    progress: bool,
+) -> list[NamedExpert]:
+    """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
+
+    Raises:
+        ValueError: If there is no map, or two have the same name.
+    """
+    names = [name for name, _ in maps]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"an ensemble needs bases of distinct names, got {names}")
+    return [(name, _fit(GaussianExpert(features), X, y, fit, generator, progress)) for name, features in maps]
+
+
+def build_maps(
+    X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None
+) -> list[tuple[str, FeatureMap]]:
+    """The feature maps of all bases, by name."""
+    return [pair for basis in bases for pair in basis.build(X, generator=generator)]
+
+
+def _fit(
+    expert: GaussianExpert,
+    X: Tensor,
+    y: Tensor,
+    fit: FitSettings,
+    generator: torch.Generator | None,
+    progress: bool,
+) -> GaussianExpert:
+    if fit.method is not None:
+        fit_empirical_bayes(expert, X, y, fit.method, progress=progress)
+    if fit.num_samples == 1:
+        return expert
+    if fit.method is None:
+        return repeat_expert(expert, fit.num_samples)
+    samples, _ = sample_hyperparameters(expert, X, y, fit.num_samples, fit.prior_precision, generator=generator)
+    vectors = get_vectors(samples)
+    vectors[:: fit.num_samples] = get_vectors(expert)  # the optimum itself stands first
+    set_vectors_(samples, vectors)
+    return samples
+
+
+def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
+    """Experts as they are, named static."""
+    return [(f"{name}/static", expert) for name, expert in maps]
+
+
+def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variance: float) -> list[NamedExpert]:
+    """Twins of static experts that share their features and noise and walk at random."""
+    if not random_walk_variance > 0:
+        raise ValueError(f"random_walk_variance must be positive, got {random_walk_variance}")
+    return [
+        (f"{name}/dynamic", GaussianExpert(expert.features, expert.likelihood, walk))
+        for name, expert in maps
+        for walk in [_scaled_walk(expert.features, X, random_walk_variance)]
+    ]
+
+
+@torch.no_grad()
+def _scaled_walk(features: FeatureMap, X: Tensor, variance: float) -> Tensor:
+    """Variance of the weights' steps that adds ``variance`` to the function's, on average over X."""
+    size = features.bind()(X).square().sum(-1).mean(-1)
+    return (variance / size).unsqueeze(-1)
+
+
+def group_size(group: Sequence[NamedExpert]) -> int:
+    """Number of experts in a group of expert objects."""
+    return sum(expert.num_experts for _, expert in group)
+
+
+def ready(
+    X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner
+) -> OnlineEnsemble:
+    """The shell, conditioned on the warm-up rows, with the weights it had before them."""
+    named = [pair for group in groups for pair in group]
+    names = [f"{name}/{m}" for name, expert in named for m in range(expert.num_experts)]
+    ensemble = Ensemble([expert for _, expert in named], rule, names)
+    online = OnlineEnsemble(ensemble)
+    online.observe(X, y)
+    return OnlineEnsemble(ensemble, EnsembleState(online.state.experts, ensemble.init().meta))
+
+
+def check_warm_up(X: Tensor, y: Tensor) -> None:
+    """Raise a clear error unless X (N, D) and y (N,) can be fitted to.
+
+    Raises:
+        ValueError: If a shape is wrong, an input is not finite, a column is constant, or fewer than ten rows have
+            a target.
+        TypeError: If a dtype is wrong.
+    """
+    check_matrix(X, X.shape[-1])
+    if X.ndim != 2 or y.shape != X.shape[:1]:
+        raise ValueError(f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}")
+    if y.dtype != X.dtype:
+        raise TypeError(f"X is {X.dtype} and y is {y.dtype}; give both one dtype")
+    num_seen = int((~torch.isnan(y)).sum())
+    if num_seen < _MIN_ROWS:
+        raise ValueError(f"only {num_seen} warm-up rows have a target; at least {_MIN_ROWS} are needed to fit")
+    constant = (X[:1] == X).all(0)
+    if bool(constant.any()):
+        raise ValueError(f"columns {constant.nonzero().flatten().tolist()} of X are constant in the warm-up; drop them")
