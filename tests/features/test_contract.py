@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, hessian
@@ -22,9 +23,13 @@ from gp_ensembles.features import (
     Concatenate,
     ConstantFeatures,
     FeatureMap,
+    HilbertAdditiveFeatures,
+    HilbertTensorFeatures,
     LinearFeatures,
     NeuralFeatures,
+    OptimisedFourierFeatures,
     RadialBasisFeatures,
+    RandomFourierFeatures,
     SelectColumns,
     Standardize,
     quantile_breakpoints,
@@ -113,6 +118,36 @@ def clamped(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
     return Clamp(radial(batch, dtype), -half, half)
 
 
+def matern(batch: torch.Size, dtype: torch.dtype) -> Kernel:
+    base = MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=batch)
+    return ScaleKernel(base, batch_shape=batch).to(dtype)
+
+
+def summed(batch: torch.Size, dtype: torch.dtype) -> Kernel:
+    first = ScaleKernel(RBFKernel(batch_shape=batch), batch_shape=batch)
+    return (first + ScaleKernel(RQKernel(batch_shape=batch), batch_shape=batch)).to(dtype)
+
+
+def fourier(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    return RandomFourierFeatures.from_kernel(matern(batch, dtype), D, 8, generator=seeded())
+
+
+def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    return RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 6, generator=seeded())
+
+
+def fourier_optimised(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    return OptimisedFourierFeatures.from_kernel(matern(batch, dtype), D, 6, generator=seeded())
+
+
+def hilbert_additive(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    return HilbertAdditiveFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 3)
+
+
+def hilbert_tensor(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    return HilbertTensorFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 5)
+
+
 CASES = [
     Case("constant", lambda batch, dtype: ConstantFeatures(D, ones(batch, dtype))),
     Case("linear", linear),
@@ -126,6 +161,11 @@ CASES = [
     Case("select-columns", selection),
     Case("standardize", standardized),
     Case("clamp", clamped),
+    Case("fourier", fourier),
+    Case("fourier-sum", fourier_sum),
+    Case("fourier-optimised", fourier_optimised),
+    Case("hilbert-additive", hilbert_additive),
+    Case("hilbert-tensor", hilbert_tensor),
 ]
 
 SINGLE, THREE = torch.Size(), torch.Size([3])

@@ -1,0 +1,245 @@
+"""Random Fourier features of a stationary GPyTorch kernel."""
+
+import math
+from collections.abc import Sequence
+from typing import Self, final
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.spectral.draws import BaseDraws, FrequencyDraws, IIDDraws, draw_batch
+from gp_ensembles.spectral.frequencies import Components, components_of, kernel_outputscale
+
+
+@final
+class RandomFourierFeatures(FeatureMap):
+    r"""Sines and cosines at random frequencies, whose Gram matrix is an unbiased estimate of the kernel.
+
+    .. math:: \phi(x) = \sqrt{\tfrac{2}{F}} \big[\sin(\omega_1^\top x), \dots, \sin(\omega_{F/2}^\top x),
+              \cos(\omega_1^\top x), \dots, \cos(\omega_{F/2}^\top x)\big]
+
+    with :math:`\omega_r` from the normalised spectral density of the kernel (Rahimi and Recht, 2007;
+    Lazaro-Gredilla et al., 2010), so that :math:`\phi(x)^\top\phi(x) = 1`. The frequencies are a differentiable
+    function of the kernel's hyperparameters and of base draws that never change.
+
+    A sum of kernels shares the frequencies out evenly among its C summands, and the pair of summand c with
+    :math:`R_c` frequencies is scaled by :math:`\sqrt{w_c / (R_c \sum_b w_b)}`, where w are the output scales;
+    :attr:`prior_variance` is their sum.
+
+    The kernel given is kept, not copied: its constraints and priors go on working. Use :meth:`from_kernel` or
+    :meth:`from_kernels` to make the base draws.
+
+    Args:
+        kernel: The kernel, of a registered class (``gp_ensembles.spectral.spectral_components``).
+        num_inputs: Number of input columns D.
+        base: Base draws in the kernel's dtype, normals (\*batch, F/2, D) and uniforms (\*batch, F/2); a summand
+            that sees d columns uses the first d normals.
+
+    Raises:
+        TypeError: If the kernel's class is not registered.
+        ValueError: If the shapes of the draws do not fit the kernel, or there are fewer frequencies than summands.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import MaternKernel, ScaleKernel
+        >>> kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2)).double()
+        >>> features = RandomFourierFeatures.from_kernel(
+        ...     kernel, num_inputs=2, num_features=100, generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> Phi = features(torch.zeros(3, 2, dtype=torch.float64))
+        >>> Phi.shape, bool((Phi.square().sum(-1) - 1).abs().max() < 1e-12)
+        (torch.Size([3, 100]), True)
+    """
+
+    normals: Tensor
+    uniforms: Tensor
+
+    def __init__(self, kernel: Kernel, num_inputs: int, base: BaseDraws) -> None:
+        batch_shape = torch.Size(kernel.batch_shape)
+        num_frequencies = base.normals.shape[-2]
+        super().__init__(num_inputs, 2 * num_frequencies, batch_shape)
+        expected = (*batch_shape, num_frequencies, num_inputs)
+        if base.normals.shape != expected or base.uniforms.shape != expected[:-1]:
+            raise ValueError(
+                f"base draws must have shapes {expected} and {expected[:-1]} for this kernel, got "
+                f"{tuple(base.normals.shape)} and {tuple(base.uniforms.shape)}"
+            )
+        with torch.no_grad():
+            components = components_of(kernel, num_inputs)
+        _allocate(num_frequencies, len(components))
+        self.kernel = kernel
+        self.register_buffer("normals", base.normals)
+        self.register_buffer("uniforms", base.uniforms)
+
+    @classmethod
+    def from_kernel(
+        cls,
+        kernel: Kernel,
+        num_inputs: int,
+        num_features: int,
+        *,
+        draws: FrequencyDraws | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        r"""Draw base points for a kernel.
+
+        Args:
+            kernel: The kernel, of a registered class; kept, not copied. Its batch is the map's.
+            num_inputs: Number of input columns D.
+            num_features: Number of features F, even: two for each frequency.
+            draws: How to draw; ``IIDDraws()`` if ``None``. Every expert and every summand has its own draws.
+            generator: Source of randomness; torch's global one if ``None``.
+
+        Raises:
+            TypeError: If the kernel's class is not registered.
+            ValueError: If F is odd, or smaller than twice the number of summands.
+        """
+        base = draw_for_kernel(kernel, num_inputs, num_features, draws=draws, generator=generator)
+        return cls(kernel, num_inputs, base)
+
+    @classmethod
+    def from_kernels(
+        cls,
+        kernels: Sequence[Kernel],
+        num_inputs: int,
+        num_features: int,
+        *,
+        draws: FrequencyDraws | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """One map for several experts, from kernels that differ in hyperparameters only (they are copied).
+
+        Args:
+            kernels: S kernels of one structure, each without a batch.
+            num_inputs: Number of input columns D.
+            num_features: Number of features F of each expert.
+            draws: How to draw; ``IIDDraws()`` if ``None``. Experts have independent draws.
+            generator: Source of randomness; torch's global one if ``None``.
+
+        Raises:
+            TypeError: If a kernel's class is not registered.
+            ValueError: If the structures differ, F is odd, or smaller than twice the number of summands.
+
+        Example:
+            >>> from gpytorch.kernels import RBFKernel
+            >>> features = RandomFourierFeatures.from_kernels([RBFKernel(), RBFKernel()], 1, 10)
+            >>> features.batch_shape
+            torch.Size([2])
+        """
+        return cls.from_kernel(stack_kernels(kernels), num_inputs, num_features, draws=draws, generator=generator)
+
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Sum of the output scales of the kernel's summands, shape (\*batch), differentiable."""
+        return kernel_outputscale(components_of(self.kernel, self.num_inputs), self.batch_shape)
+
+    def frequencies(self) -> Tensor:
+        r"""Angular frequencies in radians per unit of the inputs, shape (\*batch, F/2, D), differentiable."""
+        components = components_of(self.kernel, self.num_inputs)
+        return kernel_frequencies(components, BaseDraws(self.normals, self.uniforms))
+
+    def bind(self) -> BoundFeatures:
+        """Read the hyperparameters once and return the map as a plain function of tensors."""
+        components = components_of(self.kernel, self.num_inputs)
+        omega = kernel_frequencies(components, BaseDraws(self.normals, self.uniforms))
+        num_frequencies = omega.shape[-2]
+        if len(components) == 1:
+            return bind_fourier(omega, 1.0 / math.sqrt(num_frequencies))
+        total = kernel_outputscale(components, self.batch_shape)
+        counts = _allocate(num_frequencies, len(components))
+        scales = [
+            (part.weight / total / count).sqrt().unsqueeze(-1).expand(*self.batch_shape, count)
+            for part, count in zip(components, counts, strict=True)
+        ]
+        return bind_fourier(omega, torch.cat([*scales, *scales], dim=-1).unsqueeze(-2))
+
+
+def draw_for_kernel(
+    kernel: Kernel,
+    num_inputs: int,
+    num_features: int,
+    *,
+    draws: FrequencyDraws | None = None,
+    generator: torch.Generator | None = None,
+) -> BaseDraws:
+    r"""Base draws for a kernel, in its dtype and on its device.
+
+    Args:
+        kernel: The kernel, of a registered class.
+        num_inputs: Number of input columns D.
+        num_features: Number of features F, even.
+        draws: How to draw; ``IIDDraws()`` if ``None``.
+        generator: Source of randomness; torch's global one if ``None``.
+
+    Returns:
+        Normals (\*batch, F/2, D), in unused columns zero, and uniforms (\*batch, F/2).
+
+    Raises:
+        TypeError: If the kernel's class is not registered.
+        ValueError: If F is odd, or smaller than twice the number of summands.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> draw_for_kernel(RBFKernel(), 3, 10).normals.shape
+        torch.Size([5, 3])
+    """
+    if num_features < 2 or num_features % 2:
+        raise ValueError(
+            f"Fourier features come in pairs (sine, cosine): num_features must be even, got {num_features}"
+        )
+    with torch.no_grad():
+        components = components_of(kernel, num_inputs)
+    counts = _allocate(num_features // 2, len(components))
+    how, batch_shape = IIDDraws() if draws is None else draws, torch.Size(kernel.batch_shape)
+    like = components[0].weight
+    normals, uniforms = [], []
+    for part, count in zip(components, counts, strict=True):
+        drawn = draw_batch(how, count, part.num_normals, batch_shape, generator=generator)
+        padding = num_inputs - part.num_normals
+        normals.append(torch.nn.functional.pad(drawn.normals, (0, padding)).to(like))
+        uniforms.append(drawn.uniforms.to(like))
+    return BaseDraws(torch.cat(normals, dim=-2), torch.cat(uniforms, dim=-1))
+
+
+def kernel_frequencies(components: Components, base: BaseDraws) -> Tensor:
+    r"""Angular frequencies of a kernel's components from base draws, shape (\*batch, F/2, D), differentiable."""
+    counts = _allocate(base.normals.shape[-2], len(components))
+    parts = zip(components, base.normals.split(counts, dim=-2), base.uniforms.split(counts, dim=-1), strict=True)
+    return torch.cat(
+        [part.frequencies(BaseDraws(normals[..., : part.num_normals], uniforms)) for part, normals, uniforms in parts],
+        dim=-2,
+    )
+
+
+def bind_fourier(omega: Tensor, scale: float | Tensor) -> BoundFeatures:
+    r"""Sines, then cosines, at fixed frequencies, as a plain function of X.
+
+    Args:
+        omega: Angular frequencies, shape (\*batch, R, D).
+        scale: Factor of the features: a number, or shape (\*batch, 1, 2 R).
+    """
+    batch_shape, (num_frequencies, num_inputs) = omega.shape[:-2], omega.shape[-2:]
+    weight = omega.reshape(-1, num_inputs).mT.contiguous()  # (D, batch * R): one matrix product for all experts
+    num_batch = len(batch_shape)
+
+    def features(X: Tensor) -> Tensor:
+        angles = X @ weight
+        if num_batch:
+            angles = angles.unflatten(-1, (*batch_shape, num_frequencies)).movedim(X.ndim - 2, -2)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1) * scale
+
+    return features
+
+
+def _allocate(num_frequencies: int, num_components: int) -> list[int]:
+    """Shares of the frequencies, as even as can be, the first summands first."""
+    if num_frequencies < num_components:
+        raise ValueError(
+            f"{num_frequencies} frequencies are too few for a kernel of {num_components} summands; ask for at least "
+            f"{2 * num_components} features"
+        )
+    share, rest = divmod(num_frequencies, num_components)
+    return [share + (index < rest) for index in range(num_components)]

@@ -1,0 +1,125 @@
+"""Spectral densities of stationary GPyTorch kernels."""
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+from typing import NamedTuple
+
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from torch import Tensor
+
+from gp_ensembles.spectral.lengthscales import lengthscale_of
+
+
+class StationaryForm(NamedTuple):
+    r"""A stationary kernel, taken apart: :math:`c\,\kappa(\|(x - x') / \ell\|)`.
+
+    Args:
+        outputscale: Output scale c, shape (\*batch) or one that broadcasts to it.
+        lengthscale: Length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
+        log_density: Logarithm of the spectral density of :math:`\kappa` in d dimensions, as a function of the
+            squared norm of the angular frequency (any shape) and of d.
+    """
+
+    outputscale: Tensor
+    lengthscale: Tensor
+    log_density: Callable[[Tensor, int], Tensor]
+
+
+@singledispatch
+def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
+    r"""Output scale, length scales and spectral density; register a function for a kernel class of your own.
+
+    Args:
+        kernel: The kernel.
+        num_inputs: Number of columns D that the kernel's ``forward`` sees.
+
+    Raises:
+        TypeError: If the kernel's class is not registered.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> stationary_form(RBFKernel(ard_num_dims=2), 2).lengthscale.shape
+        torch.Size([1, 2])
+    """
+    names = sorted(kind.__name__ for kind in stationary_form.registry if kind is not object)
+    raise TypeError(
+        f"{type(kernel).__name__} has no registered spectral density; supported are {', '.join(names)}, and others "
+        f"can be added with gp_ensembles.spectral.stationary_form.register"
+    )
+
+
+def form_of(kernel: Kernel, num_inputs: int) -> StationaryForm:
+    """:func:`stationary_form` for exactly the registered classes (a subclass may compute another kernel).
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> form_of(ScaleKernel(RBFKernel()), 2).outputscale.shape
+        torch.Size([])
+    """
+    kind = type(kernel) if type(kernel) in stationary_form.registry else object
+    form: StationaryForm = stationary_form.registry[kind](kernel, num_inputs)
+    return form
+
+
+@stationary_form.register(RBFKernel)
+def _rbf(kernel: RBFKernel, num_inputs: int) -> StationaryForm:
+    def log_density(squared: Tensor, dimension: int) -> Tensor:
+        return 0.5 * dimension * math.log(2.0 * math.pi) - 0.5 * squared
+
+    lengthscale = lengthscale_of(kernel, num_inputs)
+    return StationaryForm(lengthscale.new_ones(kernel.batch_shape), lengthscale, log_density)
+
+
+@stationary_form.register(MaternKernel)
+def _matern(kernel: MaternKernel, num_inputs: int) -> StationaryForm:
+    nu = float(kernel.nu)
+
+    def log_density(squared: Tensor, dimension: int) -> Tensor:
+        power = nu + 0.5 * dimension
+        constant = dimension * math.log(2.0) + 0.5 * dimension * math.log(math.pi) + nu * math.log(2.0 * nu)
+        return constant + math.lgamma(power) - math.lgamma(nu) - power * (2.0 * nu + squared).log()
+
+    lengthscale = lengthscale_of(kernel, num_inputs)
+    return StationaryForm(lengthscale.new_ones(kernel.batch_shape), lengthscale, log_density)
+
+
+@stationary_form.register(ScaleKernel)
+def _scale(kernel: ScaleKernel, num_inputs: int) -> StationaryForm:
+    form = form_of(kernel.base_kernel, num_inputs)
+    return form._replace(outputscale=kernel.outputscale * form.outputscale)
+
+
+def log_spectral_density(kernel: Kernel, frequencies: Tensor) -> Tensor:
+    r"""Logarithm of the spectral density of the kernel without its output scale.
+
+    .. math:: S(\omega) = \int \kappa(r)\, e^{-i \omega^\top r}\, dr
+              = \Big(\prod_j \ell_j\Big) S_1(\|\ell \circ \omega\|)
+
+    so that :math:`\kappa(0) = (2\pi)^{-D} \int S(\omega)\,d\omega = 1`
+    (Rasmussen and Williams, 2006, equations 4.6 and 4.15).
+
+    Args:
+        kernel: RBF, Matern, or one of them in a ``ScaleKernel``.
+        frequencies: Angular frequencies, shape (\*batch, R, D), in radians per unit of the inputs.
+
+    Returns:
+        Log density, shape (\*batch, R), differentiable.
+
+    Raises:
+        TypeError: If the kernel's class is not registered.
+
+    Example:
+        >>> import math, torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> kernel = RBFKernel().double()
+        >>> kernel.lengthscale = 2.0
+        >>> density = log_spectral_density(kernel, torch.zeros(1, 1, dtype=torch.float64)).exp()
+        >>> bool((density - 2.0 * math.sqrt(2.0 * math.pi)).abs() < 1e-12)
+        True
+    """
+    num_inputs = frequencies.shape[-1]
+    form = form_of(kernel, num_inputs)
+    lengthscale = form.lengthscale.expand(*form.lengthscale.shape[:-1], num_inputs)
+    squared = (lengthscale * frequencies).square().sum(-1)
+    return lengthscale.log().sum(-1) + form.log_density(squared, num_inputs)

@@ -1,0 +1,211 @@
+"""From a GPyTorch kernel to random frequencies: one registry, open to kernels of users."""
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+from typing import NamedTuple
+
+import torch
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+    SpectralMixtureKernel,
+)
+from torch import Tensor
+
+from gp_ensembles.spectral.draws import BaseDraws
+from gp_ensembles.spectral.gamma_quantile import log_gamma_quantile
+from gp_ensembles.spectral.lengthscales import lengthscale_of
+
+
+class SpectralComponent(NamedTuple):
+    r"""One stationary summand of a kernel, :math:`w\,\mathrm{E}[\cos \omega^\top (x - x')]`.
+
+    Args:
+        weight: Output scale w, shape (\*batch) or one that broadcasts to it.
+        num_normals: Number of standard normals d that a frequency is made of.
+        frequencies: Differentiable transform of base draws, normals (\*batch, R, d) and uniforms (\*batch, R),
+            to angular frequencies (\*batch, R, D).
+    """
+
+    weight: Tensor
+    num_normals: int
+    frequencies: Callable[[BaseDraws], Tensor]
+
+
+Components = tuple[SpectralComponent, ...]
+
+
+@singledispatch
+def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
+    r"""The stationary summands of a kernel; register a function for a kernel class of your own.
+
+    The function is given the kernel and the number of columns that the kernel's ``forward`` sees (those of
+    ``active_dims``), reads the hyperparameters, and returns components whose frequencies have as many entries.
+    A subclass has to be registered by itself: it may compute another kernel than its parent.
+
+    Args:
+        kernel: The kernel.
+        num_inputs: Number of columns D that the kernel's ``forward`` sees.
+
+    Returns:
+        One component for every summand.
+
+    Raises:
+        TypeError: If the kernel's class is not registered.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> class Broad(RBFKernel):
+        ...     pass
+        >>> @spectral_components.register(Broad)
+        ... def _(kernel, num_inputs):
+        ...     weight = kernel.lengthscale.new_ones(kernel.batch_shape)
+        ...     return (SpectralComponent(weight, num_inputs, lambda draws: draws.normals / kernel.lengthscale),)
+        >>> len(components_of(Broad(), num_inputs=2))
+        1
+    """
+    raise TypeError(_unknown(kernel))
+
+
+def components_of(kernel: Kernel, num_inputs: int) -> Components:
+    r"""The stationary summands of a kernel that is called on all D columns; ``active_dims`` are respected.
+
+    Args:
+        kernel: A kernel of a registered class (see :func:`spectral_components`).
+        num_inputs: Number of columns D of the inputs.
+
+    Returns:
+        Components whose frequencies have shape (\*batch, R, D), zero in columns that the kernel does not see.
+
+    Raises:
+        TypeError: If a kernel's class is not registered.
+        ValueError: If the kernel does not fit the number of columns.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import MaternKernel, RBFKernel
+        >>> kernel = RBFKernel(active_dims=[0]) + MaternKernel(nu=1.5, active_dims=[1, 2])
+        >>> [component.num_normals for component in components_of(kernel, num_inputs=3)]
+        [1, 2]
+    """
+    active = kernel.active_dims
+    if active is None:
+        return _forward_components(kernel, num_inputs)
+    if active.device.type == "cpu" and (int(active.max()) >= num_inputs or int(active.min()) < 0):
+        raise ValueError(
+            f"active_dims {active.tolist()} of {type(kernel).__name__} are not among the {num_inputs} input columns"
+        )
+    return tuple(
+        SpectralComponent(part.weight, part.num_normals, _scattered(part.frequencies, active, num_inputs))
+        for part in _forward_components(kernel, len(active))
+    )
+
+
+def _forward_components(kernel: Kernel, num_inputs: int) -> Components:
+    if type(kernel) not in spectral_components.registry:
+        raise TypeError(_unknown(kernel))
+    return spectral_components(kernel, num_inputs)
+
+
+def _unknown(kernel: object) -> str:
+    names = sorted(kind.__name__ for kind in spectral_components.registry if kind is not object)
+    return (
+        f"{type(kernel).__name__} has no registered spectral form; supported are {', '.join(names)}, and others can "
+        f"be added with gp_ensembles.spectral.spectral_components.register"
+    )
+
+
+def _scattered(inner: Callable[[BaseDraws], Tensor], active: Tensor, num_inputs: int) -> Callable[[BaseDraws], Tensor]:
+    def frequencies(draws: BaseDraws) -> Tensor:
+        value = inner(draws)
+        return value.new_zeros(*value.shape[:-1], num_inputs).index_copy(-1, active, value)
+
+    return frequencies
+
+
+@spectral_components.register(RBFKernel)
+def _rbf(kernel: RBFKernel, num_inputs: int) -> Components:
+    lengthscale = lengthscale_of(kernel, num_inputs)
+    weight = lengthscale.new_ones(kernel.batch_shape)
+    return (SpectralComponent(weight, num_inputs, lambda draws: draws.normals / lengthscale),)
+
+
+@spectral_components.register(MaternKernel)
+def _matern(kernel: MaternKernel, num_inputs: int) -> Components:
+    r"""Multivariate Student-t with :math:`2\nu` degrees of freedom: z / sqrt(gamma(nu) / nu)."""
+    lengthscale = lengthscale_of(kernel, num_inputs)
+    nu = float(kernel.nu)
+
+    def frequencies(draws: BaseDraws) -> Tensor:
+        log_gamma = log_gamma_quantile(draws.uniforms.new_full((), nu), draws.uniforms)
+        stretch = (0.5 * (math.log(nu) - log_gamma)).exp().unsqueeze(-1)
+        return draws.normals * stretch / lengthscale
+
+    return (SpectralComponent(lengthscale.new_ones(kernel.batch_shape), num_inputs, frequencies),)
+
+
+@spectral_components.register(RQKernel)
+def _rational_quadratic(kernel: RQKernel, num_inputs: int) -> Components:
+    r"""Normals with a random precision: z * sqrt(gamma(alpha) / alpha)."""
+    lengthscale = lengthscale_of(kernel, num_inputs)
+    alpha: Tensor = kernel.alpha  # (*batch, 1)
+
+    def frequencies(draws: BaseDraws) -> Tensor:
+        log_gamma = log_gamma_quantile(alpha, draws.uniforms)
+        stretch = (0.5 * (log_gamma - alpha.log())).exp().unsqueeze(-1)
+        return draws.normals * stretch / lengthscale
+
+    return (SpectralComponent(lengthscale.new_ones(kernel.batch_shape), num_inputs, frequencies),)
+
+
+@spectral_components.register(SpectralMixtureKernel)
+def _spectral_mixture(kernel: SpectralMixtureKernel, num_inputs: int) -> Components:
+    r"""One component per mixture component: :math:`\omega = 2\pi(\mu_q + \sigma_q z)`."""
+    if num_inputs != 1:
+        raise ValueError(
+            f"SpectralMixtureKernel is supported for one input column, got {num_inputs}: for several, GPyTorch "
+            f"multiplies the mixtures of the columns, which has no spectral form of its own size; give every column "
+            f"its own kernel with active_dims and add them"
+        )
+    weights: Tensor = kernel.mixture_weights
+    means: Tensor = kernel.mixture_means
+    scales: Tensor = kernel.mixture_scales
+
+    def component(q: int) -> SpectralComponent:
+        mean, scale = means[..., q, :, :], scales[..., q, :, :]  # (*batch, 1, 1)
+        return SpectralComponent(weights[..., q], 1, lambda draws: 2.0 * math.pi * (mean + scale * draws.normals))
+
+    return tuple(component(q) for q in range(kernel.num_mixtures))
+
+
+@spectral_components.register(ScaleKernel)
+def _scale(kernel: ScaleKernel, num_inputs: int) -> Components:
+    # GPyTorch calls base_kernel.forward here: the base's own active_dims are those of the ScaleKernel
+    outputscale = kernel.outputscale
+    return tuple(
+        part._replace(weight=outputscale * part.weight) for part in _forward_components(kernel.base_kernel, num_inputs)
+    )
+
+
+@spectral_components.register(AdditiveKernel)
+def _additive(kernel: AdditiveKernel, num_inputs: int) -> Components:
+    return tuple(part for summand in kernel.kernels for part in components_of(summand, num_inputs))
+
+
+def kernel_outputscale(components: Components, batch_shape: torch.Size) -> Tensor:
+    r"""Sum of the components' weights: the prior variance of the whole kernel, shape (\*batch).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> kernel = ScaleKernel(RBFKernel()) + RBFKernel()
+        >>> kernel_outputscale(components_of(kernel, 1), kernel.batch_shape).shape
+        torch.Size([])
+    """
+    return torch.stack([part.weight.expand(batch_shape) for part in components]).sum(0)

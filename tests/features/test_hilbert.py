@@ -1,0 +1,177 @@
+"""Hilbert-space features: golden numbers, convergence, boxes, multi-indices, errors."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
+from torch import Tensor
+
+from gp_ensembles.features import Box, HilbertAdditiveFeatures, HilbertTensorFeatures, box_from_data, full_grid
+
+
+def kernel_of(nu: float, *lengthscale: float, active_dims: list[int] | None = None) -> Kernel:
+    D = len(lengthscale)
+    kernel = (
+        RBFKernel(ard_num_dims=D, active_dims=active_dims)
+        if nu == float("inf")
+        else MaternKernel(nu=nu, ard_num_dims=D, active_dims=active_dims)
+    ).double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    return kernel
+
+
+def rows(num_rows: int, num_inputs: int) -> Tensor:
+    seeded = torch.Generator().manual_seed(5)
+    return 3.0 + 2 * torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=seeded)
+
+
+@pytest.mark.parametrize(("name", "nu"), [("hsgp_se", float("inf")), ("hsgp_matern32", 1.5)])
+def test_golden(golden, name: str, nu: float) -> None:
+    data, X = np.load(golden / f"expert_{name}.npz"), torch.as_tensor(np.load(golden / "data_synth.npz")["X"])
+    half_width = torch.as_tensor(data["L"])
+    kernel = kernel_of(nu, *data["lengthscale"].tolist())
+    features = HilbertAdditiveFeatures(kernel, Box(torch.zeros_like(half_width), half_width), int(data["M_per_dim"]))
+    torch.testing.assert_close(features(X).detach(), torch.as_tensor(data["phi"]), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(("nu", "tolerance"), [(float("inf"), 1e-4), (2.5, 1e-3), (1.5, 5e-3), (0.5, 0.06)])
+def test_additive_gram_matrix_is_the_sum_of_kernels(nu: float, tolerance: float) -> None:
+    kernel, X = ScaleKernel(kernel_of(nu, 0.3, 0.5)).double(), rows(20, 2)
+    features = HilbertAdditiveFeatures.from_data(kernel, X, 60, boundary_factor=2.0, lengthscale_factor=6.0)
+    exact = sum(kernel_of(nu, s)(X[:, [j]]).to_dense() for j, s in enumerate((0.3, 0.5)))
+    Phi = features(X)
+    assert float((Phi @ Phi.mT - exact).abs().max().detach()) < 2 * tolerance
+    torch.testing.assert_close(features.prior_variance, kernel.outputscale)
+
+
+def test_converges_fast_on_a_smooth_kernel_and_algebraically_on_a_rough_one() -> None:
+    X = rows(20, 1)
+
+    def error(nu: float, K: int) -> float:
+        kernel = kernel_of(nu, 0.5)
+        features = HilbertAdditiveFeatures(kernel, Box(X.new_full((1,), 4.0), X.new_full((1,), 5.0)), K)
+        Phi = features(X)
+        return float((Phi @ Phi.mT - kernel(X).to_dense()).abs().max().detach())
+
+    smooth, rough = [error(float("inf"), K) for K in (8, 16, 32)], [error(1.5, K) for K in (32, 64, 128)]
+    assert smooth[1] < 0.3 * smooth[0]
+    assert smooth[2] < 1e-4 * smooth[1]
+    ratios = [rough[0] / rough[1], rough[1] / rough[2]]  # the tail of S falls like k^-4: its sum like K^-3
+    assert all(5 < ratio < 11 for ratio in ratios)
+
+
+@pytest.mark.parametrize(("nu", "tolerance"), [(float("inf"), 1e-3), (2.5, 5e-3), (1.5, 0.03)])
+def test_tensor_gram_matrix_is_the_kernel(nu: float, tolerance: float) -> None:
+    kernel, X = kernel_of(nu, 0.7, 1.2), rows(20, 2)
+    features = HilbertTensorFeatures.from_data(kernel, X, 600, boundary_factor=1.5, lengthscale_factor=4.5)
+    Phi = features(X)
+    assert float((Phi @ Phi.mT - kernel(X).to_dense()).abs().max().detach()) < tolerance
+
+
+def test_the_largest_weights_are_chosen() -> None:
+    X = rows(10, 3)
+    features = HilbertTensorFeatures.from_data(kernel_of(1.5, 0.3, 0.6, 2.0), X, 30)
+    grid = full_grid([30, 30, 30])
+    rate = features.kernel.lengthscale.detach() / features.half_width
+    sizes = (grid * rate).square().sum(-1).sort().values[:30]
+    torch.testing.assert_close((features.indices * rate).square().sum(-1), sizes)
+    assert len({tuple(index) for index in features.indices.tolist()}) == 30
+
+
+def test_full_grid() -> None:
+    assert full_grid([2, 3]).tolist() == [list(index) for index in itertools.product([1, 2], [1, 2, 3])]
+
+
+def test_one_dimensional_maps_agree() -> None:
+    X = rows(9, 1)
+    kernel = kernel_of(2.5, 0.4)
+    box = box_from_data(kernel, X)
+    additive = HilbertAdditiveFeatures(kernel, box, 12)
+    tensor = HilbertTensorFeatures(kernel, box, full_grid([12]))
+    torch.testing.assert_close(additive(X), tensor(X), rtol=1e-12, atol=1e-13)
+
+
+def test_box_follows_range_and_length_scale() -> None:
+    X = rows(50, 2)
+    half_range = 0.5 * (X.amax(0) - X.amin(0))
+    box = box_from_data(kernel_of(float("inf"), 0.01, 7.0), X)
+    torch.testing.assert_close(box.half_width, torch.stack([1.2 * half_range[0], X.new_tensor(3.2 * 7.0)]))
+    torch.testing.assert_close(box.centre, 0.5 * (X.amax(0) + X.amin(0)))
+
+
+@pytest.mark.parametrize(("times_range", "loss"), [(0.1, 0.14), (1.0, 1e-3), (10.0, 1e-3)])
+def test_no_start_is_dead(times_range: float, loss: float) -> None:
+    """At every starting length scale the prior variance at the data is near one, and there is a gradient.
+
+    The variance lacks about exp(-2 (d / lengthscale)^2) at distance d from the wall: most at the outermost row.
+    """
+    X = rows(50, 1)
+    kernel = kernel_of(float("inf"), times_range * float(X.max() - X.min()))
+    features = HilbertAdditiveFeatures.from_data(kernel, X, 25)
+    assert float((features(X).square().sum(-1) - 1).abs().max().detach()) < loss
+    features(X)[:, 0].sum().backward()
+    assert float(kernel.raw_lengthscale.grad.abs().max()) > 1e-6
+
+
+def test_experts_have_their_own_boxes_and_share_the_domain() -> None:
+    X = rows(30, 2)
+    kernel = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2])).double()
+    kernel.lengthscale = torch.tensor([[[0.1, 0.1]], [[5.0, 0.1]]], dtype=torch.float64)
+    for features in (
+        HilbertAdditiveFeatures.from_data(kernel, X, 4),
+        HilbertTensorFeatures.from_data(kernel, X, 6),
+    ):
+        assert float(features.half_width[0, 0]) < 2 < 15 < float(features.half_width[1, 0])
+        lower, upper = features.domain
+        torch.testing.assert_close(upper - lower, 2 * features.half_width[0])
+        Phi = features(X)
+        for expert in range(2):
+            single = kernel_of(float("inf"), *kernel.lengthscale[expert, 0].tolist())
+            alone = type(features).from_data(single, X, _size(features))
+            torch.testing.assert_close(Phi[expert], alone(X), rtol=1e-10, atol=1e-12)
+
+
+def _size(features: HilbertAdditiveFeatures | HilbertTensorFeatures) -> int:
+    if isinstance(features, HilbertAdditiveFeatures):
+        return features.num_frequencies
+    return features.num_features
+
+
+def test_active_dims() -> None:
+    X = rows(12, 3)
+    features = HilbertAdditiveFeatures.from_data(ScaleKernel(kernel_of(1.5, 0.4, 0.9, active_dims=[2, 0])), X, 7)
+    plain = HilbertAdditiveFeatures.from_data(kernel_of(1.5, 0.4, 0.9), X[:, [2, 0]], 7)
+    torch.testing.assert_close(features(X), plain(X[:, [2, 0]]), rtol=1e-12, atol=1e-13)
+    far = X.clone()
+    far[:, 1] = 1e6
+    torch.testing.assert_close(features(far), features(X))
+    with pytest.raises(ValueError, match="use SelectColumns"):
+        HilbertTensorFeatures.from_data(kernel_of(1.5, 0.4, active_dims=[0]), X, 7)
+
+
+def test_clear_errors() -> None:
+    X, kernel = rows(5, 2), kernel_of(1.5, 1.0, 1.0)
+    build = HilbertAdditiveFeatures.from_data
+    with pytest.raises(TypeError, match="no registered spectral density"):
+        build(PeriodicKernel(), X, 3)
+    with pytest.raises(TypeError, match=r"X is torch.float32 and the kernel is torch.float64"):
+        build(kernel, X.float(), 3)
+    with pytest.raises(ValueError, match="boundary_factor must be above 1"):
+        build(kernel, X, 3, boundary_factor=0.9)
+    with pytest.raises(ValueError, match="num_frequencies must be at least 1"):
+        build(kernel, X, 0)
+    with pytest.raises(ValueError, match="has 2 length scales but sees 1"):
+        build(kernel, X[:, :1], 3)
+    with pytest.raises(ValueError, match="num_features must be at least 1"):
+        HilbertTensorFeatures.from_data(kernel, X, 0)
+    box = box_from_data(kernel, X)
+    with pytest.raises(ValueError, match="1 or more, the least is 0"):
+        HilbertTensorFeatures(kernel, box, torch.zeros(3, 2, dtype=torch.long))
+    with pytest.raises(TypeError, match="must be integers"):
+        HilbertTensorFeatures(kernel, box, torch.ones(3, 2))
+    with pytest.raises(ValueError, match=r"must have shape \(3, 2\)"):
+        HilbertAdditiveFeatures(RBFKernel(batch_shape=torch.Size([3])).double(), box, 3)
+    with pytest.raises(ValueError, match="half_width must be positive"):
+        HilbertAdditiveFeatures(kernel, box._replace(half_width=-box.half_width), 3)
