@@ -10,9 +10,9 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.base import FeatureMap, log_scale
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import AdditiveHilbertFeatures
+from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
@@ -76,7 +76,7 @@ class HilbertBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        features = AdditiveHilbertFeatures.from_data(_kernel(X, self.nu, self.starts), X, self.num_frequencies)
+        features = HilbertAdditiveFeatures.from_data(_kernel(X, self.nu, self.starts), X, self.num_frequencies)
         return [("hsgp", Clamp(features, X.amin(0), X.amax(0)))]
 
 
@@ -151,7 +151,7 @@ def dictionary_features(X: Tensor, num_features: int, *, generator: torch.Genera
     kernel = RBFKernel(batch_shape=squared.shape).to(X)
     kernel.lengthscale = squared.sqrt().reshape(-1, 1, 1)
     kernel.raw_lengthscale.requires_grad_(False)
-    scaled = ScaleKernel(kernel, batch_shape=squared.shape).to(X)
+    scaled = ScaleKernel(kernel, batch_shape=squared.shape, outputscale_constraint=log_scale()).to(X)
     return RandomFourierFeatures.from_kernel(scaled, X.shape[-1], num_features, generator=generator)
 
 
@@ -165,10 +165,14 @@ def _kernel(X: Tensor, nu: float, starts: Sequence[float]) -> Kernel:
     """A scaled ARD kernel with a batch entry per starting length scale and outputscale one."""
     batch_shape, num_inputs = torch.Size([len(starts)]), X.shape[-1]
     if math.isinf(nu):
-        kernel: Kernel = RBFKernel(ard_num_dims=num_inputs, batch_shape=batch_shape)
+        kernel: Kernel = RBFKernel(
+            ard_num_dims=num_inputs, batch_shape=batch_shape, lengthscale_constraint=log_scale()
+        )
     else:
-        kernel = MaternKernel(nu=nu, ard_num_dims=num_inputs, batch_shape=batch_shape)
-    scaled = ScaleKernel(kernel, batch_shape=batch_shape).to(X)
+        kernel = MaternKernel(
+            nu=nu, ard_num_dims=num_inputs, batch_shape=batch_shape, lengthscale_constraint=log_scale()
+        )
+    scaled = ScaleKernel(kernel, batch_shape=batch_shape, outputscale_constraint=log_scale()).to(X)
     kernel.lengthscale = _starting_lengthscales(X, starts).unsqueeze(-2)
     scaled.outputscale = X.new_ones(batch_shape)
     return scaled

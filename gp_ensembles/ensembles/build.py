@@ -27,12 +27,15 @@ class FitSettings:
         method: Optimiser of the evidence. ``None`` keeps the starting values, and every sampled expert is a
             copy of its start: enough to give a saved ``state_dict`` an object of the right shape to load into.
         num_samples: Experts per optimum: the optimum itself, and draws from a Laplace approximation around it.
-        prior_precision: Floor of the curvature of that approximation, per squared unit of the unconstrained
-            space; directions that the data do not determine spread with a variance of one over it.
+        start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
+            (logarithms): weak, so that what the data do not determine stays near its start.
+        prior_precision: Floor of the curvature of the Laplace approximation in the same space; directions that
+            the data do not determine spread with a variance of one over it.
     """
 
     method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable tuple)
     num_samples: int = 5
+    start_precision: float = 0.1
     prior_precision: float = 4.0
 
 
@@ -74,7 +77,7 @@ def _fit(
     progress: bool,
 ) -> GaussianExpert:
     if fit.method is not None:
-        fit_empirical_bayes(expert, X, y, fit.method, progress=progress)
+        fit_empirical_bayes(expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress)
     if fit.num_samples == 1:
         return expert
     if fit.method is None:

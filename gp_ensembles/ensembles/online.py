@@ -95,10 +95,11 @@ class OnlineEnsemble(nn.Module):
         widest = max(ensemble.experts, key=lambda e: e.num_experts * e.features.num_features**2)
         self.block_size = block_size or choose_block_size(widest.features.num_features, widest.num_experts)
         start = ensemble.init() if state is None else state
+        self._live: _Live | None = None
         self._kinds = tuple(type(part) for part in start.experts)
         for name, value in _named(start):
             self.register_buffer(name, value.detach().clone())
-        self._live: _Live | None = None
+        self.register_load_state_dict_pre_hook(_match_forms)
 
     @property
     def state(self) -> EnsembleState:
@@ -224,6 +225,11 @@ class OnlineEnsemble(nn.Module):
             self._live = _Live(self.ensemble, self.state)
         return self._live
 
+    @property
+    def device(self) -> torch.device:
+        """Where the state lives."""
+        return self._buffer("meta_log_weights").device
+
     def _buffer(self, name: str) -> Tensor:
         value = self._buffers[name]
         assert value is not None
@@ -231,6 +237,26 @@ class OnlineEnsemble(nn.Module):
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_live": None}
+
+
+def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
+    """Before loading: take on the form (covariance or square root) of each expert's saved state.
+
+    The form follows from the hyperparameters, which a fresh object does not have yet.
+    """
+    assert isinstance(module, OnlineEnsemble)
+    kinds: list[type[GaussianState] | type[SquareRootState]] = []
+    for number, old in enumerate(module._kinds):
+        names = {kind: [f"expert_{number}_{f}" for f in kind._fields] for kind in (GaussianState, SquareRootState)}
+        new = next((kind for kind in names if all(prefix + name in state_dict for name in names[kind])), old)
+        if new is not old:
+            for name in names[old]:
+                delattr(module, name)
+            for name in names[new]:
+                module.register_buffer(name, torch.empty_like(state_dict[prefix + name], device=module.device))
+        kinds.append(new)
+    module._kinds = tuple(kinds)
+    module._live = None
 
 
 def _named(state: EnsembleState) -> list[tuple[str, Tensor]]:

@@ -89,6 +89,7 @@ def fit_empirical_bayes(
     y: Tensor,
     method: LBFGS | Adam = LBFGS(),  # noqa: B008 (an immutable tuple)
     *,
+    start_precision: float = 0.0,
     progress: bool = False,
 ) -> EvidenceFit:
     """Fit the hyperparameters of every expert in a batch, each on its own, in place.
@@ -102,6 +103,8 @@ def fit_empirical_bayes(
         X: Warm-up inputs, shape (N, D).
         y: Warm-up targets, shape (N,); NaN rows are left out.
         method: :class:`LBFGS` or :class:`Adam` with its settings.
+        start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
+            small one keeps hyperparameters that the data say nothing about from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
 
     Returns:
@@ -124,9 +127,9 @@ def fit_empirical_bayes(
     """
     _check(expert, X, y)
     start = get_vectors(expert)
-    num_rows = int((~torch.isnan(y)).sum())
+    objective = _Objective(expert, X, y, start_precision)
     with torch.no_grad():
-        initial = log_posterior(expert, X, y)
+        initial = objective.value()
     if not bool(torch.isfinite(initial).all()):
         worst = int((~torch.isfinite(initial)).int().argmax())
         raise NumericalError(
@@ -135,12 +138,12 @@ def fit_empirical_bayes(
         )
     try:
         if isinstance(method, LBFGS):
-            vectors, iterations, converged = _run_lbfgs(expert, X, y, num_rows, method, progress)
+            vectors, iterations, converged = _run_lbfgs(objective, method, progress)
         else:
-            vectors, iterations, converged = _run_adam(expert, X, y, num_rows, method, progress)
+            vectors, iterations, converged = _run_adam(objective, method, progress)
         set_vectors_(expert, vectors)
         with torch.no_grad():
-            final = log_posterior(expert, X, y)
+            final = objective.value()
         better = final >= initial
         set_vectors_(expert, torch.where(better.unsqueeze(-1), vectors, start))
     except BaseException:
@@ -149,25 +152,39 @@ def fit_empirical_bayes(
     return EvidenceFit(torch.where(better, final, initial), iterations, converged)
 
 
-def _loss(expert: GaussianExpert, X: Tensor, y: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Negative log posterior per row and its gradient, (M,) and (M, P); hopeless points are walls."""
-    value = -log_posterior(expert, X, y) / num_rows
-    usable = torch.isfinite(value)
-    gradient = gradient_vectors(expert, torch.where(usable, value, 0.0).sum())
-    usable = usable & torch.isfinite(gradient).all(-1)
-    return torch.where(usable, value.detach(), _REJECTED), torch.where(usable.unsqueeze(-1), gradient, 0.0)
+class _Objective:
+    """The log posterior of a batch of experts as a function of what they hold now."""
+
+    def __init__(self, expert: GaussianExpert, X: Tensor, y: Tensor, start_precision: float) -> None:
+        self.expert, self._X, self._y = expert, X, y
+        self._start = get_vectors(expert)
+        self._start_precision = start_precision
+        self._num_rows = int((~torch.isnan(y)).sum())
+
+    def value(self) -> Tensor:
+        """Log posterior in nats, shape (M,); NaN where it cannot be computed."""
+        distance = (get_vectors(self.expert) - self._start).square().sum(-1)
+        return log_posterior(self.expert, self._X, self._y) - 0.5 * self._start_precision * distance
+
+    def loss(self) -> tuple[Tensor, Tensor]:
+        """Negative log posterior per row and its gradient, (M,) and (M, P); hopeless points are walls."""
+        value = self.value()
+        usable = torch.isfinite(value)
+        gradient = gradient_vectors(self.expert, torch.where(usable, value, 0.0).sum())
+        gradient = gradient - self._start_precision * (get_vectors(self.expert) - self._start)
+        usable = usable & torch.isfinite(gradient).all(-1)
+        loss = torch.where(usable, -value.detach() / self._num_rows, _REJECTED)
+        return loss, torch.where(usable.unsqueeze(-1), -gradient / self._num_rows, 0.0)
 
 
-def _run_lbfgs(
-    expert: GaussianExpert, X: Tensor, y: Tensor, num_rows: int, method: LBFGS, progress: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    vectors = get_vectors(expert)
+def _run_lbfgs(objective: _Objective, method: LBFGS, progress: bool) -> tuple[Tensor, Tensor, Tensor]:
+    vectors = get_vectors(objective.expert)
     bar = tqdm(desc="empirical Bayes", unit="evaluation", disable=not progress, leave=False)
 
     def evaluate(x: np.ndarray[Any, Any], batch_indices: list[int]) -> tuple[Any, Any]:
         vectors[batch_indices] = torch.as_tensor(x, dtype=vectors.dtype).to(vectors.device)
-        set_vectors_(expert, vectors)
-        value, gradient = _loss(expert, X, y, num_rows)
+        set_vectors_(objective.expert, vectors)
+        value, gradient = objective.loss()
         bar.update()
         bar.set_postfix(log_evidence_per_row=f"{-float(value.mean()):.4f}", active=len(batch_indices))
         return value[batch_indices].double().cpu().numpy(), gradient[batch_indices].double().cpu().numpy()
@@ -182,20 +199,20 @@ def _run_lbfgs(
             pgtol=method.gradient_tolerance,
             pass_batch_indices=True,
         )
-    iterations = torch.tensor([result["nit"] for result in results], device=y.device)
-    converged = torch.tensor([bool(result["success"]) for result in results], device=y.device)
+    iterations = torch.tensor([result["nit"] for result in results], device=vectors.device)
+    converged = torch.tensor([bool(result["success"]) for result in results], device=vectors.device)
     return torch.as_tensor(best, dtype=vectors.dtype).to(vectors.device), iterations, converged
 
 
-def _run_adam(
-    expert: GaussianExpert, X: Tensor, y: Tensor, num_rows: int, method: Adam, progress: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _run_adam(objective: _Objective, method: Adam, progress: bool) -> tuple[Tensor, Tensor, Tensor]:
+    expert = objective.expert
     parameters = list(trainable(expert).values())
     optimizer = torch.optim.Adam(parameters, lr=method.learning_rate)
-    best, best_loss = get_vectors(expert), y.new_full((expert.num_experts,), torch.inf)
+    best = get_vectors(expert)
+    best_loss = best.new_full((expert.num_experts,), torch.inf)
     for _ in tqdm(range(method.num_steps), desc="empirical Bayes", disable=not progress, leave=False):
         current = get_vectors(expert)
-        value, gradient = _loss(expert, X, y, num_rows)
+        value, gradient = objective.loss()
         improved = value < best_loss
         best = torch.where(improved.unsqueeze(-1), current, best)
         best_loss = torch.where(improved, value, best_loss)
@@ -207,7 +224,7 @@ def _run_adam(
         optimizer.step()
     for parameter in parameters:
         parameter.grad = None
-    steps = torch.full((expert.num_experts,), method.num_steps, device=y.device, dtype=torch.int64)
+    steps = torch.full((expert.num_experts,), method.num_steps, device=best.device, dtype=torch.int64)
     return best, steps, torch.zeros_like(steps, dtype=torch.bool)
 
 

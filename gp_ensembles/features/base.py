@@ -117,6 +117,15 @@ def check_matrix(X: Tensor, num_columns: int) -> None:
         )
 
 
+def log_scale() -> Positive:
+    """Positivity by the exponential: the unconstrained number is the logarithm.
+
+    Length scales and variances differ by factors, so optimisers and Laplace approximations do better on
+    logarithms than behind GPyTorch's default softplus.
+    """
+    return Positive(transform=torch.exp, inv_transform=torch.log)
+
+
 class PriorVariance(nn.Module):
     r"""Trainable prior variance of the weights, for maps that have no kernel to take it from.
 
@@ -130,7 +139,7 @@ class PriorVariance(nn.Module):
 
     def __init__(self, batch_shape: torch.Size, value: Tensor) -> None:
         super().__init__()
-        self.constraint = Positive()
+        self.constraint = log_scale()
         start = value.detach().expand(batch_shape).clone()
         self.register_parameter("raw_value", nn.Parameter(self.constraint.inverse_transform(start)))
 

@@ -3,11 +3,10 @@
 from typing import final
 
 import torch
-from gpytorch.constraints import Positive
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix, log_scale
 from gp_ensembles.features.shapes import insert_batch, positive_like
 
 
@@ -73,7 +72,7 @@ class RadialBasisFeatures(FeatureMap):
             self.register_parameter("centres", nn.Parameter(start))
         else:
             self.register_buffer("centres", start)
-        self.lengthscale_constraint = Positive()
+        self.lengthscale_constraint = log_scale()
         raw = self.lengthscale_constraint.inverse_transform(scales)
         self.register_parameter("raw_lengthscale", nn.Parameter(raw.expand(*batch_shape, num_inputs).clone()))
         self.prior = PriorVariance(batch_shape, prior)

@@ -89,7 +89,7 @@ def test_priors_are_part_of_the_objective():
     X, y = data()
     likelihood = GaussianLikelihood(noise_prior=GammaPrior(2.0, 5.0)).double()
     expert = GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64)), likelihood)
-    plain = GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64)))
+    plain = GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64)), GaussianLikelihood().double())
     set_vectors_(plain, get_vectors(expert))
     extra = likelihood.noise_covar.noise_prior.log_prob(likelihood.noise).sum()
     torch.testing.assert_close(log_posterior(expert, X, y), log_posterior(plain, X, y) + extra)
@@ -129,15 +129,15 @@ def test_an_interrupted_fit_leaves_the_expert_as_it_was(monkeypatch):
     import gp_ensembles.experts.empirical_bayes as module
 
     calls = []
-    original = module._loss
+    original = module._Objective.loss
 
-    def interrupted(*args):
+    def interrupted(self):
         calls.append(1)
         if len(calls) > 3:
             raise KeyboardInterrupt
-        return original(*args)
+        return original(self)
 
-    monkeypatch.setattr(module, "_loss", interrupted)
+    monkeypatch.setattr(module._Objective, "loss", interrupted)
     for method in (LBFGS(), Adam()):
         calls.clear()
         with pytest.raises(KeyboardInterrupt):

@@ -48,6 +48,11 @@ def test_the_form_follows_dtype_and_walk():
     assert isinstance(GaussianExpert(single, random_walk_variance=1e-2).init(), GaussianState)
     assert isinstance(GaussianExpert(single, random_walk_variance=1e-5).init(), SquareRootState)
     assert isinstance(GaussianExpert(linear(), initial_state=square_root_state).init(), SquareRootState)
+    quiet = GaussianExpert(linear())
+    quiet.likelihood.noise = 1e-5
+    assert isinstance(quiet.init(), GaussianState)
+    quiet.features.prior.raw_value.data.fill_(5.0)
+    assert isinstance(quiet.init(), SquareRootState)
 
 
 def test_gradients_reach_the_hyperparameters():
