@@ -79,7 +79,7 @@ def doebe(
     bases: Sequence[Basis] = DEFAULT_BASES,
     fit: FitSettings = _FIT,
     *,
-    random_walk_variance: float = 1e-3,
+    random_walk_variance: float = 1e-4,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -128,7 +128,7 @@ def sdoebe(
     fit: FitSettings = _FIT,
     *,
     stay: float = 0.99,
-    random_walk_variance: float = 1e-3,
+    random_walk_variance: float = 1e-4,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -145,7 +145,7 @@ def e_doebe(
     fit: FitSettings = _FIT,
     *,
     delta: float = 0.01,
-    random_walk_variance: float = 1e-3,
+    random_walk_variance: float = 1e-4,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:

@@ -91,7 +91,8 @@ class GaussianExpert(Expert):
         prior_variance = self.features.prior_variance
         form = self.initial_state
         if form is None:
-            form = _default_form(prior_variance.detach(), self.likelihood.noise.detach().squeeze(-1), self.random_walk_variance)
+            noise = self.likelihood.noise.detach().squeeze(-1)
+            form = _default_form(prior_variance.detach(), noise, self.random_walk_variance)
         return form(prior_variance, self.features.num_features)
 
     def bind(self) -> BoundExpert:

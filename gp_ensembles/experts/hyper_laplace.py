@@ -99,7 +99,7 @@ def sample_hyperparameters(
 
 def repeat_expert(expert: GaussianExpert, num_copies: int) -> GaussianExpert:
     """Independent copies of every expert of a batch, () or (M,): batch shape (M S,), the first expert's first."""
-    index = torch.arange(expert.num_experts).repeat_interleave(num_copies)
+    index = torch.arange(expert.num_experts, device="cpu").repeat_interleave(num_copies)
     walk = expert.random_walk_variance
     if walk is not None:
         walk = walk.reshape(expert.num_experts, -1)[index.to(walk.device)]

@@ -51,7 +51,7 @@ def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:
                 taken = nn.Parameter(_take(value.detach(), batch_shape, index, name), value.requires_grad)
                 setattr(part, name, taken)
         for name, value in list(part.named_buffers(recurse=False)):
-            if name not in shared:
+            if name not in shared and name != "active_dims":  # which columns a GPyTorch kernel sees
                 setattr(part, name, _take(value, batch_shape, index, name))
         if isinstance(part, FeatureMap | Kernel):
             part.batch_shape = new_shape
