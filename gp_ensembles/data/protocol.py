@@ -53,7 +53,8 @@ class Standardizer(NamedTuple):
         if constant:
             names = [feature_names[j] if feature_names else f"column {j}" for j in constant]
             raise ValueError(
-                f"constant in the {X.shape[0]} warm-up rows: {', '.join(names)}; leave them out, or use a longer warm-up"
+                f"constant in the {X.shape[0]} warm-up rows: {', '.join(names)}; leave them out, "
+                f"or use a longer warm-up"
             )
         if not bool(standardizer.y_scale > 0) or bool((seen == seen[0]).all()):
             raise ValueError(f"the target is constant ({float(seen[0]):g}) in the warm-up rows; use a longer warm-up")

@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
 
 def read_csv(path: str | Path, target: str, features: Sequence[str] | None = None) -> Table:
-    """Read a table with a header row from a ``.csv`` or ``.csv.gz`` file.
+    r"""Read a table with a header row from a ``.csv`` or ``.csv.gz`` file.
 
     A missing target (empty or NaN) is kept as NaN. A missing or infinite input, text in a numeric column, or a row
     of the wrong length is an error that names the row.
@@ -51,7 +51,7 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
     Example:
         >>> import tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "small.csv"
-        >>> _ = path.write_text("time,load\\n0,1.5\\n1,\\n")
+        >>> _ = path.write_text("time,load\n0,1.5\n1,\n")
         >>> read_csv(path, "load").y
         tensor([1.5000,    nan], dtype=torch.float64)
     """
