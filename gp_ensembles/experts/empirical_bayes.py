@@ -10,7 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.experts.evidence import log_evidence
-from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.gaussian import GaussianExpert, take_gaussian_experts
 from gp_ensembles.experts.parameters import (
     get_vectors,
     gradient_vectors,
@@ -19,6 +19,7 @@ from gp_ensembles.experts.parameters import (
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 
+_SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
 _REJECTED = 1e10  # loss of hyperparameters at which the evidence cannot be computed
 
 
@@ -33,7 +34,7 @@ class LBFGS(NamedTuple):
 
     max_iterations: int = 200
     gradient_tolerance: float = 1e-5
-    loss_tolerance: float = 1e-9
+    loss_tolerance: float = 1e-7
 
 
 class Adam(NamedTuple):
@@ -161,6 +162,13 @@ class _Objective:
         self._start_precision = start_precision
         self._num_rows = int((~torch.isnan(y)).sum())
 
+    def take(self, members: list[int]) -> "_Objective":
+        """The same for some of the experts, on copies of them."""
+        index = torch.tensor(members, device="cpu")
+        part = _Objective(take_gaussian_experts(self.expert, index), self._X, self._y, self._start_precision)
+        part._start = self._start[index.to(self._start.device)]
+        return part
+
     def value(self) -> Tensor:
         """Log posterior in nats, shape (M,); NaN where it cannot be computed."""
         distance = (get_vectors(self.expert) - self._start).square().sum(-1)
@@ -178,30 +186,37 @@ class _Objective:
 
 
 def _run_lbfgs(objective: _Objective, method: LBFGS, progress: bool) -> tuple[Tensor, Tensor, Tensor]:
-    vectors = get_vectors(objective.expert)
+    start = get_vectors(objective.expert)
     bar = tqdm(desc="empirical Bayes", unit="evaluation", disable=not progress, leave=False)
+    running = objective
+    members = list(range(start.shape[0]))
 
     def evaluate(x: np.ndarray[Any, Any], batch_indices: list[int]) -> tuple[Any, Any]:
-        vectors[batch_indices] = torch.as_tensor(x, dtype=vectors.dtype).to(vectors.device)
-        set_vectors_(objective.expert, vectors)
-        value, gradient = objective.loss()
+        nonlocal running, members
+        if len(batch_indices) <= _SHRINK * len(members):  # leave the converged ones behind
+            running, members = objective.take(batch_indices), list(batch_indices)
+        vectors = get_vectors(running.expert)
+        rows = [members.index(m) for m in batch_indices]
+        vectors[rows] = torch.as_tensor(x, dtype=vectors.dtype).to(vectors.device)
+        set_vectors_(running.expert, vectors)
+        value, gradient = running.loss()
         bar.update()
         bar.set_postfix(log_evidence_per_row=f"{-float(value.mean()):.4f}", active=len(batch_indices))
-        return value[batch_indices].double().cpu().numpy(), gradient[batch_indices].double().cpu().numpy()
+        return value[rows].double().cpu().numpy(), gradient[rows].double().cpu().numpy()
 
     with bar:
         best, _, results = fmin_l_bfgs_b_batched(
             evaluate,
-            vectors.double().cpu().numpy(),
+            start.double().cpu().numpy(),
             maxiter=method.max_iterations,
             factr=None,
             ftol=method.loss_tolerance,
             pgtol=method.gradient_tolerance,
             pass_batch_indices=True,
         )
-    iterations = torch.tensor([result["nit"] for result in results], device=vectors.device)
-    converged = torch.tensor([bool(result["success"]) for result in results], device=vectors.device)
-    return torch.as_tensor(best, dtype=vectors.dtype).to(vectors.device), iterations, converged
+    iterations = torch.tensor([result["nit"] for result in results], device=start.device)
+    converged = torch.tensor([bool(result["success"]) for result in results], device=start.device)
+    return torch.as_tensor(best, dtype=start.dtype).to(start.device), iterations, converged
 
 
 def _run_adam(objective: _Objective, method: Adam, progress: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.gram import gram
 
 
 def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
@@ -41,7 +42,7 @@ def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) 
     num_rows, num_features = Phi.shape[-2:]
     ratio = (prior_variance / noise)[..., None, None]
     if num_features < num_rows:
-        matrix = _add_identity(ratio * (Phi.mT @ Phi))
+        matrix = _add_identity(ratio * gram(Phi))
         factor = cholesky(matrix, "the posterior precision of the weights")
         projected = torch.linalg.solve_triangular(factor, Phi.mT @ y.unsqueeze(-1), upper=False)
         fitted = ratio.squeeze(-1).squeeze(-1) * projected.square().sum((-2, -1))

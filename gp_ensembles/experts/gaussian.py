@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.dispatch import predict, update_block
 from gp_ensembles.filters.states import (
     FilterState,
@@ -111,6 +112,19 @@ class GaussianExpert(Expert):
         self.features.check_inputs(X)
         bound = self.bind()
         return predict(state, bound.features(X), bound.noise, bound.random_walk_variance)
+
+
+def take_gaussian_experts(expert: GaussianExpert, index: Tensor) -> GaussianExpert:
+    """Independent copies of some experts of a batch, () or (M,): batch shape (S,) for ``index`` (S,)."""
+    walk = expert.random_walk_variance
+    if walk is not None:
+        walk = walk.reshape(expert.num_experts, -1)[index.to(walk.device)]
+    return GaussianExpert(
+        take_experts(expert.features, expert.batch_shape, index),
+        take_experts(expert.likelihood, expert.batch_shape, index),
+        walk,
+        expert.initial_state,
+    )
 
 
 def _walk(value: Tensor | float | None, features: FeatureMap, like: Tensor) -> Tensor | None:

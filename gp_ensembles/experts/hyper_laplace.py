@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.empirical_bayes import log_posterior
-from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.gaussian import GaussianExpert, take_gaussian_experts
 from gp_ensembles.experts.parameters import (
     get_vectors,
     gradient_vectors,
     set_vectors_,
 )
-from gp_ensembles.features.rebatch import take_experts
 
 
 class LaplaceInformation(NamedTuple):
@@ -99,13 +98,4 @@ def sample_hyperparameters(
 
 def repeat_expert(expert: GaussianExpert, num_copies: int) -> GaussianExpert:
     """Independent copies of every expert of a batch, () or (M,): batch shape (M S,), the first expert's first."""
-    index = torch.arange(expert.num_experts, device="cpu").repeat_interleave(num_copies)
-    walk = expert.random_walk_variance
-    if walk is not None:
-        walk = walk.reshape(expert.num_experts, -1)[index.to(walk.device)]
-    return GaussianExpert(
-        take_experts(expert.features, expert.batch_shape, index),
-        take_experts(expert.likelihood, expert.batch_shape, index),
-        walk,
-        expert.initial_state,
-    )
+    return take_gaussian_experts(expert, torch.arange(expert.num_experts, device="cpu").repeat_interleave(num_copies))

@@ -79,9 +79,10 @@ def stage(
     # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorisation reads.
     covariance = torch.baddbmm(workspace.noise_matrix, design, cross.mT, out=workspace.covariance)
     if workspace.num_rows == 1:
-        scale = covariance[..., 0].sqrt()
-        if not bool((scale > 0).all()):
+        variance = covariance[..., 0]
+        if not bool((variance > 0).all()):
             cholesky(covariance, "the predictive covariance of the block")
+        scale = variance.sqrt()
         whitened = joint.div_(scale.unsqueeze(-1))
     else:
         lower = cholesky(covariance, "the predictive covariance of the block")
@@ -127,8 +128,8 @@ def choose_block_size(num_features: int, num_experts: int) -> int:
 
     Example:
         >>> choose_block_size(num_features=100, num_experts=15)
-        32
+        24
     """
     if num_features >= 300:
-        return 64
-    return 32 if num_experts > 1 else 48
+        return 32
+    return 24 if num_experts > 1 else 48
