@@ -1,0 +1,8 @@
+"""``python -m gp_ensembles`` is the command line."""
+
+import sys
+
+from gp_ensembles.experiments.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main())

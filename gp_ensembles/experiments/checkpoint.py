@@ -1,0 +1,155 @@
+"""A stream on disk: everything a session needs to go on, as plain tensors and containers."""
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gp_ensembles.data import Table
+from gp_ensembles.experiments.baselines import Baselines
+from gp_ensembles.experiments.config import from_plain, to_plain
+from gp_ensembles.experiments.predictions import pack_scores, unpack_scores
+from gp_ensembles.experiments.session import Clock, Progress, Session, build_baselines, build_ensemble
+
+FORMAT = "gp_ensembles stream"
+FORMAT_VERSION = 1
+
+
+def save_checkpoint(session: Session, path: str | os.PathLike[str]) -> None:
+    """Write a session to a file in one step: a reader finds the old file or the new one, never half of one.
+
+    The file loads with ``torch.load(path, weights_only=True)``.
+
+    Args:
+        session: The session; it may be in the middle of a stream.
+        path: Where; its folder must exist.
+
+    Raises:
+        OSError: If the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.experiments.config import StreamConfig
+        >>> from gp_ensembles.experiments.models import OEBE
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> table = Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave")
+        >>> session = Session.start(StreamConfig(OEBE((LinearBasis(),)), warmup=20), table)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(session, Path(folder) / "checkpoint.pt")
+        ...     load_checkpoint(Path(folder) / "checkpoint.pt").num_read
+        20
+    """
+    goal = Path(path)
+    progress, warm = session.progress, session.warm
+    content = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "config": to_plain(session.config),
+        "table": {
+            "X": warm.X.clone(),
+            "y": warm.y.clone(),
+            "feature_names": list(warm.feature_names),
+            "target_name": warm.target_name,
+            "name": warm.name,
+        },
+        "ensemble": dict(session.online.state_dict()),
+        "expert_names": list(session.online.names),
+        "baselines": dict(session.baselines.state_dict()),
+        "scores": pack_scores(progress.scores),
+        "current_scores": pack_scores(session.scores),
+        "num_rows": progress.num_rows,
+        "pending_X": progress.pending_X.clone(),
+        "pending_y": progress.pending_y.clone(),
+        "last_row": progress.last_row,
+        "block_size": session.online.block_size,
+        "clock": list(session.clock),
+    }
+    partial = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, goal)
+    except RuntimeError as error:  # torch's own name for a full disk
+        raise OSError(f"the checkpoint {goal} cannot be written: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> Session:
+    """Read a session that goes on where it was saved.
+
+    Args:
+        path: The file.
+        device: Where to go on; where the stream was by default.
+
+    Returns:
+        The session.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is not a checkpoint of a stream, is damaged, or is of another version.
+
+    Example:
+        >>> load_checkpoint("nowhere.pt")
+        Traceback (most recent call last):
+        FileNotFoundError: ...
+    """
+    content = _read(Path(path))
+    try:
+        return _rebuild(content, device)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{path} does not fit this version of the library ({reason}); start the stream anew"
+        ) from error
+
+
+def _rebuild(content: dict[str, Any], device: str | None) -> Session:
+    config = from_plain(content["config"] if device is None else {**content["config"], "device": device})
+    config.check_device()
+    table = content["table"]
+    warm = Table(table["X"], table["y"], tuple(table["feature_names"]), table["target_name"], table["name"])
+    online = build_ensemble(config, warm, structure_only=True)
+    online.load_state_dict(content["ensemble"])
+    online.block_size = content["block_size"]
+    baselines: Baselines = build_baselines(warm, structure_only=True)
+    baselines.load_state_dict(content["baselines"])
+    progress = Progress(
+        content["num_rows"],
+        unpack_scores(content["scores"]),
+        content["pending_X"],
+        content["pending_y"],
+        content["last_row"],
+    )
+    session = Session(config, warm, online, baselines, progress, Clock(*content["clock"]))
+    session.scores = unpack_scores(content["current_scores"])
+    return session
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the checkpoint.pt in it")
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:  # torch reads past wrong checksums
+                if archive.testzip() is not None:
+                    raise zipfile.BadZipFile
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises a dozen kinds for damaged files
+            raise ValueError(
+                f"{path} is not a readable checkpoint: it is damaged, cut short or another file"
+            ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a checkpoint of a stream; give the checkpoint.pt that stream or resume wrote")
+    if content.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has checkpoint format {content.get('format_version')}, this version of the library reads "
+            f"{FORMAT_VERSION}; resume with the version that wrote it"
+        )
+    return content

@@ -1,0 +1,40 @@
+"""Errors as one sentence: what the command line says instead of a traceback."""
+
+import argparse
+import re
+
+from gp_ensembles.numerics.cholesky import NumericalError
+
+# What bad input, a bad machine or a bad file raise; anything else is a defect of this library.
+EXPECTED = (ValueError, TypeError, OSError, NumericalError, ImportError, argparse.ArgumentError, MemoryError)
+
+
+def one_sentence(error: BaseException) -> str:
+    """An error's message on one line.
+
+    Example:
+        >>> one_sentence(FileNotFoundError(2, "No such file or directory", "a.csv"))
+        'a.csv: No such file or directory'
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, argparse.ArgumentError):
+        return _from_parser(str(error.message))
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
+
+def _from_parser(message: str) -> str:
+    """The nested message of a parser: the path of the key, and what is wrong with it."""
+    lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
+    keys = [found[1] for line in lines if (found := re.match(r'Parser key "(.+)":', line))]
+    seen: list[str] = []
+    for key in keys:  # a key may be said again with its parents
+        if not seen or not seen[-1].endswith(key):
+            seen.append(key.removeprefix(".".join(seen) + "."))
+    rest = [re.sub(r'^Parser key ".+": ?', "", line) for line in lines]
+    noise = ("Problem with given class_path", "Does not validate", "Subtypes:", "Errors:", "Given value type")
+    reasons = [line.rstrip(".:") for line in rest if line and not line.startswith(noise)]
+    reasons = [re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", reason).replace("NoneType", "null") for reason in reasons]
+    text = "; ".join(dict.fromkeys(reasons))
+    return f"{'.'.join(seen)}: {text}" if seen else text

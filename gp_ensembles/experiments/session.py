@@ -1,0 +1,243 @@
+"""A model on a stream: fitted to the warm-up rows, then fed rows in their order, resumable bit for bit."""
+
+import copy
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.data import Standardizer, Table, constant_columns
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.experiments.baselines import NAMES, Baselines
+from gp_ensembles.experiments.config import StreamConfig
+from gp_ensembles.experiments.predictions import Chunk, Scores, Units, empty_scores, score_block
+from gp_ensembles.numerics.cholesky import NumericalError
+
+_CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
+
+
+class Clock(NamedTuple):
+    """Seconds spent so far.
+
+    Attributes:
+        fit: Building, fitting and conditioning on the warm-up rows.
+        stream: Predicting and learning after them; scores, baselines and files are not counted.
+    """
+
+    fit: float
+    stream: float
+
+
+class Progress(NamedTuple):
+    """Where a stream stands: the last boundary that every run of it passes, and the rows read since.
+
+    Rows are learned in chunks that are counted from the first row after the warm-up, so that a stream that was
+    cut anywhere meets the same chunks as one that was not, and gives the same bits.
+
+    Attributes:
+        num_rows: Rows learned for good, warm-up included.
+        scores: Scores up to there.
+        pending_X: Rows read since, shape (K, D), in the user's units.
+        pending_y: Their targets, shape (K,).
+        last_row: The last row read, inputs and target, shape (D + 1,); a file can be checked against it.
+    """
+
+    num_rows: int
+    scores: Scores
+    pending_X: Tensor
+    pending_y: Tensor
+    last_row: Tensor
+
+
+class Session:
+    """An ensemble and its baselines on one stream.
+
+    Args:
+        config: The run.
+        warm: The warm-up rows, in the user's units.
+        online: The ensemble at ``progress.num_rows``.
+        baselines: The baselines there.
+        progress: Where the stream stands.
+        clock: Seconds spent so far.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.experiments.models import OEBE
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> table = Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave")
+        >>> session = Session.start(StreamConfig(OEBE((LinearBasis(),)), warmup=20), table)
+        >>> chunks = list(session.observe(table.X[20:], table.y[20:]))
+        >>> chunks[0].first_row, chunks[0].mean.shape, session.num_read
+        (21, torch.Size([40]), 60)
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        warm: Table,
+        online: OnlineEnsemble,
+        baselines: Baselines,
+        progress: Progress,
+        clock: Clock,
+    ) -> None:
+        self.config = config
+        self.warm = warm
+        self.online = online
+        self.baselines = baselines
+        self.progress = progress
+        self.clock = clock
+        self.scores = progress.scores
+        self.is_whole = True  # False between the moments a chunk changes the ensemble and everything else
+        self.standardizer = Standardizer.fit(warm.X, warm.y)
+        self.units = Units(float(self.standardizer.y_mean), float(self.standardizer.y_scale))
+        block = online.block_size
+        self.chunk_rows = block * max(1, _CHUNK_ROWS // block)
+
+    @classmethod
+    def start(cls, config: StreamConfig, table: Table, *, progress: bool = False) -> "Session":
+        """Fit a model to the first ``config.warmup`` rows of a table.
+
+        Args:
+            config: The run.
+            table: The stream; no row after the warm-up is looked at.
+            progress: Show a progress bar while hyperparameters are fitted.
+
+        Raises:
+            ValueError: If rows are too few, a column or the target is constant in the warm-up, or too few
+                targets are observed there.
+            NumericalError: If the model cannot be computed on these rows.
+        """
+        warm = warm_up_rows(table, config.warmup)
+        config.check_device()
+        began = time.perf_counter()
+        online = build_ensemble(config, warm, structure_only=False, progress=progress)
+        clock = Clock(time.perf_counter() - began, 0.0)
+        baselines = build_baselines(warm, structure_only=False)
+        start = Progress(
+            num_rows=config.warmup,
+            scores=empty_scores(warm.y, NAMES),
+            pending_X=warm.X[:0],
+            pending_y=warm.y[:0],
+            last_row=torch.cat([warm.X[-1], warm.y[-1:]]),
+        )
+        return cls(config, warm, online, baselines, start, clock)
+
+    @property
+    def num_read(self) -> int:
+        """Rows read, warm-up included."""
+        return self.progress.num_rows + self.progress.pending_y.shape[0]
+
+    def observe(self, X: Tensor, y: Tensor, *, repeat_pending: bool = False) -> Iterator[Chunk]:
+        """Predict each row, then learn it.
+
+        Chunks come as they are learned; a caller that stops early has learned what it was given.
+
+        Args:
+            X: Inputs in the order of time, in the user's units, shape (N, D), float64.
+            y: Targets, shape (N,), float64; NaN where missing.
+            repeat_pending: Begin with the rows since the last boundary, which have been predicted before: now
+                they come with the bits of a stream that was never cut.
+
+        Yields:
+            Predictions of consecutive rows.
+
+        Raises:
+            ValueError: If an input is not legal; rows before its chunk have been learned.
+            NumericalError: If an expert fails; likewise.
+        """
+        known = self.progress.pending_y.shape[0]
+        skipped = 0 if repeat_pending else known
+        X, y = torch.cat([self.progress.pending_X, X]), torch.cat([self.progress.pending_y, y])
+        for rows, targets in zip(X.split(self.chunk_rows), y.split(self.chunk_rows), strict=True):
+            if targets.shape[0] <= known:
+                continue  # nothing new
+            last_row = torch.cat([rows[-1], targets[-1:]])
+            if targets.shape[0] == self.chunk_rows:
+                self.is_whole = False
+                chunk, scores = self._learn(self.online, self.baselines, rows, targets)
+                num_rows = self.progress.num_rows + self.chunk_rows
+                self.progress = Progress(num_rows, scores, rows[:0], targets[:0], last_row)
+                self.is_whole = True
+            else:
+                # The chunk is not full: learn it on copies, and again when the rest of it has come.
+                copies = copy.deepcopy(self.online), copy.deepcopy(self.baselines)
+                chunk, scores = self._learn(*copies, rows, targets)
+                self.progress = self.progress._replace(pending_X=rows, pending_y=targets, last_row=last_row)
+            self.scores = scores
+            yield chunk.tail(skipped)
+            known = skipped = 0
+
+    def _learn(self, online: OnlineEnsemble, baselines: Baselines, X: Tensor, y: Tensor) -> tuple[Chunk, Scores]:
+        first = self.progress.num_rows + 1
+        inputs, targets = self.standardizer.transform(X, y)
+        device, dtype = self.config.torch_device, self.config.torch_dtype
+        began = time.perf_counter()
+        try:
+            predictions = online.observe(inputs.to(device, dtype), targets.to(device, dtype))
+        except (ValueError, NumericalError) as error:
+            self.is_whole = True  # a rejected block leaves the ensemble as it was
+            raise type(error)(f"rows {first} to {first + y.shape[0] - 1} of the stream: {error}") from error
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        self.clock = self.clock._replace(stream=self.clock.stream + time.perf_counter() - began)
+        simple = baselines.observe(inputs, targets)
+        scores, chunk = score_block(self.progress.scores, first, y, predictions, simple, self.units)
+        return chunk, scores
+
+
+def warm_up_rows(table: Table, num_rows: int) -> Table:
+    """The first rows of a table, checked.
+
+    Raises:
+        ValueError: If there are too few rows or targets, or the target is constant in them.
+    """
+    total = table.y.shape[0]
+    if total <= num_rows:
+        raise ValueError(
+            f"{table.name} has {total} rows, and the warm-up takes {num_rows}; nothing is left to predict: "
+            f"choose a smaller --warmup"
+        )
+    warm = table._replace(X=table.X[:num_rows], y=table.y[:num_rows])
+    seen = warm.y[~torch.isnan(warm.y)]
+    if seen.shape[0] < 10:
+        raise ValueError(
+            f"only {seen.shape[0]} of the {num_rows} warm-up rows of {table.name} have a target; at least 10 are "
+            f"needed: choose a larger --warmup"
+        )
+    if bool((seen == seen[0]).all()):
+        raise ValueError(
+            f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}; choose "
+            f"another target or a larger --warmup"
+        )
+    constant = constant_columns(warm.X)
+    if constant:
+        names = ", ".join(repr(table.feature_names[k]) for k in constant)
+        raise ValueError(
+            f"constant in the {num_rows} warm-up rows of {table.name}: {names}; leave such columns out with "
+            f"--drop-constant, or choose a larger --warmup"
+        )
+    return warm
+
+
+def build_ensemble(
+    config: StreamConfig, warm: Table, *, structure_only: bool, progress: bool = False
+) -> OnlineEnsemble:
+    """The config's ensemble for these warm-up rows, on its device in its dtype."""
+    device, dtype = config.torch_device, config.torch_dtype
+    X, y = Standardizer.fit(warm.X, warm.y).transform(warm.X, warm.y)
+    generator = torch.Generator().manual_seed(config.seed)
+    online = config.model.build(
+        X.to(device, dtype), y.to(device, dtype), structure_only=structure_only, generator=generator, progress=progress
+    )  # fmt: skip
+    if config.block_size is not None:
+        online.block_size = config.block_size
+    return online
+
+
+def build_baselines(warm: Table, *, structure_only: bool) -> Baselines:
+    """The baselines for these warm-up rows."""
+    X, y = Standardizer.fit(warm.X, warm.y).transform(warm.X, warm.y)
+    return Baselines(X, y, structure_only=structure_only)

@@ -1,0 +1,47 @@
+"""Small tables and configs for the command line."""
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+CONFIG = """\
+model:
+  class_path: EDOEBE
+  init_args:
+    bases:
+      - LinearBasis
+      - {class_path: PolynomialBasis, init_args: {orders: [2]}}
+    fit: {class_path: QuasiNewton, init_args: {max_iterations: 20, num_samples: 2}}
+"""
+
+
+def write_table(path: Path, rows: list[list[object]], header: tuple[str, ...] = ("a", "b", "y")) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+def make_rows(num_rows: int = 700) -> list[list[object]]:
+    """Two inputs and a target that bends and drifts, far from standardised."""
+    generator = torch.Generator().manual_seed(7)
+    X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    drift = torch.linspace(0, 2, num_rows, dtype=torch.float64)
+    noise = torch.randn(num_rows, generator=generator, dtype=torch.float64)
+    y = 50 + 8 * X[:, 0] + 3 * X[:, 1] ** 2 + drift + noise
+    return [[f"{v:.6f}" for v in (*x, t)] for x, t in zip((X * 4 + 10).tolist(), y.tolist(), strict=True)]
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="session")
+def small() -> SimpleNamespace:
+    """How tests of the command line make and read small files."""
+    return SimpleNamespace(config=CONFIG, write=write_table, rows=make_rows, read=read_rows)
