@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters import choose_block_size, gaussian_state
-from gp_ensembles.filters.stream import Workspace, commit_, stage
+from gp_ensembles.filters.stream import BlockStream
 
 
 def seconds(action: Callable[[], object], repeats: int) -> float:
@@ -50,24 +50,21 @@ def measure(num_experts: int, num_features: int, num_rows: int, peak: float) -> 
     size = choose_block_size(num_features, num_experts)
     for walk in (None, torch.full((num_experts, 1), 1e-4, dtype=torch.float64)):
         moments = gaussian_state(torch.ones(num_experts, dtype=torch.float64), num_features).moments.clone()
-        workspace = Workspace(moments, noise, walk, size)
+        stream = BlockStream(moments, noise, walk, size)
         blocks = [(Phi[:, i : i + size].contiguous(), y[i : i + size]) for i in range(0, num_rows - size + 1, size)]
 
-        def one_pass(
-            moments: Tensor = moments,
-            workspace: Workspace = workspace,
-            blocks: list[tuple[Tensor, Tensor]] = blocks,
-        ) -> None:
+        def one_pass(stream: BlockStream = stream, blocks: list[tuple[Tensor, Tensor]] = blocks) -> None:
             for rows, targets in blocks:
-                stage(moments, rows, targets, workspace, False)
-                commit_(moments, workspace)
+                stream.stage(rows, targets, False)
+                stream.commit()
 
         fast = seconds(one_pass, 15) / (len(blocks) * size)
         share = 4 * num_features**2 * num_experts / fast / peak
         kind = "static " if walk is None else "dynamic"
         print(
             f"M={num_experts:3d} F={num_features:4d} block {size} {kind}: {1e6 * fast / num_experts:6.2f} µs per "
-            f"expert and step, textbook {1e6 * slow / num_experts:7.2f}, ratio {slow / fast:5.1f}x, {share:.0%} of GEMM peak"
+            f"expert and step, textbook {1e6 * slow / num_experts:7.2f}, ratio {slow / fast:5.1f}x, "
+            f"{share:.0%} of GEMM peak"
         )
 
 

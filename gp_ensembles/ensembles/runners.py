@@ -8,7 +8,7 @@ from torch import Tensor
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.filters.dispatch import update_block
 from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, StepPredictions
-from gp_ensembles.filters.stream import Workspace, commit_, stage
+from gp_ensembles.filters.stream import BlockStream
 
 
 class Runner(ABC):
@@ -29,28 +29,28 @@ class CovarianceRunner(Runner):
     def __init__(self, bound: BoundExpert, state: GaussianState) -> None:
         self._bound = bound
         self._moments = state.moments
-        self._workspaces: dict[int, Workspace] = {}
-        self._staged: Workspace | None = None
+        self._streams: dict[int, BlockStream] = {}
+        self._staged: BlockStream | None = None
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         num_rows = y.shape[0]
-        workspace = self._workspaces.get(num_rows)
-        if workspace is None:
-            if len(self._workspaces) > 3:  # streams have few block lengths; odd ones must not pile up
-                self._workspaces.clear()
+        stream = self._streams.get(num_rows)
+        if stream is None:
+            if len(self._streams) > 3:  # streams have few block lengths; odd ones must not pile up
+                self._streams.clear()
             bound = self._bound
-            workspace = Workspace(self._moments, bound.noise, bound.random_walk_variance, num_rows)
-            self._workspaces[num_rows] = workspace
+            stream = BlockStream(self._moments, bound.noise, bound.random_walk_variance, num_rows)
+            self._streams[num_rows] = stream
         self._staged = None
-        predictions = stage(self._moments, Phi, y, workspace, has_gaps)
-        self._staged = workspace
+        predictions = stream.stage(Phi, y, has_gaps)
+        self._staged = stream
         return predictions
 
     def commit(self) -> None:
         """Learn the staged block."""
         if self._staged is not None:
-            commit_(self._moments, self._staged)
+            self._staged.commit()
             self._staged = None
 
 

@@ -1,8 +1,8 @@
 """The block filter for long streams: the same algebra in place, on memory set aside once.
 
 A block is staged first: its predictions and its gain are computed without touching the state. Only
-:func:`commit_` changes the state, and it cannot fail; so several experts stage a block, all are checked, and
-then all commit or none does. No gradient flows here: use :mod:`gp_ensembles.filters.block` for that.
+:meth:`BlockStream.commit` changes the state, and it cannot fail; so several experts stage a block, all are checked,
+and then all commit or none does. No gradient flows here: use :mod:`gp_ensembles.filters.block` for that.
 """
 
 import math
@@ -14,12 +14,17 @@ from gp_ensembles.filters.block import condition_block
 from gp_ensembles.filters.states import GaussianState, StepPredictions
 from gp_ensembles.numerics.cholesky import cholesky
 
+_WHAT = "the predictive covariance of the block"
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
-class Workspace:
-    r"""Scratch memory of one expert batch for blocks of one length.
+
+class BlockStream:
+    r"""Runs a batch of experts over blocks of one length, changing their state in place.
+
+    Views and scratch memory are made once: one row at a time, making them anew would cost as much as the algebra.
 
     Args:
-        moments: The state's tensor, shape (\*batch, F, F + 1); only its shape, dtype and device are used.
+        moments: The state's tensor [Σ | μ], contiguous, shape (\*batch, F, F + 1); changed by :meth:`commit`.
         noise: Observation noise variance, shape (\*batch).
         random_walk_variance: As in :func:`gp_ensembles.filters.block.update_block`.
         num_rows: Length B of the blocks.
@@ -28,97 +33,82 @@ class Workspace:
     def __init__(
         self, moments: Tensor, noise: Tensor, random_walk_variance: Tensor | None, num_rows: int
     ) -> None:
-        num_features = moments.shape[-2]
-        self.num_rows = num_rows
-        self.num_experts = moments.shape[:-2].numel()
-        self.joint = moments.new_empty(self.num_experts, num_rows, num_features + 1)
-        self.covariance = moments.new_empty(self.num_experts, num_rows, num_rows)
-        flat_noise = noise.detach().reshape(self.num_experts, 1)
-        self.noise = flat_noise
-        self.noise_matrix = torch.diag_embed(flat_noise.expand(-1, num_rows))
-        self.walk: Tensor | None = None
-        self.drift: Tensor | None = None
+        batch_shape, num_features = moments.shape[:-2], moments.shape[-2]
+        num_experts = batch_shape.numel()
+        self._given = (moments, noise.detach(), random_walk_variance)
+        self._design_shape = (num_experts, num_rows, num_features)
+        self._prediction_shape = (*batch_shape, num_rows)
+        self._state = moments.view(num_experts, num_features, num_features + 1)
+        self._joint = moments.new_empty(num_experts, num_rows, num_features + 1)  # [C | Φ μ - y], then [W | -e]
+        self._cross, self._last = self._joint[..., :num_features], self._joint[..., num_features]
+        self._cross_transposed = self._cross.mT
+        self._covariance = moments.new_empty(num_experts, num_rows, num_rows)
+        flat_noise = noise.detach().reshape(num_experts, 1)
+        self._noise_matrix = torch.diag_embed(flat_noise.expand(-1, num_rows))
+        self._walk: Tensor | None = None
+        self._drift: Tensor | None = None
         if random_walk_variance is not None:
-            walk = random_walk_variance.detach()
-            walk = walk.expand(*moments.shape[:-2], walk.shape[-1]).reshape(self.num_experts, 1, -1)
+            width = random_walk_variance.shape[-1]
+            walk = random_walk_variance.detach().expand(*batch_shape, width).reshape(num_experts, 1, width)
             steps = torch.arange(1, num_rows + 1, dtype=moments.dtype, device=moments.device)
-            self.walk = steps.reshape(1, -1, 1) * walk
-            self.drift = num_rows * walk.squeeze(1)
-        self.whitened = self.joint
-        self.staged_drift: Tensor | None = None
+            self._walk = steps.reshape(1, -1, 1) * walk
+            self._drift = num_rows * walk.squeeze(1)
+        self._diagonal = self._state.diagonal(dim1=-2, dim2=-1)
 
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
+        r"""Predict a block one step ahead and keep what it teaches; the state is not touched.
 
-def stage(
-    moments: Tensor, Phi: Tensor, y: Tensor, workspace: Workspace, has_gaps: bool
-) -> StepPredictions:
-    r"""Predict a block one step ahead and keep what it teaches in the workspace; the state is not touched.
+        Args:
+            Phi: Features, shape (\*batch, B, F).
+            y: Targets, shape (B,); NaN where missing.
+            has_gaps: Whether a target of the block is missing.
 
-    Args:
-        moments: [Σ | μ], shape (\*batch, F, F + 1), contiguous.
-        Phi: Features, shape (\*batch, B, F), with B the workspace's ``num_rows``.
-        y: Targets, shape (B,); NaN where missing.
-        workspace: Scratch memory; holds the gain until :func:`commit_`.
-        has_gaps: Whether a target of the block is missing.
+        Returns:
+            Predictions made before each target, each (\*batch, B).
 
-    Returns:
-        Predictions made before each target, each (\*batch, B).
+        Raises:
+            NumericalError: If the predictive covariance of the block is not positive definite.
+        """
+        if has_gaps:
+            return self._stage_with_gaps(Phi, y)
+        design = Phi.reshape(self._design_shape)
+        joint = torch.bmm(design, self._state, out=self._joint)
+        if self._walk is not None:
+            self._cross.addcmul_(design, self._walk)
+        self._last -= y
+        # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorisation reads.
+        covariance = torch.baddbmm(self._noise_matrix, design, self._cross_transposed, out=self._covariance)
+        if y.shape[0] == 1:
+            variance = covariance.squeeze(-1)
+            if not bool((variance > 0).all()):
+                cholesky(covariance, _WHAT)
+            scale = variance.sqrt()
+            joint.div_(scale.unsqueeze(-1))
+        else:
+            lower = cholesky(covariance, _WHAT)
+            scale = lower.diagonal(dim1=-2, dim2=-1)
+            variance = scale.square()
+            torch.linalg.solve_triangular(lower, joint, upper=False, out=joint)
+        error = self._last
+        mean = torch.addcmul(y, scale, error)
+        log_prob = error.square().mul_(-0.5).sub_(scale.log()).sub_(_HALF_LOG_TWO_PI)
+        if len(self._prediction_shape) == 2:
+            return StepPredictions(mean, variance.clone() if y.shape[0] == 1 else variance, log_prob)
+        shape = self._prediction_shape
+        return StepPredictions(mean.reshape(shape), variance.clone().reshape(shape), log_prob.reshape(shape))
 
-    Raises:
-        NumericalError: If the predictive covariance of the block is not positive definite.
-    """
-    batch_shape, num_features = moments.shape[:-2], moments.shape[-2]
-    if has_gaps:
-        return _stage_with_gaps(moments, Phi, y, workspace)
-    state = moments.view(workspace.num_experts, num_features, num_features + 1)
-    design = Phi.reshape(workspace.num_experts, workspace.num_rows, num_features)
-    joint = torch.bmm(design, state, out=workspace.joint)
-    cross = joint[..., :num_features]
-    if workspace.walk is not None:
-        cross.addcmul_(design, workspace.walk)
-    joint[..., num_features] -= y
-    # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorisation reads.
-    covariance = torch.baddbmm(workspace.noise_matrix, design, cross.mT, out=workspace.covariance)
-    if workspace.num_rows == 1:
-        variance = covariance[..., 0]
-        if not bool((variance > 0).all()):
-            cholesky(covariance, "the predictive covariance of the block")
-        scale = variance.sqrt()
-        whitened = joint.div_(scale.unsqueeze(-1))
-    else:
-        lower = cholesky(covariance, "the predictive covariance of the block")
-        scale = lower.diagonal(dim1=-2, dim2=-1)
-        whitened = torch.linalg.solve_triangular(lower, joint, upper=False, out=joint)
-    workspace.whitened, workspace.staged_drift = whitened, workspace.drift
-    error = whitened[..., num_features]
-    mean = torch.addcmul(y, scale, error)
-    log_prob = (error.square() * -0.5).sub_(scale.log()).sub_(0.5 * math.log(2 * math.pi))
-    if len(batch_shape) == 1:
-        return StepPredictions(mean, scale.square(), log_prob)
-    shape = (*batch_shape, workspace.num_rows)
-    return StepPredictions(mean.reshape(shape), scale.square().reshape(shape), log_prob.reshape(shape))
+    def commit(self) -> None:
+        """Apply the staged block to the state."""
+        self._state.baddbmm_(self._cross_transposed, self._joint, alpha=-1.0)
+        if self._drift is not None:
+            self._diagonal += self._drift
 
-
-def commit_(moments: Tensor, workspace: Workspace) -> None:
-    """Apply the staged block to the state, in place."""
-    num_features = moments.shape[-2]
-    state = moments.view(workspace.num_experts, num_features, num_features + 1)
-    whitened = workspace.whitened
-    state.baddbmm_(whitened[..., :num_features].mT, whitened, alpha=-1.0)
-    if workspace.staged_drift is not None:
-        state.diagonal(dim1=-2, dim2=-1).add_(workspace.staged_drift)
-
-
-def _stage_with_gaps(moments: Tensor, Phi: Tensor, y: Tensor, workspace: Workspace) -> StepPredictions:
-    """Blocks with missing targets are rare: take the pure path and keep its gain."""
-    batch_shape = moments.shape[:-2]
-    walk = None
-    if workspace.walk is not None:
-        walk = workspace.walk[:, 0].reshape(*batch_shape, -1)
-    noise = workspace.noise.reshape(batch_shape)
-    gain, predictions = condition_block(GaussianState(moments), Phi, y, noise, walk)
-    workspace.whitened = gain.whitened.reshape(workspace.joint.shape)
-    workspace.staged_drift = workspace.drift
-    return predictions
+    def _stage_with_gaps(self, Phi: Tensor, y: Tensor) -> StepPredictions:
+        """Blocks with missing targets are rare: take the pure path and keep its gain."""
+        moments, noise, walk = self._given
+        gain, predictions = condition_block(GaussianState(moments), Phi, y, noise, walk)
+        self._joint.copy_(gain.whitened.reshape(self._joint.shape))
+        return predictions
 
 
 def choose_block_size(num_features: int, num_experts: int) -> int:

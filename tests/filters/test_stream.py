@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gp_ensembles.filters import choose_block_size, gaussian_state, update_block
-from gp_ensembles.filters.stream import Workspace, commit_, stage
+from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -27,12 +27,12 @@ def test_stream_equals_the_pure_path(batch_shape, walk, size, missing):
     q = None if walk is None else torch.full((*batch_shape, walk), 0.02, dtype=torch.float64)
     state = gaussian_state(torch.ones(batch_shape, dtype=torch.float64), 5)
     moments = state.moments.clone()
-    workspace = Workspace(moments, noise, q, size)
+    stream = BlockStream(moments, noise, q, size)
     for start in range(0, 20, size):
         rows = slice(start, start + size)
         state, want = update_block(state, Phi[..., rows, :], y[rows], noise, q)
-        got = stage(moments, Phi[..., rows, :], y[rows], workspace, bool(y[rows].isnan().any()))
-        commit_(moments, workspace)
+        got = stream.stage(Phi[..., rows, :], y[rows], bool(y[rows].isnan().any()))
+        stream.commit()
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(moments, state.moments, rtol=1e-10, atol=1e-12)
@@ -42,13 +42,13 @@ def test_staging_does_not_touch_the_state():
     Phi, y, noise = problem((3,), 8, 5)
     moments = gaussian_state(torch.ones(3, dtype=torch.float64), 5).moments.clone()
     before = moments.clone()
-    workspace = Workspace(moments, noise, torch.ones(3, 1, dtype=torch.float64), 8)
-    stage(moments, Phi, y, workspace, False)
+    stream = BlockStream(moments, noise, torch.ones(3, 1, dtype=torch.float64), 8)
+    stream.stage(Phi, y, False)
     assert torch.equal(moments, before)
     for size in (1, 8):
-        bad = Workspace(moments, torch.tensor([0.1, -90.0, 0.1], dtype=torch.float64), None, size)
+        bad = BlockStream(moments, torch.tensor([0.1, -90.0, 0.1], dtype=torch.float64), None, size)
         with pytest.raises(NumericalError, match="expert 1"):
-            stage(moments, Phi[:, :size], y[:size], bad, False)
+            bad.stage(Phi[:, :size], y[:size], False)
         assert torch.equal(moments, before)
 
 
@@ -56,10 +56,10 @@ def test_a_long_stream_stays_exact():
     """20 000 rows in place end where batch regression ends."""
     Phi, y, noise = problem((2,), 20_000, 8)
     moments = gaussian_state(torch.ones(2, dtype=torch.float64), 8).moments.clone()
-    workspace = Workspace(moments, noise, None, 32)
+    stream = BlockStream(moments, noise, None, 32)
     for start in range(0, 20_000, 32):
-        stage(moments, Phi[:, start : start + 32], y[start : start + 32], workspace, False)
-        commit_(moments, workspace)
+        stream.stage(Phi[:, start : start + 32], y[start : start + 32], False)
+        stream.commit()
     precision = Phi.mT @ Phi / noise[:, None, None] + torch.diag_embed(torch.ones(2, 8, dtype=torch.float64))
     mean = torch.linalg.solve(precision, Phi.mT @ y / noise[:, None])
     torch.testing.assert_close(moments[..., -1], mean, rtol=1e-9, atol=1e-12)
@@ -79,10 +79,10 @@ class CountOperators(TorchDispatchMode):
 def count(num_rows, num_experts):
     Phi, y, noise = problem((num_experts,), num_rows, 6)
     moments = gaussian_state(torch.ones(num_experts, dtype=torch.float64), 6).moments.clone()
-    workspace = Workspace(moments, noise, None, num_rows)
+    stream = BlockStream(moments, noise, None, num_rows)
     with CountOperators() as counter:
-        stage(moments, Phi, y, workspace, False)
-        commit_(moments, workspace)
+        stream.stage(Phi, y, False)
+        stream.commit()
     return counter.names
 
 
