@@ -1,0 +1,171 @@
+"""Presets: what they build, that they are fitted and conditioned, and that they fail clearly."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles import OnlineEnsemble, presets
+from gp_ensembles.ensembles.bases import (
+    FourierBasis,
+    HilbertBasis,
+    LinearBasis,
+    PolynomialBasis,
+    RadialBasis,
+    SplineBasis,
+)
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.experts import Adam
+
+BASES = (
+    FourierBasis(num_features=20, starts=(0.5, 2.0)),
+    HilbertBasis(num_frequencies=4, nu=1.5, starts=(0.5,)),
+    RadialBasis(num_centres=12, starts=(0.5,)),
+    PolynomialBasis((2, 3)),
+    LinearBasis(),
+    SplineBasis(num_intervals=3),
+)
+QUICK = FitSettings(num_samples=2)
+NUM_EXPERTS = 2 * (2 + 1 + 1 + 2 + 1 + 1)
+
+
+def stream(num_rows=260, dtype=torch.float64):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, 3, generator=g, dtype=torch.float64)
+    y = torch.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * torch.randn(num_rows, generator=g, dtype=torch.float64)
+    X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    return X.to(dtype), y.to(dtype)
+
+
+def build(name, X, y, **options):
+    preset = getattr(presets, name)
+    generator = torch.Generator().manual_seed(1)
+    if "ie_gp" in name:
+        return preset(X, y, num_features=20, generator=generator, **options)
+    return preset(X, y, BASES, options.pop("fit", QUICK), generator=generator, **options)
+
+
+COUNTS = {
+    "oebe": NUM_EXPERTS,
+    "doebe": NUM_EXPERTS,
+    "soebe": NUM_EXPERTS,
+    "sdoebe": NUM_EXPERTS,
+    "e_doebe": 2 * NUM_EXPERTS,
+    "ie_gp": 11,
+    "sie_gp": 11,
+    "die_gp": 11,
+    "dsie_gp": 11,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_preset_is_ready_to_stream(name):
+    X, y = stream()
+    y[[5, 120]] = torch.nan
+    online = build(name, X[:100], y[:100])
+    assert isinstance(online, OnlineEnsemble)
+    assert online.ensemble.num_experts == len(set(online.names)) == COUNTS[name]
+    torch.testing.assert_close(online.log_weights.exp().sum(), torch.ones((), dtype=torch.float64))
+    assert float(online.log_weights.exp().max()) == pytest.approx(1 / COUNTS[name])
+    predictions = online.observe(X[100:], y[100:])
+    observed = ~torch.isnan(y[100:])
+    assert float(predictions.log_prob[observed].mean()) > -1.0  # a standard normal scores -1.42
+    assert all(("dynamic" in n) == (e.random_walk_variance is not None) for n, e in by_name(online))
+
+
+def by_name(online):
+    names = iter(online.names)
+    for expert in online.ensemble.experts:
+        for _ in range(expert.num_experts):
+            yield next(names), expert
+
+
+def test_the_experts_have_learned_the_warm_up_rows():
+    X, y = stream()
+    online = build("oebe", X[:100], y[:100])
+    state = online.ensemble.init()
+    state, _ = online.ensemble.update(state, X[:100], y[:100])
+    for got, want in zip(online.state.experts, state.experts, strict=True):
+        torch.testing.assert_close(got.mean, want.mean.detach(), rtol=1e-6, atol=1e-8)
+
+
+def test_twins_share_features_and_noise_and_exchange_weight():
+    X, y = stream()
+    online = build("e_doebe", X[:100], y[:100], delta=0.2)
+    static, dynamic = online.ensemble.experts[:7], online.ensemble.experts[7:]
+    for one, other in zip(static, dynamic, strict=True):
+        assert one.features is other.features
+        assert one.likelihood is other.likelihood
+        size = one.features(X[:100]).square().sum(-1).mean(-1)
+        torch.testing.assert_close(other.random_walk_variance.squeeze(-1) * size, torch.full_like(size, 1e-4))
+    transition = online.ensemble.meta_learner.transition
+    identity = torch.eye(NUM_EXPERTS, dtype=torch.float64)
+    want = torch.cat([torch.cat([0.8 * identity, 0.2 * identity]), torch.cat([0.2 * identity, 0.8 * identity])], dim=1)
+    torch.testing.assert_close(transition, want)
+
+
+def test_the_dictionary_is_the_papers():
+    X, y = stream()
+    online = build("ie_gp", X[:100], y[:100])
+    (expert,) = online.ensemble.experts
+    squared = expert.features.kernel.base_kernel.lengthscale.detach().flatten().square()
+    torch.testing.assert_close(squared.log10(), torch.arange(-4.0, 7.0, dtype=torch.float64))
+    assert expert.features.num_features == 20
+    (walking,) = build("die_gp", X[:100], y[:100]).ensemble.experts
+    torch.testing.assert_close(walking.random_walk_variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["oebe", "e_doebe", "dsie_gp"])
+def test_the_generator_decides_everything(name):
+    X, y = stream()
+    first, second = (build(name, X[:100], y[:100]) for _ in range(2))
+    assert torch.equal(first.observe(X[100:], y[100:]).log_prob, second.observe(X[100:], y[100:]).log_prob)
+
+
+def test_an_unfitted_structure_takes_a_saved_state():
+    X, y = stream()
+    saved = build("e_doebe", X[:100], y[:100])
+    saved.observe(X[100:200], y[100:200])
+    fresh = build("e_doebe", X[:100], y[:100], fit=dataclasses.replace(QUICK, method=None))
+    fresh.load_state_dict(saved.state_dict())
+    assert torch.equal(fresh.observe(X[200:], y[200:]).log_prob, saved.observe(X[200:], y[200:]).log_prob)
+
+
+def test_adam_and_single_precision():
+    X, y = stream(dtype=torch.float32)
+    online = build("e_doebe", X[:100], y[:100], fit=FitSettings(Adam(num_steps=20, learning_rate=0.1), 2))
+    predictions = online.observe(X[100:], y[100:])
+    assert predictions.mean.dtype == torch.float32
+    assert bool(torch.isfinite(predictions.log_prob).all())
+    assert float(predictions.log_prob.mean()) > -1.2
+
+
+def test_inputs_far_beyond_the_warm_up_do_not_stop_a_stream():
+    X, y = stream()
+    online = build("e_doebe", X[:100], y[:100])
+    X[150:160] *= 40.0
+    predictions = online.observe(X[100:], y[100:])
+    assert bool(torch.isfinite(predictions.mean).all())
+    assert bool(torch.isfinite(predictions.log_prob).all())
+
+
+def test_bad_warm_up_rows():
+    X, y = stream()
+    with pytest.raises(ValueError, match="at least 10"):
+        build("oebe", X[:8], y[:8])
+    with pytest.raises(ValueError, match="at least 10"):
+        build("oebe", X[:50], y[:50] * torch.nan)
+    with pytest.raises(ValueError, match=r"columns \[1\] of X are constant"):
+        build("oebe", X[:50].index_fill(1, torch.tensor([1]), 2.0), y[:50])
+    with pytest.raises(ValueError, match="same N"):
+        build("ie_gp", X[:50], y[:40])
+    with pytest.raises(TypeError, match="one dtype"):
+        build("ie_gp", X[:50], y[:50].float())
+    with pytest.raises(ValueError, match="row 3, column 2"):
+        build("oebe", X[:50].clone().index_put((torch.tensor(3), torch.tensor(2)), torch.tensor(torch.nan).double()), y[:50])
+    with pytest.raises(ValueError, match="positive"):
+        build("doebe", X[:50], y[:50], random_walk_variance=0.0)
+    with pytest.raises(ValueError, match="distinct"):
+        presets.oebe(X[:50], y[:50], [LinearBasis(), LinearBasis()])
+    with pytest.raises(ValueError, match="distinct"):
+        presets.oebe(X[:50], y[:50], [])
