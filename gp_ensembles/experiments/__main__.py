@@ -135,14 +135,16 @@ def _stream(parser: ArgumentParser, values: Namespace) -> int:
     table = read_table(values.data, values.target, values.features, values.data_folder)
     if config.drop_constant:
         table = without_constant(table, config.warmup)
-    print(report(stream(table, config, _output(values)), values.out))
+    output = _output(values)
+    print(report(stream(table, config, output), output))
     return 0
 
 
 def _resume(parser: ArgumentParser, values: Namespace) -> int:
     session = load_checkpoint(values.checkpoint, device=values.device)
     table = read_more(values.data, session, values.skip_seen, values.data_folder)
-    print(report(resume(session, table, values.checkpoint, _output(values)), values.out))
+    output = _output(values)
+    print(report(resume(session, table, values.checkpoint, output), output))
     return 0
 
 
@@ -160,7 +162,8 @@ def _compare(parser: ArgumentParser, values: Namespace) -> int:
 
 
 def _demo(parser: ArgumentParser, values: Namespace) -> int:
-    print(report(demo.run_demo(_output(values)), values.out))
+    output = _output(values)
+    print(report(demo.run_demo(output), output))
     return 0
 
 

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.config import StreamConfig
-from gp_ensembles.experiments.pictures import Gallery
+from gp_ensembles.experiments.pictures import PICTURES, Gallery
 from gp_ensembles.experiments.predictions import MODEL, score_table
 from gp_ensembles.experiments.session import Session, warm_up_rows
 from gp_ensembles.experiments.summary import summarise_session, summary_table
@@ -130,14 +130,14 @@ def _draw(gallery: Gallery, folder: Path) -> None:
         print(f"no pictures: {error}", file=sys.stderr)
 
 
-def report(summary: dict[str, object], folder: Path) -> str:
+def report(summary: dict[str, object], output: Output) -> str:
     """What the command line says at the end: the score table and where things are."""
-    pictures = [folder / name for name in ("bands.png", "weights.png", "calibration.png", "score.png")]
+    pictures = [output.out / name for name in PICTURES] if output.pictures else []
     lines = [
         f"{summary['model']} with {summary['num_experts']} experts on {summary['data']}: {summary['rows']} rows "
         f"predicted, each before its target was seen",
         summary_table(summary),
         *(str(path) for path in pictures if path.exists()),
-        str(folder / CHECKPOINT),
+        str(output.out / CHECKPOINT),
     ]
     return "\n".join(lines)

@@ -84,10 +84,18 @@ def config_parser() -> ArgumentParser:
 
 
 def add_config(parser: ArgumentParser) -> None:
-    """Give a parser the fields of :class:`StreamConfig`."""
-    parser.add_class_arguments(StreamConfig)
-    # The parser would hand settings of a default model on to whatever model a file names.
-    parser.set_defaults({"model": None})
+    """Give a parser the fields of :class:`StreamConfig`, none of them required."""
+    start = StreamConfig()
+    # With a default, the parser would hand its settings on to whatever model a file names.
+    parser.add_argument("--model", type=Model | None, default=None, help="the ensemble; E-DOEBE by default")
+    add = parser.add_argument
+    add("--warmup", type=int, default=start.warmup, help="rows to fit to; predictions begin after them")
+    add("--seed", type=int, default=start.seed, help="seed of all randomness")
+    add("--device", type=str, default=start.device, help="where the ensemble runs: cpu, cuda, cuda:1")
+    dtypes = Literal["float64", "float32"]
+    add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are in float64")
+    add("--block_size", type=int | None, default=None, help="rows learned at once, chosen from the sizes by default")
+    add("--drop_constant", type=bool, default=False, help="leave out inputs that are constant in the warm-up")
 
 
 def load_config(path: str | Path) -> StreamConfig:

@@ -56,9 +56,7 @@ class SIEGP(Model):
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
         fit = fit_settings(self.fit or _OPTIMUM_ONLY, structure_only)
-        return presets.sie_gp(
-            X, y, self.num_features, fit, stay=self.stay, generator=generator, progress=progress
-        )  # fmt: skip
+        return presets.sie_gp(X, y, self.num_features, fit, stay=self.stay, generator=generator, progress=progress)
 
 
 @final
@@ -82,7 +80,7 @@ class DIEGP(Model):
         fit, walk = fit_settings(self.fit or _OPTIMUM_ONLY, structure_only), self.random_walk_variance
         return presets.die_gp(
             X, y, self.num_features, fit, random_walk_variance=walk, generator=generator, progress=progress
-        )  # fmt: skip
+        )
 
 
 @final
@@ -111,4 +109,4 @@ class DSIEGP(Model):
         )
         return presets.dsie_gp(
             X, y, size, fit, stay=self.stay, random_walk_variance=walk, generator=generator, progress=progress
-        )  # fmt: skip
+        )

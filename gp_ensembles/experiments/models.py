@@ -156,9 +156,7 @@ class DOEBE(Model):
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
         fit, walk = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variance
-        return presets.doebe(
-            X, y, self.bases, fit, random_walk_variance=walk, generator=generator, progress=progress
-        )  # fmt: skip
+        return presets.doebe(X, y, self.bases, fit, random_walk_variance=walk, generator=generator, progress=progress)
 
 
 @final
@@ -205,7 +203,7 @@ class SDOEBE(Model):
         fit, walk = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variance
         return presets.sdoebe(
             X, y, self.bases, fit, stay=self.stay, random_walk_variance=walk, generator=generator, progress=progress
-        )  # fmt: skip
+        )
 
 
 @final
@@ -230,4 +228,4 @@ class EDOEBE(Model):
         fit, walk = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variance
         return presets.e_doebe(
             X, y, self.bases, fit, delta=self.delta, random_walk_variance=walk, generator=generator, progress=progress
-        )  # fmt: skip
+        )

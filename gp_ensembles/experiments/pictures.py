@@ -7,6 +7,8 @@ import torch
 
 from gp_ensembles.experiments.predictions import MODEL, Chunk
 
+PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
+
 
 class Gallery:
     """Keeps what the pictures show while a stream is read, 16 bytes and more a row and expert.
@@ -46,10 +48,10 @@ class Gallery:
         scores = {MODEL: log_prob}
         for name in self._chunks[0].baselines:
             scores[name] = torch.cat([chunk.baselines[name] for chunk in self._chunks])
-        figures = {
-            "bands.png": plot_bands(y, mean, lower, upper, target_name=self._target_name, first_row=first),
-            "weights.png": plot_weights(log_weights, self._names, first_row=first),
-            "calibration.png": plot_calibration(pit.clamp(0.0, 1.0)),
-            "score.png": plot_score(scores, first_row=first),
-        }
-        return [save_figure(figure, folder / name) for name, figure in figures.items()]
+        figures = (
+            plot_bands(y, mean, lower, upper, target_name=self._target_name, first_row=first),
+            plot_weights(log_weights, self._names, first_row=first),
+            plot_calibration(pit.clamp(0.0, 1.0)),
+            plot_score(scores, first_row=first),
+        )
+        return [save_figure(figure, folder / name) for name, figure in zip(PICTURES, figures, strict=True)]

@@ -114,9 +114,7 @@ def score_block(
     centre, spread = mixtures.moments(*parts)
     lower, upper = mixtures.icdf(*parts, y.new_tensor([[0.05], [0.95]]))
     density = mixtures.log_prob(*parts, y)
-    chunk = Chunk(
-        first_row, y, centre, spread, lower, upper, density, pit(*parts, y), log_weights, densities
-    )  # fmt: skip
+    chunk = Chunk(first_row, y, centre, spread, lower, upper, density, pit(*parts, y), log_weights, densities)
     return after, chunk
 
 

@@ -258,3 +258,14 @@ def test_options_override_the_config_wherever_they_stand():
     assert normalised(["stream", "d.csv", "--warmup", "5", "--config", "c"])[:3] == ["stream", "--config", "c"]
     assert normalised(["resume", "--skip-seen", "a.csv"]) == ["resume", "--skip_seen=true", "a.csv"]
     assert normalised(["stream", "--drop-constant", "false"]) == ["stream", "--drop_constant", "false"]
+
+
+def test_the_score_runs_along(workplace, capsys):
+    out = str(workplace / "shown")
+    assert main(["stream", str(workplace / "data.csv"), "--target=y", "--warmup=100", "--out", out,
+                 "--config=" + str(workplace / "small.yaml"), "--pictures", "false"]) == 0  # fmt: skip
+    told = capsys.readouterr()
+    assert "600/600" in told.err
+    assert "log_score=" in told.err
+    assert "recursive linear regression" in told.out
+    assert str(workplace / "shown" / "checkpoint.pt") in told.out
