@@ -29,6 +29,7 @@ from gp_ensembles.ensembles.build import (
     ready,
     static_group,
 )
+from gp_ensembles.ensembles.presets import FAST_WALKS, WALKS
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, edoebe_transition
 from gp_ensembles.metrics import nmse
 
@@ -39,7 +40,6 @@ FAMILIES = {
     "Poly": PolynomialBasis(),
     "Linear": LinearBasis(),
 }
-WALK = 1e-4
 
 
 def score(online: OnlineEnsemble, stream: Stream) -> dict[str, float]:
@@ -87,17 +87,17 @@ def run(stream: Stream, seed: int) -> dict[str, dict[str, float]]:
         fit_seconds = time.perf_counter() - start
         for prefix, group in (
             ("OE", static_group(groups[family])),
-            ("DOE", dynamic_group(groups[family], X, WALK)),
+            ("DOE", dynamic_group(groups[family], X, WALKS)),
         ):
             online = ready(X, y, [group], BayesianModelAveraging())
             results[f"{prefix}-{family}"] = score(online, stream) | {"fit_seconds": fit_seconds}
     every = [expert for group in groups.values() for expert in group]
-    both = [static_group(every), dynamic_group(every, X, WALK)]
+    both = [static_group(every), dynamic_group(every, X, WALKS)]
     results["BMA of all"] = score(ready(X, y, both, BayesianModelAveraging()), stream)
     some = [expert for family in ("HSGP", "RFF", "RBF") for expert in groups[family]]
-    both = [static_group(some), dynamic_group(some, X, WALK)]
-    rule = MarkovSwitching(edoebe_transition(group_size(both[0]), 2, 0.01))
-    results["E-DOEBE"] = score(ready(X, y, both, rule), stream)
+    speeds = [static_group(some), *(dynamic_group(some, X, [walk]) for walk in FAST_WALKS)]
+    rule = MarkovSwitching(edoebe_transition(group_size(speeds[0]), len(speeds), 0.01))
+    results["E-DOEBE"] = score(ready(X, y, speeds, rule), stream)
     return results
 
 

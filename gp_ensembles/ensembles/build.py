@@ -34,7 +34,7 @@ class FitSettings:
     """
 
     method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable tuple)
-    num_samples: int = 5
+    num_samples: int = 3
     start_precision: float = 0.1
     prior_precision: float = 4.0
 
@@ -94,14 +94,22 @@ def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
     return [(f"{name}/static", expert) for name, expert in maps]
 
 
-def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variance: float) -> list[NamedExpert]:
-    """Twins of static experts that share their features and noise and walk at random."""
-    if not random_walk_variance > 0:
-        raise ValueError(f"random_walk_variance must be positive, got {random_walk_variance}")
+def dynamic_group(
+    maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]
+) -> list[NamedExpert]:
+    """Twins of static experts, one for each speed, that share their features and noise and walk at random.
+
+    Raises:
+        ValueError: If there is no speed, one is not positive, or two are equal.
+    """
+    speeds = list(random_walk_variances)
+    if not speeds or not all(speed > 0 for speed in speeds) or len(set(speeds)) < len(speeds):
+        raise ValueError(f"random_walk_variances must be distinct positive numbers, got {speeds}")
     return [
-        (f"{name}/dynamic", GaussianExpert(expert.features, expert.likelihood, walk))
+        (f"{name}/dynamic {speed:g}", GaussianExpert(expert.features, expert.likelihood, walk))
+        for speed in speeds
         for name, expert in maps
-        for walk in [_scaled_walk(expert.features, X, random_walk_variance)]
+        for walk in [_scaled_walk(expert.features, X, speed)]
     ]
 
 

@@ -28,6 +28,9 @@ from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.meta_learners.transitions import edoebe_transition, sticky_transition
 
 DEFAULT_BASES: tuple[Basis, ...] = (HilbertBasis(), FourierBasis(), RadialBasis())
+# Real streams drift at very different speeds: each of these was best on some of the tables in benchmarks/README.md.
+WALKS = (1e-4, 1e-3, 1e-2)
+FAST_WALKS = (1e-3, 1e-2)  # beside static experts
 _FIT = FitSettings()
 _OPTIMUM_ONLY = FitSettings(num_samples=1)
 
@@ -79,7 +82,7 @@ def doebe(
     bases: Sequence[Basis] = DEFAULT_BASES,
     fit: FitSettings = _FIT,
     *,
-    random_walk_variance: float = 1e-4,
+    random_walk_variances: Sequence[float] = WALKS,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -92,14 +95,15 @@ def doebe(
         y: Warm-up targets, shape (N,).
         bases: Recipes for the experts' features.
         fit: How hyperparameters are found.
-        random_walk_variance: What a step of the walk adds to the variance of the function, on average over
-            the warm-up rows, in squared units of the target. For random Fourier features this is the variance
-            of each weight's step, as in the paper; other bases are scaled to the same effect.
+        random_walk_variances: What a step of the walk adds to the variance of the function, on average over the
+            warm-up rows, in squared units of the target; every expert comes in each of these speeds. For random
+            Fourier features this is the variance of each weight's step, as in the paper (which has one speed,
+            1e-3); other bases are scaled to the same effect.
         generator: Source of all randomness.
         progress: Show a progress bar.
     """
     maps = _experts(X, y, bases, fit, generator, progress)
-    return ready(X, y, [dynamic_group(maps, X, random_walk_variance)], BayesianModelAveraging())
+    return ready(X, y, [dynamic_group(maps, X, random_walk_variances)], BayesianModelAveraging())
 
 
 def soebe(
@@ -128,13 +132,13 @@ def sdoebe(
     fit: FitSettings = _FIT,
     *,
     stay: float = 0.99,
-    random_walk_variance: float = 1e-4,
+    random_walk_variances: Sequence[float] = WALKS,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
     """Dynamic experts whose weights follow a Markov chain; arguments as in :func:`doebe` and :func:`soebe`."""
     maps = _experts(X, y, bases, fit, generator, progress)
-    group = dynamic_group(maps, X, random_walk_variance)
+    group = dynamic_group(maps, X, random_walk_variances)
     return ready(X, y, [group], MarkovSwitching(sticky_transition(group_size(group), stay)))
 
 
@@ -145,11 +149,11 @@ def e_doebe(
     fit: FitSettings = _FIT,
     *,
     delta: float = 0.01,
-    random_walk_variance: float = 1e-4,
+    random_walk_variances: Sequence[float] = FAST_WALKS,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
-    """Ensembles of dynamic and static experts: each static expert and its dynamic twin exchange weight.
+    """Ensembles of static and dynamic experts: each static expert and its dynamic twins exchange weight.
 
     Waxman and Djuric (2024), section 4.2, with a transition whose columns sum to one and with predictions made
     before each target (the published code scores predictions made with weights that have seen it).
@@ -159,14 +163,15 @@ def e_doebe(
         y: Warm-up targets, shape (N,).
         bases: Recipes for the experts' features.
         fit: How hyperparameters are found.
-        delta: Probability per step of passing to the twin.
-        random_walk_variance: As in :func:`doebe`.
+        delta: Probability per step of passing to one twin.
+        random_walk_variances: As in :func:`doebe`; the paper has one, 1e-3.
         generator: Source of all randomness.
         progress: Show a progress bar.
     """
     maps = _experts(X, y, bases, fit, generator, progress)
-    groups = [static_group(maps), dynamic_group(maps, X, random_walk_variance)]
-    return ready(X, y, groups, MarkovSwitching(edoebe_transition(group_size(groups[0]), 2, delta)))
+    groups = [static_group(maps), *(dynamic_group(maps, X, [walk]) for walk in random_walk_variances)]
+    transition = edoebe_transition(group_size(groups[0]), len(groups), delta)
+    return ready(X, y, groups, MarkovSwitching(transition))
 
 
 def ie_gp(
@@ -221,7 +226,7 @@ def die_gp(
     progress: bool = False,
 ) -> OnlineEnsemble:
     """Dynamic incremental ensemble (Lu et al. 2022, section 5): weights of every expert walk at random."""
-    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress), X, random_walk_variance)
+    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress), X, [random_walk_variance])
     return ready(X, y, [group], BayesianModelAveraging())
 
 
@@ -237,7 +242,7 @@ def dsie_gp(
     progress: bool = False,
 ) -> OnlineEnsemble:
     """Dynamic and switching incremental ensemble (Lu et al. 2022): both at once."""
-    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress), X, random_walk_variance)
+    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress), X, [random_walk_variance])
     return ready(X, y, [group], MarkovSwitching(sticky_transition(group_size(group), stay)))
 
 

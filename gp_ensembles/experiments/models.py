@@ -15,7 +15,7 @@ from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.presets import DEFAULT_BASES
+from gp_ensembles.ensembles.presets import DEFAULT_BASES, FAST_WALKS, WALKS
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 
 
@@ -40,7 +40,7 @@ class QuasiNewton(Fit):
     """
 
     max_iterations: int = 200
-    num_samples: int = 5
+    num_samples: int = 3
     start_precision: float = 0.1
     prior_precision: float = 4.0
 
@@ -66,7 +66,7 @@ class GradientSteps(Fit):
 
     num_steps: int = 500
     learning_rate: float = 1e-2
-    num_samples: int = 5
+    num_samples: int = 3
     start_precision: float = 0.1
     prior_precision: float = 4.0
 
@@ -144,7 +144,7 @@ class DOEBE(Model):
 
     bases: tuple[Basis, ...] = DEFAULT_BASES
     fit: Fit | None = None
-    random_walk_variance: float = 1e-4
+    random_walk_variances: tuple[float, ...] = WALKS
 
     @property
     def name(self) -> str:
@@ -155,8 +155,8 @@ class DOEBE(Model):
         self, X: Tensor, y: Tensor, *, structure_only: bool, generator: torch.Generator, progress: bool
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
-        fit, walk = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variance
-        return presets.doebe(X, y, self.bases, fit, random_walk_variance=walk, generator=generator, progress=progress)
+        fit, walks = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variances
+        return presets.doebe(X, y, self.bases, fit, random_walk_variances=walks, generator=generator, progress=progress)
 
 
 @final
@@ -189,7 +189,7 @@ class SDOEBE(Model):
     bases: tuple[Basis, ...] = DEFAULT_BASES
     fit: Fit | None = None
     stay: float = 0.99
-    random_walk_variance: float = 1e-4
+    random_walk_variances: tuple[float, ...] = WALKS
 
     @property
     def name(self) -> str:
@@ -200,9 +200,9 @@ class SDOEBE(Model):
         self, X: Tensor, y: Tensor, *, structure_only: bool, generator: torch.Generator, progress: bool
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
-        fit, walk = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variance
+        fit, walks = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variances
         return presets.sdoebe(
-            X, y, self.bases, fit, stay=self.stay, random_walk_variance=walk, generator=generator, progress=progress
+            X, y, self.bases, fit, stay=self.stay, random_walk_variances=walks, generator=generator, progress=progress
         )
 
 
@@ -214,7 +214,7 @@ class EDOEBE(Model):
     bases: tuple[Basis, ...] = DEFAULT_BASES
     fit: Fit | None = None
     delta: float = 0.01
-    random_walk_variance: float = 1e-4
+    random_walk_variances: tuple[float, ...] = FAST_WALKS
 
     @property
     def name(self) -> str:
@@ -225,7 +225,7 @@ class EDOEBE(Model):
         self, X: Tensor, y: Tensor, *, structure_only: bool, generator: torch.Generator, progress: bool
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
-        fit, walk = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variance
+        fit, walks = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variances
         return presets.e_doebe(
-            X, y, self.bases, fit, delta=self.delta, random_walk_variance=walk, generator=generator, progress=progress
+            X, y, self.bases, fit, delta=self.delta, random_walk_variances=walks, generator=generator, progress=progress
         )

@@ -47,10 +47,10 @@ def build(name, X, y, **options):
 
 COUNTS = {
     "oebe": NUM_EXPERTS,
-    "doebe": NUM_EXPERTS,
+    "doebe": 3 * NUM_EXPERTS,
     "soebe": NUM_EXPERTS,
-    "sdoebe": NUM_EXPERTS,
-    "e_doebe": 2 * NUM_EXPERTS,
+    "sdoebe": 3 * NUM_EXPERTS,
+    "e_doebe": 3 * NUM_EXPERTS,
     "ie_gp": 11,
     "sie_gp": 11,
     "die_gp": 11,
@@ -91,7 +91,7 @@ def test_the_experts_have_learned_the_warm_up_rows():
 
 def test_twins_share_features_and_noise_and_exchange_weight():
     X, y = stream()
-    online = build("e_doebe", X[:100], y[:100], delta=0.2)
+    online = build("e_doebe", X[:100], y[:100], delta=0.2, random_walk_variances=(1e-4,))
     static, dynamic = online.ensemble.experts[:7], online.ensemble.experts[7:]
     for one, other in zip(static, dynamic, strict=True):
         assert one.features is other.features
@@ -161,10 +161,12 @@ def test_bad_warm_up_rows():
         build("ie_gp", X[:50], y[:40])
     with pytest.raises(TypeError, match="one dtype"):
         build("ie_gp", X[:50], y[:50].float())
+    holed = X[:50].clone()
+    holed[3, 2] = torch.nan
     with pytest.raises(ValueError, match="row 3, column 2"):
-        build("oebe", X[:50].clone().index_put((torch.tensor(3), torch.tensor(2)), torch.tensor(torch.nan).double()), y[:50])
+        build("oebe", holed, y[:50])
     with pytest.raises(ValueError, match="positive"):
-        build("doebe", X[:50], y[:50], random_walk_variance=0.0)
+        build("doebe", X[:50], y[:50], random_walk_variances=(1e-3, 0.0))
     with pytest.raises(ValueError, match="distinct"):
         presets.oebe(X[:50], y[:50], [LinearBasis(), LinearBasis()])
     with pytest.raises(ValueError, match="distinct"):
