@@ -154,13 +154,7 @@ class Ensemble(nn.Module):
     def predict(self, state: EnsembleState, X: Tensor) -> Mixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         self.check_inputs(X)
-        bound = self.bind()
-        means, variances = [], []
-        for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, X), strict=True):
-            mean, variance = predict(expert_state, Phi, b.noise, b.random_walk_variance)
-            means.append(mean.reshape(-1, mean.shape[-1]))
-            variances.append(variance.reshape(-1, variance.shape[-1]))
-        return Mixture(self.meta_learner.log_weights(state.meta), torch.cat(means), torch.cat(variances))
+        return predict_mixture(self.bind(), state.experts, self.meta_learner.log_weights(state.meta), X)
 
     def check_inputs(self, X: Tensor) -> None:
         """Raise a clear error if X (N, D) is not a legal input."""
@@ -211,6 +205,18 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
         if key not in values:
             values[key] = b.features(X)
     return [values[id(b.features)] for b in bound]
+
+
+def predict_mixture(
+    bound: Sequence[BoundExpert], states: Sequence[FilterState], log_weights: Tensor, X: Tensor
+) -> Mixture:
+    """Predict one step ahead at each row of X (N, D) from bound experts, their states and the weights in force."""
+    means, variances = [], []
+    for state, b, Phi in zip(states, bound, evaluate(bound, X), strict=True):
+        mean, variance = predict(state, Phi, b.noise, b.random_walk_variance)
+        means.append(mean.reshape(-1, mean.shape[-1]))
+        variances.append(variance.reshape(-1, variance.shape[-1]))
+    return Mixture(log_weights, torch.cat(means), torch.cat(variances))
 
 
 def flatten(parts: Sequence[StepPredictions]) -> StepPredictions:

@@ -16,6 +16,7 @@ from gp_ensembles.ensembles.ensemble import (
     check_targets,
     evaluate,
     flatten,
+    predict_mixture,
 )
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.runners import CompactRunner, Runner, make_runner
@@ -154,7 +155,10 @@ class OnlineEnsemble(nn.Module):
     @torch.no_grad()
     def predict(self, X: Tensor) -> Mixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
-        parts = [self.ensemble.predict(self.state, rows) for rows in X.split(_PREDICT_ROWS)]
+        live = self._bind()
+        check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
+        experts, log_weights = live.state.experts, self.log_weights
+        parts = [predict_mixture(live.bound, experts, log_weights, rows) for rows in X.split(_PREDICT_ROWS)]
         if len(parts) == 1:
             return parts[0]
         means, variances = (torch.cat(columns, dim=-1) for columns in list(zip(*parts, strict=True))[1:])
