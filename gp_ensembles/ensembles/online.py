@@ -1,7 +1,7 @@
 """The shell that owns a state: what a user keeps, feeds, saves and loads."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,8 @@ class OnlineEnsemble(nn.Module):
         self._kinds = tuple(type(part) for part in start.experts)
         for name, value in _named(start):
             self.register_buffer(name, value.detach().clone())
-        self.register_load_state_dict_pre_hook(_match_forms)
+        before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
+        before_loading(_match_forms)
 
     @property
     def state(self) -> EnsembleState:

@@ -1,5 +1,6 @@
 """The Gram matrix with a derivative that costs one matrix product instead of two."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,5 +50,5 @@ def gram(Phi: Tensor) -> Tensor:
         tensor([[1., 2.],
                 [2., 4.]], dtype=torch.float64)
     """
-    result: Tensor = _Gram.apply(Phi)
-    return result
+    apply: Callable[[Tensor], Tensor] = _Gram.apply
+    return apply(Phi)
