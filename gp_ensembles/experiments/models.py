@@ -40,9 +40,9 @@ class QuasiNewton(Fit):
     """
 
     max_iterations: int = 200
-    num_samples: int = 3
-    start_precision: float = 0.1
-    prior_precision: float = 4.0
+    num_samples: int = FitSettings.num_samples
+    start_precision: float = FitSettings.start_precision
+    prior_precision: float = FitSettings.prior_precision
 
     def settings(self) -> FitSettings:
         """See :meth:`Fit.settings`."""
@@ -66,9 +66,9 @@ class GradientSteps(Fit):
 
     num_steps: int = 500
     learning_rate: float = 1e-2
-    num_samples: int = 3
-    start_precision: float = 0.1
-    prior_precision: float = 4.0
+    num_samples: int = FitSettings.num_samples
+    start_precision: float = FitSettings.start_precision
+    prior_precision: float = FitSettings.prior_precision
 
     def settings(self) -> FitSettings:
         """See :meth:`Fit.settings`."""

@@ -14,6 +14,7 @@ model:
     bases:
       - LinearBasis
       - {class_path: PolynomialBasis, init_args: {orders: [2]}}
+    random_walk_variances: [0.001]
     fit: {class_path: QuasiNewton, init_args: {max_iterations: 20, num_samples: 2}}
 """
 

@@ -28,7 +28,7 @@ def test_records_have_the_settings_and_defaults_of_their_presets(model):
     assert {name: value for name, value in ours.items() if name != "fit"} == {
         name: value for name, value in theirs.items() if name != "fit"
     }
-    num_samples = 1 if model in (IEGP, SIEGP, DIEGP, DSIEGP) else 5
+    num_samples = 1 if model in (IEGP, SIEGP, DIEGP, DSIEGP) else FitSettings().num_samples
     assert theirs["fit"] == FitSettings(num_samples=num_samples)
     assert QuasiNewton(num_samples=num_samples).settings() == theirs["fit"]
 
