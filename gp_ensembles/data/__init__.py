@@ -1,6 +1,25 @@
 """Tables, where they come from, and how a stream is cut from them."""
 
+from gp_ensembles.data.bundled import airline_passengers, bananas, diabetes, trump_approval, water_flow
+from gp_ensembles.data.folder import folder_names, load_folder
 from gp_ensembles.data.protocol import Standardizer, Stream, constant_columns, split_stream
+from gp_ensembles.data.registry import available, load
 from gp_ensembles.data.table import Table, read_csv
 
-__all__ = ["Standardizer", "Stream", "Table", "constant_columns", "read_csv", "split_stream"]
+__all__ = [
+    "Standardizer",
+    "Stream",
+    "Table",
+    "airline_passengers",
+    "available",
+    "bananas",
+    "constant_columns",
+    "diabetes",
+    "folder_names",
+    "load",
+    "load_folder",
+    "read_csv",
+    "split_stream",
+    "trump_approval",
+    "water_flow",
+]

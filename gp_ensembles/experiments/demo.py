@@ -2,7 +2,7 @@
 
 import torch
 
-from gp_ensembles.data import Table
+from gp_ensembles.data import Table, load
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
 from gp_ensembles.experiments.commands import Output, stream
 from gp_ensembles.experiments.config import StreamConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from gp_ensembles.data import Table, constant_columns, read_csv
+from gp_ensembles.data import Table, constant_columns, load, load_folder, read_csv
 from gp_ensembles.experiments.session import Session
 
 _PREFIX = "name:"

@@ -1,0 +1,161 @@
+"""Small real sets that travel inside river and scikit-learn, so that nothing has to be fetched."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.data.table import Table
+
+_AIRLINE_LAGS = (1, 12)
+_WATER_LAGS = (1, 24)
+
+
+def trump_approval() -> Table:
+    """Daily approval of a president from five pollsters, with slow drift: 1001 rows, 6 inputs.
+
+    Inputs are the day (counted from the first row) and the latest figure of each pollster, in percent; the target is
+    the weighted average by FiveThirtyEight. Rows are in the order of time. Source: ``river.datasets.TrumpApproval``.
+
+    Returns:
+        The table, X (1001, 6) and y (1001,).
+
+    Raises:
+        ImportError: If river is not installed.
+
+    Example:
+        >>> trump_approval().X.shape
+        torch.Size([1001, 6])
+    """
+    names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
+    rows = _river("TrumpApproval")
+    X = _float64([[float(x[name]) for name in names] for x, _ in rows])
+    # Days since the first row: as ordinals they differ by a thousandth of their size.
+    X[:, 0] -= X[0, 0].clone()
+    return Table(X, _float64([y for _, y in rows]), ("day", *names[1:]), "five_thirty_eight", "trump_approval")
+
+
+def airline_passengers() -> Table:
+    """Monthly airline passengers 1949-1960 from what was known a month before: 132 rows, 4 inputs.
+
+    Inputs are the figures of 1 and 12 months before (in thousands) and the sine and cosine of the month's place in
+    the year, so every input of a row is known before its target; the first 12 months serve as history only.
+    Source: ``river.datasets.AirlinePassengers`` (Box and Jenkins).
+
+    Returns:
+        The table, X (132, 4) and y (132,).
+
+    Raises:
+        ImportError: If river is not installed.
+
+    Example:
+        >>> airline_passengers().feature_names
+        ('lag_1', 'lag_12', 'month_sin', 'month_cos')
+    """
+    rows = _river("AirlinePassengers")
+    series = [float(y) for _, y in rows]
+    first = max(_AIRLINE_LAGS)
+    X = [
+        [*(series[t - lag] for lag in _AIRLINE_LAGS), *_circle((rows[t][0]["month"].month - 1) / 12)]
+        for t in range(first, len(rows))
+    ]
+    names = (*(f"lag_{lag}" for lag in _AIRLINE_LAGS), "month_sin", "month_cos")
+    return Table(_float64(X), _float64(series[first:]), names, "passengers", "airline_passengers")
+
+
+def water_flow() -> Table:
+    """Hourly flow through a water pipe, with four anomalous spells, from the day before: 1178 rows, 5 inputs.
+
+    Inputs are the flow 1 and 24 hours before (litres per second), sine and cosine of the local hour of the day, and
+    whether it is a weekend. Some hours are absent from the record: a lag is the value at that very hour, not so many
+    rows before, and a row without both is left out. Source: ``river.datasets.WaterFlow``.
+
+    Returns:
+        The table, X (N, 5) and y (N,).
+
+    Raises:
+        ImportError: If river is not installed.
+
+    Example:
+        >>> water_flow().feature_names
+        ('lag_1h', 'lag_24h', 'hour_sin', 'hour_cos', 'weekend')
+    """
+    rows = _river("WaterFlow")
+    # Seconds since 1970 know nothing of summer time, which begins within the record.
+    flow = {x["Time"].timestamp(): float(y) for x, y in rows}
+    X, y = [], []
+    for x, target in rows:
+        time = x["Time"]
+        before = [flow.get(time.timestamp() - 3600 * lag, math.nan) for lag in _WATER_LAGS]
+        if not any(math.isnan(value) for value in before):
+            X.append([*before, *_circle(time.hour / 24), float(time.weekday() >= 5)])
+            y.append(float(target))
+    names = (*(f"lag_{lag}h" for lag in _WATER_LAGS), "hour_sin", "hour_cos", "weekend")
+    return Table(_float64(X), _float64(y), names, "flow", "water_flow")
+
+
+def bananas() -> Table:
+    """Two interlocked classes in the plane: 5300 rows, 2 inputs, a target that is 0 or 1.
+
+    A classification set: the target is the label as a number, which a Gaussian likelihood takes as a regression.
+    Source: ``river.datasets.Bananas``.
+
+    Returns:
+        The table, X (5300, 2) and y (5300,).
+
+    Raises:
+        ImportError: If river is not installed.
+
+    Example:
+        >>> bananas().y.unique()
+        tensor([0., 1.], dtype=torch.float64)
+    """
+    rows = _river("Bananas")
+    X = _float64([[float(x["1"]), float(x["2"])] for x, _ in rows])
+    return Table(X, _float64([float(y) for _, y in rows]), ("x1", "x2"), "label", "bananas")
+
+
+def diabetes() -> Table:
+    """Progress of diabetes a year after ten measurements of a patient: 442 rows, 10 inputs.
+
+    Inputs in their raw units. Rows have no order in time. Source: ``sklearn.datasets.load_diabetes``.
+
+    Returns:
+        The table, X (442, 10) and y (442,).
+
+    Raises:
+        ImportError: If scikit-learn is not installed.
+
+    Example:
+        >>> diabetes().feature_names[:3]
+        ('age', 'sex', 'bmi')
+    """
+    try:
+        from sklearn.datasets import load_diabetes
+    except ImportError as error:
+        raise ImportError(_lacks("scikit-learn", "sklearn")) from error
+    bunch = load_diabetes(scaled=False)
+    names = tuple(str(name) for name in bunch.feature_names)
+    return Table(_float64(bunch.data.tolist()), _float64(bunch.target.tolist()), names, "progression", "diabetes")
+
+
+def _river(name: str) -> list[tuple[dict[str, Any], Any]]:
+    try:
+        from river import datasets
+    except ImportError as error:
+        raise ImportError(_lacks("river", "river")) from error
+    return list(getattr(datasets, name)())
+
+
+def _lacks(package: str, extra: str) -> str:
+    return f"this set travels inside {package}, which is not installed; pip install 'gp_ensembles[{extra}]'"
+
+
+def _circle(turn: float) -> tuple[float, float]:
+    return math.sin(2 * math.pi * turn), math.cos(2 * math.pi * turn)
+
+
+def _float64(values: Sequence[Any]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,140 @@
+"""Sets of a folder with a manifest that says which columns are inputs and which is the target."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gp_ensembles.data.table import Table, read_csv
+
+_MANIFEST = "manifest.json"
+
+
+def folder_names(folder: str | Path) -> list[str]:
+    """Names of the sets in a folder, in the manifest's order.
+
+    Args:
+        folder: A folder with a ``manifest.json``: a list ``datasets`` of entries with ``name``, ``file``, ``features``
+            (names of the inputs) and ``target``.
+
+    Raises:
+        FileNotFoundError: If there is no such folder or no manifest in it.
+        ValueError: If the manifest is malformed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "manifest.json").write_text('{"datasets": [{"name": "pump"}]}')
+        >>> folder_names(folder)
+        ['pump']
+    """
+    return list(_entries(Path(folder)))
+
+
+def load_folder(
+    folder: str | Path, name: str, *, features: Sequence[str] | None = None, verify: bool = False
+) -> Table:
+    """Load a set of a folder by its manifest: inputs and target by name, never by their place in the file.
+
+    Args:
+        folder: The folder, as for :func:`folder_names`. Files are ``.csv``, ``.csv.gz``, or ``.npz`` with arrays for
+            ``features`` (N, D) and ``target`` (N,).
+        name: Name of the set.
+        features: Inputs instead of the manifest's, in the order wanted (csv only).
+        verify: Compare the file with the manifest's ``sha256`` first.
+
+    Returns:
+        The table, rows in the order of the file; NaN where the target is missing.
+
+    Raises:
+        FileNotFoundError: If the folder, its manifest or the set's file is not there.
+        ValueError: If the name is unknown, an input is missing, the set has no inputs, or the file differs from its
+            checksum.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "pump.csv").write_text("day,flow,hour\\n1,5.0,0\\n1,6.0,1\\n")
+        >>> entry = '{"name": "pump", "file": "pump.csv", "features": ["hour"], "target": "flow"}'
+        >>> _ = (folder / "manifest.json").write_text('{"datasets": [' + entry + "]}")
+        >>> load_folder(folder, "pump").X
+        tensor([[0.],
+                [1.]], dtype=torch.float64)
+    """
+    folder = Path(folder)
+    entries = _entries(folder)
+    if name not in entries:
+        close = difflib.get_close_matches(name, entries, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(entries) or 'none'}"
+        raise ValueError(f"{folder} has no set named {name}; {hint}")
+    entry = entries[name]
+    absent = [key for key in ("file", "features", "target") if key not in entry]
+    if absent:
+        raise ValueError(f"the entry {name} of {folder / _MANIFEST} lacks {', '.join(absent)}")
+    path = folder / str(entry["file"])
+    if verify:
+        _verify(path, entry)
+    if path.suffix == ".npz":
+        if features is not None:
+            raise ValueError(f"{name} is an array file without named columns; leave out features")
+        return _load_npz(path, entry)
+    columns = list(features) if features is not None else list(entry["features"])
+    if not columns:
+        others = ", ".join(entry.get("other_targets", ())) or "none"
+        raise ValueError(
+            f"{name} has no inputs, only targets (others: {others}); build lagged inputs yourself, or name features"
+        )
+    try:
+        table = read_csv(path, str(entry["target"]), columns)
+    except ValueError as error:
+        if "the input is missing" not in str(error):
+            raise
+        raise ValueError(
+            f"{error}. The set {name} has missing inputs; choose another set, or load it with fewer features"
+        ) from None
+    return table._replace(name=name)
+
+
+def _entries(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / _MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; a data folder needs a manifest that names its columns")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        return {str(entry["name"]): dict(entry) for entry in manifest["datasets"]}
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a manifest with a list of named datasets: {error!r}") from None
+
+
+def _verify(path: Path, entry: dict[str, Any]) -> None:
+    expected = entry.get("sha256")
+    if expected is None:
+        raise ValueError(f"the manifest has no sha256 for {entry['name']}; load it without verify")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != expected:
+        raise ValueError(f"{path} has sha256 {found}, the manifest says {expected}; get the file again")
+
+
+def _load_npz(path: Path, entry: dict[str, Any]) -> Table:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there")
+    with np.load(path, allow_pickle=False) as arrays:
+        absent = {str(entry["features"]), str(entry["target"])} - set(arrays.files)
+        if absent:
+            raise ValueError(f"{path} has no array {', '.join(sorted(absent))}; it has {', '.join(arrays.files)}")
+        X = torch.from_numpy(np.asarray(arrays[str(entry["features"])], dtype=np.float64))
+        y = torch.from_numpy(np.asarray(arrays[str(entry["target"])], dtype=np.float64))
+    if X.ndim != 2 or y.shape != X.shape[:1]:
+        raise ValueError(f"{path} has inputs {tuple(X.shape)} and targets {tuple(y.shape)}, not (N, D) and (N,)")
+    if not bool(torch.isfinite(X).all()):
+        row, column = (~torch.isfinite(X)).nonzero()[0].tolist()
+        raise ValueError(f"{path}: the input of row {row + 1}, column {column} is not finite; choose another set")
+    names = tuple(f"{entry['features']}{j}" for j in range(X.shape[1]))
+    return Table(X, y, names, str(entry["target"]), str(entry["name"]))
