@@ -36,10 +36,8 @@ def folder_names(folder: str | Path) -> list[str]:
     return list(_entries(Path(folder)))
 
 
-def load_folder(
-    folder: str | Path, name: str, *, features: Sequence[str] | None = None, verify: bool = False
-) -> Table:
-    """Load a set of a folder by its manifest: inputs and target by name, never by their place in the file.
+def load_folder(folder: str | Path, name: str, *, features: Sequence[str] | None = None, verify: bool = False) -> Table:
+    r"""Load a set of a folder by its manifest: inputs and target by name, never by their place in the file.
 
     Args:
         folder: The folder, as for :func:`folder_names`. Files are ``.csv``, ``.csv.gz``, or ``.npz`` with arrays for
@@ -59,7 +57,7 @@ def load_folder(
     Example:
         >>> import pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / "pump.csv").write_text("day,flow,hour\\n1,5.0,0\\n1,6.0,1\\n")
+        >>> _ = (folder / "pump.csv").write_text("day,flow,hour\n1,5.0,0\n1,6.0,1\n")
         >>> entry = '{"name": "pump", "file": "pump.csv", "features": ["hour"], "target": "flow"}'
         >>> _ = (folder / "manifest.json").write_text('{"datasets": [' + entry + "]}")
         >>> load_folder(folder, "pump").X

@@ -1,6 +1,7 @@
-"""Streams made from a known truth."""
+"""Data drawn from known laws, each with the truth beside it. All are float64 and follow their generator."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,179 +9,277 @@ from torch import Tensor
 
 from gp_ensembles.data.table import Table
 
+_FRIEDMAN2_RANGES = ((0.0, 100.0), (40 * math.pi, 560 * math.pi), (0.0, 1.0), (1.0, 11.0))
+# What keeps a float64 RBF covariance positive definite; it is part of the law that is drawn from.
+_NUGGET = 1e-9
 
-class Synthetic(NamedTuple):
-    """A table and what it was made from.
+
+class FunctionDraw(NamedTuple):
+    """Noisy values of a function.
 
     Attributes:
-        table: The table.
-        truth: The target without noise, shape (N,).
-        noise: Standard deviation of the noise.
-        segment: Which regime made each row, integers, shape (N,).
+        table: Inputs (N, D) and noisy targets (N,).
+        function: Values without noise, shape (N,).
+        noise_variance: Variance of the noise.
     """
 
     table: Table
-    truth: Tensor
-    noise: float
+    function: Tensor
+    noise_variance: float
+
+
+class SwitchingDraw(NamedTuple):
+    """Noisy values of functions that take turns.
+
+    Attributes:
+        table: Inputs (N, D) and noisy targets (N,).
+        function: Values without noise, shape (N,).
+        noise_variance: Variance of the noise.
+        segment: Number of the segment of each row, int64, shape (N,).
+        lengthscale: Length scale in force at each row, shape (N,).
+    """
+
+    table: Table
+    function: Tensor
+    noise_variance: float
     segment: Tensor
+    lengthscale: Tensor
 
 
-def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> Synthetic:
-    r"""Friedman's first test function, of five of ten uniform inputs.
+class SensorDraw(NamedTuple):
+    """Readings of a drifting sensor.
 
-    .. math:: y = 10 \sin(\pi x_1 x_2) + 20 (x_3 - 0.5)^2 + 10 x_4 + 5 x_5 + \varepsilon
+    Attributes:
+        table: Inputs (N, 2) and targets (N,), NaN in the gap.
+        function: Values without noise, shape (N,), in the gap as well.
+        noise_variance: Variance of the noise.
+        gain: The sensor's gain at each row, shape (N,).
+        offset: The sensor's offset at each row, shape (N,); it jumps once.
+    """
 
-    (Friedman 1991.)
+    table: Table
+    function: Tensor
+    noise_variance: float
+    gain: Tensor
+    offset: Tensor
+
+
+def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
+    r"""Friedman's first function: ten uniform inputs, of which five matter.
+
+    ``y = 10 sin(pi x1 x2) + 20 (x3 - 1/2)^2 + 10 x4 + 5 x5 + e`` on the unit cube (Friedman 1991, section 4.3).
 
     Args:
-        num_rows: Rows N.
-        noise: Standard deviation of the noise.
+        num_rows: N.
+        noise: Standard deviation of e, in the target's units.
         generator: Source of randomness.
 
+    Returns:
+        X (N, 10) and y (N,), the function, and the noise VARIANCE.
+
+    Raises:
+        ValueError: If there is no row, or the noise is negative.
+
     Example:
-        >>> import torch
-        >>> made = friedman1(4, generator=torch.Generator().manual_seed(0))
-        >>> made.table.X.shape, made.truth.shape
-        (torch.Size([4, 10]), torch.Size([4]))
+        >>> draw = friedman1(100, generator=torch.Generator().manual_seed(0))
+        >>> draw.table.X.shape, draw.noise_variance
+        (torch.Size([100, 10]), 1.0)
     """
+    _check(num_rows, noise)
     X = _uniform(num_rows, 10, generator)
-    truth = 10 * torch.sin(torch.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5).square() + 10 * X[:, 3] + 5 * X[:, 4]
-    return _make(X, truth, noise, "friedman1", generator)
+    function = 10 * (math.pi * X[:, 0] * X[:, 1]).sin() + 20 * (X[:, 2] - 0.5).square() + 10 * X[:, 3] + 5 * X[:, 4]
+    return _observe("friedman1", X, function, noise, generator)
 
 
-def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator | None = None) -> Synthetic:
-    r"""Friedman's second test function, the impedance of a circuit.
+def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
+    r"""Friedman's second function: the impedance of a circuit, from four inputs of very different scales.
 
-    .. math:: y = \sqrt{x_1^2 + (x_2 x_3 - 1 / (x_2 x_4))^2} + \varepsilon
-
-    with inputs uniform on [0, 100], [40π, 560π], [0, 1] and [1, 11] (Friedman 1991).
+    ``y = sqrt(x1^2 + (x2 x3 - 1 / (x2 x4))^2) + e`` with inputs uniform on [0, 100], [40 pi, 560 pi], [0, 1] and
+    [1, 11] (Friedman 1991, section 4.4, equation 61).
 
     Args:
-        num_rows: Rows N.
-        noise: Standard deviation of the noise; 125 gives three parts of signal to one of noise.
+        num_rows: N.
+        noise: Standard deviation of e, in the target's units; about a third of the function's by default.
         generator: Source of randomness.
 
+    Returns:
+        X (N, 4) and y (N,), the function, and the noise VARIANCE.
+
+    Raises:
+        ValueError: If there is no row, or the noise is negative.
+
     Example:
-        >>> import torch
-        >>> friedman2(4, generator=torch.Generator().manual_seed(0)).table.X.shape
-        torch.Size([4, 4])
+        >>> friedman2(100, noise=0.0, generator=torch.Generator().manual_seed(0)).table.X.shape
+        torch.Size([100, 4])
     """
-    lower = torch.tensor([0.0, 40 * math.pi, 0.0, 1.0], dtype=torch.float64, device="cpu")
-    upper = torch.tensor([100.0, 560 * math.pi, 1.0, 11.0], dtype=torch.float64, device="cpu")
-    X = lower + (upper - lower) * _uniform(num_rows, 4, generator)
-    truth = (X[:, 0].square() + (X[:, 1] * X[:, 2] - 1 / (X[:, 1] * X[:, 3])).square()).sqrt()
-    return _make(X, truth, noise, "friedman2", generator)
+    _check(num_rows, noise)
+    ranges = torch.tensor(_FRIEDMAN2_RANGES, dtype=torch.float64)
+    X = ranges[:, 0] + (ranges[:, 1] - ranges[:, 0]) * _uniform(num_rows, 4, generator)
+    function = (X[:, 0].square() + (X[:, 1] * X[:, 2] - 1 / (X[:, 1] * X[:, 3])).square()).sqrt()
+    return _observe("friedman2", X, function, noise, generator)
 
 
 def gp_draw(
-    X: Tensor, lengthscale: float = 1.0, noise: float = 0.1, *, generator: torch.Generator | None = None
-) -> Synthetic:
-    """An exact draw of a unit-variance RBF Gaussian process at given inputs.
+    X: Tensor,
+    *,
+    lengthscale: float = 1.0,
+    outputscale: float = 1.0,
+    noise: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> FunctionDraw:
+    r"""An exact draw of a Gaussian process with an RBF kernel at the given inputs.
+
+    ``k(x, x') = outputscale exp(-|x - x'|^2 / (2 lengthscale^2))`` (Rasmussen and Williams 2006, equation 4.9), drawn
+    by the Cholesky factor of the kernel's matrix with a billionth of its diagonal added. Costs O(N^3).
 
     Args:
-        X: Inputs, shape (N, D).
-        lengthscale: Length scale, in units of the inputs.
+        X: Inputs, float64, shape (N, D); rows keep their order.
+        lengthscale: In the inputs' units.
+        outputscale: Prior variance of the function.
         noise: Standard deviation of the noise.
         generator: Source of randomness.
 
+    Returns:
+        The table with these X, the function, and the noise VARIANCE.
+
+    Raises:
+        TypeError: If X is not float64.
+        ValueError: If X is not (N, D) or a scale is not positive.
+
     Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
-        >>> gp_draw(X, generator=torch.Generator().manual_seed(0)).truth.shape
-        torch.Size([5])
+        >>> X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
+        >>> gp_draw(X, generator=torch.Generator().manual_seed(0)).function.shape
+        torch.Size([20])
     """
-    return _make(X, _draw(X, lengthscale, generator), noise, "gp_draw", generator)
+    if X.dtype != torch.float64:
+        raise TypeError(f"inputs are {X.dtype}, not float64; convert them with X.double()")
+    if X.ndim != 2:
+        raise ValueError(f"inputs have shape {tuple(X.shape)}, not (N, D); add an axis")
+    if not (lengthscale > 0 and outputscale > 0):
+        raise ValueError(f"lengthscale {lengthscale:g} and outputscale {outputscale:g} must be positive")
+    _check(X.shape[0], noise)
+    return _observe("gp_draw", X, _gp(X, lengthscale, outputscale, generator), noise, generator)
 
 
 def switching_gps(
     num_rows: int,
-    lengthscales: tuple[float, ...] = (0.1, 1.0, 10.0),
-    noise: float = 0.1,
     *,
-    num_segments: int = 3,
+    lengthscales: Sequence[float] = (1.0, 0.1, 1.0, 0.1),
+    noise: float = 0.1,
     generator: torch.Generator | None = None,
-) -> Synthetic:
-    """A stream whose function comes from a Gaussian process with another length scale in each segment.
+) -> SwitchingDraw:
+    r"""A stream cut into equal segments, each drawn from a GP of its own length scale and unit variance.
 
-    The setting of the switching test in Lu et al. (2022), appendix: segment s uses length scale s modulo their
-    number; inputs are standard normal scalars.
+    No single kernel fits all of it; an ensemble that forgets which expert was best follows it (after the synthetic
+    test of the dynamic IE-GP, Lu, Karanikolas, Shen and Giannakis 2020, appendix; scales here are our own).
+    The input is one-dimensional and uniform on [0, 5] in every segment, so that the function truly changes.
 
     Args:
-        num_rows: Rows N, divided into segments as even as can be.
-        lengthscales: Length scales of the RBF kernels.
+        num_rows: N; the last segments are a row shorter where it does not divide.
+        lengthscales: One for each segment.
         noise: Standard deviation of the noise.
-        num_segments: Number of segments.
         generator: Source of randomness.
 
+    Returns:
+        X (N, 1) and y (N,), with the segments and length scales in force.
+
     Raises:
-        ValueError: If there are fewer rows than segments.
+        ValueError: If there are fewer rows than segments, or a scale is not positive.
 
     Example:
-        >>> import torch
-        >>> switching_gps(6, generator=torch.Generator().manual_seed(0)).segment
-        tensor([0, 0, 1, 1, 2, 2])
+        >>> switching_gps(8, generator=torch.Generator().manual_seed(0)).segment
+        tensor([0, 0, 1, 1, 2, 2, 3, 3])
     """
-    if not 1 <= num_segments <= num_rows:
-        raise ValueError(f"{num_rows} rows cannot make {num_segments} segments")
-    X = torch.randn(num_rows, 1, generator=generator, dtype=torch.float64, device="cpu")
-    segment = torch.arange(num_rows, device="cpu") * num_segments // num_rows
-    truth = X.new_zeros(num_rows)
-    for s in range(num_segments):
-        rows = segment == s
-        truth[rows] = _draw(X[rows], lengthscales[s % len(lengthscales)], generator)
-    return _make(X, truth, noise, "switching_gps", generator)._replace(segment=segment)
+    if not lengthscales or any(scale <= 0 for scale in lengthscales):
+        raise ValueError(f"length scales {tuple(lengthscales)} must be positive, and at least one")
+    if num_rows < len(lengthscales):
+        raise ValueError(f"{num_rows} rows are fewer than the {len(lengthscales)} segments; use more rows")
+    _check(num_rows, noise)
+    X = 5 * _uniform(num_rows, 1, generator)
+    parts = torch.tensor_split(X, len(lengthscales))
+    pairs = list(zip(parts, lengthscales, strict=True))
+    function = torch.cat([_gp(part, scale, 1.0, generator) for part, scale in pairs])
+    segment = torch.cat([part.new_full(part.shape[:1], i).long() for i, part in enumerate(parts)])
+    drawn = _observe("switching_gps", X, function, noise, generator)
+    return SwitchingDraw(*drawn, segment, X.new_tensor(lengthscales)[segment])
 
 
 def drifting_sensor(
-    num_rows: int = 2000,
-    noise: float = 0.1,
+    num_rows: int,
     *,
-    jump_at: float = 0.6,
-    gap_at: float = 0.8,
+    jump_at: int | None = None,
+    gap: tuple[int, int] | None = None,
+    noise: float = 0.1,
     generator: torch.Generator | None = None,
-) -> Synthetic:
-    """A sensor whose gain drifts, whose offset jumps once, and whose reference is missing for a while.
+) -> SensorDraw:
+    r"""A sensor whose gain drifts slowly, whose offset jumps once, and that is silent for a while.
 
-    The target is sin(2 x₁) + gain · x₂ + offset: the gain moves along half a cosine from 1 to -1, the offset jumps
-    from 0 to 2, and for one row in twenty after ``gap_at`` no target is recorded.
+    ``y_t = gain_t (sin(2 pi load_t) + load_t temperature_t) + offset_t + e_t``; the gain rises by half along the
+    stream, the offset goes from 0 to 2 at the jump, and targets in the gap are NaN. Load and temperature are uniform
+    on [0, 1] and [-1, 1].
 
     Args:
-        num_rows: Rows N.
-        noise: Standard deviation of the noise.
-        jump_at: Share of the rows after which the offset jumps.
-        gap_at: Share of the rows after which the targets are missing.
+        num_rows: N.
+        jump_at: First row with the new offset; the middle by default.
+        gap: First silent row, and the row after the last; the tenth of the rows after three quarters by default.
+        noise: Standard deviation of e.
         generator: Source of randomness.
 
+    Returns:
+        X (N, 2) and y (N,) with NaN in the gap, and the truth at every row.
+
+    Raises:
+        ValueError: If the jump or the gap lies outside the rows.
+
     Example:
-        >>> import torch
-        >>> made = drifting_sensor(100, generator=torch.Generator().manual_seed(0))
-        >>> int(made.table.y.isnan().sum()), int(made.segment.sum())
-        (5, 40)
+        >>> draw = drifting_sensor(100, jump_at=60, gap=(20, 30), generator=torch.Generator().manual_seed(0))
+        >>> int(draw.table.y.isnan().sum()), float(draw.offset[59]), float(draw.offset[60])
+        (10, 0.0, 2.0)
     """
-    X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64, device="cpu")
-    time = torch.arange(num_rows, dtype=torch.float64, device="cpu") / num_rows
-    segment = (time >= jump_at).long()
-    truth = torch.sin(2 * X[:, 0]) + torch.cos(torch.pi * time) * X[:, 1] + 2 * segment
-    made = _make(X, truth, noise, "drifting_sensor", generator)
-    y = made.table.y.clone()
-    first = int(gap_at * num_rows)
-    y[first : first + num_rows // 20] = torch.nan
-    return made._replace(table=made.table._replace(y=y), segment=segment)
+    _check(num_rows, noise)
+    jump = num_rows // 2 if jump_at is None else jump_at
+    start, stop = (3 * num_rows // 4, 3 * num_rows // 4 + num_rows // 10) if gap is None else gap
+    if not 0 <= jump <= num_rows:
+        raise ValueError(f"the jump at row {jump} lies outside the {num_rows} rows")
+    if not 0 <= start <= stop <= num_rows:
+        raise ValueError(f"the gap ({start}, {stop}) lies outside the {num_rows} rows, or ends before it begins")
+    X = _uniform(num_rows, 2, generator)
+    X[:, 1] = 2 * X[:, 1] - 1
+    time = torch.arange(num_rows).to(X)
+    gain, offset = 1 + 0.5 * time / num_rows, 2.0 * (time >= jump).to(X)
+    function = gain * ((2 * math.pi * X[:, 0]).sin() + X[:, 0] * X[:, 1]) + offset
+    drawn = _observe("drifting_sensor", X, function, noise, generator)
+    y = drawn.table.y.clone()
+    y[start:stop] = math.nan
+    table = drawn.table._replace(y=y, feature_names=("load", "temperature"), target_name="reading")
+    return SensorDraw(table, function, drawn.noise_variance, gain, offset)
+
+
+def _check(num_rows: int, noise: float) -> None:
+    if num_rows < 1:
+        raise ValueError(f"{num_rows} rows were asked for; at least one is needed")
+    if not (noise >= 0 and math.isfinite(noise)):
+        raise ValueError(f"the noise's standard deviation is {noise:g}; it must be finite and not negative")
 
 
 def _uniform(num_rows: int, num_columns: int, generator: torch.Generator | None) -> Tensor:
-    return torch.rand(num_rows, num_columns, generator=generator, dtype=torch.float64, device="cpu")
+    return torch.rand(num_rows, num_columns, dtype=torch.float64, generator=generator)
 
 
-def _draw(X: Tensor, lengthscale: float, generator: torch.Generator | None) -> Tensor:
-    """A draw by the eigenvectors of the covariance: exact where it is singular to working precision."""
-    covariance = torch.exp(-0.5 * torch.cdist(X, X).square() / lengthscale**2)
-    eigenvalues, axes = torch.linalg.eigh(covariance)
-    normals = torch.randn(X.shape[0], generator=generator, dtype=X.dtype, device=X.device)
-    return axes @ (eigenvalues.clamp_min(0.0).sqrt() * normals)
+def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.randn(like.shape[:1], dtype=like.dtype, device=like.device, generator=generator)
 
 
-def _make(X: Tensor, truth: Tensor, noise: float, name: str, generator: torch.Generator | None) -> Synthetic:
-    y = truth + noise * torch.randn(truth.shape, generator=generator, dtype=truth.dtype, device=truth.device)
+def _gp(X: Tensor, lengthscale: float, outputscale: float, generator: torch.Generator | None) -> Tensor:
+    # Differences, not torch.cdist, whose matrix product loses the small distances.
+    distance = (X[:, None] - X).div(lengthscale).square().sum(-1)
+    covariance = outputscale * (-0.5 * distance).exp()
+    covariance.diagonal().add_(_NUGGET * outputscale)
+    factor: Tensor = torch.linalg.cholesky(covariance)
+    return factor @ _normal(X, generator)
+
+
+def _observe(name: str, X: Tensor, function: Tensor, noise: float, generator: torch.Generator | None) -> FunctionDraw:
+    y = function + noise * _normal(X, generator)
     names = tuple(f"x{j + 1}" for j in range(X.shape[1]))
-    return Synthetic(Table(X, y, names, "y", name), truth, noise, torch.zeros_like(truth, dtype=torch.int64))
+    return FunctionDraw(Table(X, y, names, "y", name), function, noise**2)
