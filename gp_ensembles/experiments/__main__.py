@@ -1,5 +1,6 @@
 """The command line: ``gp-ensembles`` and ``python -m gp_ensembles``."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -7,7 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+import torch
 from jsonargparse import ArgumentParser, Namespace
+from jsonargparse.typing import PositiveInt
 
 from gp_ensembles.experiments import demo
 from gp_ensembles.experiments.checkpoint import load_checkpoint
@@ -18,6 +21,7 @@ from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
 from gp_ensembles.experiments.tables import read_more, read_table, without_constant
 
 _FLAGS = ("drop_constant", "skip_seen", "traceback")
+_THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _OUT = "folder of the results; results that are there stay until this run is complete"
 _DATA = "a CSV file (.csv or .csv.gz) with a header, or name:SET for a table that travels with a package, for instance \
 name:trump_approval; with --data_folder, the name of a table in that folder's manifest"
@@ -45,7 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command is None:
             parser.print_help()
             return 2
-        return _COMMANDS[command](commands[command], values[command])
+        threads = torch.get_num_threads()
+        torch.set_num_threads(values[command].num_threads)
+        try:
+            return _COMMANDS[command](commands[command], values[command])
+        finally:
+            torch.set_num_threads(threads)
+    except BrokenPipeError:  # the reader of our output has left; everything is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("gp-ensembles: interrupted; what was learned is in the checkpoint, see resume", file=sys.stderr)
         return 130
@@ -120,6 +132,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
             command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
         command.add_argument("--progress", type=bool, default=True, help="show a progress bar")
+        command.add_argument("--num_threads", type=PositiveInt, default=1, help=_THREADS)
         command.add_argument("--traceback", type=bool, default=False, help="show where an error came from")
         subcommands.add_subcommand(name, command, help=text)
         commands[name] = command

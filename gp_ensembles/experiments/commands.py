@@ -86,7 +86,7 @@ def run(
 ) -> dict[str, object]:
     """Feed rows to a session and write down what it predicts; what was learned survives any failure."""
     rows_before = session.num_read
-    gallery = Gallery(session.online.names, session.warm.target_name)
+    gallery = Gallery(session.config.model.name, session.online.names, session.warm.target_name)
     try:
         folder.checkpoint(session)
         saved = time.monotonic()

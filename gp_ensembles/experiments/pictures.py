@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from gp_ensembles.experiments.predictions import MODEL, Chunk
+from gp_ensembles.experiments.predictions import Chunk
 
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
 
@@ -14,11 +14,13 @@ class Gallery:
     """Keeps what the pictures show while a stream is read, 16 bytes and more a row and expert.
 
     Args:
+        model_name: Name of the model.
         names: Names of the experts.
         target_name: Name of the target.
     """
 
-    def __init__(self, names: Sequence[str], target_name: str) -> None:
+    def __init__(self, model_name: str, names: Sequence[str], target_name: str) -> None:
+        self._model_name = model_name
         self._names = list(names)
         self._target_name = target_name
         self._chunks: list[Chunk] = []
@@ -45,7 +47,7 @@ class Gallery:
             torch.cat(parts) for parts in list(zip(*self._chunks, strict=True))[1:8]
         )
         log_weights = torch.cat([chunk.log_weights for chunk in self._chunks], dim=1)
-        scores = {MODEL: log_prob}
+        scores = {self._model_name: log_prob}
         for name in self._chunks[0].baselines:
             scores[name] = torch.cat([chunk.baselines[name] for chunk in self._chunks])
         figures = (

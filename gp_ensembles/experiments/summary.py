@@ -47,6 +47,7 @@ def summarise_session(session: Session, rows_before: int = 0) -> dict[str, objec
         "stream_seconds": session.clock.stream,
         "microseconds_per_row": 1e6 * session.clock.stream / rows if rows else None,
         "device": device_name(config.torch_device),
+        "num_threads": torch.get_num_threads(),
         "dtype": config.dtype,
         "seed": config.seed,
         "block_size": session.online.block_size,

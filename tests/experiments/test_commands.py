@@ -269,3 +269,39 @@ def test_the_score_runs_along(workplace, capsys):
     assert "log_score=" in told.err
     assert "recursive linear regression" in told.out
     assert str(workplace / "shown" / "checkpoint.pt") in told.out
+
+
+def test_named_tables_and_folders(workplace, capsys):
+    quick = ["--config", str(workplace / "small.yaml"), *QUICK]
+    assert main(["stream", "name:airline_passengers", "--warmup", "60", "--out", str(workplace / "air"), *quick]) == 0
+    summary = json.loads((workplace / "air" / "summary.json").read_text())
+    assert (summary["data"], summary["target"], summary["rows"]) == ("airline_passengers", "passengers", 72)
+    entry = {"name": "pump", "file": "data.csv", "features": ["b", "a"], "target": "y"}
+    (workplace / "manifest.json").write_text(json.dumps({"datasets": [entry]}))
+    folder = ["--data-folder", str(workplace), "--features", "a", "--warmup", "100"]
+    assert main(["stream", "pump", *folder, "--out", str(workplace / "pump"), *quick]) == 0
+    summary = json.loads((workplace / "pump" / "summary.json").read_text())
+    assert (summary["features"], summary["rows"]) == (["a"], 600)
+    capsys.readouterr()
+    assert main(["stream", "name:airline_pasengers", *quick]) == 2
+    assert "airline_passengers" in capsys.readouterr().err
+    assert main(["stream", "name:airline_passengers", "--target", "y", *quick]) == 2
+    assert "passengers" in capsys.readouterr().err
+    assert main(["stream", "name:airline_passengers", "--features", "lag_7", *quick]) == 2
+    assert "lag_12" in capsys.readouterr().err
+
+
+def test_the_demo_beats_its_baselines(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path), "--progress", "false"]) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert all(summary["log_score"] > baseline["log_score"] for baseline in summary["baselines"].values())
+    assert all(summary["nmse"] < baseline["nmse"] for baseline in summary["baselines"].values())
+    assert 0.85 < summary["coverage_90"] < 0.96
+    told = capsys.readouterr().out
+    assert all(str(tmp_path / name) in told for name in ("bands.png", "weights.png", "calibration.png", "score.png"))
+
+
+def test_the_module_is_the_command_line():
+    told = subprocess.run([sys.executable, "-m", "gp_ensembles"], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "stream,resume,compare,demo" in told.stdout
