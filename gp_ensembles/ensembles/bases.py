@@ -11,6 +11,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.features.base import FeatureMap, log_scale
+from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
@@ -22,6 +23,7 @@ from gp_ensembles.features.spline import AdditiveSplineFeatures
 # Starting length scales as shares of each column's range. The papers' 0.1, 1 and 10 leave the first and the last
 # where the evidence is flat (all features zero, or all inputs alike); these were best or near it on three tables.
 _STARTS = (0.2, 0.7, 2.0)
+_LINEAR_START = 0.01  # starting prior variance of a linear part: small, so that it does not explain all by itself
 
 
 class Basis(ABC):
@@ -85,7 +87,9 @@ class HilbertBasis(Basis):
 @final
 @dataclass(frozen=True)
 class RadialBasis(Basis):
-    """Gaussian bumps at fixed k-means centres with ARD length scales, several starting length scales.
+    """Gaussian bumps at fixed k-means centres with ARD length scales, beside a linear part; several starts.
+
+    Bumps alone vanish far from all centres, where they would predict the mean with the variance of the noise.
 
     Attributes:
         num_centres: Number of centres.
@@ -98,13 +102,18 @@ class RadialBasis(Basis):
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         scales = _starting_lengthscales(X, self.starts)
-        return [("rbf", RadialBasisFeatures.from_data(X, self.num_centres, scales, generator=generator))]
+        bumps = RadialBasisFeatures.from_data(X, self.num_centres, scales, generator=generator)
+        linear = LinearFeatures.from_data(X, prior_variance=X.new_full((len(self.starts),), _LINEAR_START))
+        return [("rbf", Concatenate([bumps, linear]))]
 
 
 @final
 @dataclass(frozen=True)
 class PolynomialBasis(Basis):
     """Additive polynomials, one expert per order, features scaled to unit mean square on the warm-up rows.
+
+    Inputs beyond the warm-up range by more than a quarter of it are moved to that limit: fourth powers of outliers
+    would throw the fit far off.
 
     Attributes:
         orders: Largest powers.
@@ -114,7 +123,12 @@ class PolynomialBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        return [(f"poly{order}", AdditivePolynomialFeatures.from_data(X, order)) for order in self.orders]
+        margin = 0.25 * (X.amax(0) - X.amin(0))
+        lower, upper = X.amin(0) - margin, X.amax(0) + margin
+        return [
+            (f"poly{order}", Clamp(AdditivePolynomialFeatures.from_data(X, order), lower, upper))
+            for order in self.orders
+        ]
 
 
 @final

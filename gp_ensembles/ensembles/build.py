@@ -35,7 +35,7 @@ class FitSettings:
 
     method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable tuple)
     num_samples: int = 3
-    start_precision: float = 0.1
+    start_precision: float = 0.5
     prior_precision: float = 4.0
 
 
