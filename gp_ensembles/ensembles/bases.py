@@ -92,7 +92,7 @@ class RadialBasis(Basis):
     Bumps alone vanish far from all centres, where they would predict the mean with the variance of the noise.
 
     Attributes:
-        num_centres: Number of centres.
+        num_centres: Most centres; no more than half of the distinct warm-up rows are used.
         starts: Starting length scales, as shares of each column's range.
     """
 
@@ -102,7 +102,8 @@ class RadialBasis(Basis):
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         scales = _starting_lengthscales(X, self.starts)
-        bumps = RadialBasisFeatures.from_data(X, self.num_centres, scales, generator=generator)
+        num_centres = min(self.num_centres, max(1, torch.unique(X, dim=0).shape[0] // 2))
+        bumps = RadialBasisFeatures.from_data(X, num_centres, scales, generator=generator)
         linear = LinearFeatures.from_data(X, prior_variance=X.new_full((len(self.starts),), _LINEAR_START))
         return [("rbf", Concatenate([bumps, linear]))]
 

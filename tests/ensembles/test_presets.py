@@ -149,6 +149,13 @@ def test_inputs_far_beyond_the_warm_up_do_not_stop_a_stream():
     assert bool(torch.isfinite(predictions.log_prob).all())
 
 
+def test_a_short_warm_up_gets_fewer_centres():
+    X, y = stream()
+    online = presets.oebe(X[:40], y[:40], [RadialBasis(starts=(0.7,))], QUICK)
+    (expert,) = online.ensemble.experts
+    assert expert.features.num_features == 20 + 4
+
+
 def test_bad_warm_up_rows():
     X, y = stream()
     with pytest.raises(ValueError, match="at least 10"):
