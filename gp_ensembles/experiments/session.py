@@ -228,7 +228,7 @@ def build_ensemble(
     """The config's ensemble for these warm-up rows, on its device in its dtype."""
     device, dtype = config.torch_device, config.torch_dtype
     X, y = Standardizer.fit(warm.X, warm.y).transform(warm.X, warm.y)
-    generator = torch.Generator(device).manual_seed(config.seed)
+    generator = torch.Generator().manual_seed(config.seed)  # on the CPU: the same draws whatever the device
     online = config.model.build(
         X.to(device, dtype), y.to(device, dtype), structure_only=structure_only, generator=generator, progress=progress
     )

@@ -87,7 +87,8 @@ def sample_hyperparameters(
     deviations = eigenvalues.clamp_min(prior_precision).rsqrt()
     mode = get_vectors(expert)
     shape = (mode.shape[0], num_samples, mode.shape[1])
-    normals = torch.randn(shape, generator=generator, dtype=mode.dtype, device=mode.device)
+    device = mode.device if generator is None else generator.device
+    normals = torch.randn(shape, generator=generator, dtype=torch.float64, device=device).to(mode)
     draws = mode.unsqueeze(1) + (normals * deviations.unsqueeze(1)) @ axes.mT
 
     samples = repeat_expert(expert, num_samples)
