@@ -1,6 +1,7 @@
 """Every family of the ensembles on real streams, with baselines, in one table.
 
     python benchmarks/compare_families.py --data FOLDER --sets elevators pol bike
+    python benchmarks/compare_families.py --markdown        # the tables of what has been run so far
 
 FOLDER holds a manifest.json and the tables it names. The first 1000 rows (a fifth of a shorter table) set scales and
 hyperparameters; the scores are one step ahead on the rest, in standardised units, on the full mixture.
@@ -14,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from gp_ensembles.data.folder import load_folder
 
 from gp_ensembles.data import Stream, split_stream
+from gp_ensembles.data.folder import load_folder
 from gp_ensembles.ensembles import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, PolynomialBasis, RadialBasis
 from gp_ensembles.ensembles.build import (
@@ -101,16 +102,36 @@ def run(stream: Stream, seed: int) -> dict[str, dict[str, float]]:
     return results
 
 
+def markdown(results: dict[str, dict[str, dict[str, float]]], key: str, digits: int) -> str:
+    """A table of one score: models down, tables across, the best of each in bold."""
+    names = list(results)
+    better = max if key == "log_score" else min
+    best = {name: better(row[key] for row in results[name].values()) for name in names}
+    lines = ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for model in results[names[0]]:
+        cells = []
+        for name in names:
+            text = f"{results[name][model][key]:.{digits}f}"
+            cells.append(f"**{text}**" if results[name][model][key] == best[name] else text)
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", nargs="+", required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--sets", nargs="+", default=[])
+    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/compare_families.json"))
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    if options.markdown:
+        print(markdown(results, "log_score", 3), "\n")
+        print(markdown(results, "nmse", 4))
+        return
     for name in options.sets:
         table = load_folder(options.data, name)
         stream = split_stream(table, min(1000, len(table.y) // 5), drop_constant=True, clip=1e3)
