@@ -15,6 +15,7 @@ from gp_ensembles.filters.states import GaussianState, StepPredictions
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"
+_CACHE_NUMBERS = 125_000  # a megabyte in double precision
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -36,7 +37,7 @@ class BlockStream:
         batch_shape, num_features = moments.shape[:-2], moments.shape[-2]
         num_experts = batch_shape.numel()
         self._given = (moments, noise.detach(), random_walk_variance)
-        self._design_shape = (num_experts, num_rows, num_features)
+        self._design_shape = torch.Size([num_experts, num_rows, num_features])
         self._prediction_shape = (*batch_shape, num_rows)
         self._state = moments.view(num_experts, num_features, num_features + 1)
         self._joint = moments.new_empty(num_experts, num_rows, num_features + 1)  # [C | Φ μ - y], then [W | -e]
@@ -71,7 +72,7 @@ class BlockStream:
         """
         if has_gaps:
             return self._stage_with_gaps(Phi, y)
-        design = Phi.reshape(self._design_shape)
+        design = Phi if Phi.shape == self._design_shape else Phi.reshape(self._design_shape)
         joint = torch.bmm(design, self._state, out=self._joint)
         if self._walk is not None:
             self._cross.addcmul_(design, self._walk)
@@ -91,7 +92,7 @@ class BlockStream:
             torch.linalg.solve_triangular(lower, joint, upper=False, out=joint)
         error = self._last
         mean = torch.addcmul(y, scale, error)
-        log_prob = error.square().mul_(-0.5).sub_(scale.log()).sub_(_HALF_LOG_TWO_PI)
+        log_prob = torch.rsub(scale.log(), -_HALF_LOG_TWO_PI).addcmul_(error, error, value=-0.5)
         if len(self._prediction_shape) == 2:
             return StepPredictions(mean, variance.clone() if y.shape[0] == 1 else variance, log_prob)
         shape = self._prediction_shape
@@ -114,12 +115,13 @@ class BlockStream:
 def choose_block_size(num_features: int, num_experts: int) -> int:
     """Rows per block that run fastest on a CPU, from measurements in ``benchmarks/``.
 
-    Long blocks feed the matrix products better, but pay B² F for the triangular solve.
+    Long blocks feed the matrix products better, but pay B² F for the triangular solve; and the scratch memory of all
+    experts, M B F numbers, should stay in the cache.
 
     Example:
-        >>> choose_block_size(num_features=100, num_experts=15)
-        24
+        >>> choose_block_size(num_features=100, num_experts=15), choose_block_size(num_features=100, num_experts=81)
+        (24, 16)
     """
-    if num_features >= 300:
-        return 32
-    return 24 if num_experts > 1 else 48
+    best = 48 if num_features >= 300 or num_experts == 1 else 24
+    in_cache = _CACHE_NUMBERS // (num_features * num_experts) // 8 * 8
+    return max(16, min(best, in_cache))

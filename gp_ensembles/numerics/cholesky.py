@@ -38,7 +38,7 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
     try:
-        failed = bool(info.any())
+        failed = any(info.reshape(-1).tolist())
     except RuntimeError:  # inside vmap, and on the meta device, values cannot be read
         return torch.where((info != 0)[..., None, None], torch.nan, factor)
     if failed:
