@@ -66,14 +66,14 @@ def airline_passengers() -> Table:
 
 
 def water_flow() -> Table:
-    """Hourly flow through a water pipe, with four anomalous spells, from the day before: 1178 rows, 5 inputs.
+    """Hourly flow through a water pipe, with four anomalous spells, from the day before: 1190 rows, 5 inputs.
 
     Inputs are the flow 1 and 24 hours before (litres per second), sine and cosine of the local hour of the day, and
     whether it is a weekend. Some hours are absent from the record: a lag is the value at that very hour, not so many
     rows before, and a row without both is left out. Source: ``river.datasets.WaterFlow``.
 
     Returns:
-        The table, X (N, 5) and y (N,).
+        The table, X (1190, 5) and y (1190,).
 
     Raises:
         ImportError: If river is not installed.
@@ -158,4 +158,4 @@ def _circle(turn: float) -> tuple[float, float]:
 
 
 def _float64(values: Sequence[Any]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+    return torch.tensor(values, dtype=torch.float64, device="cpu")

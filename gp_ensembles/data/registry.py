@@ -16,11 +16,11 @@ _NUM_ROWS = 2000
 
 
 def _seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+    return torch.Generator("cpu").manual_seed(0)
 
 
 def _gp_table() -> Table:
-    X = torch.linspace(0, 10, 500, dtype=torch.float64)[:, None]
+    X = torch.linspace(0, 10, 500, dtype=torch.float64, device="cpu")[:, None]
     return gp_draw(X, generator=_seeded()).table
 
 

@@ -19,12 +19,12 @@ class FunctionDraw(NamedTuple):
 
     Attributes:
         table: Inputs (N, D) and noisy targets (N,).
-        function: Values without noise, shape (N,).
+        truth: Values without noise, shape (N,).
         noise_variance: Variance of the noise.
     """
 
     table: Table
-    function: Tensor
+    truth: Tensor
     noise_variance: float
 
 
@@ -33,14 +33,14 @@ class SwitchingDraw(NamedTuple):
 
     Attributes:
         table: Inputs (N, D) and noisy targets (N,).
-        function: Values without noise, shape (N,).
+        truth: Values without noise, shape (N,).
         noise_variance: Variance of the noise.
         segment: Number of the segment of each row, int64, shape (N,).
         lengthscale: Length scale in force at each row, shape (N,).
     """
 
     table: Table
-    function: Tensor
+    truth: Tensor
     noise_variance: float
     segment: Tensor
     lengthscale: Tensor
@@ -51,14 +51,14 @@ class SensorDraw(NamedTuple):
 
     Attributes:
         table: Inputs (N, 2) and targets (N,), NaN in the gap.
-        function: Values without noise, shape (N,), in the gap as well.
+        truth: Values without noise, shape (N,), in the gap as well.
         noise_variance: Variance of the noise.
         gain: The sensor's gain at each row, shape (N,).
         offset: The sensor's offset at each row, shape (N,); it jumps once.
     """
 
     table: Table
-    function: Tensor
+    truth: Tensor
     noise_variance: float
     gain: Tensor
     offset: Tensor
@@ -75,7 +75,7 @@ def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator |
         generator: Source of randomness.
 
     Returns:
-        X (N, 10) and y (N,), the function, and the noise VARIANCE.
+        X (N, 10) and y (N,), the values without noise, and the noise VARIANCE.
 
     Raises:
         ValueError: If there is no row, or the noise is negative.
@@ -87,8 +87,8 @@ def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator |
     """
     _check(num_rows, noise)
     X = _uniform(num_rows, 10, generator)
-    function = 10 * (math.pi * X[:, 0] * X[:, 1]).sin() + 20 * (X[:, 2] - 0.5).square() + 10 * X[:, 3] + 5 * X[:, 4]
-    return _observe("friedman1", X, function, noise, generator)
+    truth = 10 * (math.pi * X[:, 0] * X[:, 1]).sin() + 20 * (X[:, 2] - 0.5).square() + 10 * X[:, 3] + 5 * X[:, 4]
+    return _observe("friedman1", X, truth, noise, generator)
 
 
 def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
@@ -103,7 +103,7 @@ def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator
         generator: Source of randomness.
 
     Returns:
-        X (N, 4) and y (N,), the function, and the noise VARIANCE.
+        X (N, 4) and y (N,), the values without noise, and the noise VARIANCE.
 
     Raises:
         ValueError: If there is no row, or the noise is negative.
@@ -113,18 +113,18 @@ def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator
         torch.Size([100, 4])
     """
     _check(num_rows, noise)
-    ranges = torch.tensor(_FRIEDMAN2_RANGES, dtype=torch.float64)
+    ranges = torch.tensor(_FRIEDMAN2_RANGES, dtype=torch.float64, device="cpu")
     X = ranges[:, 0] + (ranges[:, 1] - ranges[:, 0]) * _uniform(num_rows, 4, generator)
-    function = (X[:, 0].square() + (X[:, 1] * X[:, 2] - 1 / (X[:, 1] * X[:, 3])).square()).sqrt()
-    return _observe("friedman2", X, function, noise, generator)
+    truth = (X[:, 0].square() + (X[:, 1] * X[:, 2] - 1 / (X[:, 1] * X[:, 3])).square()).sqrt()
+    return _observe("friedman2", X, truth, noise, generator)
 
 
 def gp_draw(
     X: Tensor,
-    *,
     lengthscale: float = 1.0,
     outputscale: float = 1.0,
     noise: float = 0.1,
+    *,
     generator: torch.Generator | None = None,
 ) -> FunctionDraw:
     r"""An exact draw of a Gaussian process with an RBF kernel at the given inputs.
@@ -140,7 +140,7 @@ def gp_draw(
         generator: Source of randomness.
 
     Returns:
-        The table with these X, the function, and the noise VARIANCE.
+        The table with these X, the values without noise, and the noise VARIANCE.
 
     Raises:
         TypeError: If X is not float64.
@@ -148,7 +148,7 @@ def gp_draw(
 
     Example:
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
-        >>> gp_draw(X, generator=torch.Generator().manual_seed(0)).function.shape
+        >>> gp_draw(X, generator=torch.Generator().manual_seed(0)).truth.shape
         torch.Size([20])
     """
     if X.dtype != torch.float64:
@@ -198,16 +198,16 @@ def switching_gps(
     X = 5 * _uniform(num_rows, 1, generator)
     parts = torch.tensor_split(X, len(lengthscales))
     pairs = list(zip(parts, lengthscales, strict=True))
-    function = torch.cat([_gp(part, scale, 1.0, generator) for part, scale in pairs])
+    truth = torch.cat([_gp(part, scale, 1.0, generator) for part, scale in pairs])
     segment = torch.cat([part.new_full(part.shape[:1], i).long() for i, part in enumerate(parts)])
-    drawn = _observe("switching_gps", X, function, noise, generator)
+    drawn = _observe("switching_gps", X, truth, noise, generator)
     return SwitchingDraw(*drawn, segment, X.new_tensor(lengthscales)[segment])
 
 
 def drifting_sensor(
     num_rows: int,
-    *,
     jump_at: int | None = None,
+    *,
     gap: tuple[int, int] | None = None,
     noise: float = 0.1,
     generator: torch.Generator | None = None,
@@ -245,14 +245,14 @@ def drifting_sensor(
         raise ValueError(f"the gap ({start}, {stop}) lies outside the {num_rows} rows, or ends before it begins")
     X = _uniform(num_rows, 2, generator)
     X[:, 1] = 2 * X[:, 1] - 1
-    time = torch.arange(num_rows).to(X)
+    time = torch.arange(num_rows, device=X.device).to(X)
     gain, offset = 1 + 0.5 * time / num_rows, 2.0 * (time >= jump).to(X)
-    function = gain * ((2 * math.pi * X[:, 0]).sin() + X[:, 0] * X[:, 1]) + offset
-    drawn = _observe("drifting_sensor", X, function, noise, generator)
+    truth = gain * ((2 * math.pi * X[:, 0]).sin() + X[:, 0] * X[:, 1]) + offset
+    drawn = _observe("drifting_sensor", X, truth, noise, generator)
     y = drawn.table.y.clone()
     y[start:stop] = math.nan
     table = drawn.table._replace(y=y, feature_names=("load", "temperature"), target_name="reading")
-    return SensorDraw(table, function, drawn.noise_variance, gain, offset)
+    return SensorDraw(table, truth, drawn.noise_variance, gain, offset)
 
 
 def _check(num_rows: int, noise: float) -> None:
@@ -263,7 +263,7 @@ def _check(num_rows: int, noise: float) -> None:
 
 
 def _uniform(num_rows: int, num_columns: int, generator: torch.Generator | None) -> Tensor:
-    return torch.rand(num_rows, num_columns, dtype=torch.float64, generator=generator)
+    return torch.rand(num_rows, num_columns, dtype=torch.float64, device="cpu", generator=generator)
 
 
 def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -279,7 +279,7 @@ def _gp(X: Tensor, lengthscale: float, outputscale: float, generator: torch.Gene
     return factor @ _normal(X, generator)
 
 
-def _observe(name: str, X: Tensor, function: Tensor, noise: float, generator: torch.Generator | None) -> FunctionDraw:
-    y = function + noise * _normal(X, generator)
+def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch.Generator | None) -> FunctionDraw:
+    y = truth + noise * _normal(X, generator)
     names = tuple(f"x{j + 1}" for j in range(X.shape[1]))
-    return FunctionDraw(Table(X, y, names, "y", name), function, noise**2)
+    return FunctionDraw(Table(X, y, names, "y", name), truth, noise**2)

@@ -4,9 +4,10 @@ import csv
 import difflib
 import gzip
 import math
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import torch
 from torch import Tensor
@@ -60,9 +61,9 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
         kind = "a folder, not a file" if path.is_dir() else "not there"
         raise FileNotFoundError(f"{path} is {kind}")
     try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="") as file:
+        with _open(path) as file:
             rows = list(csv.reader(file))
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
         raise ValueError(f"{path} is not a text table: {error}") from None
     rows = [row for row in rows if row]
     if not rows:
@@ -86,10 +87,19 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header):
             raise ValueError(f"{path}, data row {number}: {len(row)} cells under {len(header)} column names")
-    X = torch.tensor([_inputs(rows, header.index(name), name, path) for name in columns], dtype=torch.float64)
-    y = torch.tensor(_targets(rows, header.index(target), target, path), dtype=torch.float64)
+    X = torch.tensor(
+        [_inputs(rows, header.index(name), name, path) for name in columns], dtype=torch.float64, device="cpu"
+    )
+    y = torch.tensor(_targets(rows, header.index(target), target, path), dtype=torch.float64, device="cpu")
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     return Table(X.T.contiguous(), y, tuple(columns), target, name)
+
+
+def _open(path: Path) -> TextIO:
+    # "sig": spreadsheets like to begin a file with a byte order mark.
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return open(path, encoding="utf-8-sig", newline="")
 
 
 def _inputs(rows: list[list[str]], index: int, name: str, path: Path) -> list[float]:

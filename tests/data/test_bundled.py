@@ -1,0 +1,98 @@
+"""Sets that travel inside other packages, against the rows of their source."""
+
+import builtins
+import math
+
+import pytest
+import torch
+
+from gp_ensembles.data import airline_passengers, bananas, diabetes, split_stream, trump_approval, water_flow
+
+SHAPES = {
+    airline_passengers: (132, 4),
+    bananas: (5300, 2),
+    diabetes: (442, 10),
+    trump_approval: (1001, 6),
+    water_flow: (1190, 5),
+}
+
+
+@pytest.fixture(autouse=True)
+def needs_extras():
+    pytest.importorskip("river")
+
+
+@pytest.mark.parametrize("loader", SHAPES, ids=lambda loader: loader.__name__)
+def test_every_table_is_whole(loader, capsys):
+    table = loader()
+    assert table.X.shape == SHAPES[loader]
+    assert table.y.shape == table.X.shape[:1]
+    assert table.X.dtype == table.y.dtype == torch.float64
+    assert bool(table.X.isfinite().all() and table.y.isfinite().all())
+    assert len(table.feature_names) == len(set(table.feature_names)) == table.X.shape[1]
+    assert table.name == loader.__name__
+    split_stream(table, min(200, table.y.shape[0] - 10))
+    printed = capsys.readouterr()
+    assert printed.out == printed.err == ""
+
+
+def test_trump_approval_is_the_source():
+    table = trump_approval()
+    assert table.X[0, 1:].tolist() == [43.843213, 46.19925042857143, 48.318749, 44.104692, 43.636914000000004]
+    assert table.X[:, 0].tolist() == list(range(1001))
+    assert (float(table.y[0]), float(table.y[-1])) == (43.75505, 41.740203)
+
+
+def test_airline_inputs_were_known_before():
+    table = airline_passengers()
+    assert table.X[0, :2].tolist() == [118.0, 112.0]
+    assert float(table.y[0]) == 115.0
+    assert torch.equal(table.X[1:, 0], table.y[:-1])
+    assert torch.equal(table.X[12:, 1], table.y[:-12])
+    assert table.X[0, 2:].tolist() == [0.0, 1.0]
+    torch.testing.assert_close(table.X[3, 2:], table.X.new_tensor([1.0, 0.0]))
+
+
+def test_water_lags_are_hours_not_rows():
+    from river.datasets import WaterFlow
+
+    table = water_flow()
+    source = [(x["Time"], y) for x, y in WaterFlow()]
+    by_hour = {round(time.timestamp()) // 3600: y for time, y in source}
+    expected = []
+    for time, y in source:
+        hour = round(time.timestamp()) // 3600
+        if hour - 1 in by_hour and hour - 24 in by_hour:
+            turn = 2 * math.pi * time.hour / 24
+            weekend = float(time.strftime("%a") in ("Sat", "Sun"))
+            expected.append([by_hour[hour - 1], by_hour[hour - 24], math.sin(turn), math.cos(turn), weekend, y])
+    torch.testing.assert_close(torch.cat([table.X, table.y[:, None]], 1), table.X.new_tensor(expected))
+
+
+def test_bananas_has_two_labels():
+    table = bananas()
+    assert table.y.unique().tolist() == [0.0, 1.0]
+    assert table.X[0].tolist() == [1.617466, -0.919233]
+    assert (float(table.y[0]), float(table.y[-1])) == (0.0, 1.0)
+
+
+def test_diabetes_has_raw_units():
+    table = diabetes()
+    assert table.X[0, :3].tolist() == [59.0, 2.0, 32.1]
+    assert float(table.y[0]) == 151.0
+
+
+@pytest.mark.parametrize(
+    ("loader", "package", "extra"), [(trump_approval, "river", "river"), (diabetes, "sklearn", "sklearn")]
+)
+def test_an_absent_package_is_named_with_its_extra(monkeypatch, loader, package, extra):
+    original = builtins.__import__
+
+    def without(name, *args, **options):
+        if name.split(".")[0] == package:
+            raise ImportError(f"No module named {name}")
+        return original(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=rf"gp_ensembles\[{extra}\]"):
+        loader()

@@ -1,0 +1,148 @@
+"""Folders with a manifest: columns by name, never by place."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gp_ensembles.data import available, folder_names, load, load_folder, read_csv
+
+CSV = "date,torque2,angle,torque1,speed\n20240101,9,0.5,1,2\n20240102,8,0.25,,3\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "arm.csv").write_text(CSV)
+    (tmp_path / "holes.csv").write_text("a,b,y\n1,,2\n3,4,5\n")
+    np.savez(tmp_path / "digits.npz", X=np.arange(6, dtype=np.uint8).reshape(3, 2), y=np.array([0, 1, 1]))
+    np.savez(tmp_path / "odd.npz", X=np.zeros((3, 2)), y=np.zeros(2))
+    np.savez(tmp_path / "infinite.npz", X=np.array([[0.0, 1.0], [0.0, np.inf]]), y=np.zeros(2))
+    arm = {"name": "arm", "file": "arm.csv", "features": ["speed", "angle"], "target": "torque1"}
+    digits = {"name": "digits", "file": "digits.npz", "features": "X", "target": "y"}
+    entries = [
+        arm | {"sha256": hashlib.sha256(CSV.encode()).hexdigest()},
+        arm | {"name": "arm_changed", "sha256": "0" * 64},
+        arm | {"name": "arm_series", "features": [], "other_targets": ["torque2"]},
+        arm | {"name": "gone", "file": "gone.csv", "sha256": "0" * 64},
+        arm | {"name": "gone_digits", "file": "gone.npz", "features": "X"},
+        {"name": "holes", "file": "holes.csv", "features": ["a", "b"], "target": "y"},
+        {"name": "no_target", "file": "arm.csv", "features": ["speed"]},
+        digits,
+        digits | {"name": "digits_labels", "target": "label"},
+        digits | {"name": "odd", "file": "odd.npz"},
+        digits | {"name": "infinite", "file": "infinite.npz"},
+    ]
+    (tmp_path / "manifest.json").write_text(json.dumps({"datasets": entries}))
+    return tmp_path
+
+
+def test_columns_are_the_manifests(folder):
+    table = load_folder(folder, "arm", verify=True)
+    assert table.feature_names == ("speed", "angle")
+    assert (table.name, table.target_name) == ("arm", "torque1")
+    assert table.X.tolist() == [[2.0, 0.5], [3.0, 0.25]]
+    assert table.y.isnan().tolist() == [False, True]
+
+
+def test_other_features_may_be_asked_for(folder):
+    assert load_folder(folder, "arm", features=["torque2"]).X.tolist() == [[9.0], [8.0]]
+    assert load_folder(folder, "holes", features=["a"]).X.tolist() == [[1.0], [3.0]]
+
+
+def test_arrays(folder):
+    table = load_folder(str(folder), "digits")
+    assert table.X.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    assert table.y.tolist() == [0.0, 1.0, 1.0]
+    assert table.feature_names == ("X0", "X1")
+    assert table.X.dtype == table.y.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("am", "no set named am; did you mean arm"),
+        ("zzz", "no set named zzz; it has arm, "),
+        ("arm_series", r"no inputs, only targets \(others: torque2\)"),
+        ("holes", "data row 1, column b: the input is missing.*choose another set"),
+        ("no_target", "lacks target"),
+        ("digits_labels", "no array label; it has X, y"),
+        ("odd", r"inputs \(3, 2\) and targets \(2,\)"),
+        ("infinite", "row 2, column 1 is not finite"),
+    ],
+)
+def test_what_is_wrong_is_said(folder, name, message):
+    with pytest.raises(ValueError, match=message):
+        load_folder(folder, name)
+
+
+def test_named_features_of_arrays_are_refused(folder):
+    with pytest.raises(ValueError, match="without named columns"):
+        load_folder(folder, "digits", features=["X0"])
+
+
+def test_other_complaints_of_the_reader_pass_unchanged(folder):
+    with pytest.raises(ValueError, match="did you mean angle"):
+        load_folder(folder, "arm", features=["angel"])
+
+
+def test_checksums(folder):
+    load_folder(folder, "arm_changed")
+    with pytest.raises(ValueError, match="the manifest says 000"):
+        load_folder(folder, "arm_changed", verify=True)
+    with pytest.raises(ValueError, match="no sha256 for digits"):
+        load_folder(folder, "digits", verify=True)
+
+
+def test_what_is_not_there(folder, tmp_path_factory):
+    for name, verify in (("gone", False), ("gone", True), ("gone_digits", False)):
+        with pytest.raises(FileNotFoundError, match="is not there"):
+            load_folder(folder, name, verify=verify)
+    with pytest.raises(FileNotFoundError, match="needs a manifest"):
+        folder_names(tmp_path_factory.mktemp("bare"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"datasets": 3}', '{"datasets": [{}]}', '{"datasets": ["arm"]}'])
+def test_malformed_manifests(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match="not a manifest"):
+        folder_names(tmp_path)
+
+
+def test_the_registry_knows_the_folder(folder):
+    assert {"arm", "friedman1"} <= set(available(folder))
+    assert "arm" not in available()
+    assert load("arm", folder=folder).target_name == "torque1"
+    assert load("friedman1", folder=folder).name == "friedman1"
+    with pytest.raises(ValueError, match=r"did you mean .*arm"):
+        load("armm", folder=folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["airfoil_raw", "airline_passengers", "brent_oil", "mcycle", "trump_approval", "usps_0to4", "water_flow"]
+)
+def test_shared_sets_agree_with_their_manifest(shared, name):
+    folder = shared / "data"
+    entries = json.loads((folder / "manifest.json").read_text())["datasets"]
+    (entry,) = (entry for entry in entries if entry["name"] == name)
+    table = load_folder(folder, name, verify=True)
+    assert table.X.shape == (entry["rows"], entry["n_features"])
+    assert float(table.y.mean()) == pytest.approx(entry["checks"]["target_mean"], rel=1e-9)
+    assert float(table.y.min()) == entry["checks"]["target_min"]
+    if entry["format"] == "csv.gz":
+        assert list(table.feature_names) == entry["features"]
+
+
+def test_other_torques_are_no_inputs(shared):
+    table = load_folder(shared / "data", "sarcos_thin10")
+    assert table.X.shape == (4449, 21)
+    assert not any(name.startswith("tau") for name in table.feature_names)
+    # Reading all but the target by place would have let them in.
+    assert read_csv(shared / "data" / "sarcos_thin10.csv.gz", "tau1").X.shape[1] > 21
+
+
+@pytest.mark.parametrize(("name", "message"), [("air_quality_raw", "missing inputs"), ("sarcos_torques", "no inputs")])
+def test_shared_sets_that_cannot_be_used(shared, name, message):
+    with pytest.raises(ValueError, match=message):
+        load_folder(shared / "data", name)

@@ -1,0 +1,136 @@
+"""The stream protocol: statistics of the warm-up rows alone, there and back."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gp_ensembles.data import Standardizer, Table, constant_columns, split_stream
+
+NAN = math.nan
+
+
+def made(num_rows=30, num_columns=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = 5 + 3 * torch.randn(num_rows, num_columns, dtype=torch.float64, generator=generator)
+    y = -7 + 0.1 * torch.randn(num_rows, dtype=torch.float64, generator=generator)
+    return Table(X, y, tuple("abcdefgh"[:num_columns]), "y", "made")
+
+
+def test_exact_statistics():
+    X = torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]], dtype=torch.float64)
+    standardizer = Standardizer.fit(X, torch.tensor([1.0, NAN, 5.0], dtype=torch.float64))
+    assert standardizer.X_mean.tolist() == [2.0, 2.0]
+    torch.testing.assert_close(standardizer.X_scale.square(), torch.tensor([8 / 3, 2.0], dtype=torch.float64))
+    assert (float(standardizer.y_mean), float(standardizer.y_scale)) == (3.0, 2.0)
+    X_std, y_std = standardizer.transform(X, torch.tensor([1.0, NAN, 9.0], dtype=torch.float64))
+    assert y_std[[0, 2]].tolist() == [-1.0, 3.0]
+    assert math.isnan(y_std[1])
+    torch.testing.assert_close(X_std.square().mean(0), torch.ones(2, dtype=torch.float64))
+
+
+def test_the_stream_has_no_say_in_the_statistics():
+    table = made()
+    wild = table._replace(
+        X=torch.cat([table.X[:20], 1e6 * table.X[20:]]), y=torch.cat([table.y[:20], table.y[20:] ** 3])
+    )
+    calm, other = split_stream(table, 20), split_stream(wild, 20)
+    for a, b in zip(calm.standardizer, other.standardizer, strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(calm.warm_X, other.warm_X)
+
+
+def test_warm_up_rows_are_standard_and_rows_keep_their_order():
+    table = made()
+    stream = split_stream(table, 20)
+    assert stream.warm_X.shape == (20, 3)
+    assert stream.X.shape == (10, 3)
+    zeros = torch.zeros(3, dtype=torch.float64)
+    torch.testing.assert_close(stream.warm_X.mean(0), zeros, rtol=0, atol=1e-13)
+    torch.testing.assert_close(stream.warm_X.std(0, correction=0), zeros + 1)
+    back = stream.X * stream.standardizer.X_scale + stream.standardizer.X_mean
+    torch.testing.assert_close(back, table.X[20:])
+    torch.testing.assert_close(stream.standardizer.inverse_mean(stream.y), table.y[20:])
+
+
+@given(shift=st.floats(-1e3, 1e3), scale=st.floats(1e-3, 1e3), mean=st.floats(-9, 9), variance=st.floats(1e-3, 9))
+def test_there_and_back(shift, scale, mean, variance):
+    y = shift + scale * torch.tensor([-1.0, 0.5, 0.5], dtype=torch.float64)
+    standardizer = Standardizer.fit(torch.arange(3, dtype=torch.float64)[:, None], y)
+    mean, variance = y.new_tensor(mean), y.new_tensor(variance)
+    _, there = standardizer.transform(y[:, None], y)
+    torch.testing.assert_close(standardizer.inverse_mean(there), y, rtol=1e-9, atol=1e-9)
+    # A density in the target's units integrates as that of the standardised target does: compare the two Gaussians.
+    standard = torch.distributions.Normal(mean, variance.sqrt()).log_prob(there)
+    own = torch.distributions.Normal(
+        standardizer.inverse_mean(mean), standardizer.inverse_variance(variance).sqrt()
+    ).log_prob(y)
+    torch.testing.assert_close(standardizer.inverse_log_prob(standard), own, rtol=1e-6, atol=1e-6)
+
+
+def test_missing_targets_are_left_out_and_stay_missing():
+    table = made()
+    y = table.y.clone()
+    y[[3, 25]] = NAN
+    stream = split_stream(table._replace(y=y), 20)
+    assert int(stream.warm_y.isnan().sum()) == int(stream.y.isnan().sum()) == 1
+    seen = torch.cat([table.y[:3], table.y[4:20]])
+    torch.testing.assert_close(stream.standardizer.y_mean, seen.mean())
+
+
+def test_no_observed_target_is_refused():
+    table = made()
+    with pytest.raises(ValueError, match="no target is observed in the warm-up rows"):
+        split_stream(table._replace(y=torch.full_like(table.y, NAN)), 20)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -1e9])
+def test_constant_columns_are_named_or_dropped(value):
+    table = made()
+    X = table.X.clone()
+    X[:20, 1] = value
+    constant = table._replace(X=X)
+    assert constant_columns(X[:20]) == [1]
+    with pytest.raises(ValueError, match="constant in the 20 warm-up rows: b;"):
+        split_stream(constant, 20)
+    stream = split_stream(constant, 20, drop_constant=True)
+    assert stream.feature_names == ("a", "c")
+    torch.testing.assert_close(stream.X, split_stream(table, 20).X[:, [0, 2]])
+
+
+def test_all_columns_constant():
+    table = made()
+    with pytest.raises(ValueError, match="all columns are constant"):
+        split_stream(table._replace(X=torch.ones_like(table.X)), 20, drop_constant=True)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 3.0])
+def test_a_constant_target_is_refused(value):
+    table = made()
+    with pytest.raises(ValueError, match="target is constant"):
+        split_stream(table._replace(y=torch.full_like(table.y, value)), 20)
+
+
+def test_columns_without_names_are_counted():
+    X = torch.stack([torch.ones(3), torch.arange(3.0)], dim=1).double()
+    with pytest.raises(ValueError, match="column 0"):
+        Standardizer.fit(X, X[:, 1])
+
+
+def test_too_few_rows():
+    with pytest.raises(ValueError, match="9 warm-up rows are too few; at least 10"):
+        split_stream(made(), 9)
+    with pytest.raises(ValueError, match="made has 30 rows, not more than the 30 warm-up rows"):
+        split_stream(made(), 30)
+    assert split_stream(made(), 29).X.shape == (1, 3)
+
+
+def test_clipping_bounds_the_inputs_only():
+    table = made()
+    stream = split_stream(table, 20, clip=0.5)
+    assert float(stream.X.abs().max()) == float(stream.warm_X.abs().max()) == 0.5
+    free = split_stream(table, 20)
+    assert torch.equal(stream.y, free.y)
+    assert torch.equal(stream.X, free.X.clamp(-0.5, 0.5))

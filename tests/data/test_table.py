@@ -1,0 +1,133 @@
+"""The CSV reader: exact values, and one clear sentence for each way a file can be wrong."""
+
+import gzip
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gp_ensembles.data import read_csv
+
+GOOD = "time,load,price\n0,1.5,7\n1,,8\n2,2.25,9e-3\n"
+
+
+def written(folder, text, name="small.csv"):
+    path = folder / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_bytes(text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["small.csv", "small.csv.gz"])
+def test_exact_values(tmp_path, name, wrong_default_dtype):
+    table = read_csv(written(tmp_path, GOOD, name), "load")
+    assert table.feature_names == ("time", "price")
+    assert (table.target_name, table.name) == ("load", "small")
+    assert table.X.dtype == table.y.dtype == torch.float64
+    assert table.X.tolist() == [[0.0, 7.0], [1.0, 8.0], [2.0, 0.009]]
+    assert table.y[[0, 2]].tolist() == [1.5, 2.25]
+    assert math.isnan(table.y[1])
+    assert table.X.is_contiguous()
+
+
+def test_features_come_in_the_order_asked_for(tmp_path):
+    path = written(tmp_path, GOOD)
+    assert read_csv(str(path), "load", ["price", "time"]).X[0].tolist() == [7.0, 0.0]
+    assert read_csv(path, "load", ["price"]).X.shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + GOOD,
+        GOOD.replace("\n", "\r\n"),
+        GOOD.replace("\n", "\n\n"),
+        GOOD.rstrip("\n"),
+        GOOD.replace(",", " , "),
+        GOOD.replace("1,,8", "1,NaN,8"),
+        '"time","load","price"\n"0","1.5","7"\n1,"",8\n2,2.25,9e-3\n',
+    ],
+)
+def test_harmless_differences_do_no_harm(tmp_path, text):
+    table, plain = (read_csv(written(tmp_path, t), "load") for t in (text, GOOD))
+    torch.testing.assert_close(table.X, plain.X, rtol=0, atol=0)
+    torch.testing.assert_close(table.y, plain.y, rtol=0, atol=0, equal_nan=True)
+    assert table.feature_names == plain.feature_names
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "features", "message"),
+    [
+        ("", "load", None, "is empty"),
+        ("\n\n", "load", None, "is empty"),
+        ("time,load\n", "load", None, "no data rows"),
+        ("time,load,time\n1,2,3\n", "load", None, "several columns named time"),
+        (GOOD, "laod", None, "no column named laod; did you mean load"),
+        (GOOD, "zzz", None, "columns are time, load, price"),
+        (GOOD, "load", ["tme"], "no column named tme; did you mean time"),
+        (GOOD, "load", ["time", "load"], "target load is also among the features"),
+        (GOOD, "load", ["time", "time"], "named twice"),
+        (GOOD, "load", [], "no input column"),
+        ("load\n1\n", "load", None, "no input column"),
+        ("time,load\n1,2\n3\n", "load", None, "data row 2: 1 cells under 2"),
+        ("time,load\n1,2\n3,4,5\n", "load", None, "data row 2: 3 cells under 2"),
+        ("time,load\n1,2\n,4\n", "load", None, "data row 2, column time: the input is missing"),
+        ("time,load\n1,2\nnan,4\n", "load", None, "data row 2, column time: the input is nan"),
+        ("time,load\n-inf,2\n", "load", None, "data row 1, column time: the input is -inf"),
+        ("time,load\n1,2\n1,inf\n", "load", None, "data row 2, column load: the target is infinite"),
+        ("time,load\n1,2\nMonday,3\n", "load", None, "data row 2, column time: 'Monday' is not a number"),
+        ("time,load\n1,high\n", "load", None, "data row 1, column load: 'high' is not a number"),
+    ],
+)
+@pytest.mark.parametrize("name", ["small.csv", "small.csv.gz"])
+def test_what_is_wrong_is_said(tmp_path, text, target, features, message, name):
+    with pytest.raises(ValueError, match=message):
+        read_csv(written(tmp_path, text, name), target, features)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is not there"):
+        read_csv(tmp_path / "absent.csv", "load")
+    with pytest.raises(FileNotFoundError, match="a folder"):
+        read_csv(tmp_path, "load")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("bytes.csv", b"time,load\n\xff\xfe,1\n"),
+        ("plain.csv.gz", GOOD.encode()),
+        ("short.csv.gz", gzip.compress(GOOD.encode())[:-10]),
+        ("broken.csv.gz", gzip.compress(GOOD.encode())[:10] + b"\xff" * 30),
+    ],
+)
+def test_files_that_are_no_text(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match="not a text table"):
+        read_csv(tmp_path / name, "load")
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    rows=st.lists(st.tuples(finite, finite, st.none() | finite), min_size=1, max_size=8),
+    target=st.sampled_from([0, 1, 2]),
+)
+def test_a_table_survives_the_way_through_a_file(tmp_path_factory, rows, target):
+    path = tmp_path_factory.mktemp("round") / "table.csv"
+    names = ["a", "b"]
+    names.insert(target, "y")
+    cells = []
+    for a, b, y in rows:
+        row = [repr(a), repr(b)]
+        row.insert(target, "" if y is None else repr(y))
+        cells.append(",".join(row))
+    path.write_text("\n".join([",".join(names), *cells]))
+    table = read_csv(path, "y")
+    assert table.X.tolist() == [[a, b] for a, b, _ in rows]
+    assert [None if math.isnan(y) else y for y in table.y.tolist()] == [y for *_, y in rows]
