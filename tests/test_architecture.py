@@ -43,10 +43,10 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "experts", "features", "filters", "meta_learners"}),
         frozenset({"gpytorch"}),
     ),
-    # numpy: the language of scikit-learn. data: what a river estimator fills its warm-up with.
+    # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (
         frozenset({"ensembles", "metrics", "numerics", "data"}),
-        frozenset({"numpy", "sklearn", "river"}),
+        frozenset({"numpy", "pandas", "sklearn", "river"}),
     ),
     # numpy: the language of matplotlib.
     "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),

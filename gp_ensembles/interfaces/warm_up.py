@@ -72,7 +72,7 @@ class WarmUpEnsemble:
         kept = [j for j in range(X.shape[1]) if j not in constant]
         if not kept:
             raise ValueError(f"all inputs are constant in the {num_rows} warm-up rows; use a longer warm-up")
-        self._kept = torch.tensor(kept, device=X.device)
+        self._kept = torch.tensor(kept, dtype=torch.int64, device=X.device)
         self._standardizer = Standardizer.fit(X[:num_rows, kept], y[:num_rows])
         warm_X, warm_y = self._standardizer.transform(X[:num_rows, kept], y[:num_rows])
         online = self.preset(warm_X, warm_y, generator=torch.Generator().manual_seed(self.seed))
