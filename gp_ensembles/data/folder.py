@@ -81,7 +81,10 @@ def load_folder(folder: str | Path, name: str, *, features: Sequence[str] | None
         if features is not None:
             raise ValueError(f"{name} is an array file without named columns; leave out features")
         return _load_npz(path, entry)
-    columns = list(features) if features is not None else list(entry["features"])
+    listed = entry["features"]
+    if not isinstance(listed, list):
+        raise ValueError(f"the features of {name} in {folder / _MANIFEST} are {listed!r}, not a list of column names")
+    columns = list(features) if features is not None else [str(column) for column in listed]
     if not columns:
         others = ", ".join(entry.get("other_targets", ())) or "none"
         raise ValueError(

@@ -23,7 +23,7 @@ def load_openml(data_id: int, target: str, *, cache: str | Path) -> Table:
     Raises:
         ImportError: If scikit-learn is not installed.
         ConnectionError: If the set is not in the cache and cannot be fetched.
-        ValueError: If a column is not numeric or an input is missing.
+        ValueError: If a column is not numeric (categories are not made numbers), or an input is missing.
 
     Example:
         >>> table = load_openml(189, "y", cache="openml_cache")  # doctest: +SKIP
@@ -41,6 +41,13 @@ def load_openml(data_id: int, target: str, *, cache: str | Path) -> Table:
             f"OpenML set {data_id} is not in {cache} and could not be fetched ({error}); fetch it once with a network"
         ) from error
     names = tuple(str(name) for name in bunch.feature_names)
+    # Numbers that stand for categories have an order that means nothing.
+    categories = [name for name in names if name in (bunch.get("categories") or {})]
+    if categories:
+        raise ValueError(
+            f"inputs of OpenML set {data_id} are categories, not numbers: {', '.join(categories)}; choose another set, "
+            f"or encode them into a csv file"
+        )
     X, y = _numeric(bunch.data, f"an input of OpenML set {data_id}"), _numeric(bunch.target, f"the target {target}")
     finite = np.isfinite(X)
     if not finite.all():

@@ -1,6 +1,6 @@
 """The papers' stream protocol: standardise by the warm-up rows only, then stream the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,7 +43,7 @@ class Standardizer(NamedTuple):
             feature_names: Names for messages; column numbers by default.
 
         Raises:
-            ValueError: If a column or the target is constant, or no target is observed.
+            ValueError: If a column or the target is constant or too large to square, or no target is observed.
         """
         seen = y[~torch.isnan(y)]
         if seen.numel() == 0:
@@ -56,6 +56,8 @@ class Standardizer(NamedTuple):
                 f"constant in the {X.shape[0]} warm-up rows: {', '.join(names)}; leave them out, "
                 f"or use a longer warm-up"
             )
+        if not all(bool(moment.isfinite().all()) for moment in standardizer):
+            raise ValueError("a column's or the target's spread overflows; rescale the values of the warm-up rows")
         if not bool(standardizer.y_scale > 0) or bool((seen == seen[0]).all()):
             raise ValueError(f"the target is constant ({float(seen[0]):g}) in the warm-up rows; use a longer warm-up")
         return standardizer
@@ -71,6 +73,10 @@ class Standardizer(NamedTuple):
     def inverse_mean(self, mean: Tensor) -> Tensor:
         """Means, quantiles or targets back in the target's units."""
         return mean * self.y_scale + self.y_mean
+
+    def inverse_std(self, std: Tensor) -> Tensor:
+        """Standard deviations back in the target's units."""
+        return std * self.y_scale
 
     def inverse_variance(self, variance: Tensor) -> Tensor:
         """Variances back in the target's squared units."""
@@ -99,11 +105,19 @@ class Stream(NamedTuple):
 
     Attributes:
         warm_X: Warm-up inputs, shape (N0, D).
-        warm_y: Warm-up targets, shape (N0,).
+        warm_y: Warm-up targets, shape (N0,); NaN where missing, which fits leave out.
         X: Inputs of the stream, shape (N, D).
-        y: Targets of the stream, shape (N,).
-        standardizer: From and to the table's units.
+        y: Targets of the stream, shape (N,); NaN where missing.
+        standardizer: From and to the table's units, float64.
         feature_names: Names of the D columns that were kept.
+        dropped: Names of the columns that were dropped as constant.
+
+    Example:
+        >>> from gp_ensembles.data.synthetic import friedman1
+        >>> import torch
+        >>> stream = split_stream(friedman1(35, generator=torch.Generator().manual_seed(0)).table, 20)
+        >>> [len(y) for X, y in stream.blocks(10)]
+        [10, 5]
     """
 
     warm_X: Tensor
@@ -112,10 +126,29 @@ class Stream(NamedTuple):
     y: Tensor
     standardizer: Standardizer
     feature_names: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
+
+    def blocks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs (B, D) and targets (B,) after the warm-up, ``size`` rows at a time and the rest in a last block.
+
+        Args:
+            size: B.
+
+        Raises:
+            ValueError: If ``size`` is not positive.
+        """
+        if size < 1:
+            raise ValueError(f"blocks of {size} rows were asked for; at least one row is needed")
+        return zip(self.X.split(size), self.y.split(size), strict=True)
 
 
 def split_stream(
-    table: Table, num_warmup: int = 1000, *, drop_constant: bool = False, clip: float | None = None
+    table: Table,
+    num_warmup: int = 1000,
+    *,
+    drop_constant: bool = False,
+    clip: float | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Stream:
     """Cut a table after its warm-up rows and standardise both parts by the first.
 
@@ -124,10 +157,11 @@ def split_stream(
         num_warmup: Rows for statistics and hyperparameters.
         drop_constant: Drop columns that are constant in the warm-up rows instead of raising.
         clip: Largest standardised input kept (the papers use 1000); larger ones are set to it. ``None``: no clipping.
+        dtype: Of the two parts; statistics are taken, and rows standardised, in the table's own dtype before.
 
     Raises:
-        ValueError: If there are fewer than ten warm-up rows or no row after them, or a column or the target is
-            constant in the warm-up rows.
+        ValueError: If fewer than ten warm-up rows have a target, no row is left after them, or a column or the
+            target is constant in the warm-up rows.
 
     Example:
         >>> from gp_ensembles.data.synthetic import friedman1
@@ -143,10 +177,18 @@ def split_stream(
         raise ValueError(
             f"{table.name} has {num_rows} rows, not more than the {num_warmup} warm-up rows; use a shorter warm-up"
         )
-    X, names = table.X, table.feature_names
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip is {clip:g}; it must be positive, or None for no clipping")
+    seen = int((~torch.isnan(table.y[:num_warmup])).sum())
+    if 0 < seen < _MIN_WARM_UP:
+        raise ValueError(
+            f"only {seen} of the {num_warmup} warm-up rows have a target; at least {_MIN_WARM_UP} are needed, so use a "
+            f"longer warm-up"
+        )
+    X, names, constant = table.X, table.feature_names, set[int]()
     if drop_constant:
-        dropped = set(constant_columns(X[:num_warmup]))
-        kept = [j for j in range(X.shape[1]) if j not in dropped]
+        constant = set(constant_columns(X[:num_warmup]))
+        kept = [j for j in range(X.shape[1]) if j not in constant]
         if not kept:
             raise ValueError(f"all columns are constant in the {num_warmup} warm-up rows; use a longer warm-up")
         X, names = X[:, kept], tuple(names[j] for j in kept)
@@ -154,4 +196,6 @@ def split_stream(
     X, y = standardizer.transform(X, table.y)
     if clip is not None:
         X = X.clamp(-clip, clip)
-    return Stream(X[:num_warmup], y[:num_warmup], X[num_warmup:], y[num_warmup:], standardizer, names)
+    X, y = X.to(dtype), y.to(dtype)
+    dropped = tuple(table.feature_names[j] for j in sorted(constant))
+    return Stream(X[:num_warmup], y[:num_warmup], X[num_warmup:], y[num_warmup:], standardizer, names, dropped)

@@ -47,7 +47,8 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file or a cell is malformed, or a column is unknown; data rows are counted from 1.
+        ValueError: If the file or a cell is malformed, or a column is unknown; data rows are counted from 1 after the
+            header, lines from 1 with it.
 
     Example:
         >>> import tempfile, pathlib
@@ -62,17 +63,17 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
         raise FileNotFoundError(f"{path} is {kind}")
     try:
         with _open(path) as file:
-            rows = list(csv.reader(file))
+            reader = csv.reader(file)
+            lines = [_Line(reader.line_num, cells) for cells in reader if cells]
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
         raise ValueError(f"{path} is not a text table: {error}") from None
-    rows = [row for row in rows if row]
-    if not rows:
+    if not lines:
         raise ValueError(f"{path} is empty; a header row and data rows are needed")
-    header = [name.strip() for name in rows[0]]
+    header, lines = [name.strip() for name in lines[0].cells], lines[1:]
     if len(set(header)) < len(header):
         twice = sorted({name for name in header if header.count(name) > 1})
         raise ValueError(f"{path} has several columns named {', '.join(twice)}; rename them")
-    if len(rows) == 1:
+    if not lines:
         raise ValueError(f"{path} has a header but no data rows")
     columns = list(features) if features is not None else [name for name in header if name != target]
     for name in [target, *columns]:
@@ -84,15 +85,23 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
         raise ValueError(f"{path} has no input column besides the target {target}")
     if len(set(columns)) < len(columns):
         raise ValueError(f"the same feature is named twice in {', '.join(columns)}")
-    for number, row in enumerate(rows[1:], start=1):
-        if len(row) != len(header):
-            raise ValueError(f"{path}, data row {number}: {len(row)} cells under {len(header)} column names")
+    for row, line in enumerate(lines, start=1):
+        if len(line.cells) != len(header):
+            raise ValueError(
+                f"{path}, data row {row} (line {line.number}): {len(line.cells)} cells under {len(header)} column "
+                f"names; mend the row"
+            )
     X = torch.tensor(
-        [_inputs(rows, header.index(name), name, path) for name in columns], dtype=torch.float64, device="cpu"
+        [_inputs(lines, header.index(name), name, path) for name in columns], dtype=torch.float64, device="cpu"
     )
-    y = torch.tensor(_targets(rows, header.index(target), target, path), dtype=torch.float64, device="cpu")
+    y = torch.tensor(_targets(lines, header.index(target), target, path), dtype=torch.float64, device="cpu")
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     return Table(X.T.contiguous(), y, tuple(columns), target, name)
+
+
+class _Line(NamedTuple):
+    number: int
+    cells: list[str]
 
 
 def _open(path: Path) -> TextIO:
@@ -102,44 +111,55 @@ def _open(path: Path) -> TextIO:
     return open(path, encoding="utf-8-sig", newline="")
 
 
-def _inputs(rows: list[list[str]], index: int, name: str, path: Path) -> list[float]:
+def _inputs(lines: list[_Line], index: int, name: str, path: Path) -> list[float]:
     values = []
-    for number, row in enumerate(rows[1:], start=1):
-        value = _number(row[index], number, name, path)
-        if not math.isfinite(value):
-            text = row[index].strip() or "missing"
+    for row, line in enumerate(lines, start=1):
+        value = _number(line.cells[index])
+        if value is None or not math.isfinite(value):
+            text = line.cells[index].strip()
+            where = f"{path}, data row {row} (line {line.number}), column {name}"
+            if value is None:
+                raise ValueError(_not_a_number(where, text))
             raise ValueError(
-                f"{path}, data row {number}, column {name}: the input is {text}; inputs must be finite numbers, "
-                f"so fill it in, drop the row, or leave the column out with --features"
+                f"{where}: the input is {text or 'missing'}; inputs must be finite numbers, so fill it in, drop the "
+                f"row, or leave the column out of the features (--features)"
             )
         values.append(value)
     return values
 
 
-def _targets(rows: list[list[str]], index: int, name: str, path: Path) -> list[float]:
+def _targets(lines: list[_Line], index: int, name: str, path: Path) -> list[float]:
     values = []
-    for number, row in enumerate(rows[1:], start=1):
-        value = _number(row[index], number, name, path)
-        if math.isinf(value):
-            raise ValueError(f"{path}, data row {number}, column {name}: the target is infinite; leave the cell empty")
+    for row, line in enumerate(lines, start=1):
+        value = _number(line.cells[index])
+        if value is None or math.isinf(value):
+            where = f"{path}, data row {row} (line {line.number}), column {name}"
+            if value is None:
+                raise ValueError(_not_a_number(where, line.cells[index].strip()))
+            raise ValueError(f"{where}: the target is infinite; leave the cell empty")
         values.append(value)
     return values
 
 
-def _number(text: str, row: int, name: str, path: Path) -> float:
+def _number(text: str) -> float | None:
+    """The number in a cell, NaN in an empty one, None in one with text."""
     stripped = text.strip()
     if not stripped:
         return math.nan
+    # Python reads 2024_05 as 202405; a table that says so means something else.
+    if "_" in stripped:
+        return None
     try:
         return float(stripped)
     except ValueError:
-        raise ValueError(
-            f"{path}, data row {row}, column {name}: {stripped!r} is not a number; choose numeric columns with "
-            f"--features, or encode this one"
-        ) from None
+        return None
+
+
+def _not_a_number(where: str, text: str) -> str:
+    return f"{where}: {text!r} is not a number; choose numeric columns as features (--features), or encode this one"
 
 
 def _unknown(name: str, header: Sequence[str], path: Path) -> str:
     close = difflib.get_close_matches(name, header, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"columns are {', '.join(header)}"
-    return f"{path} has no column named {name}; {hint}"
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{path} has no column named {name}; {hint}The columns are {', '.join(header)}".replace("; The", "; the")

@@ -182,9 +182,7 @@ def _kernel(X: Tensor, nu: float, starts: Sequence[float]) -> Kernel:
     """A scaled ARD kernel with a batch entry per starting length scale and outputscale one."""
     batch_shape, num_inputs = torch.Size([len(starts)]), X.shape[-1]
     if math.isinf(nu):
-        kernel: Kernel = RBFKernel(
-            ard_num_dims=num_inputs, batch_shape=batch_shape, lengthscale_constraint=log_scale()
-        )
+        kernel: Kernel = RBFKernel(ard_num_dims=num_inputs, batch_shape=batch_shape, lengthscale_constraint=log_scale())
     else:
         kernel = MaternKernel(
             nu=nu, ard_num_dims=num_inputs, batch_shape=batch_shape, lengthscale_constraint=log_scale()

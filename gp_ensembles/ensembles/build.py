@@ -61,9 +61,7 @@ def fitted_experts(
     return [(name, _fit(GaussianExpert(features), X, y, fit, generator, progress)) for name, features in maps]
 
 
-def build_maps(
-    X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None
-) -> list[tuple[str, FeatureMap]]:
+def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None) -> list[tuple[str, FeatureMap]]:
     """The feature maps of all bases, by name."""
     return [pair for basis in bases for pair in basis.build(X, generator=generator)]
 
@@ -94,9 +92,7 @@ def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
     return [(f"{name}/static", expert) for name, expert in maps]
 
 
-def dynamic_group(
-    maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]
-) -> list[NamedExpert]:
+def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]) -> list[NamedExpert]:
     """Twins of static experts, one for each speed, that share their features and noise and walk at random.
 
     Raises:
@@ -125,9 +121,7 @@ def group_size(group: Sequence[NamedExpert]) -> int:
     return sum(expert.num_experts for _, expert in group)
 
 
-def ready(
-    X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner
-) -> OnlineEnsemble:
+def ready(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
     """The shell, conditioned on the warm-up rows, with the weights it had before them."""
     named = [pair for group in groups for pair in group]
     names = [f"{name}/{m}" for name, expert in named for m in range(expert.num_experts)]

@@ -86,9 +86,7 @@ class OnlineEnsemble(nn.Module):
         True
     """
 
-    def __init__(
-        self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None
-    ) -> None:
+    def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None) -> None:
         super().__init__()
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")

@@ -258,9 +258,7 @@ def _log_prior(prior: Prior, value: Tensor, num_experts: int) -> Tensor:
 def _check(expert: GaussianExpert, X: Tensor, y: Tensor) -> None:
     expert.features.check_inputs(X)
     if X.ndim != 2 or y.shape != X.shape[:1]:
-        raise ValueError(
-            f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}"
-        )
+        raise ValueError(f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}")
     if y.dtype != X.dtype:
         raise TypeError(f"X is {X.dtype} and y is {y.dtype}; give both one dtype")
     if bool(torch.isnan(y).all()):

@@ -67,5 +67,3 @@ def _take(value: Tensor, batch_shape: torch.Size, index: Tensor, name: str) -> T
     if not batch_shape:
         return value.unsqueeze(0).expand(len(index), *value.shape).clone()
     return value.index_select(0, index.to(value.device))
-
-

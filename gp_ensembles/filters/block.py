@@ -66,9 +66,7 @@ def condition_block(
     residual = (mean - y).unsqueeze(-1)
     whitened = torch.linalg.solve_triangular(factor, torch.cat([cross, residual], dim=-1), upper=False)
     scale = factor.diagonal(dim1=-2, dim2=-1)
-    predictions = StepPredictions(
-        y + scale * whitened[..., -1], scale.square(), _log_prob(whitened[..., -1], scale)
-    )
+    predictions = StepPredictions(y + scale * whitened[..., -1], scale.square(), _log_prob(whitened[..., -1], scale))
     return BlockGain(whitened, drift), predictions
 
 

@@ -31,9 +31,7 @@ class BlockStream:
         num_rows: Length B of the blocks.
     """
 
-    def __init__(
-        self, moments: Tensor, noise: Tensor, random_walk_variance: Tensor | None, num_rows: int
-    ) -> None:
+    def __init__(self, moments: Tensor, noise: Tensor, random_walk_variance: Tensor | None, num_rows: int) -> None:
         batch_shape, num_features = moments.shape[:-2], moments.shape[-2]
         num_experts = batch_shape.numel()
         self._given = (moments, noise.detach(), random_walk_variance)

@@ -61,9 +61,7 @@ class RiverRegressor(MiniBatchRegressor):
         7.0
     """
 
-    def __init__(
-        self, preset: Callable[..., OnlineEnsemble] | None = None, warmup: int = 300, seed: int = 0
-    ) -> None:
+    def __init__(self, preset: Callable[..., OnlineEnsemble] | None = None, warmup: int = 300, seed: int = 0) -> None:
         self.preset = preset
         self.warmup = warmup
         self.seed = seed
