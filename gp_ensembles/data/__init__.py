@@ -1,6 +1,7 @@
 """Tables, where they come from, and how a stream is cut from them."""
 
 from gp_ensembles.data.bundled import airline_passengers, bananas, diabetes, trump_approval, water_flow
+from gp_ensembles.data.covariance import CovarianceFunction, RBFCovariance
 from gp_ensembles.data.folder import folder_names, load_folder
 from gp_ensembles.data.openml import load_openml
 from gp_ensembles.data.protocol import Standardizer, Stream, constant_columns, split_stream
@@ -18,7 +19,9 @@ from gp_ensembles.data.synthetic import (
 from gp_ensembles.data.table import Table, read_csv
 
 __all__ = [
+    "CovarianceFunction",
     "FunctionDraw",
+    "RBFCovariance",
     "SensorDraw",
     "Standardizer",
     "Stream",

@@ -66,21 +66,21 @@ def airline_passengers() -> Table:
 
 
 def water_flow() -> Table:
-    """Hourly flow through a water pipe, with four anomalous spells, from the day before: 1190 rows, 5 inputs.
+    """Hourly flow through a water pipe, with four anomalous spells, from the day before: 1190 rows, 4 inputs.
 
-    Inputs are the flow 1 and 24 hours before (litres per second), sine and cosine of the local hour of the day, and
-    whether it is a weekend. Some hours are absent from the record: a lag is the value at that very hour, not so many
+    Inputs are the flow 1 and 24 hours before (litres per second), and sine and cosine of the local hour of the day.
+    Some hours are absent from the record: a lag is the value at that very hour, not so many
     rows before, and a row without both is left out. Source: ``river.datasets.WaterFlow``.
 
     Returns:
-        The table, X (1190, 5) and y (1190,).
+        The table, X (1190, 4) and y (1190,).
 
     Raises:
         ImportError: If river is not installed.
 
     Example:
         >>> water_flow().feature_names
-        ('lag_1h', 'lag_24h', 'hour_sin', 'hour_cos', 'weekend')
+        ('lag_1h', 'lag_24h', 'hour_sin', 'hour_cos')
     """
     rows = _river("WaterFlow")
     # Seconds since 1970 know nothing of summer time, which begins within the record.
@@ -90,9 +90,9 @@ def water_flow() -> Table:
         time = x["Time"]
         before = [flow.get(time.timestamp() - 3600 * lag, math.nan) for lag in _WATER_LAGS]
         if not any(math.isnan(value) for value in before):
-            X.append([*before, *_circle(time.hour / 24), float(time.weekday() >= 5)])
+            X.append([*before, *_circle(time.hour / 24)])
             y.append(float(target))
-    names = (*(f"lag_{lag}h" for lag in _WATER_LAGS), "hour_sin", "hour_cos", "weekend")
+    names = (*(f"lag_{lag}h" for lag in _WATER_LAGS), "hour_sin", "hour_cos")
     return Table(_float64(X), _float64(y), names, "flow", "water_flow")
 
 

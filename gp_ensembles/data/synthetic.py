@@ -7,11 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.data.covariance import CovarianceFunction, RBFCovariance, function_draw
 from gp_ensembles.data.table import Table
 
 _FRIEDMAN2_RANGES = ((0.0, 100.0), (40 * math.pi, 560 * math.pi), (0.0, 1.0), (1.0, 11.0))
-# What keeps a float64 RBF covariance positive definite; it is part of the law that is drawn from.
-_NUGGET = 1e-9
 
 
 class FunctionDraw(NamedTuple):
@@ -121,21 +120,20 @@ def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator
 
 def gp_draw(
     X: Tensor,
-    lengthscale: float = 1.0,
-    outputscale: float = 1.0,
+    covariance: CovarianceFunction | None = None,
     noise: float = 0.1,
     *,
     generator: torch.Generator | None = None,
 ) -> FunctionDraw:
-    r"""An exact draw of a Gaussian process with an RBF kernel at the given inputs.
+    r"""An exact draw of a Gaussian process at the given inputs.
 
-    ``k(x, x') = outputscale exp(-|x - x'|^2 / (2 lengthscale^2))`` (Rasmussen and Williams 2006, equation 4.9), drawn
-    by the Cholesky factor of the kernel's matrix with a billionth of its diagonal added. Costs O(N^3).
+    ``f ~ N(0, K)`` by the Cholesky factor of K, with a billionth of its mean diagonal added (Rasmussen and Williams
+    2006, appendix A.2). Costs O(N^3).
 
     Args:
         X: Inputs, float64, shape (N, D); rows keep their order.
-        lengthscale: In the inputs' units.
-        outputscale: Prior variance of the function.
+        covariance: Takes inputs (N, D) and (K, D), gives their covariances (N, K); a GPyTorch kernel does through
+            ``lambda a, b: kernel(a, b).to_dense()``. An RBF with unit scales by default.
         noise: Standard deviation of the noise.
         generator: Source of randomness.
 
@@ -144,21 +142,20 @@ def gp_draw(
 
     Raises:
         TypeError: If X is not float64.
-        ValueError: If X is not (N, D) or a scale is not positive.
+        ValueError: If X is not (N, D), or the covariance is not positive definite.
 
     Example:
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
-        >>> gp_draw(X, generator=torch.Generator().manual_seed(0)).truth.shape
+        >>> gp_draw(X, RBFCovariance(lengthscale=0.2), generator=torch.Generator().manual_seed(0)).truth.shape
         torch.Size([20])
     """
     if X.dtype != torch.float64:
         raise TypeError(f"inputs are {X.dtype}, not float64; convert them with X.double()")
     if X.ndim != 2:
         raise ValueError(f"inputs have shape {tuple(X.shape)}, not (N, D); add an axis")
-    if not (lengthscale > 0 and outputscale > 0):
-        raise ValueError(f"lengthscale {lengthscale:g} and outputscale {outputscale:g} must be positive")
     _check(X.shape[0], noise)
-    return _observe("gp_draw", X, _gp(X, lengthscale, outputscale, generator), noise, generator)
+    truth = function_draw(X, RBFCovariance() if covariance is None else covariance, generator).detach()
+    return _observe("gp_draw", X, truth, noise, generator)
 
 
 def switching_gps(
@@ -198,7 +195,7 @@ def switching_gps(
     X = 5 * _uniform(num_rows, 1, generator)
     parts = torch.tensor_split(X, len(lengthscales))
     pairs = list(zip(parts, lengthscales, strict=True))
-    truth = torch.cat([_gp(part, scale, 1.0, generator) for part, scale in pairs])
+    truth = torch.cat([function_draw(part, RBFCovariance(scale), generator) for part, scale in pairs])
     segment = torch.cat([part.new_full(part.shape[:1], i).long() for i, part in enumerate(parts)])
     drawn = _observe("switching_gps", X, truth, noise, generator)
     return SwitchingDraw(*drawn, segment, X.new_tensor(lengthscales)[segment])
@@ -268,15 +265,6 @@ def _uniform(num_rows: int, num_columns: int, generator: torch.Generator | None)
 
 def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.randn(like.shape[:1], dtype=like.dtype, device=like.device, generator=generator)
-
-
-def _gp(X: Tensor, lengthscale: float, outputscale: float, generator: torch.Generator | None) -> Tensor:
-    # Differences, not torch.cdist, whose matrix product loses the small distances.
-    distance = (X[:, None] - X).div(lengthscale).square().sum(-1)
-    covariance = outputscale * (-0.5 * distance).exp()
-    covariance.diagonal().add_(_NUGGET * outputscale)
-    factor: Tensor = torch.linalg.cholesky(covariance)
-    return factor @ _normal(X, generator)
 
 
 def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch.Generator | None) -> FunctionDraw:

@@ -161,5 +161,5 @@ def _not_a_number(where: str, text: str) -> str:
 
 def _unknown(name: str, header: Sequence[str], path: Path) -> str:
     close = difflib.get_close_matches(name, header, n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{path} has no column named {name}; {hint}The columns are {', '.join(header)}".replace("; The", "; the")
+    hint = f"did you mean {' or '.join(close)}? its " if close else "its "
+    return f"{path} has no column named {name}; {hint}columns are {', '.join(header)}"

@@ -13,7 +13,7 @@ SHAPES = {
     bananas: (5300, 2),
     diabetes: (442, 10),
     trump_approval: (1001, 6),
-    water_flow: (1190, 5),
+    water_flow: (1190, 4),
 }
 
 
@@ -64,8 +64,7 @@ def test_water_lags_are_hours_not_rows():
         hour = round(time.timestamp()) // 3600
         if hour - 1 in by_hour and hour - 24 in by_hour:
             turn = 2 * math.pi * time.hour / 24
-            weekend = float(time.strftime("%a") in ("Sat", "Sun"))
-            expected.append([by_hour[hour - 1], by_hour[hour - 24], math.sin(turn), math.cos(turn), weekend, y])
+            expected.append([by_hour[hour - 1], by_hour[hour - 24], math.sin(turn), math.cos(turn), y])
     torch.testing.assert_close(torch.cat([table.X, table.y[:, None]], 1), table.X.new_tensor(expected))
 
 

@@ -24,13 +24,13 @@ def answers(monkeypatch):
     """Let the fetcher answer (or raise) what a test says; returns what it was asked."""
     asked = []
 
-    def set_answer(data, target=None, error=None):
+    def set_answer(data, target=None, error=None, categories=None):
         def fetch(**options):
             asked.append(options)
             if error is not None:
                 raise error
             names = [f"c{j}" for j in range(data.shape[1])]
-            return Bunch(data=data, target=np.asarray(target), feature_names=names)
+            return Bunch(data=data, target=np.asarray(target), feature_names=names, categories=categories)
 
         monkeypatch.setattr(datasets, "fetch_openml", fetch)
         return asked
@@ -75,3 +75,11 @@ def test_what_is_wrong_is_said(answers, tmp_path, data, target, message):
     answers(data, target)
     with pytest.raises(ValueError, match=message):
         load_openml(189, "y", cache=tmp_path)
+
+
+def test_categories_are_not_taken_for_numbers(answers, tmp_path):
+    answers(X, [1, 2], categories={"c1": ["red", "blue"], "y": ["no", "yes"]})
+    with pytest.raises(ValueError, match="inputs of OpenML set 189 are categories, not numbers: c1;"):
+        load_openml(189, "y", cache=tmp_path)
+    answers(X, ["1", "2"], categories={"y": ["1", "2"]})
+    assert load_openml(189, "y", cache=tmp_path).y.tolist() == [1.0, 2.0]

@@ -68,6 +68,9 @@ def test_there_and_back(shift, scale, mean, variance):
         standardizer.inverse_mean(mean), standardizer.inverse_variance(variance).sqrt()
     ).log_prob(y)
     torch.testing.assert_close(standardizer.inverse_log_prob(standard), own, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        standardizer.inverse_std(variance.sqrt()).square(), standardizer.inverse_variance(variance)
+    )
 
 
 def test_missing_targets_are_left_out_and_stay_missing():
@@ -97,6 +100,8 @@ def test_constant_columns_are_named_or_dropped(value):
         split_stream(constant, 20)
     stream = split_stream(constant, 20, drop_constant=True)
     assert stream.feature_names == ("a", "c")
+    assert stream.dropped == ("b",)
+    assert split_stream(table, 20).dropped == ()
     torch.testing.assert_close(stream.X, split_stream(table, 20).X[:, [0, 2]])
 
 
@@ -134,3 +139,50 @@ def test_clipping_bounds_the_inputs_only():
     free = split_stream(table, 20)
     assert torch.equal(stream.y, free.y)
     assert torch.equal(stream.X, free.X.clamp(-0.5, 0.5))
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, NAN])
+def test_a_clip_that_clips_everything(clip):
+    with pytest.raises(ValueError, match="it must be positive"):
+        split_stream(made(), 20, clip=clip)
+
+
+def test_too_few_targets_in_the_warm_up():
+    table = made()
+    y = table.y.clone()
+    y[:11] = NAN
+    with pytest.raises(ValueError, match="only 9 of the 20 warm-up rows have a target; at least 10"):
+        split_stream(table._replace(y=y), 20)
+    assert split_stream(table._replace(y=y), 21).warm_X.shape == (21, 3)
+
+
+def test_values_too_large_to_square():
+    table = made()
+    with pytest.raises(ValueError, match="spread overflows"):
+        split_stream(table._replace(X=table.X * 1e300), 20)
+    with pytest.raises(ValueError, match="spread overflows"):
+        split_stream(table._replace(y=table.y * 1e307), 20)
+
+
+def test_the_dtype_is_that_asked_for(wrong_default_dtype):
+    table = made()
+    narrow, wide = split_stream(table, 20, dtype=torch.float32), split_stream(table, 20)
+    assert {part.dtype for part in narrow[:4]} == {torch.float32}
+    assert {part.dtype for part in (*wide[:4], *narrow.standardizer)} == {torch.float64}
+    # Statistics and differences in float64, rounded once.
+    assert torch.equal(narrow.X, wide.X.float())
+    assert narrow.standardizer.inverse_mean(narrow.y).dtype == torch.float32
+
+
+@given(size=st.integers(1, 12))
+def test_blocks_are_the_stream_in_order(size):
+    stream = split_stream(made(), 20)
+    blocks = list(stream.blocks(size))
+    assert torch.equal(torch.cat([X for X, _ in blocks]), stream.X)
+    assert torch.equal(torch.cat([y for _, y in blocks]), stream.y)
+    assert {len(y) for _, y in blocks[:-1]} <= {size}
+
+
+def test_blocks_hold_at_least_a_row():
+    with pytest.raises(ValueError, match="blocks of 0 rows"):
+        split_stream(made(), 20).blocks(0)

@@ -5,7 +5,16 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.data import available, drifting_sensor, friedman1, friedman2, gp_draw, load, switching_gps
+from gp_ensembles.data import (
+    RBFCovariance,
+    available,
+    drifting_sensor,
+    friedman1,
+    friedman2,
+    gp_draw,
+    load,
+    switching_gps,
+)
 
 
 def seeded(seed=0):
@@ -90,7 +99,7 @@ def test_gp_draws_have_the_kernels_covariance(num_inputs):
     generator = seeded()
     num_draws = 6000
     draws = torch.stack(
-        [gp_draw(X, 0.4, outputscale=2.0, noise=0.0, generator=generator).truth for _ in range(num_draws)]
+        [gp_draw(X, RBFCovariance(0.4, 2.0), noise=0.0, generator=generator).truth for _ in range(num_draws)]
     )
     expected = torch.tensor(
         [[2.0 * math.exp(-(math.dist(a, b) ** 2) / (2 * 0.4**2)) for a in X.tolist()] for b in X.tolist()],
@@ -102,7 +111,7 @@ def test_gp_draws_have_the_kernels_covariance(num_inputs):
 
 def test_gp_draw_on_many_close_points():
     X = torch.linspace(0, 1, 600, dtype=torch.float64)[:, None]
-    made = gp_draw(X, 5.0, generator=seeded())
+    made = gp_draw(X, RBFCovariance(5.0), generator=seeded())
     assert bool(made.truth.isfinite().all())
     # So long a length scale leaves hardly any curvature.
     assert float(made.truth.diff().abs().max()) < 0.01
@@ -115,7 +124,30 @@ def test_gp_draw_refuses_what_it_cannot_use():
         gp_draw(LINE[:, 0])
     for scales in ({"lengthscale": 0.0}, {"outputscale": -1.0}):
         with pytest.raises(ValueError, match="must be positive"):
-            gp_draw(LINE, **scales)
+            RBFCovariance(**scales)
+    for covariance, message in (
+        (lambda a, b: a @ b.T - 1, "not positive definite"),
+        (lambda a, b: a @ b.T / 0, "not finite"),
+        (lambda a, b: a, r"shape \(60, 1\), not \(N, N\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gp_draw(LINE, covariance)
+
+
+def test_gp_draw_takes_any_covariance():
+    # A linear kernel draws straight lines through the origin.
+    made = gp_draw(LINE, lambda a, b: a @ b.T, noise=0.0, generator=seeded())
+    slope = made.truth[-1] / LINE[-1, 0]
+    torch.testing.assert_close(made.truth, slope * LINE[:, 0], rtol=0, atol=1e-3)
+
+
+def test_gp_draw_takes_kernels_of_gpytorch():
+    kernel = pytest.importorskip("gpytorch.kernels").RBFKernel().double()
+    kernel.lengthscale = 0.3
+    theirs = gp_draw(LINE, lambda a, b: kernel(a, b).to_dense(), generator=seeded())
+    ours = gp_draw(LINE, RBFCovariance(0.3), generator=seeded())
+    assert not theirs.table.y.requires_grad
+    torch.testing.assert_close(theirs.truth, ours.truth, rtol=0, atol=1e-4)
 
 
 def test_segments_have_their_own_length_scales():

@@ -66,27 +66,34 @@ def test_harmless_differences_do_no_harm(tmp_path, text):
         ("\n\n", "load", None, "is empty"),
         ("time,load\n", "load", None, "no data rows"),
         ("time,load,time\n1,2,3\n", "load", None, "several columns named time"),
-        (GOOD, "laod", None, "no column named laod; did you mean load"),
+        (GOOD, "laod", None, "no column named laod; did you mean load.*columns are time, load, price"),
         (GOOD, "zzz", None, "columns are time, load, price"),
         (GOOD, "load", ["tme"], "no column named tme; did you mean time"),
         (GOOD, "load", ["time", "load"], "target load is also among the features"),
         (GOOD, "load", ["time", "time"], "named twice"),
         (GOOD, "load", [], "no input column"),
         ("load\n1\n", "load", None, "no input column"),
-        ("time,load\n1,2\n3\n", "load", None, "data row 2: 1 cells under 2"),
-        ("time,load\n1,2\n3,4,5\n", "load", None, "data row 2: 3 cells under 2"),
-        ("time,load\n1,2\n,4\n", "load", None, "data row 2, column time: the input is missing"),
-        ("time,load\n1,2\nnan,4\n", "load", None, "data row 2, column time: the input is nan"),
-        ("time,load\n-inf,2\n", "load", None, "data row 1, column time: the input is -inf"),
-        ("time,load\n1,2\n1,inf\n", "load", None, "data row 2, column load: the target is infinite"),
-        ("time,load\n1,2\nMonday,3\n", "load", None, "data row 2, column time: 'Monday' is not a number"),
-        ("time,load\n1,high\n", "load", None, "data row 1, column load: 'high' is not a number"),
+        ("time,load\n1,2\n3\n", "load", None, r"data row 2 \(line 3\): 1 cells under 2"),
+        ("time,load\n1,2\n3,4,5\n", "load", None, r"data row 2 \(line 3\): 3 cells under 2"),
+        ("time,load\n1,2\n,4\n", "load", None, r"data row 2 \(line 3\), column time: the input is missing"),
+        ("time,load\n1,2\nnan,4\n", "load", None, r"data row 2 \(line 3\), column time: the input is nan"),
+        ("time,load\n-inf,2\n", "load", None, r"data row 1 \(line 2\), column time: the input is -inf"),
+        ("time,load\n1,2\n1,inf\n", "load", None, r"data row 2 \(line 3\), column load: the target is infinite"),
+        ("time,load\n1,2\nMonday,3\n", "load", None, r"data row 2 \(line 3\), column time: 'Monday' is not a number"),
+        ("time,load\n2024_05,3\n", "load", None, "column time: '2024_05' is not a number; choose numeric columns"),
+        ("time,load\n1,high\n", "load", None, r"data row 1 \(line 2\), column load: 'high' is not a number"),
     ],
 )
 @pytest.mark.parametrize("name", ["small.csv", "small.csv.gz"])
 def test_what_is_wrong_is_said(tmp_path, text, target, features, message, name):
     with pytest.raises(ValueError, match=message):
         read_csv(written(tmp_path, text, name), target, features)
+
+
+def test_lines_are_those_of_the_file(tmp_path):
+    path = written(tmp_path, '\n\n"time",load\n\n1,2\n\n\nred,2\n')
+    with pytest.raises(ValueError, match=r"data row 2 \(line 8\), column time: 'red'"):
+        read_csv(path, "load")
 
 
 def test_files_that_are_not_there(tmp_path):
