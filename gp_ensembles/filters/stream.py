@@ -15,6 +15,7 @@ from gp_ensembles.filters.states import GaussianState, StepPredictions
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"
+_MANY_FEATURES = 300
 _CACHE_NUMBERS = 125_000  # a megabyte in double precision
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -41,6 +42,14 @@ class BlockStream:
         self._joint = moments.new_empty(num_experts, num_rows, num_features + 1)  # [C | Φ μ - y], then [W | -e]
         self._cross, self._last = self._joint[..., :num_features], self._joint[..., num_features]
         self._cross_transposed = self._cross.mT
+        # Many features: the inverse of the small factor and a product beat a triangular solve in place.
+        self._identity: Tensor | None = None
+        self._whitened = self._joint
+        if num_rows > 1 and num_features >= _MANY_FEATURES:
+            self._identity = torch.diag_embed(moments.new_ones(num_experts, num_rows))
+            self._whitened = torch.empty_like(self._joint)
+        self._whitened_transposed = self._whitened[..., :num_features].mT
+        self._error = self._whitened[..., num_features]
         self._covariance = moments.new_empty(num_experts, num_rows, num_rows)
         flat_noise = noise.detach().reshape(num_experts, 1)
         self._noise_matrix = torch.diag_embed(flat_noise.expand(-1, num_rows))
@@ -87,8 +96,8 @@ class BlockStream:
             lower = cholesky(covariance, _WHAT)
             scale = lower.diagonal(dim1=-2, dim2=-1)
             variance = scale.square()
-            torch.linalg.solve_triangular(lower, joint, upper=False, out=joint)
-        error = self._last
+            self._whiten(lower)
+        error = self._error
         mean = torch.addcmul(y, scale, error)
         log_prob = torch.rsub(scale.log(), -_HALF_LOG_TWO_PI).addcmul_(error, error, value=-0.5)
         if len(self._prediction_shape) == 2:
@@ -98,15 +107,22 @@ class BlockStream:
 
     def commit(self) -> None:
         """Apply the staged block to the state."""
-        self._state.baddbmm_(self._cross_transposed, self._joint, alpha=-1.0)
+        self._state.baddbmm_(self._whitened_transposed, self._whitened, alpha=-1.0)
         if self._drift is not None:
             self._diagonal += self._drift
+
+    def _whiten(self, lower: Tensor) -> None:
+        if self._identity is None:
+            torch.linalg.solve_triangular(lower, self._joint, upper=False, out=self._whitened)
+        else:
+            inverse = torch.linalg.solve_triangular(lower, self._identity, upper=False)
+            torch.bmm(inverse, self._joint, out=self._whitened)
 
     def _stage_with_gaps(self, Phi: Tensor, y: Tensor) -> StepPredictions:
         """Blocks with missing targets are rare: take the pure path and keep its gain."""
         moments, noise, walk = self._given
         gain, predictions = condition_block(GaussianState(moments), Phi, y, noise, walk)
-        self._joint.copy_(gain.whitened.reshape(self._joint.shape))
+        self._whitened.copy_(gain.whitened.reshape(self._whitened.shape))
         return predictions
 
 
@@ -120,6 +136,8 @@ def choose_block_size(num_features: int, num_experts: int) -> int:
         >>> choose_block_size(num_features=100, num_experts=15), choose_block_size(num_features=100, num_experts=81)
         (24, 16)
     """
-    best = 48 if num_features >= 300 or num_experts == 1 else 24
+    if num_features >= _MANY_FEATURES:
+        return 64
+    best = 48 if num_experts == 1 else 24
     in_cache = _CACHE_NUMBERS // (num_features * num_experts) // 8 * 8
     return max(16, min(best, in_cache))

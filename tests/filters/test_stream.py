@@ -38,6 +38,23 @@ def test_stream_equals_the_pure_path(batch_shape, walk, size, missing):
         torch.testing.assert_close(moments, state.moments, rtol=1e-10, atol=1e-12)
 
 
+def test_many_features_take_another_road_to_the_same_numbers():
+    Phi, y, noise = problem((2,), 96, 310)
+    y[[3, 50]] = torch.nan
+    q = torch.full((2, 1), 1e-3, dtype=torch.float64)
+    state = gaussian_state(torch.ones(2, dtype=torch.float64), 310)
+    moments = state.moments.clone()
+    stream = BlockStream(moments, noise, q, 32)
+    for start in range(0, 96, 32):
+        rows = slice(start, start + 32)
+        state, want = update_block(state, Phi[:, rows], y[rows], noise, q)
+        got = stream.stage(Phi[:, rows], y[rows], bool(y[rows].isnan().any()))
+        stream.commit()
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(moments, state.moments, rtol=1e-9, atol=1e-11)
+
+
 def test_staging_does_not_touch_the_state():
     Phi, y, noise = problem((3,), 8, 5)
     moments = gaussian_state(torch.ones(3, dtype=torch.float64), 5).moments.clone()
