@@ -9,6 +9,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures, stack_kernels
+from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 
 
@@ -21,7 +22,7 @@ def ensemble(num_experts: int, num_features: int, num_inputs: int, switching: bo
     features = RandomFourierFeatures.from_kernel(
         stack_kernels(kernels), num_inputs, num_features, generator=torch.Generator().manual_seed(0)
     )
-    expert = GaussianExpert(features, random_walk_variance=1e-4 if dynamic else None)
+    expert = GaussianExpert(features, adaptation=RandomWalk(1e-4) if dynamic else None)
     rule = MarkovSwitching(sticky_transition(num_experts, 0.99)) if switching else BayesianModelAveraging()
     return OnlineEnsemble(Ensemble([expert], rule))
 

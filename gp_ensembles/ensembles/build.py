@@ -9,11 +9,13 @@ from torch import Tensor
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap, check_matrix
+from gp_ensembles.filters.walking import RandomWalk
 from gp_ensembles.meta_learners.base import MetaLearner
 
 _MIN_ROWS = 10
@@ -39,7 +41,7 @@ class FitSettings:
     prior_precision: float = 4.0
 
 
-NamedExpert = tuple[str, GaussianExpert]
+NamedExpert = tuple[str, Expert]
 
 
 def fitted_experts(
@@ -67,13 +69,13 @@ def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | N
 
 
 def _fit(
-    expert: GaussianExpert,
+    expert: Expert,
     X: Tensor,
     y: Tensor,
     fit: FitSettings,
     generator: torch.Generator | None,
     progress: bool,
-) -> GaussianExpert:
+) -> Expert:
     if fit.method is not None:
         fit_empirical_bayes(expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress)
     if fit.num_samples == 1:
@@ -102,10 +104,9 @@ def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances:
     if not speeds or not all(speed > 0 for speed in speeds) or len(set(speeds)) < len(speeds):
         raise ValueError(f"random_walk_variances must be distinct positive numbers, got {speeds}")
     return [
-        (f"{name}/dynamic {speed:g}", GaussianExpert(expert.features, expert.likelihood, walk))
+        (f"{name}/dynamic {speed:g}", expert.with_adaptation(RandomWalk(_scaled_walk(expert.features, X, speed))))
         for speed in speeds
         for name, expert in maps
-        for walk in [_scaled_walk(expert.features, X, speed)]
     ]
 
 

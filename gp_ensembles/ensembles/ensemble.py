@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.features.base import FeatureMap, check_matrix
-from gp_ensembles.filters.dispatch import predict, update_block
-from gp_ensembles.filters.states import FilterState, StepPredictions
+from gp_ensembles.filters.states import FilterState, Predictions, StudentTPredictions
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 
 
@@ -42,14 +41,12 @@ class EnsemblePredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
     log_weights: Tensor
-    experts: StepPredictions
+    experts: Predictions
 
     @property
     def mixture(self) -> Mixture:
         """The predictive mixture of each row; a dead expert, whose weight is zero, stands in as N(0, 1)."""
-        dead = torch.isnan(self.experts.mean)
-        mean = torch.where(dead, 0.0, self.experts.mean)
-        return Mixture(self.log_weights, mean, torch.where(dead, 1.0, self.experts.variance))
+        return make_mixture(self.log_weights, self.experts)
 
 
 class Ensemble(nn.Module):
@@ -71,9 +68,10 @@ class Ensemble(nn.Module):
         >>> import torch
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.filters import RandomWalk
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        >>> static, moving = GaussianExpert(features), GaussianExpert(features, random_walk_variance=1e-2)
+        >>> static, moving = GaussianExpert(features), GaussianExpert(features, adaptation=RandomWalk(1e-2))
         >>> ensemble = Ensemble([static, moving], BayesianModelAveraging(), names=["static", "moving"])
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))
@@ -115,12 +113,11 @@ class Ensemble(nn.Module):
 
     def bind(self) -> tuple[BoundExpert, ...]:
         """Read all hyperparameters once; experts that share a feature map share its bound function."""
-        bound = [expert.bind() for expert in self.experts]
+        bound = tuple(expert.bind() for expert in self.experts)
         first: dict[int, BoundExpert] = {}
-        return tuple(
-            b._replace(features=first.setdefault(id(expert.features), b).features)
-            for expert, b in zip(self.experts, bound, strict=True)
-        )
+        for expert, b in zip(self.experts, bound, strict=True):
+            b.features = first.setdefault(id(expert.features), b).features
+        return bound
 
     def update(self, state: EnsembleState, X: Tensor, y: Tensor) -> tuple[EnsembleState, EnsemblePredictions]:
         """Predict and learn a block of targets; any blocking gives the same numbers.
@@ -143,9 +140,9 @@ class Ensemble(nn.Module):
         bound = self.bind()
         states, parts = [], []
         for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, X), strict=True):
-            expert_state, steps = update_block(expert_state, Phi, y, b.noise, b.random_walk_variance)
-            states.append(expert_state)
-            parts.append(steps)
+            after, part = b.update_block(expert_state, Phi, y)
+            states.append(after)
+            parts.append(part)
         steps = flatten(parts)
         meta, output = self.meta_learner.update_block(state.meta, steps.log_prob)
         predictions = assemble(steps, output.log_weights, output.log_prob)
@@ -164,6 +161,8 @@ class Ensemble(nn.Module):
         """Raise a clear error if X (B, D) and y (B,) are not a legal block."""
         self.check_inputs(X)
         check_targets(X, y)
+        for expert in self.experts:
+            expert.check_targets(y)
 
     def bounded_features(self) -> tuple[FeatureMap, ...]:
         """The distinct feature maps that are not valid everywhere."""
@@ -183,18 +182,12 @@ def check_inputs(X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[Fea
 
 
 def check_targets(X: Tensor, y: Tensor) -> bool:
-    """Raise unless y (B,) belongs to the B >= 1 rows of X and is finite or NaN; tell whether any is NaN."""
-    if y.shape != X.shape[:1] or y.shape[0] == 0:
+    """Raise unless y, (B,) or (B, O), belongs to the B >= 1 rows of X; tell whether any target is missing (NaN)."""
+    if y.ndim not in (1, 2) or y.shape[:1] != X.shape[:1] or y.shape[0] == 0:
         raise ValueError(f"y must have shape ({X.shape[0]},) and at least one row, got {tuple(y.shape)}")
     if y.dtype != X.dtype or y.device != X.device:
         raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both alike")
-    if y.device.type == "meta" or bool(torch.isfinite(y).all()):
-        return False
-    infinite = torch.isinf(y)
-    if bool(infinite.any()):
-        row = int(infinite.int().argmax())
-        raise ValueError(f"y is {float(y[row])} in row {row}; use NaN for a target that was not observed")
-    return True
+    return y.device.type != "meta" and bool(torch.isnan(y).any())
 
 
 def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
@@ -211,34 +204,51 @@ def predict_mixture(
     bound: Sequence[BoundExpert], states: Sequence[FilterState], log_weights: Tensor, X: Tensor
 ) -> Mixture:
     """Predict one step ahead at each row of X (N, D) from bound experts, their states and the weights in force."""
-    means, variances = [], []
-    for state, b, Phi in zip(states, bound, evaluate(bound, X), strict=True):
-        mean, variance = predict(state, Phi, b.noise, b.random_walk_variance)
-        means.append(mean.reshape(-1, mean.shape[-1]))
-        variances.append(variance.reshape(-1, variance.shape[-1]))
-    return Mixture(log_weights, torch.cat(means), torch.cat(variances))
+    parts = [b.predict(state, Phi) for state, b, Phi in zip(states, bound, evaluate(bound, X), strict=True)]
+    return make_mixture(log_weights, flatten(parts))
 
 
-def flatten(parts: Sequence[StepPredictions]) -> StepPredictions:
+def make_mixture(log_weights: Tensor, experts: Predictions) -> Mixture:
+    """The mixture of the experts' predictions, (M, N) each; an expert that was not run stands in as N(0, 1)."""
+    dead = torch.isnan(experts.mean)
+    mean, variance = torch.where(dead, 0.0, experts.mean), torch.where(dead, 1.0, experts.variance)
+    return Mixture(log_weights, mean, variance)
+
+
+def flatten(parts: Sequence[Predictions]) -> Predictions:
     r"""Predictions of all experts, (M, B), from those of the expert objects, (\*batch, B)."""
-    if len(parts) == 1 and parts[0].mean.ndim == 2:
+    if len(parts) == 1 and parts[0].log_prob.ndim == 2:
         return parts[0]
-    return StepPredictions(
-        *(torch.cat([field.reshape(-1, field.shape[-1]) for field in fields]) for fields in zip(*parts, strict=True))
+    kinds = {type(part) for part in parts}
+    if len(kinds) > 1:  # normal and Student-t experts together: a normal one has infinite degrees of freedom
+        parts = [_as_student_t(part) for part in parts]
+    num_axes = [part.log_prob.ndim - 1 for part in parts]
+    fields = zip(*parts, strict=True)
+    return type(parts[0])(
+        *(
+            torch.cat([value.reshape(-1, *value.shape[n:]) for value, n in zip(field, num_axes, strict=True)])
+            for field in fields
+        )
     )
 
 
-def assemble(steps: StepPredictions, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
+def _as_student_t(part: Predictions) -> StudentTPredictions:
+    if isinstance(part, StudentTPredictions):
+        return part
+    return StudentTPredictions(part.mean, part.variance, part.log_prob, torch.full_like(part.mean, torch.inf))
+
+
+def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
     """The ensemble's predictions from the experts' and the weights in force, (M, B) each."""
     weights = log_weights.exp()
+    if steps.mean.ndim > weights.ndim:  # several outputs
+        weights = weights.unsqueeze(-1)
     mean = (weights * steps.mean).sum(0)
     variance = (weights * (steps.variance + (steps.mean - mean).square())).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
 
 
-def assemble_living(
-    steps: StepPredictions, alive: Tensor, log_weights: Tensor, log_prob: Tensor
-) -> EnsemblePredictions:
+def assemble_living(steps: Predictions, alive: Tensor, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
     """The same where only the experts ``alive`` (L,) were run; the dead get NaN."""
-    living = StepPredictions(*(field[alive] for field in steps))
+    living = type(steps)(*(field[alive] for field in steps))
     return assemble(living, log_weights[alive], log_prob)._replace(log_weights=log_weights, experts=steps)

@@ -1,5 +1,6 @@
 """What an ensemble predicts: one mixture of normal distributions for each row."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -105,3 +106,11 @@ class Mixture(NamedTuple):
         shared = self.log_weights.ndim < self.component_mean.ndim
         log_weights = self.log_weights.unsqueeze(-1) if shared else self.log_weights
         return log_weights, self.component_mean, self.component_variance
+
+
+def concatenate_mixtures(parts: Sequence[Mixture]) -> Mixture:
+    """Mixtures of consecutive rows under the same weights, (M,), as one."""
+    if len(parts) == 1:
+        return parts[0]
+    means, variances = (torch.cat(columns, dim=1) for columns in list(zip(*parts, strict=True))[1:])
+    return Mixture(parts[0].log_weights, means, variances)

@@ -18,10 +18,10 @@ from gp_ensembles.ensembles.ensemble import (
     flatten,
     predict_mixture,
 )
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.ensembles.mixture import Mixture, concatenate_mixtures
 from gp_ensembles.ensembles.runners import CompactRunner, Runner, make_runner
 from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, StepPredictions
+from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, concatenate_steps
 from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.meta_learners.base import MetaState
 
@@ -45,6 +45,8 @@ class _Live:
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
         self.bound = ensemble.bind()
+        limits = (e.adaptation.max_rows for e in ensemble.experts if e.adaptation is not None)
+        self.limits = [limit for limit in limits if limit is not None]  # longest blocks that adaptations allow
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
 
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
@@ -106,8 +108,7 @@ class OnlineEnsemble(nn.Module):
         """The state, by reference: copy it before you keep it."""
         experts: list[FilterState] = []
         for number, kind in enumerate(self._kinds):
-            fields = [self._buffer(f"expert_{number}_{field}") for field in kind._fields]
-            experts.append(GaussianState(*fields) if kind is GaussianState else SquareRootState(*fields))
+            experts.append(kind(*(self._buffer(f"expert_{number}_{field}") for field in kind._fields)))
         meta = MetaState(*(self._buffer(f"meta_{field}") for field in MetaState._fields))
         return EnsembleState(tuple(experts), meta)
 
@@ -141,11 +142,14 @@ class OnlineEnsemble(nn.Module):
         live = self._bind()
         check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
         has_gaps = check_targets(X, y)
-        if X.shape[0] <= self.block_size:
+        for expert in self.ensemble.experts:
+            expert.check_targets(y)
+        size = min([self.block_size, *live.limits])
+        if X.shape[0] <= size:
             return self._observe_block(live, live.runners, X, y, has_gaps)
         before = [value.clone() for _, value in _named(self.state)]
         try:
-            return self._observe_blocks(live, X, y, has_gaps)
+            return self._observe_blocks(live, X, y, has_gaps, size)
         except BaseException:
             for (_, value), old in zip(_named(self.state), before, strict=True):
                 value.copy_(old)
@@ -158,10 +162,7 @@ class OnlineEnsemble(nn.Module):
         check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
         experts, log_weights = live.state.experts, self.log_weights
         parts = [predict_mixture(live.bound, experts, log_weights, rows) for rows in X.split(_PREDICT_ROWS)]
-        if len(parts) == 1:
-            return parts[0]
-        means, variances = (torch.cat(columns, dim=-1) for columns in list(zip(*parts, strict=True))[1:])
-        return Mixture(parts[0].log_weights, means, variances)
+        return concatenate_mixtures(parts)
 
     def condition_on(self, X: Tensor, y: Tensor) -> "OnlineEnsemble":
         """A new ensemble that has also learned these rows; this one is unchanged. Arguments as in observe."""
@@ -194,13 +195,13 @@ class OnlineEnsemble(nn.Module):
             old.copy_(new)
         return predictions
 
-    def _observe_blocks(self, live: _Live, X: Tensor, y: Tensor, has_gaps: bool) -> EnsemblePredictions:
+    def _observe_blocks(self, live: _Live, X: Tensor, y: Tensor, has_gaps: bool, size: int) -> EnsemblePredictions:
         runners = list(live.runners)
         compact: dict[int, CompactRunner] = {}
         alive: Tensor | None = None
         num_dead = 0
         blocks = []
-        for rows, targets in zip(X.split(self.block_size), y.split(self.block_size), strict=True):
+        for rows, targets in zip(X.split(size), y.split(size), strict=True):
             dead = torch.isneginf(self._buffer("meta_log_weights"))
             if int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
@@ -248,10 +249,12 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
     The form follows from the hyperparameters, which a fresh object does not have yet.
     """
     assert isinstance(module, OnlineEnsemble)
-    kinds: list[type[GaussianState] | type[SquareRootState]] = []
+    kinds: list[type[FilterState]] = []
+    forms: tuple[type[FilterState], ...] = (GaussianState, SquareRootState)
     for number, old in enumerate(module._kinds):
-        names = {kind: [f"expert_{number}_{f}" for f in kind._fields] for kind in (GaussianState, SquareRootState)}
-        new = next((kind for kind in names if all(prefix + name in state_dict for name in names[kind])), old)
+        names = {kind: [f"expert_{number}_{field}" for field in kind._fields] for kind in {old, *forms}}
+        found = (kind for kind in forms if all(prefix + name in state_dict for name in names[kind]))
+        new = next(found, old) if old in forms else old
         if new is not old:
             for name in names[old]:
                 delattr(module, name)
@@ -273,7 +276,8 @@ def _named(state: EnsembleState) -> list[tuple[str, Tensor]]:
 
 
 def _concatenate(blocks: Sequence[EnsemblePredictions]) -> EnsemblePredictions:
-    mean, variance, log_prob, log_weights = (torch.cat(parts, dim=-1) for parts in list(zip(*blocks, strict=True))[:4])
-    experts = zip(*(block.experts for block in blocks), strict=True)
-    steps = StepPredictions(*(torch.cat(parts, dim=-1) for parts in experts))
-    return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
+    if len(blocks) == 1:
+        return blocks[0]
+    mean, variance = (torch.cat(parts) for parts in list(zip(*blocks, strict=True))[:2])
+    log_prob, log_weights = (torch.cat(parts, dim=-1) for parts in list(zip(*blocks, strict=True))[2:4])
+    return EnsemblePredictions(mean, variance, log_prob, log_weights, concatenate_steps([b.experts for b in blocks]))

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.filters.dispatch import update_block
-from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, StepPredictions
+from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.filters.adaptation import Schedule
+from gp_ensembles.filters.adaptive import moment_scales, scale_rows, unscale_steps
+from gp_ensembles.filters.states import FilterState, GaussianState, Predictions, StepPredictions
 from gp_ensembles.filters.stream import BlockStream
 
 
@@ -15,7 +17,7 @@ class Runner(ABC):
     """Runs one expert object on a state that it changes in place, a block at a time."""
 
     @abstractmethod
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
 
     @abstractmethod
@@ -26,46 +28,60 @@ class Runner(ABC):
 class CovarianceRunner(Runner):
     """The covariance form, with scratch memory kept between blocks of one length."""
 
-    def __init__(self, bound: BoundExpert, state: GaussianState) -> None:
+    def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
         self._bound = bound
         self._moments = state.moments
-        self._streams: dict[int, BlockStream] = {}
-        self._staged: BlockStream | None = None
+        self._prepared: dict[int, tuple[Schedule, BlockStream, Tensor | None]] = {}
+        self._staged: tuple[BlockStream, Tensor | None] | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         num_rows = y.shape[0]
-        stream = self._streams.get(num_rows)
-        if stream is None:
-            if len(self._streams) > 3:  # streams have few block lengths; odd ones must not pile up
-                self._streams.clear()
-            bound = self._bound
-            stream = BlockStream(self._moments, bound.noise, bound.random_walk_variance, num_rows)
-            self._streams[num_rows] = stream
+        if num_rows not in self._prepared:
+            if len(self._prepared) > 3:  # streams have few block lengths; odd ones must not pile up
+                self._prepared.clear()
+            self._prepared[num_rows] = self._prepare(num_rows)
+        schedule, stream, scales = self._prepared[num_rows]
         self._staged = None
-        predictions = stream.stage(Phi, y, has_gaps)
-        self._staged = stream
+        design, targets = scale_rows(Phi, y, schedule)
+        predictions = unscale_steps(stream.stage(design, targets, has_gaps), y, schedule)
+        self._staged = stream, scales
         return predictions
 
     def commit(self) -> None:
         """Learn the staged block."""
         if self._staged is not None:
-            self._staged.commit()
+            stream, scales = self._staged
+            stream.commit()
+            if scales is not None:
+                self._moments.mul_(scales)
             self._staged = None
+
+    def _prepare(self, num_rows: int) -> tuple[Schedule, BlockStream, Tensor | None]:
+        bound = self._bound
+        schedule = Schedule()
+        if bound.adaptation is not None:
+            schedule = bound.adaptation.schedule(num_rows, bound.prior_variance.detach())
+        stream = BlockStream(self._moments, bound.noise, schedule.walk, num_rows, schedule.steps)
+        if schedule.mean_scale is None and schedule.covariance_scale is None:
+            return schedule, stream, None
+        one = bound.noise.new_ones(())
+        mean_scale = one if schedule.mean_scale is None else schedule.mean_scale
+        covariance_scale = one if schedule.covariance_scale is None else schedule.covariance_scale
+        return schedule, stream, moment_scales(self._moments, mean_scale, covariance_scale)
 
 
 class PureRunner(Runner):
-    """Any state: the pure update, copied into the old state's memory."""
+    """Any expert: the pure update, copied into the old state's memory."""
 
     def __init__(self, bound: BoundExpert, state: FilterState) -> None:
         self._bound = bound
         self._state = state
         self._staged: FilterState | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        bound = self._bound
-        self._staged, predictions = update_block(self._state, Phi, y, bound.noise, bound.random_walk_variance)
+        self._staged, predictions = self._bound.update_block(self._state, Phi, y)
         return predictions
 
     def commit(self) -> None:
@@ -80,33 +96,24 @@ class CompactRunner(Runner):
     """Only the living experts of a batch, on a private copy of their states, until :meth:`scatter`."""
 
     def __init__(self, bound: BoundExpert, state: FilterState, alive: Tensor) -> None:
-        batch_shape = bound.noise.shape
-        self._full = tuple(field.view(batch_shape.numel(), *field.shape[len(batch_shape) :]) for field in state)
-        self._alive = alive
+        batch_shape = bound.prior_variance.shape
+        num_axes = len(batch_shape)
         self._num_experts = batch_shape.numel()
-        walk = bound.random_walk_variance
-        if walk is not None:
-            walk = walk.reshape(self._num_experts, -1)[alive]
-        small = bound._replace(noise=bound.noise.reshape(-1)[alive], random_walk_variance=walk)
-        parts = [field[alive] for field in self._full]
-        self._parts = parts
-        self._runner: Runner | None
-        if alive.numel() == 0:
-            self._runner = None
-        elif isinstance(state, GaussianState):
-            self._runner = CovarianceRunner(small, GaussianState(parts[0]))
-        else:
-            self._runner = PureRunner(small, SquareRootState(parts[0], parts[1]))
+        self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
+        self._alive = alive
+        self._parts = type(state)(*(field[alive] for field in self._full))
+        self._runner = None if alive.numel() == 0 else make_runner(bound.take(alive), self._parts)
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        shape = (self._num_experts, y.shape[0])
-        mean, variance = y.new_full(shape, torch.nan), y.new_full(shape, torch.nan)
-        log_prob = y.new_full(shape, -torch.inf)
-        if self._runner is not None:
-            living = Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive]
-            mean[self._alive], variance[self._alive], log_prob[self._alive] = self._runner.stage(living, y, has_gaps)
-        return StepPredictions(mean, variance, log_prob)
+        if self._runner is None:
+            none = y.new_full((self._num_experts, y.shape[0]), torch.nan)
+            return StepPredictions(none, none, torch.full_like(none, -torch.inf))
+        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
+        parts = living._asdict()
+        full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
+        full["log_prob"] = self._scattered(living.log_prob, -torch.inf)
+        return type(living)(**full)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -118,9 +125,14 @@ class CompactRunner(Runner):
         for full, part in zip(self._full, self._parts, strict=True):
             full[self._alive] = part
 
+    def _scattered(self, living: Tensor, rest: float) -> Tensor:
+        full = living.new_full((self._num_experts, *living.shape[1:]), rest)
+        full[self._alive] = living
+        return full
+
 
 def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
-    """The runner that the type of the state asks for."""
-    if isinstance(state, GaussianState):
+    """The fastest runner for an expert and the type of its state."""
+    if isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
         return CovarianceRunner(bound, state)
     return PureRunner(bound, state)

@@ -1,28 +1,47 @@
-"""The one abstraction of this package: features, a likelihood and a filter make an expert."""
+"""The abstractions of this package: features, a likelihood and a filter make an expert."""
 
+import copy
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.filters.states import FilterState, StepPredictions
+from gp_ensembles.filters.adaptation import Adaptation
+from gp_ensembles.filters.states import FilterState, Predictions
 
 
-class BoundExpert(NamedTuple):
+class BoundExpert(ABC):
     r"""An expert's numbers, read from its hyperparameters once: what loops use.
 
-    Attributes:
+    Args:
         features: The feature map as a plain function, X (..., N, D) to Phi (..., \*batch, N, F).
-        noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: Diagonal of the random walk per step, shape (\*batch, 1) or (\*batch, F);
-            ``None`` for static weights.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+        adaptation: How the weights change before every row; ``None`` for static weights.
     """
 
-    features: BoundFeatures
-    noise: Tensor
-    random_walk_variance: Tensor | None
+    def __init__(self, features: BoundFeatures, prior_variance: Tensor, adaptation: Adaptation | None) -> None:
+        self.features = features
+        self.prior_variance = prior_variance
+        self.adaptation = adaptation
+
+    @abstractmethod
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
+        r"""Predict and learn a block of targets from its features.
+
+        Args:
+            state: Posterior before the block.
+            Phi: Features in the order of time, shape (\*batch, B, F).
+            y: Targets, shape (B,) (or (B, O) for several outputs); NaN where missing.
+        """
+
+    @abstractmethod
+    def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
+        r"""Predict each row (\*batch, N, F) one step ahead on its own, as a row whose target is missing."""
+
+    @abstractmethod
+    def take(self, index: Tensor) -> "BoundExpert":
+        r"""The same for some experts of the flattened batch: batch shape (S,) for ``index`` (S,)."""
 
 
 class Expert(nn.Module, ABC):
@@ -30,11 +49,19 @@ class Expert(nn.Module, ABC):
 
     Args:
         features: Feature map; its ``batch_shape`` is the expert's.
+        adaptation: How the weights change before every row; ``None`` for static weights.
+
+    Raises:
+        ValueError: If the adaptation does not fit the batch shape or the number of features.
     """
 
-    def __init__(self, features: FeatureMap) -> None:
+    def __init__(self, features: FeatureMap, adaptation: Adaptation | None) -> None:
         super().__init__()
+        if adaptation is not None:
+            adaptation.check_shape(features.batch_shape, features.num_features)
+            adaptation = copy.deepcopy(adaptation).to(features.prior_variance)
         self.features = features
+        self.adaptation = adaptation
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -55,7 +82,34 @@ class Expert(nn.Module, ABC):
         """Read the hyperparameters once, differentiably."""
 
     @abstractmethod
-    def update(self, state: FilterState, X: Tensor, y: Tensor) -> tuple[FilterState, StepPredictions]:
+    def check_targets(self, y: Tensor) -> None:
+        """Raise a clear error unless the targets, (B,) or (B, O), are legal; NaN means missing.
+
+        Raises:
+            ValueError: Naming the value and the row.
+        """
+
+    @abstractmethod
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        r"""Log evidence of targets under each expert's static model, differentiable in the hyperparameters.
+
+        Args:
+            X: Inputs, shape (N, D).
+            y: Targets, shape (N,) or (N, O), all observed.
+
+        Returns:
+            In nats, shape (\*batch); NaN for an expert for which it cannot be computed.
+        """
+
+    @abstractmethod
+    def take(self, index: Tensor) -> "Expert":
+        """Independent copies of some experts of a batch, () or (M,): batch shape (S,) for ``index`` (S,)."""
+
+    @abstractmethod
+    def with_adaptation(self, adaptation: Adaptation | None) -> "Expert":
+        """An expert that shares features and likelihood with this one and adapts in another way."""
+
+    def update(self, state: FilterState, X: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
         r"""Predict and learn a block of targets.
 
         Args:
@@ -66,7 +120,14 @@ class Expert(nn.Module, ABC):
         Returns:
             The posterior after the block, and the predictions made before each target, (\*batch, B).
         """
+        self.features.check_inputs(X)
+        self.check_targets(y)
+        bound = self.bind()
+        return bound.update_block(state, bound.features(X), y)
 
-    @abstractmethod
     def predict(self, state: FilterState, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Mean and variance (noise included) one step ahead at X (N, D), each (\*batch, N); learns nothing."""
+        self.features.check_inputs(X)
+        bound = self.bind()
+        predictions = bound.predict(state, bound.features(X))
+        return predictions.mean, predictions.variance

@@ -9,8 +9,7 @@ from gpytorch.priors import Prior
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.experts.evidence import log_evidence
-from gp_ensembles.experts.gaussian import GaussianExpert, take_gaussian_experts
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.parameters import (
     get_vectors,
     gradient_vectors,
@@ -63,29 +62,21 @@ class EvidenceFit(NamedTuple):
     converged: Tensor
 
 
-def log_posterior(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
+def log_posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
     r"""Log evidence plus the log priors registered on GPyTorch modules, per expert, shape (M,).
 
-    Missing targets (NaN) are left out. An expert whose evidence cannot be computed gets NaN.
+    Rows with a missing target (NaN) are left out. An expert whose evidence cannot be computed gets NaN.
     """
-    seen = ~torch.isnan(y)
-    bound = expert.bind()
-    Phi = bound.features(X[seen])
-    shape = expert.num_experts
-    Phi = Phi.reshape(shape, *Phi.shape[-2:])
-    prior_variance, noise = expert.features.prior_variance.reshape(shape), bound.noise.reshape(shape)
-    try:
-        value = log_evidence(Phi, y[seen], prior_variance, noise)
-    except NumericalError:
-        value = torch.stack([_or_nan(Phi[m], y[seen], prior_variance[m], noise[m]) for m in range(shape)])
+    seen = _seen(y)
+    value = expert.log_evidence(X[seen], y[seen]).reshape(expert.num_experts)
     for module in expert.modules():
         for _, (prior, closure, _) in getattr(module, "_priors", {}).items():
-            value = value + _log_prior(prior, closure(module), shape)
+            value = value + _log_prior(prior, closure(module), expert.num_experts)
     return value
 
 
 def fit_empirical_bayes(
-    expert: GaussianExpert,
+    expert: Expert,
     X: Tensor,
     y: Tensor,
     method: LBFGS | Adam = LBFGS(),  # noqa: B008 (an immutable tuple)
@@ -117,6 +108,7 @@ def fit_empirical_bayes(
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.experts.gaussian import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> generator = torch.Generator().manual_seed(0)
         >>> X = torch.randn(50, 1, generator=generator, dtype=torch.float64)
@@ -156,16 +148,16 @@ def fit_empirical_bayes(
 class _Objective:
     """The log posterior of a batch of experts as a function of what they hold now."""
 
-    def __init__(self, expert: GaussianExpert, X: Tensor, y: Tensor, start_precision: float) -> None:
+    def __init__(self, expert: Expert, X: Tensor, y: Tensor, start_precision: float) -> None:
         self.expert, self._X, self._y = expert, X, y
         self._start = get_vectors(expert)
         self._start_precision = start_precision
-        self._num_rows = int((~torch.isnan(y)).sum())
+        self._num_rows = int(_seen(y).sum())
 
     def take(self, members: list[int]) -> "_Objective":
         """The same for some of the experts, on copies of them."""
         index = torch.tensor(members, device="cpu")
-        part = _Objective(take_gaussian_experts(self.expert, index), self._X, self._y, self._start_precision)
+        part = _Objective(self.expert.take(index), self._X, self._y, self._start_precision)
         part._start = self._start[index.to(self._start.device)]
         return part
 
@@ -243,11 +235,10 @@ def _run_adam(objective: _Objective, method: Adam, progress: bool) -> tuple[Tens
     return best, steps, torch.zeros_like(steps, dtype=torch.bool)
 
 
-def _or_nan(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
-    try:
-        return log_evidence(Phi, y, prior_variance, noise)
-    except NumericalError:
-        return (prior_variance + noise) * torch.nan
+def _seen(y: Tensor) -> Tensor:
+    """Rows whose targets are all observed, shape (N,)."""
+    seen = ~torch.isnan(y)
+    return seen if y.ndim == 1 else seen.all(-1)
 
 
 def _log_prior(prior: Prior, value: Tensor, num_experts: int) -> Tensor:
@@ -255,11 +246,12 @@ def _log_prior(prior: Prior, value: Tensor, num_experts: int) -> Tensor:
     return density
 
 
-def _check(expert: GaussianExpert, X: Tensor, y: Tensor) -> None:
+def _check(expert: Expert, X: Tensor, y: Tensor) -> None:
     expert.features.check_inputs(X)
-    if X.ndim != 2 or y.shape != X.shape[:1]:
+    if X.ndim != 2 or y.ndim not in (1, 2) or y.shape[:1] != X.shape[:1]:
         raise ValueError(f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}")
     if y.dtype != X.dtype:
         raise TypeError(f"X is {X.dtype} and y is {y.dtype}; give both one dtype")
-    if bool(torch.isnan(y).all()):
+    if not bool(_seen(y).any()):
         raise ValueError("no target is observed; there is nothing to fit to")
+    expert.check_targets(y)

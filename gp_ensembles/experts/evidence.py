@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.gram import gram
 
 
@@ -55,6 +55,25 @@ def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) 
         quadratic = whitened.square().sum((-2, -1)) / noise
     log_determinant: Tensor = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return -0.5 * (quadratic + num_rows * (math.log(2 * math.pi) + noise.log())) - log_determinant
+
+
+def batched_log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
+    r"""As :func:`log_evidence`, with NaN for those experts of a batch for which it cannot be computed.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(2, dtype=torch.float64)
+        >>> batched_log_evidence(torch.ones(2, 1, 1, dtype=torch.float64), one[:1], one, one * torch.tensor([1, -9.0]))
+        tensor([-1.5155,     nan], dtype=torch.float64)
+    """
+    try:
+        return log_evidence(Phi, y, prior_variance, noise)
+    except NumericalError:
+        batch_shape = prior_variance.shape
+        if not batch_shape:
+            return (prior_variance + noise) * torch.nan
+        parts = zip(Phi.flatten(0, -3), prior_variance.reshape(-1), noise.reshape(-1), strict=True)
+        return torch.stack([batched_log_evidence(P, y, p, n) for P, p, n in parts]).reshape(batch_shape)
 
 
 def _add_identity(matrix: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Bayesian linear regression on features, with Gaussian noise and an optional random walk."""
+"""Bayesian linear regression on features, with Gaussian noise and weights that may change."""
 
 from collections.abc import Callable
 
@@ -8,17 +8,22 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.experts.evidence import batched_log_evidence
+from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.dispatch import predict, update_block
+from gp_ensembles.filters import adaptive
+from gp_ensembles.filters.adaptation import Adaptation
 from gp_ensembles.filters.states import (
     FilterState,
+    GaussianState,
+    LinearState,
+    SquareRootState,
     StepPredictions,
     gaussian_state,
     square_root_state,
 )
 
-InitialState = Callable[[Tensor, int], FilterState]
+InitialState = Callable[[Tensor, int], LinearState]
 
 # Measured on streams of 1e5 collinear rows against a 60-digit reference: in float64 the covariance form is sound
 # while the noise is at least a millionth of the prior variance, in float32 it is not, whatever the noise; a random
@@ -27,29 +32,63 @@ _SAFE_NOISE, _SAFE_PRECISION, _SAFE_WALK = 1e-6, 1e-12, 1e4
 _NOISE_FLOOR, _NOISE_START = 1e-6, 0.5
 
 
+class BoundGaussian(BoundExpert):
+    r"""A Gaussian expert's numbers.
+
+    Args:
+        features: The feature map as a plain function.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+        adaptation: How the weights change.
+        noise: Observation noise variance, shape (\*batch).
+    """
+
+    def __init__(
+        self, features: BoundFeatures, prior_variance: Tensor, adaptation: Adaptation | None, noise: Tensor
+    ) -> None:
+        super().__init__(features, prior_variance, adaptation)
+        self.noise = noise
+
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[LinearState, StepPredictions]:
+        """See :meth:`BoundExpert.update_block`."""
+        assert isinstance(state, GaussianState | SquareRootState)
+        return adaptive.update_block(state, Phi, y, self.noise, self.adaptation, self.prior_variance)
+
+    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+        """See :meth:`BoundExpert.predict`."""
+        assert isinstance(state, GaussianState | SquareRootState)
+        mean, variance = adaptive.predict(state, Phi, self.noise, self.adaptation, self.prior_variance)
+        return StepPredictions(mean, variance, torch.zeros_like(mean))
+
+    def take(self, index: Tensor) -> "BoundGaussian":
+        """See :meth:`BoundExpert.take`."""
+        adaptation = None if self.adaptation is None else self.adaptation.take(self.noise.shape, index)
+        prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
+        return BoundGaussian(self.features, prior_variance, adaptation, noise)
+
+
 class GaussianExpert(Expert):
     r"""A batch of Bayesian basis expansions that learn online, exactly.
 
     .. math::
         y_t = \phi(x_t)^\top \theta_t + \varepsilon_t, \quad \varepsilon_t \sim N(0, \sigma^2), \quad
-        \theta_t = \theta_{t-1} + w_t, \quad w_t \sim N(0, Q), \quad \theta_0 \sim N(0, \sigma_\theta^2 I)
+        \theta_0 \sim N(0, \sigma_\theta^2 I)
 
-    (Lu et al. 2022; Waxman and Djuric 2024). The cost of a row is O(F²) whatever came before.
+    (Lu et al. 2022; Waxman and Djuric 2024), with weights that stay or change as ``adaptation`` says. The cost of a
+    row is O(F²) whatever came before.
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
         likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; its noise is
             :math:`\sigma^2`. By default a new one: noise at least 1e-6 (targets are standardised), start 0.5.
-        random_walk_variance: Diagonal of Q per step, in squared units of the weights: a number, or a tensor
-            that broadcasts to (\*batch, F) with an explicit last axis. ``None`` for static weights.
+        adaptation: How the weights change before every row, for instance
+            :class:`~gp_ensembles.filters.adaptation.RandomWalk`; ``None`` for static weights.
         initial_state: :func:`~gp_ensembles.filters.states.gaussian_state` (covariance form) or
             :func:`~gp_ensembles.filters.states.square_root_state`. By default the covariance form where it is
             sound: in float64 unless the noise is below a millionth of the prior variance, in float32 only with
             enough random walk.
 
     Raises:
-        ValueError: If the likelihood's batch shape is not the feature map's, or the random walk is negative
-            or does not broadcast.
+        ValueError: If the likelihood's batch shape is not the feature map's, or the adaptation does not fit.
 
     Example:
         >>> import torch
@@ -62,22 +101,16 @@ class GaussianExpert(Expert):
         (torch.Size([2]), True)
     """
 
-    random_walk_variance: Tensor | None
-
     def __init__(
         self,
         features: FeatureMap,
         likelihood: GaussianLikelihood | None = None,
-        random_walk_variance: Tensor | float | None = None,
+        adaptation: Adaptation | None = None,
         initial_state: InitialState | None = None,
     ) -> None:
-        super().__init__(features)
-        prior_variance = features.prior_variance.detach()
+        super().__init__(features, adaptation)
         if likelihood is None:
-            floor = GreaterThan(_NOISE_FLOOR, transform=torch.exp, inv_transform=torch.log)
-            likelihood = GaussianLikelihood(noise_constraint=floor, batch_shape=features.batch_shape)
-            likelihood = likelihood.to(prior_variance)
-            likelihood.noise = prior_variance.new_full((*features.batch_shape, 1), _NOISE_START)
+            likelihood = default_likelihood(features)
         if likelihood.noise.shape[:-1] != features.batch_shape:
             raise ValueError(
                 f"the likelihood's batch shape {tuple(likelihood.noise.shape[:-1])} is not the feature map's "
@@ -85,65 +118,66 @@ class GaussianExpert(Expert):
             )
         self.likelihood = likelihood
         self.initial_state = initial_state
-        self.register_buffer("random_walk_variance", _walk(random_walk_variance, features, prior_variance))
 
-    def init(self) -> FilterState:
+    def init(self) -> LinearState:
         """State before any data."""
         prior_variance = self.features.prior_variance
         form = self.initial_state
         if form is None:
             noise = self.likelihood.noise.detach().squeeze(-1)
-            form = _default_form(prior_variance.detach(), noise, self.random_walk_variance)
+            walk = None if self.adaptation is None else self.adaptation.slowest_walk()
+            form = _default_form(prior_variance.detach(), noise, walk)
         return form(prior_variance, self.features.num_features)
 
-    def bind(self) -> BoundExpert:
+    def bind(self) -> BoundGaussian:
         """Read the hyperparameters once, differentiably."""
         noise: Tensor = self.likelihood.noise.squeeze(-1)
-        return BoundExpert(self.features.bind(), noise, self.random_walk_variance)
+        return BoundGaussian(self.features.bind(), self.features.prior_variance, self.adaptation, noise)
 
-    def update(self, state: FilterState, X: Tensor, y: Tensor) -> tuple[FilterState, StepPredictions]:
-        """Predict and learn a block of targets; see :meth:`Expert.update`."""
-        self.features.check_inputs(X)
+    def check_targets(self, y: Tensor) -> None:
+        """Raise unless no target, (B,), is infinite; see :meth:`Expert.check_targets`."""
+        check_real_targets(y)
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """Exact, in weight space; see :meth:`Expert.log_evidence`."""
         bound = self.bind()
-        return update_block(state, bound.features(X), y, bound.noise, bound.random_walk_variance)
+        return batched_log_evidence(bound.features(X), y, bound.prior_variance, bound.noise)
 
-    def predict(self, state: FilterState, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance one step ahead; see :meth:`Expert.predict`."""
-        self.features.check_inputs(X)
-        bound = self.bind()
-        return predict(state, bound.features(X), bound.noise, bound.random_walk_variance)
+    def take(self, index: Tensor) -> "GaussianExpert":
+        """See :meth:`Expert.take`."""
+        return GaussianExpert(
+            take_experts(self.features, self.batch_shape, index),
+            take_experts(self.likelihood, self.batch_shape, index),
+            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+            self.initial_state,
+        )
 
-
-def take_gaussian_experts(expert: GaussianExpert, index: Tensor) -> GaussianExpert:
-    """Independent copies of some experts of a batch, () or (M,): batch shape (S,) for ``index`` (S,)."""
-    walk = expert.random_walk_variance
-    if walk is not None:
-        walk = walk.reshape(expert.num_experts, -1)[index.to(walk.device)]
-    return GaussianExpert(
-        take_experts(expert.features, expert.batch_shape, index),
-        take_experts(expert.likelihood, expert.batch_shape, index),
-        walk,
-        expert.initial_state,
-    )
+    def with_adaptation(self, adaptation: Adaptation | None) -> "GaussianExpert":
+        """See :meth:`Expert.with_adaptation`."""
+        return GaussianExpert(self.features, self.likelihood, adaptation, self.initial_state)
 
 
-def _walk(value: Tensor | float | None, features: FeatureMap, like: Tensor) -> Tensor | None:
-    if value is None:
-        return None
-    walk = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    if walk.ndim == 0:
-        walk = walk.unsqueeze(-1)
-    try:
-        walk = walk.expand(*features.batch_shape, walk.shape[-1]).clone()
-        walk.expand(*features.batch_shape, features.num_features)
-    except RuntimeError:
-        raise ValueError(
-            f"random_walk_variance of shape {tuple(walk.shape)} does not broadcast to "
-            f"{(*features.batch_shape, features.num_features)}; give a number, or shape (*batch, 1) or (*batch, F)"
-        ) from None
-    if like.device.type != "meta" and not bool((walk >= 0).all()):
-        raise ValueError("random_walk_variance must not be negative; use None for static weights")
-    return walk
+def default_likelihood(features: FeatureMap) -> GaussianLikelihood:
+    """A Gaussian likelihood for standardised targets: noise at least 1e-6, start 0.5, on a log scale."""
+    prior_variance = features.prior_variance.detach()
+    floor = GreaterThan(_NOISE_FLOOR, transform=torch.exp, inv_transform=torch.log)
+    likelihood = GaussianLikelihood(noise_constraint=floor, batch_shape=features.batch_shape).to(prior_variance)
+    likelihood.noise = prior_variance.new_full((*features.batch_shape, 1), _NOISE_START)
+    return likelihood
+
+
+def check_real_targets(y: Tensor) -> None:
+    """Raise unless no target, (B,) or (B, O), is infinite.
+
+    Raises:
+        ValueError: Naming the value and the row.
+    """
+    if y.device.type == "meta" or not bool(torch.isinf(y).any()):
+        return
+    flat = torch.isinf(y).reshape(y.shape[0], -1).any(-1)
+    row = int(flat.int().argmax())
+    value = float(y[row][torch.isinf(y[row])].reshape(-1)[0])
+    raise ValueError(f"y is {value} in row {row}; use NaN for a target that was not observed")
 
 
 def _default_form(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) -> InitialState:
@@ -153,5 +187,5 @@ def _default_form(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) ->
     if precision > _SAFE_PRECISION:
         sound = torch.zeros_like(sound)
     if walk is not None:
-        sound = sound | (walk.amin(-1) >= _SAFE_WALK * precision * prior_variance)
+        sound = sound | (walk >= _SAFE_WALK * precision * prior_variance)
     return gaussian_state if bool(sound.all()) else square_root_state

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import log_posterior
-from gp_ensembles.experts.gaussian import GaussianExpert, take_gaussian_experts
 from gp_ensembles.experts.parameters import (
     get_vectors,
     gradient_vectors,
@@ -28,7 +28,7 @@ class LaplaceInformation(NamedTuple):
     standard_deviations: Tensor
 
 
-def negative_hessian(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
+def negative_hessian(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
     """Negative Hessian of each expert's log posterior in its unconstrained hyperparameters, (M, P, P).
 
     Experts do not share parameters, so one pass per parameter gives a row for all of them.
@@ -40,14 +40,14 @@ def negative_hessian(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
 
 
 def sample_hyperparameters(
-    expert: GaussianExpert,
+    expert: Expert,
     X: Tensor,
     y: Tensor,
     num_samples: int,
     prior_precision: float = 4.0,
     *,
     generator: torch.Generator | None = None,
-) -> tuple[GaussianExpert, LaplaceInformation]:
+) -> tuple[Expert, LaplaceInformation]:
     r"""Experts with hyperparameters drawn from a Laplace approximation around each expert's own.
 
     With H the negative Hessian of the log evidence in the unconstrained space, draws are
@@ -72,6 +72,7 @@ def sample_hyperparameters(
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.experts.gaussian import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
@@ -97,6 +98,6 @@ def sample_hyperparameters(
     return samples, LaplaceInformation(eigenvalues, (eigenvalues < prior_precision).sum(-1), spread)
 
 
-def repeat_expert(expert: GaussianExpert, num_copies: int) -> GaussianExpert:
+def repeat_expert(expert: Expert, num_copies: int) -> Expert:
     """Independent copies of every expert of a batch, () or (M,): batch shape (M S,), the first expert's first."""
-    return take_gaussian_experts(expert, torch.arange(expert.num_experts, device="cpu").repeat_interleave(num_copies))
+    return expert.take(torch.arange(expert.num_experts, device="cpu").repeat_interleave(num_copies))

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.base import Expert
 
 
-def trainable(expert: GaussianExpert) -> dict[str, nn.Parameter]:
+def trainable(expert: Expert) -> dict[str, nn.Parameter]:
     r"""Trainable parameters by name; each has the expert's batch shape first, so experts train on their own.
 
     Raises:
@@ -25,13 +25,13 @@ def trainable(expert: GaussianExpert) -> dict[str, nn.Parameter]:
     return found
 
 
-def get_vectors(expert: GaussianExpert) -> Tensor:
+def get_vectors(expert: Expert) -> Tensor:
     r"""Unconstrained hyperparameters, shape (M, P), a copy."""
     parts = [value.detach().reshape(expert.num_experts, -1) for value in trainable(expert).values()]
     return torch.cat(parts, dim=-1)
 
 
-def set_vectors_(expert: GaussianExpert, vectors: Tensor) -> None:
+def set_vectors_(expert: Expert, vectors: Tensor) -> None:
     """Write unconstrained hyperparameters, shape (M, P), into the expert."""
     with torch.no_grad():
         start = 0
@@ -41,7 +41,7 @@ def set_vectors_(expert: GaussianExpert, vectors: Tensor) -> None:
             start += width
 
 
-def gradient_vectors(expert: GaussianExpert, total: Tensor, create_graph: bool = False) -> Tensor:
+def gradient_vectors(expert: Expert, total: Tensor, create_graph: bool = False) -> Tensor:
     """Gradient of a sum over experts with respect to each expert's hyperparameters, shape (M, P)."""
     parameters = list(trainable(expert).values())
     gradients = torch.autograd.grad(

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.states import GaussianState, StepPredictions
+from gp_ensembles.filters.walks import total_walk, walk_rows, walk_variance
 from gp_ensembles.numerics.cholesky import cholesky
 
 
@@ -31,11 +32,14 @@ class BlockGain(NamedTuple):
     r"""What a block teaches, before it is applied to the state.
 
     Attributes:
-        whitened: [W | -e], shape (\*batch, B, F + 1).
-        drift: Diagonal of B Q, shape (\*batch, 1) or (\*batch, F); ``None`` for static weights.
+        left: W, shape (\*batch, B, F).
+        right: [W | -e], shape (\*batch, B, F + 1). The moments of the weights lose ``left.mT @ right``.
+        drift: What the walk adds to the covariance in all: its diagonal (\*batch, 1) or (\*batch, F), or the matrix
+            (\*batch, F, F); ``None`` for static weights.
     """
 
-    whitened: Tensor
+    left: Tensor
+    right: Tensor
     drift: Tensor | None
 
 
@@ -45,20 +49,10 @@ def condition_block(
     y: Tensor,
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> tuple[BlockGain, StepPredictions]:
     """Predict a block one step ahead and work out what it teaches; arguments as in :func:`update_block`."""
-    num_rows, num_features = Phi.shape[-2:]
-    joint = Phi @ state.moments  # [Φ Σ | Φ μ]
-    cross, mean = joint[..., :num_features], joint[..., num_features]
-    drift = None
-    if random_walk_variance is not None:
-        steps = torch.arange(1, num_rows + 1, dtype=Phi.dtype, device=Phi.device)
-        cross = cross + steps.unsqueeze(-1) * (Phi * random_walk_variance.unsqueeze(-2))
-        drift = num_rows * random_walk_variance
-    # Row s of C carries s Q, and min(s, t) = s on and above the diagonal of C Φᵀ.
-    upper = cross @ Phi.mT
-    covariance = torch.triu(upper) + torch.triu(upper, diagonal=1).mT
-
+    cross, mean, covariance, drift = joint_moments(state, Phi, noise, random_walk_variance, steps)
     missing = torch.isnan(y)
     if _any(missing):
         return _condition_with_gaps(covariance, cross, mean, y, noise, drift)
@@ -67,7 +61,36 @@ def condition_block(
     whitened = torch.linalg.solve_triangular(factor, torch.cat([cross, residual], dim=-1), upper=False)
     scale = factor.diagonal(dim1=-2, dim2=-1)
     predictions = StepPredictions(y + scale * whitened[..., -1], scale.square(), _log_prob(whitened[..., -1], scale))
-    return BlockGain(whitened, drift), predictions
+    return BlockGain(whitened[..., :-1], whitened, drift), predictions
+
+
+def joint_moments(
+    state: GaussianState, Phi: Tensor, noise: Tensor, walk: Tensor | None, steps: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    r"""Moments of the latent values :math:`z_t = \phi_t^\top \theta_t` of a block and of the weights after it.
+
+    Arguments as in :func:`update_block`.
+
+    Returns:
+        cov(z, θ_B), shape (\*batch, B, F); the mean of z, (\*batch, B); cov(z), (\*batch, B, B); and the drift as
+        in :class:`BlockGain`.
+    """
+    num_features = Phi.shape[-1]
+    joint = Phi @ state.moments  # [Φ Σ | Φ μ]
+    cross, mean = joint[..., :num_features], joint[..., num_features]
+    drift = None
+    if walk is not None:
+        steps = count_steps(Phi) if steps is None else steps
+        cross = cross + steps.unsqueeze(-1) * walk_rows(Phi, walk, noise)
+        drift = total_walk(walk, steps[..., -1], noise)
+    # Row s of C carries the walk up to s, and min(s, t) = s on and above the diagonal of C Φᵀ.
+    upper = cross @ Phi.mT
+    return cross, mean, torch.triu(upper) + torch.triu(upper, diagonal=1).mT, drift
+
+
+def count_steps(Phi: Tensor) -> Tensor:
+    """One step of the walk before every row: 1, 2, ..., B."""
+    return torch.arange(1, Phi.shape[-2] + 1, dtype=Phi.dtype, device=Phi.device)
 
 
 def _condition_with_gaps(
@@ -88,15 +111,15 @@ def _condition_with_gaps(
     scale = variance.sqrt()
     predicted = mean - (past * whitened[..., -1:]).sum(-2)
     log_prob = torch.where(seen > 0, _log_prob(whitened[..., -1], scale), 0.0)
-    return BlockGain(whitened, drift), StepPredictions(predicted, variance, log_prob)
+    return BlockGain(whitened[..., :-1], whitened, drift), StepPredictions(predicted, variance, log_prob)
 
 
 def apply_gain(state: GaussianState, gain: BlockGain) -> GaussianState:
     """The posterior after the block, as a new state."""
-    weights = gain.whitened[..., :-1]
-    moments = state.moments - weights.mT @ gain.whitened
+    moments = state.moments - gain.left.mT @ gain.right
     if gain.drift is not None:
-        spread = torch.diag_embed(gain.drift.expand_as(moments[..., 0]))
+        full = gain.drift.ndim == moments.ndim
+        spread = gain.drift if full else torch.diag_embed(gain.drift.expand_as(moments[..., 0]))
         moments = moments + torch.nn.functional.pad(spread, (0, 1))
     return GaussianState(moments)
 
@@ -107,6 +130,7 @@ def update_block(
     y: Tensor,
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> tuple[GaussianState, StepPredictions]:
     r"""Predict and learn a block of targets; equal to single steps to round-off.
 
@@ -115,7 +139,10 @@ def update_block(
         Phi: Features, shape (\*batch, B, F), in the order of time.
         y: Targets, shape (B,) or (\*batch, B); NaN where a target was not observed.
         noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: Diagonal of Q per step, shape (\*batch, 1) or (\*batch, F); ``None`` for static.
+        random_walk_variance: Q per step: its diagonal, shape (\*batch, 1) or (\*batch, F), or the matrix
+            (\*batch, F, F); ``None`` for static.
+        steps: How many steps of the walk lie between the state and each row, increasing, (B,) or (\*batch, B); by
+            default 1, 2, ..., B.
 
     Returns:
         The posterior after the block, and the predictions made before each target.
@@ -132,7 +159,7 @@ def update_block(
         >>> state.mean, steps.variance
         (tensor([1.], dtype=torch.float64), tensor([2.0000, 1.5000], dtype=torch.float64))
     """
-    gain, predictions = condition_block(state, Phi, y, noise, random_walk_variance)
+    gain, predictions = condition_block(state, Phi, y, noise, random_walk_variance, steps)
     return apply_gain(state, gain), predictions
 
 
@@ -160,7 +187,7 @@ def predict(
     joint = Phi @ state.moments
     variance = (joint[..., :-1] * Phi).sum(-1) + noise.unsqueeze(-1)
     if random_walk_variance is not None:
-        variance = variance + (Phi.square() * random_walk_variance.unsqueeze(-2)).sum(-1)
+        variance = variance + walk_variance(Phi, random_walk_variance, noise)
     return joint[..., -1], variance
 
 

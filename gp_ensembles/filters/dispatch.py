@@ -3,28 +3,26 @@
 from torch import Tensor
 
 from gp_ensembles.filters import block, square_root
-from gp_ensembles.filters.states import (
-    FilterState,
-    GaussianState,
-    StepPredictions,
-)
+from gp_ensembles.filters.states import GaussianState, LinearState, StepPredictions
+from gp_ensembles.filters.walks import walk_rows
 
 
 def update_block(
-    state: FilterState,
+    state: LinearState,
     Phi: Tensor,
     y: Tensor,
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
-) -> tuple[FilterState, StepPredictions]:
+    steps: Tensor | None = None,
+) -> tuple[LinearState, StepPredictions]:
     """Predict and learn a block; see :func:`gp_ensembles.filters.block.update_block`."""
     if isinstance(state, GaussianState):
-        return block.update_block(state, Phi, y, noise, random_walk_variance)
-    return square_root.update_block(state, Phi, y, noise, random_walk_variance)
+        return block.update_block(state, Phi, y, noise, random_walk_variance, steps)
+    return square_root.update_block(state, Phi, y, noise, random_walk_variance, steps)
 
 
 def predict(
-    state: FilterState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
+    state: LinearState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Predict one step ahead; see :func:`gp_ensembles.filters.block.predict`."""
     if isinstance(state, GaussianState):
@@ -33,7 +31,7 @@ def predict(
 
 
 def predict_joint(
-    state: FilterState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
+    state: LinearState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""Joint prediction of several targets at the next step.
 
@@ -56,6 +54,6 @@ def predict_joint(
     """
     covariance = Phi @ state.covariance @ Phi.mT
     if random_walk_variance is not None:
-        covariance = covariance + (Phi * random_walk_variance.unsqueeze(-2)) @ Phi.mT
+        covariance = covariance + walk_rows(Phi, random_walk_variance, noise) @ Phi.mT
     covariance.diagonal(dim1=-2, dim2=-1).add_(noise.unsqueeze(-1))
     return (Phi @ state.mean.unsqueeze(-1)).squeeze(-1), covariance

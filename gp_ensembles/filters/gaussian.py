@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.states import GaussianState, StepPredictions
+from gp_ensembles.filters.states import GaussianState, StepPredictions, concatenate_steps
 
 
 def textbook_step(
@@ -75,4 +75,4 @@ def textbook_filter(
     for t in range(Phi.shape[-2]):
         state, step = textbook_step(state, Phi[..., t, :], y[..., t], noise, random_walk_variance)
         steps.append(step)
-    return state, StepPredictions(*(torch.cat(parts, dim=-1) for parts in zip(*steps, strict=True)))
+    return state, concatenate_steps(steps)

@@ -12,9 +12,12 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.states import SquareRootState, StepPredictions
+from gp_ensembles.filters.block import count_steps
+from gp_ensembles.filters.states import SquareRootState, StepPredictions, concatenate_steps
+from gp_ensembles.filters.walks import total_walk, walk_rows, walk_variance
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.square_root import (
+    add_covariance,
     add_diagonal,
     condition_andrews,
     condition_array,
@@ -27,6 +30,7 @@ def update_block(
     y: Tensor,
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> tuple[SquareRootState, StepPredictions]:
     r"""Predict and learn a block of targets; arguments as in :func:`gp_ensembles.filters.block.update_block`.
 
@@ -41,9 +45,10 @@ def update_block(
     """
     if random_walk_variance is None:
         return _update_static(state, Phi, y, noise)
-    if _noise_drowns(state.factor, Phi, noise, random_walk_variance):
-        return _update_row_by_row(state, Phi, y, noise, random_walk_variance)
-    return _update_walking(state, Phi, y, noise, random_walk_variance)
+    steps = count_steps(Phi) if steps is None else steps
+    if _noise_drowns(state.factor, Phi, noise, random_walk_variance, steps):
+        return _update_row_by_row(state, Phi, y, noise, random_walk_variance, steps)
+    return _update_walking(state, Phi, y, noise, random_walk_variance, steps)
 
 
 def predict(
@@ -60,7 +65,7 @@ def predict(
     """
     variance = (Phi @ state.factor).square().sum(-1) + noise.unsqueeze(-1)
     if random_walk_variance is not None:
-        variance = variance + (Phi.square() * random_walk_variance.unsqueeze(-2)).sum(-1)
+        variance = variance + walk_variance(Phi, random_walk_variance, noise)
     return (Phi @ state.mean.unsqueeze(-1)).squeeze(-1), variance
 
 
@@ -72,7 +77,7 @@ def _update_static(
     seen = _seen(y, mean)
     design = Phi @ state.factor
     learned = design * seen.unsqueeze(-1)
-    if _noise_drowns(state.factor, Phi, noise, None):
+    if _noise_drowns(state.factor, Phi, noise, None, None):
         lower, weights, factor = condition_array(state.factor, learned, noises)
     else:
         lower = cholesky(learned @ learned.mT + torch.diag_embed(noises), _WHAT)
@@ -85,16 +90,15 @@ def _update_static(
 
 
 def _update_walking(
-    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor
+    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor, steps: Tensor
 ) -> tuple[SquareRootState, StepPredictions]:
-    num_rows = Phi.shape[-2]
     mean = (Phi @ state.mean.unsqueeze(-1)).squeeze(-1)
     noises = noise.unsqueeze(-1).expand(mean.shape)
     seen = _seen(y, mean)
-    steps = torch.arange(1, num_rows + 1, dtype=Phi.dtype, device=Phi.device)
     design = Phi @ state.factor
-    walked = Phi * walk.unsqueeze(-2)
-    covariance = design @ design.mT + torch.minimum(steps, steps.unsqueeze(-1)) * (walked @ Phi.mT)
+    walked = walk_rows(Phi, walk, noise)
+    both = torch.minimum(steps.unsqueeze(-2), steps.unsqueeze(-1))
+    covariance = design @ design.mT + both * (walked @ Phi.mT)
     masked = covariance * seen.unsqueeze(-1) * seen.unsqueeze(-2)
     lower = cholesky(masked + torch.diag_embed(noises), _WHAT)
     cross = (design @ state.factor.mT + steps.unsqueeze(-1) * walked) * seen.unsqueeze(-1)
@@ -102,7 +106,7 @@ def _update_walking(
     residual = torch.where(seen > 0, y - mean, 0.0)
     error = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False)
 
-    ahead = add_diagonal(state.factor, num_rows * walk)  # R R' = Σ + B Q, lower triangular
+    ahead = _add_walk(state.factor, total_walk(walk, steps[..., -1], noise))  # R R' = Σ + B Q, lower triangular
     share = torch.linalg.solve_triangular(ahead, weights.mT, upper=False).mT  # P
     # I - P P' = L⁻¹ cov(y | θ_B) L⁻ᵀ = T T'; then R (I - P' (I + T)⁻¹ P) is a square root (Andrews).
     inner = share @ share.mT
@@ -116,14 +120,20 @@ def _update_walking(
 
 
 def _update_row_by_row(
-    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor
+    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor, steps: Tensor
 ) -> tuple[SquareRootState, StepPredictions]:
-    steps: list[StepPredictions] = []
+    rows: list[StepPredictions] = []
+    walked = torch.zeros_like(steps[..., 0])
     for t in range(Phi.shape[-2]):
-        ahead = SquareRootState(state.mean, add_diagonal(state.factor, walk))
-        state, step = _update_static(ahead, Phi[..., t : t + 1, :], y[..., t : t + 1], noise)
-        steps.append(step)
-    return state, StepPredictions(*(torch.cat(parts, dim=-1) for parts in zip(*steps, strict=True)))
+        ahead = SquareRootState(state.mean, _add_walk(state.factor, total_walk(walk, steps[..., t] - walked, noise)))
+        walked = steps[..., t]
+        state, row = _update_static(ahead, Phi[..., t : t + 1, :], y[..., t : t + 1], noise)
+        rows.append(row)
+    return state, concatenate_steps(rows)
+
+
+def _add_walk(factor: Tensor, drift: Tensor) -> Tensor:
+    return add_covariance(factor, drift) if drift.ndim == factor.ndim else add_diagonal(factor, drift)
 
 
 def _predictions(
@@ -142,11 +152,11 @@ def _predictions(
     return StepPredictions(predicted, conditional, torch.where(seen > 0, log_prob, 0.0))
 
 
-def _noise_drowns(factor: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | None) -> bool:
+def _noise_drowns(factor: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | None, steps: Tensor | None) -> bool:
     """Whether the noise of any expert is lost in the round-off of the block's covariance."""
     variance = (Phi @ factor).square().sum(-1)
-    if walk is not None:
-        variance = variance + Phi.shape[-2] * (Phi.square() * walk.unsqueeze(-2)).sum(-1)
+    if walk is not None and steps is not None:
+        variance = variance + steps[..., -1:] * walk_variance(Phi, walk, noise)
     floor = 10 * Phi.shape[-2] * torch.finfo(Phi.dtype).eps * variance.amax(-1)
     try:
         return bool((noise < floor).any())

@@ -1,6 +1,7 @@
 """What recursive Bayes carries from one block to the next, and what it says before each target."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,21 +47,114 @@ class SquareRootState(NamedTuple):
         return self.factor @ self.factor.mT
 
 
-FilterState = GaussianState | SquareRootState
+class StudentTState(NamedTuple):
+    r"""Posterior of the weights and of an unknown noise variance: normal-inverse-gamma.
+
+    Given the noise variance :math:`\sigma^2`, the weights are :math:`N(\mu, \sigma^2 V)`; and
+    :math:`\sigma^2 \sim IG(a, b)`.
+
+    Attributes:
+        moments: [V | \mu], shape (\*batch, F, F + 1).
+        concentration: a, shape (\*batch).
+        rate: b, in squared units of the target, shape (\*batch).
+    """
+
+    moments: Tensor
+    concentration: Tensor
+    rate: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        r"""Posterior mean of the weights, shape (\*batch, F)."""
+        return self.moments[..., -1]
+
+    @property
+    def covariance(self) -> Tensor:
+        r"""Posterior covariance of the weights, the noise variance integrated out, shape (\*batch, F, F)."""
+        noise = self.rate / (self.concentration - 1)
+        return noise[..., None, None] * self.moments[..., :-1]
+
+
+class MultiOutputState(NamedTuple):
+    r"""Posterior of the weights of several outputs that share covariances.
+
+    Outputs that were always observed together have one covariance. A row in which some of them are missing parts
+    them, and then there is one covariance for each group.
+
+    Attributes:
+        covariance: Posterior covariance of each group, shape (\*batch, G, F, F).
+        mean: Posterior mean of the weights of each output, shape (\*batch, O, F).
+        group: Group of each output, integers, shape (O,).
+    """
+
+    covariance: Tensor
+    mean: Tensor
+    group: Tensor
+
+
+LinearState = GaussianState | SquareRootState
+FilterState = GaussianState | SquareRootState | StudentTState | MultiOutputState
 
 
 class StepPredictions(NamedTuple):
-    r"""One-step-ahead predictions, each made before its target was seen.
+    r"""One-step-ahead normal predictions, each made before its target was seen.
 
     Attributes:
-        mean: Predictive mean, shape (\*batch, B).
-        variance: Predictive variance, observation noise included, shape (\*batch, B).
-        log_prob: Log predictive density of the target, shape (\*batch, B); zero where it is missing.
+        mean: Predictive mean, shape (\*batch, B), or (\*batch, B, O) for several outputs.
+        variance: Predictive variance, observation noise included, of the same shape.
+        log_prob: Log predictive density of the target, shape (\*batch, B), of all outputs that were observed jointly;
+            zero where the target is missing.
     """
 
     mean: Tensor
     variance: Tensor
     log_prob: Tensor
+
+
+class StudentTPredictions(NamedTuple):
+    r"""One-step-ahead Student-t predictions; the first fields as in :class:`StepPredictions`.
+
+    Attributes:
+        mean: Predictive mean, shape (\*batch, B).
+        variance: Predictive variance (not the squared scale), shape (\*batch, B).
+        log_prob: Log predictive density of the target, shape (\*batch, B).
+        degrees_of_freedom: Shape (\*batch, B); infinity for a normal prediction.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_prob: Tensor
+    degrees_of_freedom: Tensor
+
+
+class LatentPredictions(NamedTuple):
+    r"""One-step-ahead predictions under a likelihood that is not Gaussian.
+
+    Attributes:
+        mean: Predictive mean of the target, shape (\*batch, B); probabilities (\*batch, B, C) for C unordered classes.
+        variance: Predictive variance of the target, of the same shape.
+        log_prob: Log predictive probability (or density) of the target, shape (\*batch, B).
+        latent_mean: Mean of the latent function, shape (\*batch, B), or (\*batch, B, C) for C unordered classes.
+        latent_variance: Its variance (\*batch, B), or covariance (\*batch, B, C, C).
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_prob: Tensor
+    latent_mean: Tensor
+    latent_variance: Tensor
+
+
+Predictions = StepPredictions | StudentTPredictions | LatentPredictions
+P = TypeVar("P", bound=Predictions)
+
+
+def concatenate_steps(parts: Sequence[P]) -> P:
+    """Predictions of consecutive blocks as one; the time axis is that of ``log_prob``, its last."""
+    if len(parts) == 1:
+        return parts[0]
+    axis = parts[0].log_prob.ndim - 1
+    return type(parts[0])(*(torch.cat(fields, dim=axis) for fields in zip(*parts, strict=True)))
 
 
 def gaussian_state(prior_variance: Tensor, num_features: int) -> GaussianState:

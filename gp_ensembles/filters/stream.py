@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.filters.block import condition_block
 from gp_ensembles.filters.states import GaussianState, StepPredictions
+from gp_ensembles.filters.walks import is_full
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"
@@ -30,12 +31,20 @@ class BlockStream:
         noise: Observation noise variance, shape (\*batch).
         random_walk_variance: As in :func:`gp_ensembles.filters.block.update_block`.
         num_rows: Length B of the blocks.
+        steps: As in :func:`gp_ensembles.filters.block.update_block`.
     """
 
-    def __init__(self, moments: Tensor, noise: Tensor, random_walk_variance: Tensor | None, num_rows: int) -> None:
+    def __init__(
+        self,
+        moments: Tensor,
+        noise: Tensor,
+        random_walk_variance: Tensor | None,
+        num_rows: int,
+        steps: Tensor | None = None,
+    ) -> None:
         batch_shape, num_features = moments.shape[:-2], moments.shape[-2]
         num_experts = batch_shape.numel()
-        self._given = (moments, noise.detach(), random_walk_variance)
+        self._given = (moments, noise.detach(), random_walk_variance, steps)
         self._design_shape = torch.Size([num_experts, num_rows, num_features])
         self._prediction_shape = (*batch_shape, num_rows)
         self._state = moments.view(num_experts, num_features, num_features + 1)
@@ -53,22 +62,31 @@ class BlockStream:
         self._covariance = moments.new_empty(num_experts, num_rows, num_rows)
         flat_noise = noise.detach().reshape(num_experts, 1)
         self._noise_matrix = torch.diag_embed(flat_noise.expand(-1, num_rows))
-        self._walk: Tensor | None = None
+        self._walk: Tensor | None = None  # steps times the diagonal of Q
+        self._full_walk: Tensor | None = None  # Q, if it is a matrix
+        self._steps: Tensor | None = None
         self._drift: Tensor | None = None
         if random_walk_variance is not None:
-            width = random_walk_variance.shape[-1]
-            walk = random_walk_variance.detach().expand(*batch_shape, width).reshape(num_experts, 1, width)
-            steps = torch.arange(1, num_rows + 1, dtype=moments.dtype, device=moments.device)
-            self._walk = steps.reshape(1, -1, 1) * walk
-            self._drift = num_rows * walk.squeeze(1)
-        self._diagonal = self._state.diagonal(dim1=-2, dim2=-1)
+            if steps is None:
+                steps = torch.arange(1, num_rows + 1, dtype=moments.dtype, device=moments.device)
+            flat_steps = steps.detach().expand(*batch_shape, num_rows).reshape(num_experts, num_rows, 1)
+            own = random_walk_variance.shape[len(batch_shape) :]
+            walk = random_walk_variance.detach().reshape(num_experts, *own)
+            if is_full(random_walk_variance, noise):
+                self._full_walk, self._steps = walk, flat_steps
+                self._drift = flat_steps[:, -1:] * walk
+            else:
+                self._walk = flat_steps * walk.unsqueeze(1)
+                self._drift = flat_steps[:, -1] * walk
+        covariance = self._state[..., :num_features]
+        self._drifting = covariance if self._full_walk is not None else covariance.diagonal(dim1=-2, dim2=-1)
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
         r"""Predict a block one step ahead and keep what it teaches; the state is not touched.
 
         Args:
             Phi: Features, shape (\*batch, B, F).
-            y: Targets, shape (B,); NaN where missing.
+            y: Targets, shape (B,) or (\*batch, B); NaN where missing.
             has_gaps: Whether a target of the block is missing.
 
         Returns:
@@ -83,10 +101,13 @@ class BlockStream:
         joint = torch.bmm(design, self._state, out=self._joint)
         if self._walk is not None:
             self._cross.addcmul_(design, self._walk)
-        self._last -= y
+        elif self._full_walk is not None and self._steps is not None:
+            self._cross.addcmul_(design @ self._full_walk, self._steps)
+        target = y if y.ndim == 1 else y.reshape(self._last.shape)
+        self._last -= target
         # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorisation reads.
         covariance = torch.baddbmm(self._noise_matrix, design, self._cross_transposed, out=self._covariance)
-        if y.shape[0] == 1:
+        if y.shape[-1] == 1:
             variance = covariance.squeeze(-1)
             if not bool((variance > 0).all()):
                 cholesky(covariance, _WHAT)
@@ -98,10 +119,10 @@ class BlockStream:
             variance = scale.square()
             self._whiten(lower)
         error = self._error
-        mean = torch.addcmul(y, scale, error)
+        mean = torch.addcmul(target, scale, error)
         log_prob = torch.rsub(scale.log(), -_HALF_LOG_TWO_PI).addcmul_(error, error, value=-0.5)
         if len(self._prediction_shape) == 2:
-            return StepPredictions(mean, variance.clone() if y.shape[0] == 1 else variance, log_prob)
+            return StepPredictions(mean, variance.clone() if y.shape[-1] == 1 else variance, log_prob)
         shape = self._prediction_shape
         return StepPredictions(mean.reshape(shape), variance.clone().reshape(shape), log_prob.reshape(shape))
 
@@ -109,7 +130,7 @@ class BlockStream:
         """Apply the staged block to the state."""
         self._state.baddbmm_(self._whitened_transposed, self._whitened, alpha=-1.0)
         if self._drift is not None:
-            self._diagonal += self._drift
+            self._drifting += self._drift
 
     def _whiten(self, lower: Tensor) -> None:
         if self._identity is None:
@@ -120,9 +141,9 @@ class BlockStream:
 
     def _stage_with_gaps(self, Phi: Tensor, y: Tensor) -> StepPredictions:
         """Blocks with missing targets are rare: take the pure path and keep its gain."""
-        moments, noise, walk = self._given
-        gain, predictions = condition_block(GaussianState(moments), Phi, y, noise, walk)
-        self._whitened.copy_(gain.whitened.reshape(self._whitened.shape))
+        moments, noise, walk, steps = self._given
+        gain, predictions = condition_block(GaussianState(moments), Phi, y, noise, walk, steps)
+        self._whitened.copy_(gain.right.reshape(self._whitened.shape))
         return predictions
 
 

@@ -37,6 +37,18 @@ def add_diagonal(factor: Tensor, diagonal: Tensor) -> Tensor:
     return lower_factor(torch.cat([factor, root], dim=-1))
 
 
+def add_covariance(factor: Tensor, covariance: Tensor) -> Tensor:
+    r"""A square root of A Aᵀ + C, for a positive semidefinite C that may be singular.
+
+    Args:
+        factor: A, shape (\*batch, n, n).
+        covariance: C, symmetric positive semidefinite, shape (\*batch, n, n).
+    """
+    values, axes = torch.linalg.eigh(covariance)
+    # A semidefinite matrix has eigenvalues that are zero up to round-off, of either sign.
+    return lower_factor(torch.cat([factor, axes * values.clamp_min(0.0).sqrt().unsqueeze(-2)], dim=-1))
+
+
 def condition_array(factor: Tensor, design: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Condition N(0, A Aᵀ) on y = Φ θ + noise by one orthogonal decomposition (the array form).
 

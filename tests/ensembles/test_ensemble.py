@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.ensembles import Ensemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import FeatureMap, LinearFeatures, RadialBasisFeatures
-from gp_ensembles.filters import textbook_filter
+from gp_ensembles.filters import RandomWalk, textbook_filter
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, edoebe_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -28,11 +28,18 @@ def bumps(batch=3, seed=3):
     return RadialBasisFeatures(centres, torch.linspace(0.5, 2.0, batch, dtype=torch.float64).reshape(-1, 1))
 
 
+def walk_of(expert):
+    adaptation = expert.adaptation
+    if adaptation is None:
+        return None
+    return adaptation.variance.expand(*expert.batch_shape, adaptation.variance.shape[-1])
+
+
 def build(rule=None):
     shared = bumps()
     experts = [
         GaussianExpert(shared),
-        GaussianExpert(shared, random_walk_variance=1e-2),
+        GaussianExpert(shared, adaptation=RandomWalk(1e-2)),
         GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64))),
     ]
     return Ensemble(experts, rule or BayesianModelAveraging())
@@ -57,7 +64,7 @@ def test_against_a_loop_in_plain_python(rule, missing):
     mean, variance, log_prob = [], [], []
     for expert in ensemble.experts:
         bound = expert.bind()
-        _, steps = textbook_filter(expert.init(), expert.features(X), y, bound.noise, bound.random_walk_variance)
+        _, steps = textbook_filter(expert.init(), expert.features(X), y, bound.noise, walk_of(expert))
         mean.append(steps.mean.reshape(-1, 40))
         variance.append(steps.variance.reshape(-1, 40))
         log_prob.append(steps.log_prob.reshape(-1, 40))
@@ -147,7 +154,7 @@ def golden_expert(folder, name):
     numbers = np.load(folder / f"expert_{base}.npz")
     features = Table(torch.as_tensor(numbers["phi"]), torch.as_tensor(numbers["var_theta"]))
     walk = float(numbers[f"{regime}_var_rw"])
-    expert = GaussianExpert(features, random_walk_variance=walk or None)
+    expert = GaussianExpert(features, adaptation=RandomWalk(walk) if walk else None)
     expert.likelihood.noise = torch.as_tensor(numbers["var_eps"])  # a float would be rounded to float32
     return expert
 

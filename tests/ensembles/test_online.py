@@ -9,7 +9,7 @@ import torch
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
-from gp_ensembles.filters import square_root_state
+from gp_ensembles.filters import RandomWalk, square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -27,7 +27,7 @@ def build(rule=None, form=None):
     shared = RadialBasisFeatures(centres, torch.linspace(0.5, 2.0, 3, dtype=torch.float64).reshape(-1, 1))
     experts = [
         GaussianExpert(shared, initial_state=form),
-        GaussianExpert(shared, random_walk_variance=1e-2, initial_state=form),
+        GaussianExpert(shared, adaptation=RandomWalk(1e-2), initial_state=form),
         GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64)), initial_state=form),
     ]
     return Ensemble(experts, rule or BayesianModelAveraging())

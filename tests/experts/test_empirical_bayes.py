@@ -16,6 +16,7 @@ from gp_ensembles.experts import (
 )
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
+from gp_ensembles.filters import RandomWalk
 
 
 def data(num_rows=120, seed=0):
@@ -196,9 +197,9 @@ def test_samples_keep_their_modes_features_and_walk(generator):
     X, y = data()
     base = bumps([1.0, 3.0])
     walk = torch.tensor([[0.0], [0.5]], dtype=torch.float64)
-    expert = GaussianExpert(base.features, base.likelihood, walk)
+    expert = GaussianExpert(base.features, base.likelihood, RandomWalk(walk))
     samples, _ = sample_hyperparameters(expert, X, y, 3, generator=generator)
-    assert samples.random_walk_variance.flatten().tolist() == [0.0] * 3 + [0.5] * 3
+    assert samples.adaptation.variance.flatten().tolist() == [0.0] * 3 + [0.5] * 3
     assert torch.equal(samples.features.centres[3], base.features.centres[1])
     assert not torch.equal(samples.features.lengthscale[0], samples.features.lengthscale[1])
     with pytest.raises(ValueError, match="positive"):

@@ -10,6 +10,7 @@ from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import (
     GaussianState,
+    RandomWalk,
     SquareRootState,
     gaussian_state,
     square_root_state,
@@ -21,6 +22,13 @@ def linear(batch=(), dtype=torch.float64):
     return LinearFeatures(2, torch.ones(batch, dtype=dtype))
 
 
+def walk_of(expert):
+    adaptation = expert.adaptation
+    if adaptation is None:
+        return None
+    return adaptation.variance.expand(*expert.batch_shape, adaptation.variance.shape[-1])
+
+
 def block(dtype=torch.float64):
     g = torch.Generator().manual_seed(0)
     return torch.randn(9, 2, generator=g, dtype=dtype), torch.randn(9, generator=g, dtype=dtype)
@@ -30,11 +38,11 @@ def block(dtype=torch.float64):
 @pytest.mark.parametrize("walk", [None, 0.1], ids=str)
 def test_update_is_the_filter_on_the_features(batch, walk):
     X, y = block()
-    expert = GaussianExpert(linear(batch), random_walk_variance=walk)
+    expert = GaussianExpert(linear(batch), adaptation=None if walk is None else RandomWalk(walk))
     state, steps = expert.update(expert.init(), X, y)
     bound = expert.bind()
     start = gaussian_state(expert.features.prior_variance, 3)
-    want, reference = textbook_filter(start, expert.features(X), y, bound.noise, bound.random_walk_variance)
+    want, reference = textbook_filter(start, expert.features(X), y, bound.noise, walk_of(expert))
     torch.testing.assert_close(steps.log_prob, reference.log_prob)
     torch.testing.assert_close(state.mean, want.mean)
     mean, variance = expert.predict(state, X)
@@ -45,8 +53,8 @@ def test_the_form_follows_dtype_and_walk():
     assert isinstance(GaussianExpert(linear()).init(), GaussianState)
     single = linear(dtype=torch.float32)
     assert isinstance(GaussianExpert(single).init(), SquareRootState)
-    assert isinstance(GaussianExpert(single, random_walk_variance=1e-2).init(), GaussianState)
-    assert isinstance(GaussianExpert(single, random_walk_variance=1e-5).init(), SquareRootState)
+    assert isinstance(GaussianExpert(single, adaptation=RandomWalk(1e-2)).init(), GaussianState)
+    assert isinstance(GaussianExpert(single, adaptation=RandomWalk(1e-5)).init(), SquareRootState)
     assert isinstance(GaussianExpert(linear(), initial_state=square_root_state).init(), SquareRootState)
     quiet = GaussianExpert(linear())
     quiet.likelihood.noise = 1e-5
@@ -57,7 +65,7 @@ def test_the_form_follows_dtype_and_walk():
 
 def test_gradients_reach_the_hyperparameters():
     X, y = block()
-    expert = GaussianExpert(linear((2,)), random_walk_variance=0.1)
+    expert = GaussianExpert(linear((2,)), adaptation=RandomWalk(0.1))
     _, steps = expert.update(expert.init(), X, y)
     steps.log_prob.sum().backward()
     assert all(p.grad is not None and bool((p.grad != 0).all()) for p in expert.parameters())
@@ -65,9 +73,9 @@ def test_gradients_reach_the_hyperparameters():
 
 def test_state_dict_and_deepcopy():
     X, y = block()
-    expert = GaussianExpert(linear((2,)), random_walk_variance=0.1)
+    expert = GaussianExpert(linear((2,)), adaptation=RandomWalk(0.1))
     expert.likelihood.noise = 0.3
-    fresh = GaussianExpert(linear((2,)), random_walk_variance=0.7)
+    fresh = GaussianExpert(linear((2,)), adaptation=RandomWalk(0.7))
     fresh.load_state_dict(expert.state_dict())
     for other in (fresh, copy.deepcopy(expert)):
         _, steps = other.update(other.init(), X, y)
@@ -78,9 +86,9 @@ def test_bad_input():
     with pytest.raises(ValueError, match="batch shape"):
         GaussianExpert(linear((3,)), GaussianLikelihood().double())
     with pytest.raises(ValueError, match="negative"):
-        GaussianExpert(linear(), random_walk_variance=-1.0)
+        GaussianExpert(linear(), adaptation=RandomWalk(-1.0))
     with pytest.raises(ValueError, match="broadcast"):
-        GaussianExpert(linear((3,)), random_walk_variance=torch.ones(2, 5))
+        GaussianExpert(linear((3,)), adaptation=RandomWalk(torch.ones(2, 5)))
     expert = GaussianExpert(linear())
     X, y = block()
     X[4, 1] = torch.nan

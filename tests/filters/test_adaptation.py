@@ -1,0 +1,225 @@
+"""Every adaptation, in every form of the filter and any blocking, against a loop of dense textbook steps."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.ensembles.runners import make_runner
+from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.filters import (
+    CorrelatedWalk,
+    ExponentialForgetting,
+    RandomWalk,
+    StabilisedForgetting,
+    gaussian_state,
+    square_root_state,
+)
+from gp_ensembles.filters.adaptive import predict, predict_joint, update_block
+
+M, N, F = 3, 29, 5
+FORMS = {"covariance": gaussian_state, "square root": square_root_state}
+
+
+def psd(rank, batch=()):
+    g = torch.Generator().manual_seed(4)
+    root = torch.randn(*batch, F, rank, generator=g, dtype=torch.float64) * 0.1
+    return root @ root.mT
+
+
+FACTORS = torch.tensor([0.9, 0.99, 1.0], dtype=torch.float64)
+ADAPTATIONS = {
+    "walk": RandomWalk(1e-2),
+    "walk of each expert": RandomWalk(torch.tensor([[0.0], [0.1], [0.02]], dtype=torch.float64)),
+    "walk of each feature": RandomWalk(torch.linspace(0, 0.1, F, dtype=torch.float64)),
+    "correlated walk": CorrelatedWalk(psd(F)),
+    "singular walks": CorrelatedWalk(psd(2, (M,))),
+    "forgetting": ExponentialForgetting(0.95),
+    "forgetting of each expert": ExponentialForgetting(FACTORS),
+    "fast forgetting": ExponentialForgetting(0.55),
+    "stabilised": StabilisedForgetting(0.95),
+    "stabilised of each expert": StabilisedForgetting(FACTORS),
+    "fast stabilised": StabilisedForgetting(0.5),
+}
+
+
+def problem(missing=(), seed=0):
+    g = torch.Generator().manual_seed(seed)
+    Phi = torch.randn(M, N, F, generator=g, dtype=torch.float64)
+    y = torch.randn(N, generator=g, dtype=torch.float64)
+    y[list(missing)] = torch.nan
+    noise = 0.1 + torch.rand(M, generator=g, dtype=torch.float64)
+    prior = 0.5 + torch.rand(M, generator=g, dtype=torch.float64)
+    return Phi, y, noise, prior
+
+
+def transition(adaptation, mean, covariance, prior, m):
+    """One dense step of the weights of expert m, written from the definitions."""
+    if isinstance(adaptation, RandomWalk):
+        return mean, covariance + torch.diag(adaptation.variance.expand(M, -1)[m].expand(F))
+    if isinstance(adaptation, CorrelatedWalk):
+        return mean, covariance + adaptation.covariance.expand(M, F, F)[m]
+    factor = adaptation.factor.expand(M)[m]
+    if isinstance(adaptation, ExponentialForgetting):
+        return mean, covariance / factor
+    return factor.sqrt() * mean, factor * covariance + (1 - factor) * prior[m] * torch.eye(F, dtype=torch.float64)
+
+
+def textbook(adaptation, Phi, y, noise, prior):
+    means, variances, densities, finals = [], [], [], []
+    for m in range(M):
+        mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
+        for t in range(N):
+            mean, covariance = transition(adaptation, mean, covariance, prior, m)
+            phi = Phi[m, t]
+            centre, variance = phi @ mean, phi @ covariance @ phi + noise[m]
+            means.append(centre)
+            variances.append(variance)
+            if torch.isnan(y[t]):
+                densities.append(centre * 0)
+                continue
+            densities.append(torch.distributions.Normal(centre, variance.sqrt()).log_prob(y[t]))
+            gain = covariance @ phi / variance
+            mean = mean + gain * (y[t] - centre)
+            covariance = covariance - torch.outer(gain, phi @ covariance)
+        finals.append((mean, covariance))
+    stack = [torch.stack(values).reshape(M, N) for values in (means, variances, densities)]
+    return stack, torch.stack([mean for mean, _ in finals]), torch.stack([covariance for _, covariance in finals])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ADAPTATIONS)
+@pytest.mark.parametrize("missing", [(), (0, 3, 4, 28)], ids=str)
+def test_any_blocking_is_the_textbook(form, name, missing):
+    Phi, y, noise, prior = problem(missing)
+    adaptation = ADAPTATIONS[name]
+    want, mean, covariance = textbook(adaptation, Phi, y, noise, prior)
+    for sizes in [(29,), (1,) * 29, (7, 1, 21)]:
+        state, parts, start = FORMS[form](prior, F), [], 0
+        for size in sizes:
+            rows = slice(start, start + size)
+            state, steps = update_block(state, Phi[:, rows], y[rows], noise, adaptation, prior)
+            parts.append(steps)
+            start += size
+        for got, reference in zip(zip(*parts, strict=True), want, strict=True):
+            torch.testing.assert_close(torch.cat(got, -1), reference, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(state.mean, mean, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(state.covariance, covariance, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ADAPTATIONS)
+def test_the_stream_in_place_is_the_pure_path(name):
+    Phi, y, noise, prior = problem((2, 14))
+    limit = ADAPTATIONS[name].max_rows
+    size = 13 if limit is None else min(13, limit)
+    bound = BoundGaussian(lambda X: X, prior, ADAPTATIONS[name], noise)
+    state = gaussian_state(prior, F)
+    live = gaussian_state(prior, F)
+    runner = make_runner(bound, live)
+    for start in range(0, N, size):
+        rows = slice(start, start + size)
+        state, want = bound.update_block(state, Phi[:, rows], y[rows])
+        got = runner.stage(Phi[:, rows], y[rows], bool(y[rows].isnan().any()))
+        runner.commit()
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(live.moments, state.moments, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ADAPTATIONS)
+def test_prediction_takes_one_step(form, name):
+    Phi, y, noise, prior = problem()
+    adaptation = ADAPTATIONS[name]
+    state, _ = update_block(FORMS[form](prior, F), Phi, y, noise, adaptation, prior)
+    mean, variance = predict(state, Phi[:, :4], noise, adaptation, prior)
+    joint_mean, joint = predict_joint(state, Phi[:, :4], noise, adaptation, prior)
+    for m in range(M):
+        moved, covariance = transition(adaptation, state.mean[m], state.covariance[m], prior, m)
+        want = Phi[m, :4] @ covariance @ Phi[m, :4].mT + noise[m] * torch.eye(4, dtype=torch.float64)
+        torch.testing.assert_close(mean[m], Phi[m, :4] @ moved, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(variance[m], want.diagonal(), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(joint[m], want, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(joint_mean, mean, rtol=1e-9, atol=1e-10)
+
+
+def unexcited(adaptation, num_rows):
+    """The covariance after rows that all excite the first weight only."""
+    Phi = torch.zeros(1, num_rows, 2, dtype=torch.float64)
+    Phi[..., 0] = 1
+    one = torch.ones(1, dtype=torch.float64)
+    state, _ = update_block(
+        gaussian_state(one, 2), Phi, torch.zeros(num_rows, dtype=torch.float64), one, adaptation, one
+    )
+    return state.covariance[0]
+
+
+def test_only_stabilised_forgetting_cannot_wind_up():
+    assert float(unexcited(ExponentialForgetting(0.9), 500)[1, 1]) > 1e22
+    assert float(unexcited(RandomWalk(0.1), 500)[1, 1]) == pytest.approx(51)
+    bounded = unexcited(StabilisedForgetting(0.9), 500)
+    assert float(bounded[1, 1]) == pytest.approx(1)
+    assert float(torch.linalg.eigvalsh(bounded).max()) <= 1 + 1e-9
+
+
+@given(factor=st.floats(0.5, 1.0), seed=st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_stabilised_covariance_never_exceeds_the_prior(factor, seed):
+    Phi, y, noise, prior = problem(seed=seed)
+    state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, StabilisedForgetting(factor), prior)
+    largest = torch.linalg.eigvalsh(state.covariance)[:, -1]
+    assert bool((largest <= prior * (1 + 1e-9)).all())
+
+
+def test_forgetting_is_weighted_least_squares():
+    """Row t of T counts lambda^(T - t), the prior lambda^T."""
+    Phi, y, noise, prior = problem()
+    state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, ExponentialForgetting(0.9), prior)
+    weights = 0.9 ** torch.arange(N - 1, -1, -1, dtype=torch.float64)
+    for m in range(M):
+        design = Phi[m]
+        precision = (design.mT * weights) @ design / noise[m] + 0.9**N / prior[m] * torch.eye(F, dtype=torch.float64)
+        mean = torch.linalg.solve(precision, (design.mT * weights) @ y / noise[m])
+        torch.testing.assert_close(state.mean[m], mean, rtol=1e-8, atol=1e-10)
+
+
+def test_adaptations_are_taken_with_their_experts():
+    index = torch.tensor([2, 0, 2])
+    Phi, y, noise, prior = problem()
+    for adaptation in ADAPTATIONS.values():
+        _, want = update_block(gaussian_state(prior, F), Phi, y, noise, adaptation, prior)
+        taken = adaptation.take(torch.Size([M]), index)
+        start = gaussian_state(prior[index], F)
+        _, got = update_block(start, Phi[index], y, noise[index], taken, prior[index])
+        torch.testing.assert_close(got.log_prob, want.log_prob[index])
+
+
+def test_gradients_flow_through_every_adaptation():
+    Phi, y, noise, prior = problem()
+    for adaptation in ADAPTATIONS.values():
+
+        def total(n, p, adaptation=adaptation):
+            return update_block(gaussian_state(p, F), Phi[:, :6], y[:6], n, adaptation, p)[1].log_prob.sum()
+
+        leaves = noise.clone().requires_grad_(), prior.clone().requires_grad_()
+        assert torch.autograd.gradcheck(total, leaves)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: RandomWalk(-1e-3), "not negative"),
+        (lambda: RandomWalk(torch.tensor([torch.nan])), "finite"),
+        (lambda: ExponentialForgetting(1.01), "0.5, 1"),
+        (lambda: StabilisedForgetting(0.1), "remembers about"),
+        (lambda: CorrelatedWalk(torch.ones(2, 3)), "shape"),
+        (lambda: CorrelatedWalk(torch.tensor([[1.0, 0.5], [0.0, 1.0]])), "symmetric"),
+        (lambda: CorrelatedWalk(torch.tensor([[1.0, 2.0], [2.0, 1.0]])), "eigenvalue"),
+        (lambda: ExponentialForgetting(FACTORS).check_shape(torch.Size([2]), 4), "do not fit"),
+        (lambda: RandomWalk(torch.ones(4)).check_shape(torch.Size([2]), 5), "broadcast"),
+        (lambda: CorrelatedWalk(psd(2)).check_shape(torch.Size([2]), 4), "does not fit"),
+    ],
+)
+def test_bad_input(build, words):
+    with pytest.raises(ValueError, match=words):
+        build()
