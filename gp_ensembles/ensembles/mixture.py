@@ -12,6 +12,8 @@ from gp_ensembles.numerics import mixtures
 class Mixture(NamedTuple):
     """Mixture of the experts' normal predictions, for each of N rows by itself.
 
+    With several outputs everything is per output: shapes end in (N, O) where (N,) stands below.
+
     Attributes:
         log_weights: Log weights, summing to one over the experts, shape (M,), or (M, N) where each row has
             its own.
@@ -50,7 +52,8 @@ class Mixture(NamedTuple):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of each row in one pass, each of shape (N,)."""
-        return mixtures.moments(*self._columns())
+        mean, variance = mixtures.moments(*self._columns())
+        return self._unflatten(mean), self._unflatten(variance)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density of the full mixture.
@@ -61,7 +64,7 @@ class Mixture(NamedTuple):
         Returns:
             Log densities, shape (..., N); NaN where y is.
         """
-        return mixtures.log_prob(*self._columns(), y)
+        return self._unflatten(mixtures.log_prob(*self._columns(), self._flatten(y)))
 
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y.
@@ -72,7 +75,7 @@ class Mixture(NamedTuple):
         Returns:
             Probabilities, shape (..., N).
         """
-        return mixtures.cdf(*self._columns(), y)
+        return self._unflatten(mixtures.cdf(*self._columns(), self._flatten(y)))
 
     def quantile(self, p: float | Tensor) -> Tensor:
         """Quantiles of the full mixture.
@@ -88,7 +91,7 @@ class Mixture(NamedTuple):
             ValueError: If a probability is not in [0, 1].
         """
         level = p if isinstance(p, Tensor) else self.component_mean.new_tensor(p)
-        return mixtures.icdf(*self._columns(), level)
+        return self._unflatten(mixtures.icdf(*self._columns(), self._flatten(level)))
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws for each row, reparametrised in means and variances.
@@ -100,12 +103,28 @@ class Mixture(NamedTuple):
         Returns:
             Draws, shape (S, N).
         """
-        return mixtures.rsample(*self._columns(), num, generator=generator)
+        return self._unflatten(mixtures.rsample(*self._columns(), num, generator=generator))
 
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
-        shared = self.log_weights.ndim < self.component_mean.ndim
-        log_weights = self.log_weights.unsqueeze(-1) if shared else self.log_weights
-        return log_weights, self.component_mean, self.component_variance
+        """Log weights (M, 1) or (M, K), means and variances (M, K) of K = N or N O mixtures."""
+        mean, log_weights = self.component_mean, self.log_weights
+        if log_weights.ndim == 1:
+            log_weights = log_weights.unsqueeze(-1)
+        elif mean.ndim == 3:
+            log_weights = log_weights.unsqueeze(-1).expand_as(mean).flatten(1)
+        return log_weights, mean.flatten(1), self.component_variance.flatten(1)
+
+    def _flatten(self, values: Tensor) -> Tensor:
+        """Values (..., N, O) as (..., N O); a number and values (..., 1) stay."""
+        if self.component_mean.ndim == 2 or values.ndim == 0:
+            return values
+        shape = self.component_mean.shape[1:]
+        values = values.expand(torch.broadcast_shapes(values.shape, shape))
+        return values.flatten(-2)
+
+    def _unflatten(self, values: Tensor) -> Tensor:
+        """Results (..., K) in the shape of the rows."""
+        return values.unflatten(-1, self.component_mean.shape[1:]) if self.component_mean.ndim == 3 else values
 
 
 def concatenate_mixtures(parts: Sequence[Mixture]) -> Mixture:

@@ -21,7 +21,13 @@ from gp_ensembles.ensembles.ensemble import (
 from gp_ensembles.ensembles.mixture import Mixture, concatenate_mixtures
 from gp_ensembles.ensembles.runners import CompactRunner, Runner, make_runner
 from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, concatenate_steps
+from gp_ensembles.filters.states import (
+    FilterState,
+    GaussianState,
+    MultiOutputState,
+    SquareRootState,
+    concatenate_steps,
+)
 from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.meta_learners.base import MetaState
 
@@ -220,7 +226,7 @@ class OnlineEnsemble(nn.Module):
         compact = {}
         sizes = [expert.num_experts for expert in self.ensemble.experts]
         for number, (state, b, part) in enumerate(zip(self.state.experts, bound, dead.split(sizes), strict=True)):
-            if bool(part.any()):
+            if bool(part.any()) and not isinstance(state, MultiOutputState):
                 compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return compact
 

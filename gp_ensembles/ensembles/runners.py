@@ -7,9 +7,11 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.multi_output import BoundMultiOutput
 from gp_ensembles.filters.adaptation import Schedule
 from gp_ensembles.filters.adaptive import moment_scales, scale_rows, unscale_steps
-from gp_ensembles.filters.states import FilterState, GaussianState, Predictions, StepPredictions
+from gp_ensembles.filters.multi_output import GroupGain, apply_gains, apply_gains_, condition_block, num_groups
+from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions, StepPredictions
 from gp_ensembles.filters.stream import BlockStream
 
 
@@ -69,6 +71,35 @@ class CovarianceRunner(Runner):
         mean_scale = one if schedule.mean_scale is None else schedule.mean_scale
         covariance_scale = one if schedule.covariance_scale is None else schedule.covariance_scale
         return schedule, stream, moment_scales(self._moments, mean_scale, covariance_scale)
+
+
+class MultiOutputRunner(Runner):
+    """Outputs that share covariances: those in use change in place, the room for others is not touched."""
+
+    def __init__(self, bound: BoundMultiOutput, state: MultiOutputState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: tuple[list[GroupGain], Schedule] | MultiOutputState | None = None
+
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        bound = self._bound
+        schedule = Schedule()
+        if bound.adaptation is not None:
+            schedule = bound.adaptation.schedule(y.shape[0], bound.prior_variance)
+        gains, predictions = condition_block(self._state, Phi, y, bound.noise, bound.scale, schedule)
+        same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
+        self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, MultiOutputState):
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+        elif self._staged is not None:
+            apply_gains_(self._state, *self._staged)
+        self._staged = None
 
 
 class PureRunner(Runner):
@@ -135,4 +166,6 @@ def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
     """The fastest runner for an expert and the type of its state."""
     if isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
         return CovarianceRunner(bound, state)
+    if isinstance(bound, BoundMultiOutput) and isinstance(state, MultiOutputState):
+        return MultiOutputRunner(bound, state)
     return PureRunner(bound, state)

@@ -5,6 +5,9 @@ from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, EvidenceFit, fit_e
 from gp_ensembles.experts.evidence import log_evidence
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_laplace import LaplaceInformation, negative_hessian, sample_hyperparameters
+from gp_ensembles.experts.multi_output import MultiOutputExpert
+from gp_ensembles.experts.robust import RobustExpert
+from gp_ensembles.experts.student_t import InverseGammaNoise, StudentTExpert
 
 __all__ = [
     "LBFGS",
@@ -13,7 +16,11 @@ __all__ = [
     "EvidenceFit",
     "Expert",
     "GaussianExpert",
+    "InverseGammaNoise",
     "LaplaceInformation",
+    "MultiOutputExpert",
+    "RobustExpert",
+    "StudentTExpert",
     "fit_empirical_bayes",
     "log_evidence",
     "log_posterior",

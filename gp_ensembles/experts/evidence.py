@@ -39,22 +39,38 @@ def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) 
         >>> log_evidence(torch.ones(1, 1, dtype=torch.float64), one.expand(1), one, one)  # log N(1; 0, 2)
         tensor(-1.5155, dtype=torch.float64)
     """
+    quadratic, half_log_determinant = whitened_statistics(Phi, y, prior_variance / noise)
+    normaliser = y.shape[0] * (math.log(2 * math.pi) + noise.log())
+    return -0.5 * (quadratic / noise + normaliser) - half_log_determinant
+
+
+def whitened_statistics(Phi: Tensor, y: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
+    r"""What every Gaussian evidence is made of, with :math:`K = I + r \Phi \Phi^\top`.
+
+    Args:
+        Phi: Features, shape (\*batch, N, F).
+        y: Targets, shape (N,), or (N, O) or (\*batch, N, O) for the sum over outputs.
+        ratio: r, prior variance of the weights in units of the noise, shape (\*batch).
+
+    Returns:
+        :math:`y^\top K^{-1} y` (the sum over outputs) and :math:`\tfrac12 \log |K|`, each (\*batch).
+
+    Raises:
+        NumericalError: If K is not positive definite to working precision.
+    """
     num_rows, num_features = Phi.shape[-2:]
-    ratio = (prior_variance / noise)[..., None, None]
+    columns = y.unsqueeze(-1) if y.ndim == 1 else y
+    scale = ratio[..., None, None]
     if num_features < num_rows:
-        matrix = _add_identity(ratio * gram(Phi))
-        factor = cholesky(matrix, "the posterior precision of the weights")
-        projected = torch.linalg.solve_triangular(factor, Phi.mT @ y.unsqueeze(-1), upper=False)
-        fitted = ratio.squeeze(-1).squeeze(-1) * projected.square().sum((-2, -1))
-        quadratic: Tensor = (y.square().sum(-1) - fitted) / noise
+        factor = cholesky(_add_identity(scale * gram(Phi)), "the posterior precision of the weights")
+        projected = torch.linalg.solve_triangular(factor, Phi.mT @ columns, upper=False)
+        quadratic: Tensor = columns.square().sum((-2, -1)) - ratio * projected.square().sum((-2, -1))
     else:
-        matrix = _add_identity(ratio * (Phi @ Phi.mT))
-        factor = cholesky(matrix, "the covariance of the targets")
-        target = y.unsqueeze(-1).expand(*Phi.shape[:-1], 1)
-        whitened = torch.linalg.solve_triangular(factor, target, upper=False)
-        quadratic = whitened.square().sum((-2, -1)) / noise
-    log_determinant: Tensor = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return -0.5 * (quadratic + num_rows * (math.log(2 * math.pi) + noise.log())) - log_determinant
+        factor = cholesky(_add_identity(scale * (Phi @ Phi.mT)), "the covariance of the targets")
+        targets = columns.expand(*Phi.shape[:-1], columns.shape[-1])
+        quadratic = torch.linalg.solve_triangular(factor, targets, upper=False).square().sum((-2, -1))
+    half_log_determinant: Tensor = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return quadratic, half_log_determinant
 
 
 def batched_log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:

@@ -1,13 +1,12 @@
 """The Gaussian filters under any adaptation: rescale the block, filter it, scale everything back."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from gp_ensembles.filters import dispatch
 from gp_ensembles.filters.adaptation import Adaptation, Schedule
 from gp_ensembles.filters.states import GaussianState, LinearState, SquareRootState, StepPredictions, concatenate_steps
+from gp_ensembles.numerics import normal
 
 
 def update_block(
@@ -143,5 +142,5 @@ def unscale_steps(steps: StepPredictions, y: Tensor, schedule: Schedule) -> Step
     if schedule.target_scale is None:
         return steps
     mean = steps.mean * schedule.target_scale
-    log_prob = -0.5 * ((y - mean).square() / steps.variance + steps.variance.log() + math.log(2 * math.pi))
+    log_prob = normal.log_prob(y, mean, steps.variance)
     return steps._replace(mean=mean, log_prob=torch.where(torch.isnan(y), 0.0, log_prob))

@@ -77,7 +77,14 @@ def joint_moments(
     """
     num_features = Phi.shape[-1]
     joint = Phi @ state.moments  # [Φ Σ | Φ μ]
-    cross, mean = joint[..., :num_features], joint[..., num_features]
+    cross, covariance, drift = joint_covariance(joint[..., :num_features], Phi, noise, walk, steps)
+    return cross, joint[..., num_features], covariance, drift
+
+
+def joint_covariance(
+    cross: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | None, steps: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    r"""cov(z, θ_B), cov(z) and the drift, as in :func:`joint_moments`, from Φ Σ (\*batch, B, F)."""
     drift = None
     if walk is not None:
         steps = count_steps(Phi) if steps is None else steps
@@ -85,7 +92,7 @@ def joint_moments(
         drift = total_walk(walk, steps[..., -1], noise)
     # Row s of C carries the walk up to s, and min(s, t) = s on and above the diagonal of C Φᵀ.
     upper = cross @ Phi.mT
-    return cross, mean, torch.triu(upper) + torch.triu(upper, diagonal=1).mT, drift
+    return cross, torch.triu(upper) + torch.triu(upper, diagonal=1).mT, drift
 
 
 def count_steps(Phi: Tensor) -> Tensor:

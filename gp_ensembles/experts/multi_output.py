@@ -1,0 +1,169 @@
+"""Several outputs that share features and covariance: the price of one."""
+
+import math
+
+import torch
+from gpytorch.likelihoods import GaussianLikelihood
+from torch import Tensor, nn
+
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.evidence import whitened_statistics
+from gp_ensembles.experts.gaussian import check_real_targets, default_likelihood
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
+from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.adaptation import Adaptation
+from gp_ensembles.filters.multi_output import multi_output_state, predict, update_block
+from gp_ensembles.filters.states import FilterState, MultiOutputState, StepPredictions
+from gp_ensembles.numerics.cholesky import NumericalError
+
+
+class BoundMultiOutput(BoundExpert):
+    r"""A multi-output expert's numbers.
+
+    Args:
+        features: The feature map as a plain function.
+        prior_variance: Prior variance of the weights in squared units of the output scale, shape (\*batch).
+        adaptation: How the weights change, in the same units.
+        noise: Observation noise variance in the same units, shape (\*batch).
+        scale: Scale of each output, shape (\*batch, O).
+    """
+
+    def __init__(
+        self,
+        features: BoundFeatures,
+        prior_variance: Tensor,
+        adaptation: Adaptation | None,
+        noise: Tensor,
+        scale: Tensor,
+    ) -> None:
+        super().__init__(features, prior_variance, adaptation)
+        self.noise = noise
+        self.scale = scale
+
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[MultiOutputState, StepPredictions]:
+        """See :meth:`BoundExpert.update_block`; targets have shape (B, O)."""
+        assert isinstance(state, MultiOutputState)
+        return update_block(state, Phi, y, self.noise, self.scale, self.adaptation, self.prior_variance)
+
+    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+        """See :meth:`BoundExpert.predict`."""
+        assert isinstance(state, MultiOutputState)
+        mean, variance = predict(state, Phi, self.noise, self.scale, self.adaptation, self.prior_variance)
+        return StepPredictions(mean, variance, torch.zeros_like(mean[..., 0]))
+
+    def take(self, index: Tensor) -> "BoundMultiOutput":
+        """See :meth:`BoundExpert.take`."""
+        adaptation = None if self.adaptation is None else self.adaptation.take(self.noise.shape, index)
+        prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
+        scale = self.scale.reshape(-1, self.scale.shape[-1])[index]
+        return BoundMultiOutput(self.features, prior_variance, adaptation, noise, scale)
+
+
+class MultiOutputExpert(Expert):
+    r"""A batch of Bayesian basis expansions with several outputs each, learned online and exactly.
+
+    .. math::
+        y_{t,o} = s_o (\phi(x_t)^\top \theta_{t,o} + \varepsilon_{t,o}), \quad
+        \varepsilon_{t,o} \sim N(0, \sigma^2), \quad \theta_{0,o} \sim N(0, \sigma_\theta^2 I)
+
+    Outputs are independent given the inputs, share features, prior, noise and adaptation up to their scale, and so
+    share the covariance of the weights: seven outputs cost about what one does. Some outputs of a row may be missing;
+    those with different gaps then have covariances of their own (see :mod:`gp_ensembles.filters.multi_output`).
+
+    Args:
+        features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
+        num_outputs: Number of outputs O.
+        likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; by default as for a
+            Gaussian expert.
+        adaptation: How the weights change before every row; ``None`` for static weights.
+
+    Raises:
+        ValueError: If a batch shape does not fit or there is no output.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> expert = MultiOutputExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)), num_outputs=2)
+        >>> X = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> state, steps = expert.update(expert.init(), X, torch.cat([X, -X], dim=-1))
+        >>> steps.mean.shape, steps.log_prob.shape
+        (torch.Size([50, 2]), torch.Size([50]))
+    """
+
+    raw_scale: Tensor
+
+    def __init__(
+        self,
+        features: FeatureMap,
+        num_outputs: int,
+        likelihood: GaussianLikelihood | None = None,
+        adaptation: Adaptation | None = None,
+    ) -> None:
+        super().__init__(features, adaptation)
+        if num_outputs < 1:
+            raise ValueError(f"there must be at least one output, got {num_outputs}")
+        self.num_outputs = num_outputs
+        self.likelihood = default_likelihood(features) if likelihood is None else likelihood
+        if self.likelihood.noise.shape[:-1] != features.batch_shape:
+            raise ValueError(
+                f"the likelihood's batch shape {tuple(self.likelihood.noise.shape[:-1])} is not the feature map's "
+                f"{tuple(features.batch_shape)}; build it with batch_shape=features.batch_shape"
+            )
+        self.scale_constraint = log_scale()
+        start = features.prior_variance.detach().new_zeros(*features.batch_shape, num_outputs)
+        self.register_parameter("raw_scale", nn.Parameter(start))
+
+    @property
+    def output_scale(self) -> Tensor:
+        r"""Scale of each output, in its units, shape (\*batch, O); one at first."""
+        value: Tensor = self.scale_constraint.transform(self.raw_scale)
+        return value
+
+    def init(self) -> MultiOutputState:
+        """State before any data."""
+        return multi_output_state(self.features.prior_variance, self.features.num_features, self.num_outputs)
+
+    def bind(self) -> BoundMultiOutput:
+        """Read the hyperparameters once, differentiably."""
+        noise: Tensor = self.likelihood.noise.squeeze(-1)
+        features = self.features
+        return BoundMultiOutput(features.bind(), features.prior_variance, self.adaptation, noise, self.output_scale)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise unless targets have shape (B, O) and none is infinite; see :meth:`Expert.check_targets`."""
+        if y.ndim != 2 or y.shape[1] != self.num_outputs:
+            raise ValueError(
+                f"y must have shape (B, {self.num_outputs}), a column for each output, got {tuple(y.shape)}"
+            )
+        check_real_targets(y)
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """Exact, the sum over outputs; see :meth:`Expert.log_evidence`."""
+        bound = self.bind()
+        Phi = bound.features(X)
+        scaled = y / bound.scale.unsqueeze(-2)
+        try:
+            quadratic, half_log_determinant = whitened_statistics(Phi, scaled, bound.prior_variance / bound.noise)
+        except NumericalError:
+            return bound.noise * torch.nan
+        normaliser = y.numel() * (math.log(2 * math.pi) + bound.noise.log())
+        per_output = half_log_determinant * self.num_outputs + y.shape[0] * bound.scale.log().sum(-1)
+        return -0.5 * (quadratic / bound.noise + normaliser) - per_output
+
+    def take(self, index: Tensor) -> "MultiOutputExpert":
+        """See :meth:`Expert.take`."""
+        taken = MultiOutputExpert(
+            take_experts(self.features, self.batch_shape, index),
+            self.num_outputs,
+            take_experts(self.likelihood, self.batch_shape, index),
+            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+        )
+        scale = self.raw_scale.detach().reshape(-1, self.num_outputs)[index].clone()
+        taken.raw_scale = nn.Parameter(scale, self.raw_scale.requires_grad)
+        return taken
+
+    def with_adaptation(self, adaptation: Adaptation | None) -> "MultiOutputExpert":
+        """See :meth:`Expert.with_adaptation`."""
+        other = MultiOutputExpert(self.features, self.num_outputs, self.likelihood, adaptation)
+        other.raw_scale = self.raw_scale
+        return other

@@ -1,0 +1,206 @@
+r"""Filters for targets that are not Gaussian: exact in blocks, given the rule that makes a site of a target.
+
+Everything that a target teaches passes through its latent value :math:`z_t = \phi_t^\top \theta_t`. So a block of B
+targets is filtered on B numbers, whose joint moments two matrix products give, and the F weights are updated once at
+the end, as in the Gaussian block filter. Rows of a block depend on the rows before them; their sites are found together
+by sweeps over the whole block until nothing changes (row t is settled after row t - 1, and all of them long before B
+sweeps), or one after another where a site's precision is negative or the sweeps do not settle.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.filters.adaptation import Adaptation, Schedule
+from gp_ensembles.filters.adaptive import scale_ahead, scale_rows, scale_state, split_rows, walk_ahead
+from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments
+from gp_ensembles.filters.dispatch import predict as predict_linear
+from gp_ensembles.filters.sites import SiteRule
+from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+
+_SWEEPS = 40
+_WHAT = "the covariance of the latent values of the block"
+
+
+class LatentMoments(NamedTuple):
+    r"""Latent values one step ahead, each before its target was seen.
+
+    Attributes:
+        mean: Shape (\*batch, B).
+        variance: Shape (\*batch, B).
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
+class _Block(NamedTuple):
+    """A block in the coordinates of its schedule."""
+
+    cross: Tensor
+    mean: Tensor
+    covariance: Tensor
+    target_scale: Tensor
+    seen: Tensor
+    y: Tensor
+
+
+def update_block(
+    state: GaussianState,
+    Phi: Tensor,
+    y: Tensor,
+    rule: SiteRule,
+    adaptation: Adaptation | None,
+    prior_variance: Tensor,
+) -> tuple[GaussianState, LatentMoments]:
+    r"""Learn a block of targets; equal to single steps to the tolerance of the sites.
+
+    Args:
+        state: Posterior before the block.
+        Phi: Features, shape (\*batch, B, F), in the order of time.
+        y: Targets, shape (B,); NaN where missing.
+        rule: How a target becomes a site.
+        adaptation: How the weights change before every row; ``None`` for static weights.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+
+    Returns:
+        The posterior after the block, and the latent values one step ahead.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters.sites import LaplaceRule
+        >>> from gp_ensembles.filters.states import gaussian_state
+        >>> one = torch.ones((), dtype=torch.float64)
+        >>> rule = LaplaceRule(lambda z, y: torch.nn.functional.logsigmoid((2 * y - 1) * z))
+        >>> Phi = torch.ones(2, 1, dtype=torch.float64)
+        >>> state, latent = update_block(gaussian_state(one, 1), Phi, Phi.squeeze(-1), rule, None, one)
+        >>> latent.mean
+        tensor([0.0000, 0.4011], dtype=torch.float64)
+    """
+    parts = []
+    for rows, targets in split_rows(Phi, y, adaptation):
+        schedule = Schedule() if adaptation is None else adaptation.schedule(rows.shape[-2], prior_variance)
+        gain, latent = condition_block(state, rows, targets, rule, schedule)
+        scaled = scale_state(apply_gain(state, gain), schedule)
+        assert isinstance(scaled, GaussianState)
+        state = scaled
+        parts.append(latent)
+    if len(parts) == 1:
+        return state, parts[0]
+    return state, LatentMoments(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
+
+
+def predict(state: GaussianState, Phi: Tensor, adaptation: Adaptation | None, prior_variance: Tensor) -> LatentMoments:
+    r"""Latent values of rows (..., \*batch, N, F) that all come next; other arguments as in :func:`update_block`."""
+    schedule = Schedule() if adaptation is None else adaptation.schedule(1, prior_variance)
+    noiseless = torch.zeros_like(prior_variance)
+    mean, variance = predict_linear(state, scale_ahead(Phi, schedule), noiseless, walk_ahead(schedule))
+    return LatentMoments(mean if schedule.target_scale is None else mean * schedule.target_scale, variance)
+
+
+def condition_block(
+    state: GaussianState, Phi: Tensor, y: Tensor, rule: SiteRule, schedule: Schedule
+) -> tuple[BlockGain, LatentMoments]:
+    """What a block teaches, before it is applied to the state, and its latent values one step ahead."""
+    design, _ = scale_rows(Phi, y, schedule)
+    batch = state.moments[..., 0, 0]  # any tensor with the batch shape
+    cross, mean, covariance, drift = joint_moments(state, design, batch, schedule.walk, schedule.steps)
+    scale = mean.new_ones(()) if schedule.target_scale is None else schedule.target_scale
+    seen = ~torch.isnan(y)
+    block = _Block(cross, mean, covariance, scale.expand_as(mean), seen, _fill(y, seen))
+    result = None if y.shape[-1] == 1 or not bool(seen.any()) else _by_sweeps(block, rule)
+    left, right, latent = _by_rows(block, rule) if result is None else result
+    return BlockGain(left, right, drift), latent
+
+
+_Result = tuple[Tensor, Tensor, LatentMoments]
+
+
+def _by_sweeps(block: _Block, rule: SiteRule) -> _Result | None:
+    """All sites of the block together; ``None`` where a precision is negative or nothing settles."""
+    cross, mean, covariance, target_scale, seen, y = block
+    tolerance = float(0.1 * torch.finfo(mean.dtype).eps ** 0.5)
+    identity = torch.diag_embed(torch.ones_like(mean))
+    before = LatentMoments(mean * target_scale, covariance.diagonal(dim1=-2, dim2=-1))
+    point = before.mean
+    for _ in range(_SWEEPS):
+        sites = rule.sweep(point, before.mean, before.variance, y)
+        precision = torch.where(seen, sites.precision, 0.0)
+        if not bool((precision >= 0).all()):
+            return None
+        root = precision.sqrt()
+        try:
+            lower = cholesky(identity + root.unsqueeze(-1) * covariance * root.unsqueeze(-2), _WHAT)
+        except NumericalError:
+            return None
+        residual = torch.where(seen, sites.shift, 0.0) / target_scale - precision * mean
+        both = torch.linalg.solve_triangular(
+            lower, root.unsqueeze(-1) * torch.cat([covariance, cross], dim=-1), upper=False
+        )
+        past_and_future, weights = both.split([mean.shape[-1], cross.shape[-1]], dim=-1)
+        past = torch.triu(past_and_future, diagonal=1)
+        variance = covariance.diagonal(dim1=-2, dim2=-1) - past.square().sum(-2)
+        # cov(z_t, z_j) given the targets before t, for j < t
+        conditional = torch.tril(covariance - past.mT @ past_and_future, diagonal=-1)
+        centre = (mean + (conditional @ residual.unsqueeze(-1)).squeeze(-1)) * target_scale
+        latent = LatentMoments(centre, variance)
+        change = torch.where(seen, (sites.point - point).abs() - tolerance * (1 + point.abs()), 0.0)
+        moved = (centre - before.mean).abs() - tolerance * (1 + centre.abs())
+        spread = (variance - before.variance).abs() - 10 * tolerance * variance
+        if bool(((change <= 0) & (moved <= 0) & (spread <= 0)).all()):
+            # a solves (I + H K) a = b - H m without a division by a precision, which may be zero
+            inner = past_and_future @ residual.unsqueeze(-1)
+            solved = torch.linalg.solve_triangular(lower.mT, inner, upper=True).squeeze(-1)
+            return *_gain(weights, weights, cross, residual - root * solved), latent
+        before, point = latent, sites.point
+    return None
+
+
+def _by_rows(block: _Block, rule: SiteRule) -> _Result:
+    """One site after the other, on the latent values of the block."""
+    cross, mean, covariance, target_scale, seen, y = block
+    columns, gradients, curvatures, means, variances = [], [], [], [], []
+    for t in range(mean.shape[-1]):
+        column = covariance[..., t]
+        variance = column[..., t : t + 1]
+        scale = target_scale[..., t : t + 1]
+        centre = mean[..., t : t + 1] * scale
+        if bool(seen[..., t]):
+            sites = rule.solve(centre, variance, y[..., t : t + 1])
+            shrink = 1 / (1 + sites.precision * variance)
+            curvature = sites.precision * shrink
+            gradient = (sites.shift - sites.precision * centre) * shrink / scale
+        else:
+            curvature = gradient = torch.zeros_like(centre)
+        means.append(centre)
+        variances.append(variance)
+        columns.append(column)
+        gradients.append(gradient)
+        curvatures.append(curvature)
+        if t + 1 < mean.shape[-1]:
+            mean = mean + column * gradient
+            covariance = covariance - (curvature * column).unsqueeze(-1) * column.unsqueeze(-2)
+    latent = LatentMoments(torch.cat(means, dim=-1), torch.cat(variances, dim=-1))
+    gradient, curvature = torch.cat(gradients, dim=-1), torch.cat(curvatures, dim=-1)
+    if len(columns) > 1:  # cov(z_t, θ_B) before target t, for all t
+        lower = torch.tril(torch.stack(columns, dim=-1) * curvature.unsqueeze(-2), diagonal=-1)
+        cross = torch.linalg.solve_triangular(lower, cross, upper=False, unitriangular=True)
+    size = curvature.abs().sqrt().unsqueeze(-1) * cross
+    return *_gain(size, size * curvature.sign().unsqueeze(-1), cross, gradient), latent
+
+
+def _gain(left: Tensor, right: Tensor, cross: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that take ``left.mT @ right`` from the covariance and add ``cross.mT @ gradient`` to the mean."""
+    shift = gradient.unsqueeze(-2) @ cross
+    right = torch.nn.functional.pad(right, (0, 1))
+    last = torch.nn.functional.pad(-torch.ones_like(shift[..., :1]), (shift.shape[-1], 0))
+    return torch.cat([left, shift], dim=-2), torch.cat([right, last], dim=-2)
+
+
+def _fill(y: Tensor, seen: Tensor) -> Tensor:
+    """Targets with a legal value where one is missing; what is computed from it is thrown away."""
+    if bool(seen.all()) or not bool(seen.any()):
+        return y
+    return torch.where(seen, y, y[..., seen.nonzero()[0, -1]])

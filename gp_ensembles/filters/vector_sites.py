@@ -1,0 +1,133 @@
+"""What one target teaches about its vector of latent values: the rules."""
+
+import warnings
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.filters.sites import ConvergenceWarning
+from gp_ensembles.numerics.derivatives import Differentiator, LogDensity
+
+_CAP = 100
+_HALVINGS = 40
+
+
+class VectorSite(NamedTuple):
+    r"""What a target teaches.
+
+    Attributes:
+        gradient: a, shape (\*batch, C): the latent mean moves by S a.
+        curvature: W, shape (\*batch, C, C): the latent covariance falls by S W S.
+    """
+
+    gradient: Tensor
+    curvature: Tensor
+
+
+class VectorRule(ABC):
+    """How a target teaches its latent vector."""
+
+    @abstractmethod
+    def solve(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite:
+        r"""What the target teaches.
+
+        Args:
+            mean: Mean m of the latent vector before the target, shape (\*batch, C).
+            covariance: Its covariance S, shape (\*batch, C, C).
+            y: The target, a scalar.
+        """
+
+
+class VectorLaplaceRule(VectorRule):
+    r"""Mode and curvature of the latent vector's posterior.
+
+    Newton's method in :math:`a = S^{-1} (z - m)`, which needs no inverse of S:
+
+    .. math:: a \leftarrow (I + H S)^{-1} (\nabla \ell(z) + H (z - m)), \qquad H = -\nabla^2 \ell(z), \qquad
+              W = (I + H S)^{-1} H
+
+    Args:
+        log_density: Log density of latent vectors (..., C) and targets (...), concave in the latent vector.
+    """
+
+    def __init__(self, log_density: LogDensity) -> None:
+        self._log_density = log_density
+        self._derivatives = Differentiator(log_density, is_vector=True)
+
+    def solve(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite:
+        """Damped Newton; see :meth:`VectorRule.solve`."""
+        target = y.expand(mean.shape[:-1])
+        identity = torch.diag_embed(torch.ones_like(mean))
+        tolerance = float(0.1 * torch.finfo(mean.dtype).eps ** 0.5)
+        gradient = torch.zeros_like(mean)
+        point = mean
+        for _ in range(_CAP):
+            first, second = self._derivatives(point, target)
+            system = identity - second @ covariance
+            right = first - (second @ (point - mean).unsqueeze(-1)).squeeze(-1)
+            proposal = torch.linalg.solve(system, right.unsqueeze(-1)).squeeze(-1)
+            moved = (covariance @ proposal.unsqueeze(-1)).squeeze(-1) + mean
+            settled = (moved - point).abs() <= tolerance * (1 + point.abs())
+            if bool(settled.all()):
+                curvature = -torch.linalg.solve(system, second)
+                return VectorSite(proposal, 0.5 * (curvature + curvature.mT))
+            gradient = self._climb(gradient, proposal, mean, covariance, target)
+            point = (covariance @ gradient.unsqueeze(-1)).squeeze(-1) + mean
+        distance = (moved - point).abs().amax(-1).reshape(-1)
+        warnings.warn(
+            f"the mode of a target was not found in {_CAP} damped Newton steps for expert {int(distance.argmax())}: "
+            f"the last step was {float(distance.max()):.2g}; going on from there",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+        return VectorSite(gradient, -torch.linalg.solve(system, second))
+
+    def _climb(self, old: Tensor, new: Tensor, mean: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
+        """From old towards new, as far as the log posterior climbs, for every vector by itself."""
+        start = self._height(old, mean, covariance, target)
+        share = torch.ones_like(start)
+        for _ in range(_HALVINGS):
+            candidate = old + share.unsqueeze(-1) * (new - old)
+            low = ~(self._height(candidate, mean, covariance, target) >= start - 1e-12 * (1 + start.abs()))
+            if not bool(low.any()):
+                return candidate
+            share = torch.where(low, 0.5 * share, share)
+        return torch.where(low.unsqueeze(-1), old, candidate)
+
+    def _height(self, gradient: Tensor, mean: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
+        step = (covariance @ gradient.unsqueeze(-1)).squeeze(-1)
+        return self._log_density(mean + step, target) - 0.5 * (gradient * step).sum(-1)
+
+
+class VectorMomentMatchingRule(VectorRule):
+    r"""What gives the latent vector the mean and covariance of its exact posterior, by fixed nodes.
+
+    Args:
+        log_density: Log density of latent vectors (..., C) and targets (...).
+        nodes: Nodes for the standard normal distribution in C dimensions, shape (K, C).
+        weights: Their weights, which sum to one, shape (K,).
+    """
+
+    def __init__(self, log_density: LogDensity, nodes: Tensor, weights: Tensor) -> None:
+        self._log_density = log_density
+        self._nodes = nodes
+        self._log_weights = weights.log()
+
+    def solve(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite:
+        """Quadrature in whitened coordinates; see :meth:`VectorRule.solve`."""
+        factor = torch.linalg.cholesky(covariance)
+        axes = (1,) * (mean.ndim - 1)
+        nodes = self._nodes.reshape(-1, *axes, mean.shape[-1])
+        latent = mean + (factor @ nodes.unsqueeze(-1)).squeeze(-1)
+        joint = self._log_density(latent, y.expand(latent.shape[:-1])) + self._log_weights.reshape(-1, *axes)
+        shares = joint.softmax(0).unsqueeze(-1)
+        centre = (shares * nodes).sum(0)
+        spread = ((shares * (nodes - centre)).unsqueeze(-1) * (nodes - centre).unsqueeze(-2)).sum(0)
+        identity = torch.diag_embed(torch.ones_like(mean))
+        # Back from whitened coordinates: a = L⁻ᵀ centre, W = L⁻ᵀ (I - spread) L⁻¹.
+        gradient = torch.linalg.solve_triangular(factor.mT, centre.unsqueeze(-1), upper=True).squeeze(-1)
+        half = torch.linalg.solve_triangular(factor.mT, identity - spread, upper=True)
+        curvature = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
+        return VectorSite(gradient, curvature)

@@ -1,0 +1,16 @@
+"""The normal density, with a variance."""
+
+import math
+
+from torch import Tensor
+
+
+def log_prob(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    r"""Log density :math:`\log N(y; m, v)`; all arguments broadcast, NaN where y is.
+
+    Example:
+        >>> import torch
+        >>> log_prob(torch.zeros(1), torch.zeros(1), torch.ones(1))
+        tensor([-0.9189])
+    """
+    return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2 * math.pi))

@@ -1,0 +1,309 @@
+"""Sites: every rule, blocking and adaptation against loops over F-dimensional Newton, quadrature and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate
+
+from gp_ensembles.experts import GaussianExpert, RobustExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters import (
+    CorrelatedWalk,
+    ExponentialForgetting,
+    RandomWalk,
+    StabilisedForgetting,
+    gaussian_state,
+    textbook_filter,
+)
+from gp_ensembles.filters.latent import predict, update_block
+from gp_ensembles.filters.sites import (
+    ConvergenceWarning,
+    GaussianRule,
+    LaplaceRule,
+    MomentMatchingRule,
+    RobustRule,
+)
+from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
+
+M, N, F = 2, 8, 3
+LIKELIHOODS = {
+    "logistic": lambda z, y: torch.nn.functional.logsigmoid((2 * y - 1) * z),
+    "probit": lambda z, y: torch.special.log_ndtr((2 * y - 1) * z),
+    "poisson": lambda z, y: y * z - z.exp() - torch.lgamma(y + 1),
+    "student": lambda z, y: -2.5 * torch.log1p((y - z) ** 2 / 4 / 0.1),
+    "gaussian": lambda z, y: -0.5 * ((y - z) ** 2 / 0.3 + math.log(2 * math.pi * 0.3)),
+}
+CONCAVE = [name for name in LIKELIHOODS if name != "student"]
+ADAPTATIONS = {
+    "static": None,
+    "walk": RandomWalk(0.05),
+    "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
+    "forgetting": ExponentialForgetting(0.9),
+    "stabilised": StabilisedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
+}
+
+
+def problem(missing=(), seed=0):
+    g = torch.Generator().manual_seed(seed)
+    Phi = torch.randn(M, N, F, generator=g, dtype=torch.float64)
+    y = torch.randint(0, 2, (N,), generator=g).double()
+    y[list(missing)] = torch.nan
+    return Phi, y, torch.tensor([0.5, 3.0], dtype=torch.float64)
+
+
+def moved(adaptation, mean, covariance, prior, m):
+    eye = torch.eye(F, dtype=torch.float64)
+    if adaptation is None:
+        return mean, covariance
+    if isinstance(adaptation, RandomWalk):
+        return mean, covariance + adaptation.variance * eye
+    if isinstance(adaptation, CorrelatedWalk):
+        return mean, covariance + adaptation.covariance
+    factor = adaptation.factor.expand(M)[m]
+    if isinstance(adaptation, ExponentialForgetting):
+        return mean, covariance / factor
+    return factor.sqrt() * mean, factor * covariance + (1 - factor) * prior[m] * eye
+
+
+def full_newton(log_density, phi, y, mean, covariance):
+    """The mode in all F weights and the inverse Hessian there, by damped Newton with torch's own Hessian."""
+    precision = torch.linalg.inv(covariance)
+
+    def objective(theta):
+        return log_density(phi @ theta, y) - 0.5 * (theta - mean) @ precision @ (theta - mean)
+
+    theta = mean.clone()
+    for _ in range(200):
+        gradient = torch.func.grad(objective)(theta)
+        hessian = torch.func.hessian(objective)(theta)
+        largest = torch.linalg.eigvalsh(hessian).max()
+        if largest > -1e-9:
+            hessian = hessian - (largest + 1) * torch.eye(F, dtype=torch.float64)
+        step = -torch.linalg.solve(hessian, gradient)
+        share = 1.0
+        while objective(theta + share * step) < objective(theta) and share > 1e-12:
+            share /= 2
+        theta = theta + share * step
+        if step.abs().max() < 1e-11:
+            break
+    return theta, torch.linalg.inv(-torch.func.hessian(objective)(theta))
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("adaptation", ADAPTATIONS)
+def test_laplace_is_newton_in_all_weights(name, adaptation):
+    Phi, y, prior = problem((4,))
+    rule, change = LaplaceRule(LIKELIHOODS[name]), ADAPTATIONS[adaptation]
+    results = []
+    for size in (1, 3, N):
+        state, parts = gaussian_state(prior, F), []
+        with torch.no_grad():
+            for start in range(0, N, size):
+                rows = slice(start, start + size)
+                state, latent = update_block(state, Phi[:, rows], y[rows], rule, change, prior)
+                parts.append(latent)
+        results.append((state, *(torch.cat(fields, -1) for fields in zip(*parts, strict=True))))
+    for m in range(M):
+        mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
+        for t in range(N):
+            mean, covariance = moved(change, mean, covariance, prior, m)
+            phi = Phi[m, t]
+            for _, means, variances in results:
+                assert float(means[m, t]) == pytest.approx(float(phi @ mean), abs=1e-8)
+                assert float(variances[m, t]) == pytest.approx(float(phi @ covariance @ phi), abs=1e-8)
+            if not torch.isnan(y[t]):
+                mean, covariance = full_newton(LIKELIHOODS[name], phi, y[t], mean, covariance)
+        for state, *_ in results:
+            torch.testing.assert_close(state.mean[m], mean, rtol=1e-8, atol=1e-8)
+            torch.testing.assert_close(state.covariance[m], covariance, rtol=1e-8, atol=1e-8)
+
+
+def test_a_gaussian_site_is_the_gaussian_filter():
+    Phi, y, prior = problem((0, 7))
+    noise = torch.tensor([0.3, 0.3], dtype=torch.float64)
+    want, steps = textbook_filter(gaussian_state(prior, F), Phi, y, noise)
+    with torch.no_grad():
+        for rule in (GaussianRule(noise), LaplaceRule(LIKELIHOODS["gaussian"])):
+            state, latent = update_block(gaussian_state(prior, F), Phi, y, rule, None, prior)
+            torch.testing.assert_close(state.moments, want.moments)
+            torch.testing.assert_close(latent.mean, steps.mean)
+            torch.testing.assert_close(latent.variance + 0.3, steps.variance)
+
+
+NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(60))
+
+
+@pytest.mark.parametrize("name", CONCAVE)
+def test_moment_matching_has_the_exact_moments(name):
+    """After one target, the latent value has the posterior's mean and variance by adaptive quadrature."""
+    log_density = LIKELIHOODS[name]
+    rule = MomentMatchingRule(log_density, NODES, WEIGHTS / WEIGHTS.sum())
+    mean = torch.tensor([0.3, -1.2], dtype=torch.float64)
+    variance = torch.tensor([0.4, 2.0], dtype=torch.float64)
+    y = torch.ones(1, dtype=torch.float64)
+    sites = rule.solve(mean.unsqueeze(-1), variance.unsqueeze(-1), y)
+    for m in range(2):
+
+        def density(z, power, m=m):
+            prior = math.exp(-0.5 * (z - float(mean[m])) ** 2 / float(variance[m]))
+            return z**power * prior * math.exp(float(log_density(torch.tensor(z, dtype=torch.float64), y[0])))
+
+        total, first, second = (
+            integrate.quad(density, -12, 12, (power,), epsabs=1e-13, limit=200)[0] for power in range(3)
+        )
+        after = 1 / (1 / float(variance[m]) + float(sites.precision[m]))
+        assert after == pytest.approx(second / total - (first / total) ** 2, rel=1e-8)
+        shifted = after * (float(mean[m]) / float(variance[m]) + float(sites.shift[m]))
+        assert shifted == pytest.approx(first / total, rel=1e-8, abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["moments", "robust"])
+@pytest.mark.parametrize("adaptation", ADAPTATIONS)
+def test_any_blocking_gives_the_same(rule, adaptation):
+    Phi, y, prior = problem((2, 3))
+    rules = {
+        "moments": MomentMatchingRule(LIKELIHOODS["logistic"], NODES, WEIGHTS / WEIGHTS.sum()),
+        "robust": RobustRule(prior, torch.ones(M, dtype=torch.float64)),
+    }
+    results = []
+    for size in (1, 4, N):
+        state, parts = gaussian_state(prior, F), []
+        for start in range(0, N, size):
+            rows = slice(start, start + size)
+            change = ADAPTATIONS[adaptation]
+            state, latent = update_block(state, Phi[:, rows], y[rows], rules[rule], change, prior)
+            parts.append(latent.mean)
+        results.append((state.moments, torch.cat(parts, -1)))
+    for moments, means in results[1:]:
+        torch.testing.assert_close(moments, results[0][0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(means, results[0][1], rtol=1e-9, atol=1e-9)
+    ahead = predict(state, Phi[:, :3], ADAPTATIONS[adaptation], prior)
+    _, step = update_block(state, Phi[:, :1], y[2:3], rules[rule], ADAPTATIONS[adaptation], prior)
+    torch.testing.assert_close(ahead.mean[:, :1], step.mean)
+    torch.testing.assert_close(ahead.variance[:, :1], step.variance)
+
+
+def test_the_robust_rule_is_its_equations():
+    Phi, y, prior = problem()
+    y = 10 * y
+    noise, threshold = torch.tensor([0.2, 0.4]).double(), torch.tensor([2.0, 3.0]).double()
+    state, latent = update_block(gaussian_state(prior, F), Phi, y, RobustRule(noise, threshold), None, prior)
+    for m in range(M):
+        mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
+        for t in range(N):
+            phi = Phi[m, t]
+            error, variance = y[t] - phi @ mean, phi @ covariance @ phi
+            assert float(latent.variance[m, t]) == pytest.approx(float(variance), rel=1e-9)
+            weight = 1 / (1 + error**2 / (threshold[m] ** 2 * (variance + noise[m])))
+            gain = covariance @ phi / (variance + noise[m] / weight)
+            mean, covariance = mean + gain * error, covariance - torch.outer(gain, phi @ covariance)
+        torch.testing.assert_close(state.mean[m], mean)
+        torch.testing.assert_close(state.covariance[m], covariance)
+
+
+def test_influence_of_an_outlier_is_bounded():
+    prior, Phi = torch.ones(1, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64)
+    rule = RobustRule(prior, 3 * prior)
+    moves = []
+    for size in (1.0, 10.0, 1e3, 1e6, 1e150):
+        y = torch.tensor([size], dtype=torch.float64)
+        moves.append(float(update_block(gaussian_state(prior, 1), Phi, y, rule, None, prior)[0].mean))
+    assert max(moves) < 3
+    assert abs(moves[-1]) < 1e-100
+
+
+def test_a_robust_expert_loses_little_to_outliers():
+    g = torch.Generator().manual_seed(5)
+    X = torch.randn(800, 3, generator=g, dtype=torch.float64)
+    clean = X.sum(-1) + 0.1 * torch.randn(800, generator=g, dtype=torch.float64)
+    dirty = clean.clone()
+    hit = torch.rand(800, generator=g) < 0.05
+    dirty[hit] = 50 * torch.randn(int(hit.sum()), generator=g, dtype=torch.float64)
+    losses = {}
+    for kind in (GaussianExpert, RobustExpert):
+        expert = kind(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
+        expert.likelihood.noise = torch.tensor([0.01], dtype=torch.float64)
+        for name, y in (("clean", clean), ("dirty", dirty)):
+            with torch.no_grad():
+                _, steps = expert.update(expert.init(), X, y)
+            losses[kind, name] = float((steps.mean - clean).square()[100:].mean())
+    cost = {kind: losses[kind, "dirty"] - losses[kind, "clean"] for kind in (GaussianExpert, RobustExpert)}
+    assert cost[RobustExpert] < 0.1 * cost[GaussianExpert]
+
+
+def test_robust_evidence_ignores_gross_targets():
+    g = torch.Generator().manual_seed(5)
+    X = torch.randn(60, 2, generator=g, dtype=torch.float64)
+    y = X.sum(-1)
+    expert = RobustExpert(LinearFeatures(2, torch.ones(3, dtype=torch.float64)))
+    want = expert.log_evidence(X[5:], y[5:])
+    y[:5] = 1e5
+    torch.testing.assert_close(expert.log_evidence(X, y), want)
+
+
+def test_newton_says_when_it_hits_the_cap():
+    """A density that grows faster than the prior falls: its mode lies at infinity."""
+    rule = LaplaceRule(lambda z, y: 5 * z**2 + 0 * y)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    with torch.no_grad(), pytest.warns(ConvergenceWarning, match="100 damped Newton steps for expert 0"):
+        rule.solve(one, one, one[0])
+
+
+@pytest.mark.parametrize("y", [0.0, 3.0, 5000.0])
+@pytest.mark.parametrize("mean", [-30.0, 0.0, 12.0])
+def test_poisson_converges_from_anywhere(y, mean):
+    rule = LaplaceRule(LIKELIHOODS["poisson"])
+    centre, variance = (torch.full((1, 1), value, dtype=torch.float64) for value in (mean, 25.0))
+    target = torch.tensor([y], dtype=torch.float64)
+    with torch.no_grad():
+        sites = rule.solve(centre, variance, target)
+    slope = y - math.exp(float(sites.point)) - (float(sites.point) - mean) / 25
+    assert abs(slope) < 1e-6 * max(1, y)
+
+
+def test_replayed_derivatives_are_those_of_autograd():
+    z = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    y = torch.ones(7, dtype=torch.float64)
+    for log_density in LIKELIHOODS.values():
+        replay = Differentiator(log_density)
+        with torch.no_grad():
+            for _ in range(2):
+                got = replay(z, y)
+        first = torch.stack([torch.func.grad(log_density)(a, b) for a, b in zip(z, y, strict=True)])
+        second = torch.stack([torch.func.hessian(log_density)(a, b) for a, b in zip(z, y, strict=True)])
+        torch.testing.assert_close(got.first, first)
+        torch.testing.assert_close(got.second, second)
+        for a, b in zip(scalar_derivatives(log_density, z, y), got, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_vector_derivatives_are_those_of_autograd():
+    def log_density(z, y):
+        return z.log_softmax(-1).gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+
+    z = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.tensor([0.0, 1.0, 2.0, 0.0, 1.0], dtype=torch.float64).expand(2, 5)
+    got = vector_derivatives(log_density, z, y)
+    for i in range(2):
+        for j in range(5):
+            torch.testing.assert_close(got.first[i, j], torch.func.grad(log_density)(z[i, j], y[i, j]))
+            torch.testing.assert_close(got.second[i, j], torch.func.hessian(log_density)(z[i, j], y[i, j]))
+
+
+def test_gradients_flow_through_the_sites():
+    Phi, y, prior = problem()
+    rule = LaplaceRule(LIKELIHOODS["logistic"])
+
+    def total(p):
+        _, latent = update_block(gaussian_state(p, F), Phi[:, :5], y[:5], rule, None, p)
+        return (latent.mean + latent.variance).sum()
+
+    leaf = prior.clone().requires_grad_()
+    numeric = []
+    for m in range(M):
+        shift = torch.zeros(M, dtype=torch.float64)
+        shift[m] = 1e-5
+        numeric.append((total(prior + shift) - total(prior - shift)) / 2e-5)
+    torch.testing.assert_close(torch.autograd.grad(total(leaf), leaf)[0], torch.stack(numeric), rtol=1e-4, atol=1e-6)

@@ -1,0 +1,91 @@
+"""Outputs that share a covariance against one filter for each of them, with any gaps."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.filters import (
+    CorrelatedWalk,
+    ExponentialForgetting,
+    RandomWalk,
+    StabilisedForgetting,
+    adaptive,
+    gaussian_state,
+)
+from gp_ensembles.filters.multi_output import multi_output_state, num_groups, predict, update_block
+
+M, N, F, K = 2, 19, 4, 5
+ADAPTATIONS = {
+    "static": None,
+    "walk": RandomWalk(0.05),
+    "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
+    "forgetting": ExponentialForgetting(torch.tensor([0.9, 1.0], dtype=torch.float64)),
+    "stabilised": StabilisedForgetting(0.9),
+}
+SCALE = torch.tensor([[1.0, 2.0, 0.5, 1.0, 30.0], [1.0, 0.1, 1.0, 3.0, 1.0]], dtype=torch.float64)
+GAPS = {"none": 0.0, "some": 0.2, "most": 0.9}
+
+
+def problem(gaps, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    Phi = torch.randn(M, N, F, generator=g, dtype=torch.float64)
+    y = torch.randn(N, K, generator=g, dtype=torch.float64)
+    y[torch.rand(N, K, generator=g) < gaps] = torch.nan
+    return Phi, y, torch.tensor([0.3, 1.1]).double(), torch.tensor([0.5, 3.0]).double()
+
+
+def run(Phi, y, noise, adaptation, prior, sizes):
+    state, parts, start = multi_output_state(prior, F, K), [], 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        state, steps = update_block(state, Phi[:, rows], y[rows], noise, SCALE, adaptation, prior)
+        parts.append(steps)
+        start += size
+    return state, [torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("adaptation", ADAPTATIONS)
+@pytest.mark.parametrize("gaps", GAPS)
+@pytest.mark.parametrize("sizes", [(19,), (1,) * 19, (7, 12)], ids=["whole", "rows", "two"])
+def test_equals_a_filter_for_each_output(adaptation, gaps, sizes):
+    Phi, y, noise, prior = problem(GAPS[gaps])
+    change = ADAPTATIONS[adaptation]
+    state, (mean, variance, log_prob) = run(Phi, y, noise, change, prior, sizes)
+    total = torch.zeros(M, N, dtype=torch.float64)
+    ahead_mean, ahead_variance = predict(state, Phi[:, :3], noise, SCALE, change, prior)
+    for output in range(K):
+        own = SCALE[:, output : output + 1]
+        scaled = y[:, output] / own
+        alone, steps = adaptive.update_block(gaussian_state(prior, F), Phi, scaled, noise, change, prior)
+        torch.testing.assert_close(mean[..., output], steps.mean * own, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(variance[..., output], steps.variance * own**2, rtol=1e-9, atol=1e-10)
+        total = total + torch.where(y[:, output].isnan(), 0.0, steps.log_prob - own.log())
+        torch.testing.assert_close(state.mean[:, output], alone.mean, rtol=1e-9, atol=1e-10)
+        covariance = state.covariance[:, int(state.group[output])]
+        torch.testing.assert_close(covariance, alone.covariance, rtol=1e-9, atol=1e-10)
+        reference = adaptive.predict(alone, Phi[:, :3], noise, change, prior)
+        torch.testing.assert_close(ahead_mean[..., output], reference[0] * own, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(ahead_variance[..., output], reference[1] * own**2, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(log_prob, total, rtol=1e-9, atol=1e-10)
+
+
+def test_outputs_part_when_their_gaps_differ_and_not_before():
+    Phi, y, noise, prior = problem(0.0)
+    state, _ = run(Phi, y, noise, None, prior, (19,))
+    assert num_groups(state) == 1
+    y[3] = torch.nan
+    y[8, [1, 4]] = torch.nan
+    state, _ = run(Phi, y, noise, None, prior, (5, 14))
+    assert state.group.tolist() == [0, 1, 0, 0, 1]
+
+
+@given(seed=st.integers(0, 10_000), gaps=st.floats(0, 1), cut=st.integers(1, N - 1))
+@settings(max_examples=25, deadline=None)
+def test_any_blocking_gives_the_same(seed, gaps, cut):
+    Phi, y, noise, prior = problem(gaps, seed)
+    one = run(Phi, y, noise, ADAPTATIONS["walk"], prior, (N,))
+    two = run(Phi, y, noise, ADAPTATIONS["walk"], prior, (cut, N - cut))
+    for a, b in zip(one[1], two[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(one[0].mean, two[0].mean, rtol=1e-9, atol=1e-9)
