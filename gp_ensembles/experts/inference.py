@@ -1,0 +1,60 @@
+"""How an expert learns from a target whose likelihood is not Gaussian."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
+from gp_ensembles.filters.vector_sites import VectorLaplaceRule, VectorMomentMatchingRule, VectorRule
+from gp_ensembles.numerics.derivatives import LogDensity
+from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
+
+_VECTOR_NODES = 8  # per dimension
+
+
+class Inference(ABC):
+    """Makes the rule by which a filter learns, for a log density."""
+
+    @abstractmethod
+    def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
+        """For one latent value; ``like`` has the dtype and device of the numbers."""
+
+    @abstractmethod
+    def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
+        """For latent vectors of ``num_latent`` values."""
+
+
+class Laplace(Inference):
+    """Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 4)."""
+
+    def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
+        """See :meth:`Inference.rule`."""
+        return LaplaceRule(log_density)
+
+    def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
+        """See :meth:`Inference.vector_rule`."""
+        return VectorLaplaceRule(log_density)
+
+
+class MomentMatching(Inference):
+    """Mean and variance of the posterior of the latent value: assumed-density filtering (Opper 1998; Minka 2001).
+
+    Args:
+        num_nodes: Number of quadrature nodes for one latent value, from 2 to 100.
+
+    Raises:
+        ValueError: If the number of nodes is out of range.
+    """
+
+    def __init__(self, num_nodes: int = 32) -> None:
+        if not 2 <= num_nodes <= 100:
+            raise ValueError(f"the number of nodes must lie between 2 and 100, got {num_nodes}")
+        self.num_nodes = num_nodes
+
+    def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
+        """See :meth:`Inference.rule`."""
+        return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like))
+
+    def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
+        """See :meth:`Inference.vector_rule`."""
+        return VectorMomentMatchingRule(log_density, *normal_nodes(_VECTOR_NODES, num_latent, like))

@@ -1,0 +1,187 @@
+"""Bayesian basis expansions for targets that are not Gaussian: classes, counts, levels, heavy tails."""
+
+import torch
+from gpytorch.likelihoods.likelihood import Likelihood
+from torch import Tensor
+
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.inference import Inference, Laplace
+from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
+from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters import latent, latent_vector
+from gp_ensembles.filters.adaptation import Adaptation
+from gp_ensembles.filters.latent import LatentMoments
+from gp_ensembles.filters.states import FilterState, GaussianState, LatentPredictions, gaussian_state
+from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
+from gp_ensembles.likelihoods.response import latent_dimension, log_density
+from gp_ensembles.likelihoods.support import check_support
+from gp_ensembles.numerics.cholesky import NumericalError
+
+
+class BoundLaplace(BoundExpert):
+    r"""The numbers of an expert with a likelihood.
+
+    Args:
+        features: The feature map as a plain function.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+        adaptation: How the weights change.
+        likelihood: The likelihood, with the experts' batch shape or none.
+        inference: How the expert learns.
+        predictive: How predictions are computed.
+    """
+
+    def __init__(
+        self,
+        features: BoundFeatures,
+        prior_variance: Tensor,
+        adaptation: Adaptation | None,
+        likelihood: Likelihood,
+        inference: Inference,
+        predictive: Predictive,
+    ) -> None:
+        super().__init__(features, prior_variance, adaptation)
+        self.likelihood = likelihood
+        self.inference = inference
+        self.predictive = predictive
+        self.num_latent = latent_dimension(likelihood)
+        density = log_density(likelihood)
+        self._rule = inference.rule(density, prior_variance)
+        self._vector_rule = inference.vector_rule(density, self.num_latent, prior_variance)
+
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, LatentPredictions]:
+        """See :meth:`BoundExpert.update_block`."""
+        assert isinstance(state, GaussianState)
+        change, prior_variance = self.adaptation, self.prior_variance
+        if self.num_latent == 1:
+            after, moments = latent.update_block(state, Phi, y, self._rule, change, prior_variance)
+        else:
+            after, moments = latent_vector.update_block(state, Phi, y, self._vector_rule, change, prior_variance)
+        predictions = self._predictions(moments)
+        seen = ~torch.isnan(y)
+        if not bool(seen.any()):
+            return after, predictions
+        filled = torch.where(seen, y, y[seen][0])
+        log_prob = self.predictive.log_prob(self.likelihood, *moments, filled)
+        return after, predictions._replace(log_prob=torch.where(seen, log_prob, 0.0))
+
+    def predict(self, state: FilterState, Phi: Tensor) -> LatentPredictions:
+        """See :meth:`BoundExpert.predict`."""
+        assert isinstance(state, GaussianState)
+        if self.num_latent == 1:
+            return self._predictions(latent.predict(state, Phi, self.adaptation, self.prior_variance))
+        return self._predictions(latent_vector.predict(state, Phi, self.adaptation, self.prior_variance))
+
+    def take(self, index: Tensor) -> "BoundLaplace":
+        """See :meth:`BoundExpert.take`."""
+        batch_shape = self.prior_variance.shape
+        return BoundLaplace(
+            self.features,
+            self.prior_variance.reshape(-1)[index],
+            None if self.adaptation is None else self.adaptation.take(batch_shape, index),
+            take_likelihood(self.likelihood, batch_shape, index),
+            self.inference,
+            self.predictive,
+        )
+
+    def _predictions(self, moments: LatentMoments) -> LatentPredictions:
+        mean, variance = self.predictive.moments(self.likelihood, *moments)
+        nothing = moments.mean.new_zeros(moments.mean.shape[: self.prior_variance.ndim + 1])
+        return LatentPredictions(mean, variance, nothing, *moments)
+
+
+class LaplaceExpert(Expert):
+    r"""A batch of Bayesian basis expansions whose targets have any likelihood.
+
+    .. math:: y_t \sim p(y \mid z_t), \qquad z_t = \phi(x_t)^\top \theta_t, \qquad \theta_0 \sim N(0, \sigma_\theta^2 I)
+
+    After each target the posterior of the weights is made Gaussian again, by Laplace's method or by moment matching
+    (Lu et al. 2022, section 4; Waxman and Djuric 2024). All that a target teaches passes through its latent value, so a
+    row costs O(F²) and no system of F equations is solved. Unordered classes have a latent function, and weights, each.
+
+    Args:
+        features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
+        likelihood: Any GPyTorch likelihood of one function whose ``likelihood(f)`` is a torch distribution, or one of
+            :mod:`gp_ensembles.likelihoods`. Its parameters, if any, have the feature map's ``batch_shape`` first, or
+            none and are then shared.
+        adaptation: How the weights change before every row; ``None`` for static weights.
+        inference: How the expert learns: :class:`~gp_ensembles.experts.inference.Laplace` by default, or
+            :class:`~gp_ensembles.experts.inference.MomentMatching`.
+        predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.GaussHermite` by default, or
+            :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
+
+    Raises:
+        ValueError: If the adaptation does not fit.
+        TypeError: If the likelihood is GPyTorch's ``SoftmaxLikelihood``.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.likelihoods import LogisticLikelihood
+        >>> expert = LaplaceExpert(LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64)), LogisticLikelihood())
+        >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
+        >>> state, steps = expert.update(expert.init(), X, (X.squeeze(-1) > 0).double())
+        >>> probability, _ = expert.predict(state, X[[0, -1]])
+        >>> (probability.detach() > 0.5).tolist()
+        [False, True]
+    """
+
+    def __init__(
+        self,
+        features: FeatureMap,
+        likelihood: Likelihood,
+        adaptation: Adaptation | None = None,
+        inference: Inference | None = None,
+        predictive: Predictive | None = None,
+    ) -> None:
+        super().__init__(features, adaptation)
+        self.num_latent = latent_dimension(likelihood)
+        self.likelihood = likelihood.to(features.prior_variance)
+        self.inference = Laplace() if inference is None else inference
+        self.predictive = GaussHermite() if predictive is None else predictive
+
+    def init(self) -> GaussianState:
+        """State before any data."""
+        return gaussian_state(self.features.prior_variance, self.features.num_features * self.num_latent)
+
+    def bind(self) -> BoundLaplace:
+        """Read the hyperparameters once, differentiably."""
+        features = self.features
+        return BoundLaplace(
+            features.bind(), features.prior_variance, self.adaptation, self.likelihood, self.inference, self.predictive
+        )
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise unless the likelihood can produce every target, (B,); see :meth:`Expert.check_targets`."""
+        if y.ndim != 1:
+            raise ValueError(f"y must have shape (B,), one target for each row, got {tuple(y.shape)}")
+        check_support(self.likelihood, y)
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """By Laplace's approximation, whatever the inference; see :meth:`Expert.log_evidence`."""
+        Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
+        try:
+            return laplace_log_evidence(Phi, y, log_density(self.likelihood), prior_variance, self.num_latent)
+        except NumericalError:
+            return prior_variance * torch.nan
+
+    def take(self, index: Tensor) -> "LaplaceExpert":
+        """See :meth:`Expert.take`."""
+        return LaplaceExpert(
+            take_experts(self.features, self.batch_shape, index),
+            take_likelihood(self.likelihood, self.batch_shape, index),
+            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+            self.inference,
+            self.predictive,
+        )
+
+    def with_adaptation(self, adaptation: Adaptation | None) -> "LaplaceExpert":
+        """See :meth:`Expert.with_adaptation`."""
+        return LaplaceExpert(self.features, self.likelihood, adaptation, self.inference, self.predictive)
+
+
+def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tensor) -> Likelihood:
+    """A likelihood for some experts of a batch; one without parameters serves any batch."""
+    if not any(True for _ in likelihood.parameters()):
+        return likelihood
+    return take_experts(likelihood, batch_shape, index)

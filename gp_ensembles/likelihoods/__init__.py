@@ -1,0 +1,26 @@
+"""Likelihoods that GPyTorch lacks, and what targets and predictions need of any likelihood."""
+
+from gp_ensembles.likelihoods.links import Logit, OrdinalLink, Probit
+from gp_ensembles.likelihoods.logistic import LogisticLikelihood
+from gp_ensembles.likelihoods.ordinal import OrdinalCategorical, OrdinalLikelihood
+from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood, LogRatePoisson
+from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
+from gp_ensembles.likelihoods.softmax import MulticlassLikelihood
+from gp_ensembles.likelihoods.support import check_classes, check_support
+
+__all__ = [
+    "LogPoissonLikelihood",
+    "LogRatePoisson",
+    "LogisticLikelihood",
+    "Logit",
+    "MulticlassLikelihood",
+    "OrdinalCategorical",
+    "OrdinalLikelihood",
+    "OrdinalLink",
+    "Probit",
+    "check_classes",
+    "check_support",
+    "conditional",
+    "latent_dim",
+    "log_prob",
+]

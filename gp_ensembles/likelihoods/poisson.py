@@ -1,0 +1,58 @@
+"""Counts whose log rate is the latent value."""
+
+import torch
+from gpytorch.likelihoods import _OneDimensionalLikelihood
+from torch import Tensor
+from torch.distributions import Poisson
+
+from gp_ensembles.likelihoods.support import check_support
+
+
+class LogRatePoisson(Poisson):
+    """A Poisson distribution that keeps the logarithm of its rate, so that no rate is too small for its densities.
+
+    Args:
+        log_rate: Logarithm of the rate, any shape.
+
+    Example:
+        >>> import torch
+        >>> LogRatePoisson(torch.tensor(-200.0)).log_prob(torch.tensor(2.0))  # the rate is zero in float32
+        tensor(-400.6931)
+    """
+
+    def __init__(self, log_rate: Tensor) -> None:
+        self.log_rate = log_rate
+        super().__init__(log_rate.exp(), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log probability of counts that broadcast with the rates."""
+        return value * self.log_rate - self.rate - torch.lgamma(value + 1)
+
+    def expand(self, batch_shape: torch.Size, _instance: object = None) -> "LogRatePoisson":
+        """The same distribution with a larger batch shape."""
+        return LogRatePoisson(self.log_rate.expand(batch_shape))
+
+
+class LogPoissonLikelihood(_OneDimensionalLikelihood):  # type: ignore[misc]
+    r"""Counts with the exponential link (Poisson regression, log-Gaussian Cox processes).
+
+    .. math:: p(y \mid z) = \mathrm{Poisson}(y;\, e^z)
+
+    GPyTorch's ``PoissonLikelihood`` takes the softplus of the latent value as the rate instead. There are no
+    parameters.
+
+    Example:
+        >>> import torch
+        >>> LogPoissonLikelihood()(torch.tensor([0.0, 2.0])).mean
+        tensor([1.0000, 7.3891])
+    """
+
+    latent_dim = 1
+
+    def forward(self, function_samples: Tensor, *inputs: object) -> LogRatePoisson:
+        r"""Distributions of counts given latent values, any shape."""
+        return LogRatePoisson(function_samples)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise a ValueError that names value and row unless each target (N,) is a count or NaN (missing)."""
+        check_support(self, y)
