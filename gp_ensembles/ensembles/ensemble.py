@@ -1,16 +1,21 @@
 """The ensemble as pure functions: state in, state out, and predict, weigh, learn in three places."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gp_ensembles.ensembles.latent_mixture import LatentMixture, Response
 from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap, check_matrix
-from gp_ensembles.filters.states import FilterState, Predictions, StudentTPredictions
+from gp_ensembles.filters.states import FilterState, LatentPredictions, Predictions, StudentTPredictions
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
+
+AnyMixture = Mixture | StudentTMixture | LatentMixture
 
 
 class EnsembleState(NamedTuple):
@@ -35,6 +40,7 @@ class EnsemblePredictions(NamedTuple):
         log_weights: Log weights in force before each target, shape (M, B).
         experts: The experts' own predictions, each (M, B); NaN mean and variance for an expert that is dead
             (weight zero for good) and no longer run.
+        responses: How latent values become targets under a likelihood that is not Gaussian; else empty.
     """
 
     mean: Tensor
@@ -42,11 +48,12 @@ class EnsemblePredictions(NamedTuple):
     log_prob: Tensor
     log_weights: Tensor
     experts: Predictions
+    responses: tuple[Response, ...] = ()
 
     @property
-    def mixture(self) -> Mixture:
+    def mixture(self) -> AnyMixture:
         """The predictive mixture of each row; a dead expert, whose weight is zero, stands in as N(0, 1)."""
-        return make_mixture(self.log_weights, self.experts)
+        return make_mixture(self.log_weights, self.experts, self.responses)
 
 
 class Ensemble(nn.Module):
@@ -98,6 +105,9 @@ class Ensemble(nn.Module):
         like = experts[0].features.prior_variance
         if len({(e.features.prior_variance.dtype, e.features.prior_variance.device) for e in experts}) > 1:
             raise ValueError("the experts differ in dtype or device; bring them together with .to(...)")
+        families = {type(expert.bind()) is BoundLaplace for expert in experts}
+        if len(families) > 1:
+            raise ValueError("experts with a likelihood and experts for real-valued targets cannot weigh one another")
         meta_learner.init(self.num_experts, like.detach())
 
     @property
@@ -146,9 +156,9 @@ class Ensemble(nn.Module):
         steps = flatten(parts)
         meta, output = self.meta_learner.update_block(state.meta, steps.log_prob)
         predictions = assemble(steps, output.log_weights, output.log_prob)
-        return EnsembleState(tuple(states), meta), predictions
+        return EnsembleState(tuple(states), meta), predictions._replace(responses=responses_of(bound))
 
-    def predict(self, state: EnsembleState, X: Tensor) -> Mixture:
+    def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         self.check_inputs(X)
         return predict_mixture(self.bind(), state.experts, self.meta_learner.log_weights(state.meta), X)
@@ -173,8 +183,8 @@ class Ensemble(nn.Module):
 def check_inputs(X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap]) -> None:
     """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain."""
     check_matrix(X, num_inputs)
-    if X.ndim != 2:
-        raise ValueError(f"X must have shape (N, {num_inputs}), got {tuple(X.shape)}")
+    if X.ndim != 2 or X.shape[0] == 0:
+        raise ValueError(f"X must have shape (N, {num_inputs}) with at least one row, got {tuple(X.shape)}")
     if X.dtype != like.dtype or X.device != like.device:
         raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
     for features in bounded:
@@ -202,17 +212,45 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
 
 def predict_mixture(
     bound: Sequence[BoundExpert], states: Sequence[FilterState], log_weights: Tensor, X: Tensor
-) -> Mixture:
+) -> AnyMixture:
     """Predict one step ahead at each row of X (N, D) from bound experts, their states and the weights in force."""
     parts = [b.predict(state, Phi) for state, b, Phi in zip(states, bound, evaluate(bound, X), strict=True)]
-    return make_mixture(log_weights, flatten(parts))
+    return make_mixture(log_weights, flatten(parts), responses_of(bound))
 
 
-def make_mixture(log_weights: Tensor, experts: Predictions) -> Mixture:
+def responses_of(bound: Sequence[BoundExpert]) -> tuple[Response, ...]:
+    """How the experts with a likelihood turn latent values into targets; empty where there are none."""
+    found = [b for b in bound if isinstance(b, BoundLaplace)]
+    shapes = [b.prior_variance.shape for b in found]
+    return tuple(Response(b.likelihood, b.predictive, s.numel(), s) for b, s in zip(found, shapes, strict=True))
+
+
+def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Response, ...]) -> AnyMixture:
     """The mixture of the experts' predictions, (M, N) each; an expert that was not run stands in as N(0, 1)."""
+    if isinstance(experts, LatentPredictions):
+        dead = torch.isnan(experts.latent_mean)
+        variance = experts.latent_variance
+        if dead.ndim == 3:
+            identity = torch.diag_embed(torch.ones_like(experts.latent_mean))
+            variance = torch.where(dead.unsqueeze(-1), identity, variance)
+        else:
+            variance = torch.where(dead, 1.0, variance)
+        return LatentMixture(log_weights, torch.where(dead, 0.0, experts.latent_mean), variance, responses)
     dead = torch.isnan(experts.mean)
     mean, variance = torch.where(dead, 0.0, experts.mean), torch.where(dead, 1.0, experts.variance)
+    if isinstance(experts, StudentTPredictions):
+        return StudentTMixture(log_weights, mean, variance, torch.where(dead, torch.inf, experts.degrees_of_freedom))
     return Mixture(log_weights, mean, variance)
+
+
+def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:
+    """Mixtures of consecutive rows under the same weights, (M,), as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    names = [name for name in first._fields if name not in ("log_weights", "responses")]
+    rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in names}
+    return first._replace(**rows)
 
 
 def flatten(parts: Sequence[Predictions]) -> Predictions:

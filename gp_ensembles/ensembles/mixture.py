@@ -1,6 +1,5 @@
 """What an ensemble predicts: one mixture of normal distributions for each row."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -125,11 +124,3 @@ class Mixture(NamedTuple):
     def _unflatten(self, values: Tensor) -> Tensor:
         """Results (..., K) in the shape of the rows."""
         return values.unflatten(-1, self.component_mean.shape[1:]) if self.component_mean.ndim == 3 else values
-
-
-def concatenate_mixtures(parts: Sequence[Mixture]) -> Mixture:
-    """Mixtures of consecutive rows under the same weights, (M,), as one."""
-    if len(parts) == 1:
-        return parts[0]
-    means, variances = (torch.cat(columns, dim=1) for columns in list(zip(*parts, strict=True))[1:])
-    return Mixture(parts[0].log_weights, means, variances)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.ensemble import (
+    AnyMixture,
     Ensemble,
     EnsemblePredictions,
     EnsembleState,
@@ -14,11 +15,12 @@ from gp_ensembles.ensembles.ensemble import (
     assemble_living,
     check_inputs,
     check_targets,
+    concatenate_mixtures,
     evaluate,
     flatten,
     predict_mixture,
+    responses_of,
 )
-from gp_ensembles.ensembles.mixture import Mixture, concatenate_mixtures
 from gp_ensembles.ensembles.runners import CompactRunner, Runner, make_runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.filters.states import (
@@ -51,6 +53,7 @@ class _Live:
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
         self.bound = ensemble.bind()
+        self.responses = responses_of(self.bound)
         limits = (e.adaptation.max_rows for e in ensemble.experts if e.adaptation is not None)
         self.limits = [limit for limit in limits if limit is not None]  # longest blocks that adaptations allow
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
@@ -162,7 +165,7 @@ class OnlineEnsemble(nn.Module):
             raise
 
     @torch.no_grad()
-    def predict(self, X: Tensor) -> Mixture:
+    def predict(self, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         live = self._bind()
         check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
@@ -199,7 +202,7 @@ class OnlineEnsemble(nn.Module):
             runner.commit()
         for old, new in zip(state, meta, strict=True):
             old.copy_(new)
-        return predictions
+        return predictions._replace(responses=live.responses) if live.responses else predictions
 
     def _observe_blocks(self, live: _Live, X: Tensor, y: Tensor, has_gaps: bool, size: int) -> EnsemblePredictions:
         runners = list(live.runners)
@@ -267,8 +270,22 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
             for name in names[new]:
                 module.register_buffer(name, torch.empty_like(state_dict[prefix + name], device=module.device))
         kinds.append(new)
+    _check_shapes(module, state_dict, prefix)
     module._kinds = tuple(kinds)
     module._live = None
+
+
+def _check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str) -> None:
+    """Raise before anything is loaded if a tensor is missing or has another shape: another ensemble was saved."""
+    own = module.state_dict()
+    wrong = [
+        name for name, value in own.items() if value.shape != getattr(state_dict.get(prefix + name), "shape", None)
+    ]
+    if wrong:
+        raise RuntimeError(
+            f"this state_dict is of another ensemble: {len(wrong)} of {len(own)} tensors are missing or have another "
+            f"shape, the first is {wrong[0]!r}; build the ensemble as it was when it was saved"
+        )
 
 
 def _named(state: EnsembleState) -> list[tuple[str, Tensor]]:
@@ -286,4 +303,5 @@ def _concatenate(blocks: Sequence[EnsemblePredictions]) -> EnsemblePredictions:
         return blocks[0]
     mean, variance = (torch.cat(parts) for parts in list(zip(*blocks, strict=True))[:2])
     log_prob, log_weights = (torch.cat(parts, dim=-1) for parts in list(zip(*blocks, strict=True))[2:4])
-    return EnsemblePredictions(mean, variance, log_prob, log_weights, concatenate_steps([b.experts for b in blocks]))
+    experts = concatenate_steps([block.experts for block in blocks])
+    return EnsemblePredictions(mean, variance, log_prob, log_weights, experts, blocks[0].responses)

@@ -11,7 +11,7 @@ from gp_ensembles.experts.multi_output import BoundMultiOutput
 from gp_ensembles.filters.adaptation import Schedule
 from gp_ensembles.filters.adaptive import moment_scales, scale_rows, unscale_steps
 from gp_ensembles.filters.multi_output import GroupGain, apply_gains, apply_gains_, condition_block, num_groups
-from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions, StepPredictions
+from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions
 from gp_ensembles.filters.stream import BlockStream
 
 
@@ -132,14 +132,14 @@ class CompactRunner(Runner):
         self._num_experts = batch_shape.numel()
         self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
         self._alive = alive
+        self._bound, self._state = bound, state
         self._parts = type(state)(*(field[alive] for field in self._full))
         self._runner = None if alive.numel() == 0 else make_runner(bound.take(alive), self._parts)
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         if self._runner is None:
-            none = y.new_full((self._num_experts, y.shape[0]), torch.nan)
-            return StepPredictions(none, none, torch.full_like(none, -torch.inf))
+            return self._nothing(Phi[..., :1, :], y.shape[0])
         living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
         parts = living._asdict()
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
@@ -155,6 +155,15 @@ class CompactRunner(Runner):
         """Bring the living experts' states back to where they came from."""
         for full, part in zip(self._full, self._parts, strict=True):
             full[self._alive] = part
+
+    def _nothing(self, Phi: Tensor, num_rows: int) -> Predictions:
+        r"""Predictions of experts that are all dead, in the shape of those that they made alive."""
+        example = self._bound.predict(self._state, Phi)
+        axis = example.log_prob.ndim - 1
+        shapes = {name: (self._num_experts, num_rows, *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
+        fields = {name: example.log_prob.new_full(shape, torch.nan) for name, shape in shapes.items()}
+        fields["log_prob"] = torch.full_like(fields["log_prob"], -torch.inf)
+        return type(example)(**fields)
 
     def _scattered(self, living: Tensor, rest: float) -> Tensor:
         full = living.new_full((self._num_experts, *living.shape[1:]), rest)

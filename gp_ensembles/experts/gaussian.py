@@ -135,8 +135,8 @@ class GaussianExpert(Expert):
         return BoundGaussian(self.features.bind(), self.features.prior_variance, self.adaptation, noise)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless no target, (B,), is infinite; see :meth:`Expert.check_targets`."""
-        check_real_targets(y)
+        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
+        check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Exact, in weight space; see :meth:`Expert.log_evidence`."""
@@ -164,6 +164,20 @@ def default_likelihood(features: FeatureMap) -> GaussianLikelihood:
     likelihood = GaussianLikelihood(noise_constraint=floor, batch_shape=features.batch_shape).to(prior_variance)
     likelihood.noise = prior_variance.new_full((*features.batch_shape, 1), _NOISE_START)
     return likelihood
+
+
+def check_single_output(y: Tensor) -> None:
+    """Raise unless targets have shape (B,) and none is infinite.
+
+    Raises:
+        ValueError: Naming the shape, or the value and the row.
+    """
+    if y.ndim != 1:
+        hint = (
+            "; use y.squeeze(-1)" if y.ndim == 2 and y.shape[1] == 1 else "; for several outputs use MultiOutputExpert"
+        )
+        raise ValueError(f"y must have shape (B,), one target for each row, got {tuple(y.shape)}{hint}")
+    check_real_targets(y)
 
 
 def check_real_targets(y: Tensor) -> None:

@@ -9,7 +9,7 @@ from gp_ensembles.filters.vector_sites import VectorLaplaceRule, VectorMomentMat
 from gp_ensembles.numerics.derivatives import LogDensity
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 
-_VECTOR_NODES = 8  # per dimension
+_VECTOR_NODES = 1024
 
 
 class Inference(ABC):
@@ -57,4 +57,6 @@ class MomentMatching(Inference):
 
     def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
         """See :meth:`Inference.vector_rule`."""
-        return VectorMomentMatchingRule(log_density, *normal_nodes(_VECTOR_NODES, num_latent, like))
+        return VectorMomentMatchingRule(
+            log_density, *normal_nodes(self.num_nodes, num_latent, like, max(_VECTOR_NODES, 16 * num_latent))
+        )

@@ -1,7 +1,9 @@
 """Bayesian basis expansions for targets that are not Gaussian: classes, counts, levels, heavy tails."""
 
+from functools import partial
+
 import torch
-from gpytorch.likelihoods.likelihood import Likelihood
+from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -14,7 +16,7 @@ from gp_ensembles.filters.adaptation import Adaptation
 from gp_ensembles.filters.latent import LatentMoments
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentPredictions, gaussian_state
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
-from gp_ensembles.likelihoods.response import latent_dimension, log_density
+from gp_ensembles.likelihoods.response import latent_dim, log_prob
 from gp_ensembles.likelihoods.support import check_support
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -44,8 +46,8 @@ class BoundLaplace(BoundExpert):
         self.likelihood = likelihood
         self.inference = inference
         self.predictive = predictive
-        self.num_latent = latent_dimension(likelihood)
-        density = log_density(likelihood)
+        self.num_latent = latent_dim(likelihood)
+        density = partial(log_prob, likelihood)
         self._rule = inference.rule(density, prior_variance)
         self._vector_rule = inference.vector_rule(density, self.num_latent, prior_variance)
 
@@ -135,7 +137,7 @@ class LaplaceExpert(Expert):
         predictive: Predictive | None = None,
     ) -> None:
         super().__init__(features, adaptation)
-        self.num_latent = latent_dimension(likelihood)
+        self.num_latent = latent_dim(likelihood)
         self.likelihood = likelihood.to(features.prior_variance)
         self.inference = Laplace() if inference is None else inference
         self.predictive = GaussHermite() if predictive is None else predictive
@@ -153,15 +155,13 @@ class LaplaceExpert(Expert):
 
     def check_targets(self, y: Tensor) -> None:
         """Raise unless the likelihood can produce every target, (B,); see :meth:`Expert.check_targets`."""
-        if y.ndim != 1:
-            raise ValueError(f"y must have shape (B,), one target for each row, got {tuple(y.shape)}")
         check_support(self.likelihood, y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """By Laplace's approximation, whatever the inference; see :meth:`Expert.log_evidence`."""
         Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
         try:
-            return laplace_log_evidence(Phi, y, log_density(self.likelihood), prior_variance, self.num_latent)
+            return laplace_log_evidence(Phi, y, partial(log_prob, self.likelihood), prior_variance, self.num_latent)
         except NumericalError:
             return prior_variance * torch.nan
 

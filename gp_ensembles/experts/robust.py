@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import batched_log_evidence
-from gp_ensembles.experts.gaussian import check_real_targets, default_likelihood
+from gp_ensembles.experts.gaussian import check_single_output, default_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters import latent
@@ -126,8 +126,8 @@ class RobustExpert(Expert):
         return BoundRobust(features.bind(), features.prior_variance, self.adaptation, noise, self.threshold)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless no target, (B,), is infinite; see :meth:`Expert.check_targets`."""
-        check_real_targets(y)
+        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
+        check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Gaussian evidence without gross targets; see :meth:`Expert.log_evidence`.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import whitened_statistics
-from gp_ensembles.experts.gaussian import check_real_targets
+from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.adaptation import Adaptation, exact_tensor
@@ -169,8 +169,8 @@ class StudentTExpert(Expert):
         return BoundStudentT(self.features.bind(), self.init(), self.adaptation, self.noise_discount)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless no target, (B,), is infinite; see :meth:`Expert.check_targets`."""
-        check_real_targets(y)
+        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
+        check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         r"""Exact, the noise variance integrated out; see :meth:`Expert.log_evidence`.

@@ -4,11 +4,23 @@ from gp_ensembles.likelihoods.links import Logit, OrdinalLink, Probit
 from gp_ensembles.likelihoods.logistic import LogisticLikelihood
 from gp_ensembles.likelihoods.ordinal import OrdinalCategorical, OrdinalLikelihood
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood, LogRatePoisson
+from gp_ensembles.likelihoods.predictive import (
+    GaussHermite,
+    Predictive,
+    ProbitApproximation,
+    class_probabilities,
+    num_classes,
+)
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.likelihoods.softmax import MulticlassLikelihood
 from gp_ensembles.likelihoods.support import check_classes, check_support
 
 __all__ = [
+    "GaussHermite",
+    "Predictive",
+    "ProbitApproximation",
+    "class_probabilities",
+    "num_classes",
     "LogPoissonLikelihood",
     "LogRatePoisson",
     "LogisticLikelihood",

@@ -28,20 +28,22 @@ class Probit(OrdinalLink):
 
     Example:
         >>> import torch
-        >>> Probit().log_cdf(torch.tensor(-40.0))
-        tensor(-804.6084)
+        >>> Probit().log_cdf(torch.tensor(-10.0))
+        tensor(-53.2313)
     """
 
     def log_cdf(self, z: Tensor) -> Tensor:
         r"""Logarithm of :math:`\Phi(z)`."""
-        return torch.special.log_ndtr(z)
+        log_probability: Tensor = torch.special.log_ndtr(z)
+        return log_probability
 
     def log_difference(self, lower: Tensor, upper: Tensor) -> Tensor:
         r"""Logarithm of :math:`\Phi(b) - \Phi(a)`, by the difference in the lower tail of a and b or their mirror."""
         mirrored = lower + upper > 0
         near, far = torch.where(mirrored, -lower, upper), torch.where(mirrored, -upper, lower)
         log_near = torch.special.log_ndtr(near)
-        return log_near + _log1mexp(torch.special.log_ndtr(far) - log_near)
+        difference: Tensor = log_near + _log1mexp(torch.special.log_ndtr(far) - log_near)
+        return difference
 
     def widen(self, scale: Tensor, variance: Tensor) -> Tensor:
         r"""Exactly :math:`\sqrt{c^2 + s}`."""

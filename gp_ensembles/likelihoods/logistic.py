@@ -7,7 +7,7 @@ from torch.distributions import Bernoulli
 from gp_ensembles.likelihoods.support import check_support
 
 
-class LogisticLikelihood(_OneDimensionalLikelihood):  # type: ignore[misc]
+class LogisticLikelihood(_OneDimensionalLikelihood):
     r"""Labels 0 and 1 with log odds that are the latent value (logistic regression).
 
     .. math:: p(y = 1 \mid z) = 1 / (1 + e^{-z})

@@ -33,7 +33,7 @@ class OrdinalCategorical(Categorical):
         return torch.arange(self.logits.shape[-1], device=self.logits.device).to(self.logits.dtype)
 
 
-class OrdinalLikelihood(_OneDimensionalLikelihood):  # type: ignore[misc]
+class OrdinalLikelihood(_OneDimensionalLikelihood):
     r"""Levels 0 to J - 1 of a latent value with noise, cut at J - 1 increasing points.
 
     .. math:: p(y \le j \mid z) = F\big( (c_{j+1} - z) / \tau \big), \qquad c_1 < \dots < c_{J-1}

@@ -28,12 +28,12 @@ class LogRatePoisson(Poisson):
         """Log probability of counts that broadcast with the rates."""
         return value * self.log_rate - self.rate - torch.lgamma(value + 1)
 
-    def expand(self, batch_shape: torch.Size, _instance: object = None) -> "LogRatePoisson":
+    def expand(self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: object = None) -> "LogRatePoisson":
         """The same distribution with a larger batch shape."""
         return LogRatePoisson(self.log_rate.expand(batch_shape))
 
 
-class LogPoissonLikelihood(_OneDimensionalLikelihood):  # type: ignore[misc]
+class LogPoissonLikelihood(_OneDimensionalLikelihood):
     r"""Counts with the exponential link (Poisson regression, log-Gaussian Cox processes).
 
     .. math:: p(y \mid z) = \mathrm{Poisson}(y;\, e^z)

@@ -4,22 +4,17 @@ import math
 from abc import ABC, abstractmethod
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood
-from gpytorch.likelihoods.likelihood import Likelihood
+from gpytorch.likelihoods import BernoulliLikelihood, Likelihood
 from torch import Tensor
+from torch.distributions import Bernoulli, Categorical
 
-from gp_ensembles.likelihoods.categorical import CategoricalLikelihood
 from gp_ensembles.likelihoods.logistic import LogisticLikelihood
-from gp_ensembles.likelihoods.response import (
-    class_probabilities,
-    distribution,
-    latent_dimension,
-    log_density,
-    num_classes,
-)
-from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
+from gp_ensembles.likelihoods.ordinal import OrdinalLikelihood
+from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
+from gp_ensembles.likelihoods.softmax import MulticlassLikelihood
+from gp_ensembles.numerics.gauss_hermite import gauss_hermite, log_expectation, normal_nodes
 
-_VECTOR_NODES = 8  # per dimension
+_VECTOR_NODES = 1024
 
 
 class Predictive(ABC):
@@ -67,16 +62,16 @@ class GaussHermite(Predictive):
     def log_prob(self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         """See :meth:`Predictive.log_prob`."""
         latent, weights = self._nodes(likelihood, mean, variance)
-        density = log_density(likelihood)(latent, y)
-        return (density + weights.log().reshape(-1, *[1] * (density.ndim - 1))).logsumexp(0)
+        density = log_prob(likelihood, latent, y)
+        return log_expectation(density, weights)
 
     def moments(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """By the law of total variance; see :meth:`Predictive.moments`."""
-        if latent_dimension(likelihood) > 1:
+        if latent_dim(likelihood) > 1:
             probabilities = self.class_probabilities(likelihood, mean, variance)
             return probabilities, probabilities * (1 - probabilities)
         latent, weights = self._nodes(likelihood, mean, variance)
-        response = distribution(likelihood, latent)
+        response = conditional(likelihood, latent)
         weights = weights.reshape(-1, *[1] * mean.ndim)
         centre = (weights * response.mean).sum(0)
         spread = (weights * (response.variance + (response.mean - centre).square())).sum(0)
@@ -90,11 +85,11 @@ class GaussHermite(Predictive):
 
     def _nodes(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         r"""Latent values at the nodes, (K, \*batch, N) or (K, \*batch, N, C), and the weights (K,)."""
-        size = latent_dimension(likelihood)
+        size = latent_dim(likelihood)
         if size == 1:
             nodes, weights = gauss_hermite(self.num_nodes, mean)
             return mean + variance.sqrt() * nodes.reshape(-1, *[1] * mean.ndim), weights
-        points, weights = normal_nodes(_VECTOR_NODES, size, mean)
+        points, weights = normal_nodes(self.num_nodes, size, mean, max(_VECTOR_NODES, 16 * size))
         values, axes = torch.linalg.eigh(variance)  # a covariance may be singular
         root = axes * values.clamp_min(0.0).sqrt().unsqueeze(-2)
         shaped = points.reshape(-1, *[1] * (mean.ndim - 1), size, 1)
@@ -116,12 +111,12 @@ class ProbitApproximation(Predictive):
 
     def log_prob(self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         """See :meth:`Predictive.log_prob`."""
-        return log_density(likelihood)(_shrunk(likelihood, mean, variance), y)
+        return log_prob(likelihood, _shrunk(likelihood, mean, variance), y)
 
     def moments(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`Predictive.moments`."""
         probabilities = self.class_probabilities(likelihood, mean, variance)
-        if latent_dimension(likelihood) == 1:
+        if latent_dim(likelihood) == 1:
             probabilities = probabilities[..., 1]
         return probabilities, probabilities * (1 - probabilities)
 
@@ -130,13 +125,42 @@ class ProbitApproximation(Predictive):
         return class_probabilities(likelihood, _shrunk(likelihood, mean, variance))
 
 
+def num_classes(likelihood: Likelihood) -> int | None:
+    """Number of classes of a classification likelihood, else ``None``.
+
+    Example:
+        >>> num_classes(MulticlassLikelihood(5)), num_classes(LogisticLikelihood())
+        (5, 2)
+    """
+    if isinstance(likelihood, MulticlassLikelihood):
+        return likelihood.num_classes
+    if isinstance(likelihood, OrdinalLikelihood):
+        return likelihood.num_levels
+    return 2 if isinstance(likelihood, BernoulliLikelihood | LogisticLikelihood) else None
+
+
+def class_probabilities(likelihood: Likelihood, latent: Tensor) -> Tensor:
+    r"""Probabilities of the classes at latent values, shape (..., \*batch, N, C).
+
+    Raises:
+        TypeError: If the likelihood has no classes.
+    """
+    response = conditional(likelihood, latent)
+    if isinstance(response, Bernoulli):
+        return torch.stack([1 - response.probs, response.probs], dim=-1)
+    if isinstance(response, Categorical):
+        probabilities: Tensor = response.probs
+        return probabilities
+    raise TypeError(f"{type(likelihood).__name__} has no classes")
+
+
 def _shrunk(likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
     """The latent value at which the likelihood itself gives the prediction."""
     if isinstance(likelihood, BernoulliLikelihood):
         return mean / (1 + variance).sqrt()
     if isinstance(likelihood, LogisticLikelihood):
         return mean / (1 + math.pi / 8 * variance).sqrt()
-    if isinstance(likelihood, CategoricalLikelihood):
+    if isinstance(likelihood, MulticlassLikelihood):
         return mean / (1 + math.pi / 8 * variance.diagonal(dim1=-2, dim2=-1)).sqrt()
     kind = type(likelihood).__name__
     hint = " (with its two classes as 0 and 1)" if num_classes(likelihood) == 2 else ""

@@ -9,7 +9,7 @@ from gp_ensembles.likelihoods.response import latent_dim
 from gp_ensembles.likelihoods.support import check_support
 
 
-class MulticlassLikelihood(Likelihood):  # type: ignore[misc]
+class MulticlassLikelihood(Likelihood):
     r"""Classes 0 to C - 1 with the softmax of the latent vector as probabilities.
 
     .. math:: p(y = c \mid z) = e^{z_c} / \sum_d e^{z_d}

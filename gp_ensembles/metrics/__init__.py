@@ -1,4 +1,4 @@
-"""Scores of probabilistic predictions, for whole streams and accumulated block by block."""
+"""Scores of probabilistic predictions, for whole streams and accumulated block by block, and regret."""
 
 from gp_ensembles.metrics.calibration import (
     covered,
@@ -20,6 +20,17 @@ from gp_ensembles.metrics.pointwise import (
     running_nmse,
     srmse,
 )
+from gp_ensembles.metrics.regret import (
+    BatchEstimate,
+    anytime_regret,
+    batch_estimate,
+    best_switching_path,
+    mixture_regret,
+    static_bound,
+    static_regret,
+    switching_bound,
+    switching_regret,
+)
 from gp_ensembles.metrics.streaming import (
     RunningMean,
     RunningNMSE,
@@ -35,10 +46,14 @@ from gp_ensembles.metrics.streaming import (
 )
 
 __all__ = [
+    "BatchEstimate",
     "RunningMean",
     "RunningNMSE",
     "ScoreSummary",
     "StreamScores",
+    "anytime_regret",
+    "batch_estimate",
+    "best_switching_path",
     "covered",
     "crps_gaussian",
     "crps_mixture",
@@ -52,6 +67,7 @@ __all__ = [
     "mean_squared_z",
     "mixture_log_prob",
     "mixture_moments",
+    "mixture_regret",
     "mnlp",
     "nmse",
     "observed_mean",
@@ -59,7 +75,11 @@ __all__ = [
     "reliability_curve",
     "running_nmse",
     "srmse",
+    "static_bound",
+    "static_regret",
     "summarise",
+    "switching_bound",
+    "switching_regret",
     "update_mean",
     "update_nmse",
     "update_scores",

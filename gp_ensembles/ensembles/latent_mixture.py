@@ -1,0 +1,200 @@
+"""What an ensemble with a likelihood predicts: one mixture of the likelihood's distributions for each row."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from gpytorch.likelihoods import Likelihood
+from torch import Tensor
+
+from gp_ensembles.likelihoods.predictive import Predictive, num_classes
+from gp_ensembles.likelihoods.response import conditional
+
+_MOST_COUNTS = 100_000  # where a table of counts stops
+
+
+class Response(NamedTuple):
+    """How the experts of one object turn latent values into targets.
+
+    Attributes:
+        likelihood: Their likelihood.
+        predictive: How predictions are computed.
+        num_experts: How many experts the object has.
+        batch_shape: In what shape.
+    """
+
+    likelihood: Likelihood
+    predictive: Predictive
+    num_experts: int
+    batch_shape: torch.Size
+
+
+class LatentMixture(NamedTuple):
+    r"""Mixture over the experts of :math:`\int p(y \mid z) N(z; m, s)\, dz`, for each of N rows by itself.
+
+    Attributes:
+        log_weights: Log weights, summing to one over the experts, shape (M,), or (M, N).
+        latent_mean: The experts' latent means, shape (M, N), or (M, N, C) for C unordered classes.
+        latent_variance: Their variances (M, N), or covariances (M, N, C, C).
+        responses: How latent values become targets, one for each expert object in order.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.likelihoods import GaussHermite, LogisticLikelihood
+        >>> zero = torch.zeros(2, 3, dtype=torch.float64)
+        >>> response = Response(LogisticLikelihood(), GaussHermite(), 2, torch.Size([2]))
+        >>> mixture = LatentMixture(zero[:, 0] + torch.log(zero[0, 0] + 0.5), zero, zero + 1, (response,))
+        >>> mixture.class_probabilities.shape, mixture.mean
+        (torch.Size([3, 2]), tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64))
+    """
+
+    log_weights: Tensor
+    latent_mean: Tensor
+    latent_variance: Tensor
+    responses: tuple[Response, ...]
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the target, shape (N,); probabilities (N, C) for unordered classes."""
+        return self.moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the target, shape (N,); of each class's indicator, (N, C), for unordered classes."""
+        return self.moments()[1]
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation of the target."""
+        return self.variance.sqrt()
+
+    @property
+    def class_probabilities(self) -> Tensor:
+        """Probabilities of the classes, shape (N, C).
+
+        Raises:
+            TypeError: If the likelihood has no classes.
+        """
+        parts = [r.predictive.class_probabilities(r.likelihood, mean, s) for r, mean, s in self._parts()]
+        return (self._column_weights().exp().unsqueeze(-1) * _stack(parts, 2)).sum(0)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the target, shapes as in :attr:`mean`."""
+        parts = [r.predictive.moments(r.likelihood, mean, s) for r, mean, s in self._parts()]
+        own = self.latent_mean.ndim - 1
+        mean, variance = (_stack([part[k] for part in parts], own) for k in range(2))
+        weights = self._column_weights().exp()
+        weights = weights if mean.ndim == 2 else weights.unsqueeze(-1)
+        centre = (weights * mean).sum(0)
+        return centre, (weights * (variance + (mean - centre).square())).sum(0)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log predictive probability (or density) of targets (N,), shape (N,); NaN where y is."""
+        seen = ~torch.isnan(y)
+        if not bool(seen.any()):
+            return torch.full_like(y, torch.nan)
+        filled = torch.where(seen, y, y[seen][0])
+        parts = [r.predictive.log_prob(r.likelihood, mean, s, filled) for r, mean, s in self._parts()]
+        value = (self._column_weights() + _stack(parts, 1)).logsumexp(0)
+        return torch.where(seen, value, torch.nan)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Probability of a target up to y (N,), shape (N,), for classes and counts.
+
+        Raises:
+            TypeError: If targets are real numbers, for which torch's likelihoods have no distribution function.
+        """
+        table = self._table(int(y[~torch.isnan(y)].amax().clamp_min(0)) + 1 if y.numel() else 1)
+        level = y.floor().nan_to_num(-1.0).clamp(-1, table.shape[1] - 1).to(torch.int64)
+        value = table.gather(1, level.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+        return torch.where(torch.isnan(y), torch.nan, torch.where(level < 0, 0.0, value))
+
+    def quantile(self, p: float | Tensor) -> Tensor:
+        """Smallest target whose probability of not being exceeded is at least p, for classes and counts.
+
+        Args:
+            p: One probability, or a tensor that broadcasts with (..., N).
+
+        Returns:
+            Quantiles, shape (N,) or (..., N).
+
+        Raises:
+            ValueError: If a probability is not in [0, 1].
+            TypeError: As in :meth:`cdf`.
+        """
+        level = p if isinstance(p, Tensor) else self.latent_mean.new_tensor(p)
+        if not bool(((level >= 0) & (level <= 1)).all()):
+            raise ValueError("p must be probabilities between 0 and 1")
+        size, highest = 64, float(level.clamp_max(1 - 1e-12).max())
+        table = self._table(size)
+        while table.shape[1] == size and size < _MOST_COUNTS and bool((table[:, -1] < highest).any()):
+            size *= 4
+            table = self._table(size)
+        level = level.expand(torch.broadcast_shapes(level.shape, table.shape[:1])).clamp_max(1 - 1e-12)
+        return (table < level.unsqueeze(-1)).sum(-1).clamp_max(table.shape[1] - 1).to(table.dtype)
+
+    def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws for each row: an expert, a latent value, a target; shape (S, N).
+
+        torch's distributions draw from the global generator; it is seeded from ``generator`` and put back.
+        """
+        if num < 1:
+            raise ValueError(f"the number of draws must be at least one, got {num}")
+        mean, covariance = self.latent_mean, self.latent_variance
+        shape = (num, *mean.shape)
+        normal = torch.empty(shape, dtype=mean.dtype, device=mean.device).normal_(generator=generator)
+        if mean.ndim == 2:
+            latent = mean + covariance.sqrt() * normal
+        else:
+            values, axes = torch.linalg.eigh(covariance)
+            root = axes * values.clamp_min(0.0).sqrt().unsqueeze(-2)
+            latent = mean + (root @ normal.unsqueeze(-1)).squeeze(-1)
+        weights = self._column_weights().exp().expand(mean.shape[:2])
+        component = torch.multinomial(weights.mT, num, replacement=True, generator=generator).mT
+        device = None if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=generator, device=device))
+        draws, start = [], 0
+        with torch.random.fork_rng(devices=[mean.device] if mean.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            for response in self.responses:
+                own = latent[:, start : start + response.num_experts]
+                own = own.reshape(num, *response.batch_shape, *own.shape[2:])
+                drawn = conditional(response.likelihood, own).sample()
+                draws.append(drawn.reshape(num, response.num_experts, -1).to(mean.dtype))
+                start += response.num_experts
+        return torch.cat(draws, dim=1).gather(1, component.unsqueeze(1)).squeeze(1)
+
+    def _table(self, size: int) -> Tensor:
+        """Distribution function at 0, 1, ..., shape (N, K): K is size for counts, and the number of classes."""
+        likelihood = self.responses[0].likelihood
+        if num_classes(likelihood) is not None:
+            return self.class_probabilities.cumsum(-1)
+        probe = conditional(likelihood, self.latent_mean.new_zeros(1)).support
+        if probe is None or not probe.is_discrete:
+            raise TypeError(
+                f"predictions under {type(likelihood).__name__} have no distribution function in torch; draw samples"
+            )
+        num_rows = self.latent_mean.shape[1]
+        counts = torch.arange(size, dtype=self.latent_mean.dtype, device=self.latent_mean.device)
+        columns = [self.log_prob(count.expand(num_rows)) for count in counts]
+        return torch.stack(columns, dim=-1).exp().cumsum(-1).clamp_max(1.0)
+
+    def _column_weights(self) -> Tensor:
+        return self.log_weights.unsqueeze(-1) if self.log_weights.ndim == 1 else self.log_weights
+
+    def _parts(self) -> list[tuple[Response, Tensor, Tensor]]:
+        """Each object's response and latent moments, in the batch shape of its experts."""
+        parts, start = [], 0
+        for response in self.responses:
+            rows = slice(start, start + response.num_experts)
+            mean, variance = self.latent_mean[rows], self.latent_variance[rows]
+            shape = response.batch_shape
+            mean, variance = (part.reshape(*shape, *part.shape[1:]) for part in (mean, variance))
+            parts.append((response, mean, variance))
+            start += response.num_experts
+        return parts
+
+
+def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:
+    """Results of all objects, each with ``num_axes`` axes after its batch shape, as (M, ...)."""
+    return torch.cat([part.reshape(-1, *part.shape[part.ndim - num_axes :]) for part in parts])

@@ -1,0 +1,110 @@
+"""What an ensemble with experts of unknown noise predicts: one mixture of Student-t distributions for each row."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics import mixtures, student_t
+
+_BISECTIONS = 1100  # halvings between any two float64 numbers
+
+
+class StudentTMixture(NamedTuple):
+    """Mixture of the experts' Student-t predictions, for each of N rows by itself.
+
+    Attributes:
+        log_weights: Log weights, summing to one over the experts, shape (M,), or (M, N).
+        component_mean: The experts' means, shape (M, N).
+        component_variance: The experts' variances, shape (M, N).
+        degrees_of_freedom: Above two; infinity for a normal component. Shape (M, N).
+
+    Example:
+        >>> import torch
+        >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+        >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+        >>> mixture = StudentTMixture(half.log(), mean, torch.ones_like(mean), torch.full_like(mean, 5.0))
+        >>> mixture.mean, mixture.variance
+        (tensor([0.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
+        >>> mixture.cdf(mixture.quantile(0.9))
+        tensor([0.9000], dtype=torch.float64)
+    """
+
+    log_weights: Tensor
+    component_mean: Tensor
+    component_variance: Tensor
+    degrees_of_freedom: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each row, shape (N,)."""
+        return self.moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each row, the experts' disagreement included, shape (N,)."""
+        return self.moments()[1]
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation of each row, shape (N,)."""
+        return self.variance.sqrt()
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each row, each (N,)."""
+        return mixtures.moments(self._column_weights(), self.component_mean, self.component_variance)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log density of targets (..., N), shape (..., N); NaN where y is."""
+        df = self.degrees_of_freedom
+        component = student_t.log_prob(y.unsqueeze(-2), self.component_mean, self._squared_scale(), df)
+        return (self._column_weights() + component).logsumexp(-2)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Probability of a target up to y (..., N), shape (..., N)."""
+        z = (y.unsqueeze(-2) - self.component_mean) / self._squared_scale().sqrt()
+        return (self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom)).sum(-2)
+
+    def quantile(self, p: float | Tensor) -> Tensor:
+        """Quantiles at p, one probability or a tensor that broadcasts with (..., N); by bisection.
+
+        Raises:
+            ValueError: If a probability is not in [0, 1].
+        """
+        level = p if isinstance(p, Tensor) else self.component_mean.new_tensor(p)
+        if not bool(((level >= 0) & (level <= 1)).all()):
+            raise ValueError("p must be probabilities between 0 and 1")
+        level = level.expand(torch.broadcast_shapes(level.shape, self.component_mean.shape[-1:]))
+        inner = (level > 0) & (level < 1)
+        target = torch.where(inner, level, 0.5)
+        ends = student_t.icdf(target.unsqueeze(-2), self.degrees_of_freedom) * self._squared_scale().sqrt()
+        ends = ends + self.component_mean
+        dead = torch.isneginf(self._column_weights()).expand(ends.shape)
+        lower = ends.masked_fill(dead, torch.inf).amin(-2)
+        upper = ends.masked_fill(dead, -torch.inf).amax(-2)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (lower + upper)
+            if bool(((middle <= lower) | (middle >= upper)).all()):
+                break
+            below = self.cdf(middle) < target
+            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+        root = 0.5 * (lower + upper)
+        return torch.where(inner, root, torch.where(level > 0.5, torch.inf, -torch.inf))
+
+    def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws for each row, shape (S, N)."""
+        if num < 1:
+            raise ValueError(f"the number of draws must be at least one, got {num}")
+        mean = self.component_mean
+        weights = self._column_weights().exp().expand(mean.shape)
+        component = torch.multinomial(weights.mT, num, replacement=True, generator=generator).mT
+        uniform = torch.empty(component.shape, dtype=mean.dtype, device=mean.device).uniform_(generator=generator)
+        standard = student_t.icdf(uniform, self.degrees_of_freedom.gather(0, component))
+        return mean.gather(0, component) + self._squared_scale().sqrt().gather(0, component) * standard
+
+    def _column_weights(self) -> Tensor:
+        return self.log_weights.unsqueeze(-1) if self.log_weights.ndim == 1 else self.log_weights
+
+    def _squared_scale(self) -> Tensor:
+        df = self.degrees_of_freedom
+        return self.component_variance * torch.where(torch.isinf(df), 1.0, (df - 2) / df)

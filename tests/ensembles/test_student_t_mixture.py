@@ -1,0 +1,87 @@
+"""Mixtures of Student-t distributions against scipy, and ensembles that mix them with normal experts."""
+
+import numpy as np
+import torch
+from scipy import integrate, stats
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
+from gp_ensembles.experts import GaussianExpert, StudentTExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.meta_learners import BayesianModelAveraging
+
+WEIGHTS = np.array([0.2, 0.5, 0.3])
+MEAN = np.array([[0.0, -2.0], [1.0, 5.0], [-3.0, 0.5]])
+VARIANCE = np.array([[1.0, 0.5], [2.0, 0.1], [0.3, 4.0]])
+DF = np.array([[3.0, 8.0], [np.inf, 2.5], [30.0, np.inf]])
+
+
+def mixture():
+    tensors = (torch.tensor(value) for value in (np.log(WEIGHTS), MEAN, VARIANCE, DF))
+    return StudentTMixture(*tensors)
+
+
+def component(m, n):
+    if np.isinf(DF[m, n]):
+        return stats.norm(MEAN[m, n], np.sqrt(VARIANCE[m, n]))
+    scale = np.sqrt(VARIANCE[m, n] * (DF[m, n] - 2) / DF[m, n])
+    return stats.t(DF[m, n], MEAN[m, n], scale)
+
+
+def test_against_scipy():
+    mixed = mixture()
+    y = np.linspace(-8, 9, 35)
+    for n in range(2):
+        density = sum(w * component(m, n).pdf(y) for m, w in enumerate(WEIGHTS))
+        below = sum(w * component(m, n).cdf(y) for m, w in enumerate(WEIGHTS))
+        column = torch.tensor(y).unsqueeze(-1).expand(-1, 2)
+        np.testing.assert_allclose(mixed.log_prob(column)[:, n].numpy(), np.log(density), rtol=1e-9)
+        np.testing.assert_allclose(mixed.cdf(column)[:, n].numpy(), below, rtol=1e-9)
+        mean = sum(w * component(m, n).mean() for m, w in enumerate(WEIGHTS))
+        second = sum(w * (component(m, n).var() + component(m, n).mean() ** 2) for m, w in enumerate(WEIGHTS))
+        np.testing.assert_allclose(float(mixed.mean[n]), mean)
+        np.testing.assert_allclose(float(mixed.variance[n]), second - mean**2)
+    levels = torch.tensor([[1e-6], [0.05], [0.5], [0.999]], dtype=torch.float64)
+    torch.testing.assert_close(mixed.cdf(mixed.quantile(levels)), levels.expand(4, 2), rtol=1e-9, atol=1e-12)
+    assert mixed.quantile(torch.tensor([0.0, 1.0]).double()).tolist() == [-np.inf, np.inf]
+
+
+def test_draws():
+    mixed = mixture()
+    draws = mixed.sample(40_000, generator=torch.Generator().manual_seed(0))
+    for n in range(2):
+
+        def below(x, n=n):
+            return sum(w * component(m, n).cdf(x) for m, w in enumerate(WEIGHTS))
+
+        assert stats.kstest(draws[:, n].numpy(), below).pvalue > 1e-3
+
+
+def test_normal_and_student_experts_weigh_one_another():
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(60, 1, generator=g, dtype=torch.float64)
+    y = X.squeeze(-1) + 0.1 * torch.randn(60, generator=g, dtype=torch.float64)
+    y[7] = torch.nan
+    map_ = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+    experts = [GaussianExpert(map_), StudentTExpert(map_), StudentTExpert(map_, adaptation=RandomWalk(1e-3))]
+    ensemble = Ensemble(experts, BayesianModelAveraging())
+    online = OnlineEnsemble(ensemble, block_size=11)
+    got = online.observe(X, y)
+    with torch.no_grad():
+        _, want = ensemble.update(ensemble.init(), X, y)
+    for a, b in zip(got[:4], want[:4], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+    seen = ~torch.isnan(y)
+    assert isinstance(got.mixture, StudentTMixture)
+    torch.testing.assert_close(got.mixture.log_prob(y)[seen], got.log_prob[seen])
+    torch.testing.assert_close(got.mixture.variance, got.variance)
+    predicted = online.predict(X)
+
+    def density(value):
+        return float(predicted.log_prob(torch.full((60,), value, dtype=torch.float64))[0].exp())
+
+    assert abs(integrate.quad(density, -20, 20, limit=400)[0] - 1) < 1e-6
+    fresh = OnlineEnsemble(ensemble, block_size=11)
+    fresh.load_state_dict(online.state_dict())
+    assert torch.equal(fresh.predict(X).variance, predicted.variance)

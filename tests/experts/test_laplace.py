@@ -1,0 +1,380 @@
+"""Experts with a likelihood: any of them against dense Laplace, one another, and their ensembles."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.likelihoods import (
+    BernoulliLikelihood,
+    BetaLikelihood,
+    LaplaceLikelihood,
+    NegativeBinomialLikelihood,
+    PoissonLikelihood,
+    StudentTLikelihood,
+)
+from scipy import integrate
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.latent_mixture import LatentMixture
+from gp_ensembles.experts import fit_empirical_bayes, sample_hyperparameters
+from gp_ensembles.experts.inference import MomentMatching
+from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilisedForgetting
+from gp_ensembles.likelihoods import (
+    LogisticLikelihood,
+    Logit,
+    LogPoissonLikelihood,
+    MulticlassLikelihood,
+    OrdinalLikelihood,
+    Probit,
+    ProbitApproximation,
+    log_prob,
+)
+from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+
+N = 9
+
+
+def targets(kind, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(N, generator=g, dtype=torch.float64)
+    return {
+        "binary": (uniform > 0.4).double(),
+        "levels": (3 * uniform).floor(),
+        "count": (6 * uniform).floor(),
+        "share": 0.05 + 0.9 * uniform,
+        "real": 4 * uniform - 2,
+    }[kind]
+
+
+def batched(kind):
+    return kind(batch_shape=torch.Size([2]))
+
+
+LIKELIHOODS = {
+    "logistic": (LogisticLikelihood, "binary"),
+    "probit": (BernoulliLikelihood, "binary"),
+    "poisson, exponential": (LogPoissonLikelihood, "count"),
+    "poisson, softplus": (PoissonLikelihood, "count"),
+    "negative binomial": (lambda: batched(NegativeBinomialLikelihood), "count"),
+    "beta": (lambda: batched(BetaLikelihood), "share"),
+    "student": (lambda: batched(StudentTLikelihood), "real"),
+    "ordinal, probit": (lambda: OrdinalLikelihood(3, Probit(), batch_shape=torch.Size([2])), "levels"),
+    "ordinal, logit": (lambda: OrdinalLikelihood(3, Logit(), batch_shape=torch.Size([2])), "levels"),
+    "multiclass": (lambda: MulticlassLikelihood(3), "levels"),
+}
+
+
+def features():
+    centres = torch.randn(3, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return RadialBasisFeatures(centres, torch.tensor([[1.0], [2.0]], dtype=torch.float64))
+
+
+def inputs(seed=1):
+    return torch.randn(N, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def build(name, **settings):
+    make, kind = LIKELIHOODS[name]
+    return LaplaceExpert(features(), make(), **settings), inputs(), targets(kind)
+
+
+def dense_newton(expert, m, phi, y, mean, covariance):
+    """Mode and inverse Hessian over all weights, by Newton with torch's Hessian."""
+    alone = expert.take(torch.tensor([m]))
+    precision = torch.linalg.inv(covariance)
+
+    def objective(theta):
+        if expert.num_latent > 1:
+            latent = (theta.reshape(expert.num_latent, -1) @ phi)[None, None]
+        else:
+            latent = (theta @ phi)[None, None]
+        fit = log_prob(alone.likelihood, latent, y[None])
+        return fit.sum() - 0.5 * (theta - mean) @ precision @ (theta - mean)
+
+    theta = mean.clone()
+    for _ in range(100):
+        gradient, hessian = torch.func.grad(objective)(theta), torch.func.hessian(objective)(theta)
+        largest = torch.linalg.eigvalsh(hessian).max()
+        if largest > -1e-9:
+            hessian = hessian - (largest + 1) * torch.diag(torch.ones_like(theta))
+        step, share = -torch.linalg.solve(hessian, gradient), 1.0
+        while objective(theta + share * step) < objective(theta) and share > 1e-10:
+            share /= 2
+        theta = theta + share * step
+        if step.abs().max() < 1e-11:
+            break
+    return theta.detach(), torch.linalg.inv(-torch.func.hessian(objective)(theta)).detach()
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_updates_are_dense_newton(name):
+    expert, X, y = build(name, adaptation=StabilisedForgetting(0.95))
+    y[3] = torch.nan
+    with torch.no_grad():
+        state, steps = expert.update(expert.init(), X, y)
+    Phi = expert.features(X).detach()
+    prior = expert.features.prior_variance.detach()
+    for m in range(2):
+        size = state.mean.shape[-1]
+        identity = torch.diag(torch.ones(size, dtype=torch.float64))
+        mean, covariance = torch.zeros(size, dtype=torch.float64), prior[m] * identity
+        for t in range(N):
+            mean, covariance = math.sqrt(0.95) * mean, 0.95 * covariance + 0.05 * prior[m] * identity
+            latent = mean.reshape(expert.num_latent, -1) @ Phi[m, t]
+            got = steps.latent_mean[m, t].reshape(-1)
+            torch.testing.assert_close(got, latent, rtol=1e-8, atol=1e-8)
+            if not torch.isnan(y[t]):
+                mean, covariance = dense_newton(expert, m, Phi[m, t], y[t], mean, covariance)
+        torch.testing.assert_close(state.mean[m], mean, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close(state.covariance[m], covariance, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_evidence_is_dense_laplace_with_exact_gradients(name):
+    expert, X, y = build(name)
+    value = expert.log_evidence(X, y)
+    Phi, prior = expert.features(X).detach(), expert.features.prior_variance.detach()
+    for m in range(2):
+        alone = expert.take(torch.tensor([m]))
+        size = Phi.shape[-1] * expert.num_latent
+
+        def objective(theta, alone=alone, m=m):
+            latent = Phi[m] @ theta.reshape(alone.num_latent, -1).mT
+            latent = latent if alone.num_latent > 1 else latent.squeeze(-1)
+            return log_prob(alone.likelihood, latent[None], y).sum() - 0.5 * theta @ theta / prior[m]
+
+        theta = torch.zeros(size, dtype=torch.float64)
+        for _ in range(60):
+            hessian = torch.func.hessian(objective)(theta)
+            largest = torch.linalg.eigvalsh(hessian).max()
+            if largest > -1e-9:
+                hessian = hessian - (largest + 1) * torch.diag(torch.ones_like(theta))
+            step, share = -torch.linalg.solve(hessian, torch.func.grad(objective)(theta)), 1.0
+            while objective(theta + share * step) < objective(theta) and share > 1e-10:
+                share /= 2
+            theta = theta + share * step
+        curvature = -torch.func.hessian(objective)(theta)
+        want = objective(theta) - 0.5 * torch.logdet(prior[m] * curvature)
+        torch.testing.assert_close(value[m].detach(), want.detach(), rtol=1e-8, atol=1e-8)
+
+    parameters = [p for p in expert.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(value.sum(), parameters)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            index = tuple(size - 1 for size in parameter.shape)
+            keep = parameter[index].clone()
+            ends = []
+            for shift in (1e-5, -1e-5):
+                parameter[index] = keep + shift
+                ends.append(expert.log_evidence(X, y).sum())
+            parameter[index] = keep
+            assert float(gradient[index]) == pytest.approx(float(ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-5)
+
+
+def test_evidence_of_one_target_is_close_to_the_integral():
+    """Laplace's approximation is no identity, but for one logistic target it is good to a few per cent."""
+    expert = LaplaceExpert(LinearFeatures(1, torch.tensor(0.5, dtype=torch.float64)), LogisticLikelihood())
+    X, y = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    variance = 0.5 * float(expert.features(X).square().sum().detach())
+
+    def integrand(z):
+        return math.exp(-0.5 * z * z / variance) / math.sqrt(2 * math.pi * variance) / (1 + math.exp(-z))
+
+    exact = math.log(integrate.quad(integrand, -20, 20)[0])
+    assert float(expert.log_evidence(X, y).detach()) == pytest.approx(exact, abs=0.03)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_batch_is_its_members(name):
+    expert, X, y = build(name, adaptation=RandomWalk(0.1))
+    with torch.no_grad():
+        _, both = expert.update(expert.init(), X, y)
+        for m in range(2):
+            alone = expert.take(torch.tensor([m]))
+            state, steps = alone.update(alone.init(), X, y)
+            for one, many in zip(steps, both, strict=True):
+                torch.testing.assert_close(one[0], many[m], rtol=1e-7, atol=1e-8)
+            torch.testing.assert_close(alone.log_evidence(X, y)[0], expert.log_evidence(X, y)[m])
+            assert alone.predict(state, X)[0].shape == both.mean[m : m + 1].shape
+
+
+def test_two_classes_by_softmax_are_logistic():
+    """The difference of two latent functions of prior variance v has prior variance 2 v."""
+    X, y = inputs(), targets("binary")
+    double = LinearFeatures(2, torch.tensor(2.0, dtype=torch.float64))
+    single = LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64))
+    with torch.no_grad():
+        logistic = LaplaceExpert(double, LogisticLikelihood())
+        softmax = LaplaceExpert(single, MulticlassLikelihood(2))
+        _, one = logistic.update(logistic.init(), X, y)
+        _, two = softmax.update(softmax.init(), X, y)
+        torch.testing.assert_close(two.latent_mean[:, 1] - two.latent_mean[:, 0], one.latent_mean, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close(two.mean[:, 1], one.mean, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(two.log_prob, one.log_prob, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("link", "binary"), [(Probit(), BernoulliLikelihood), (Logit(), LogisticLikelihood)])
+def test_two_levels_are_two_classes(link, binary):
+    X, y = inputs(), targets("binary")
+    map_ = LinearFeatures(2, torch.tensor(2.0, dtype=torch.float64))
+    ordinal, two = LaplaceExpert(map_, OrdinalLikelihood(2, link)), LaplaceExpert(map_, binary())
+    with torch.no_grad():
+        _, a = ordinal.update(ordinal.init(), X, y)
+        _, b = two.update(two.init(), X, y)
+    for one, other in zip(a, b, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "ordinal, probit"])
+def test_moment_matching_is_an_inference_too(name):
+    expert, X, y = build(name, inference=MomentMatching())
+    laplace, _, _ = build(name)
+    with torch.no_grad():
+        _, steps = expert.update(expert.init(), X, y)
+        _, other = laplace.update(laplace.init(), X, y)
+    assert bool(torch.isfinite(steps.log_prob).all())
+    assert 0 < float((steps.latent_mean - other.latent_mean).abs().max()) < 0.5
+
+
+def test_the_ensemble_and_its_shell():
+    X, y = inputs(), targets("binary")
+    y[4] = torch.nan
+
+    def make(rule):
+        shared = features()
+        kinds = [None, RandomWalk(0.1), ExponentialForgetting(0.9)]
+        return Ensemble([LaplaceExpert(shared, LogisticLikelihood(), change) for change in kinds], rule)
+
+    for rule in (BayesianModelAveraging(), MarkovSwitching(sticky_transition(6, 0.9))):
+        ensemble = make(rule)
+        with torch.no_grad():
+            _, want = ensemble.update(ensemble.init(), X, y)
+        online = OnlineEnsemble(ensemble, block_size=2)
+        got = online.observe(X, y)
+        for name in ("mean", "variance", "log_prob", "log_weights"):
+            torch.testing.assert_close(getattr(got, name), getattr(want, name), rtol=1e-8, atol=1e-9)
+        mixture = got.mixture
+        assert isinstance(mixture, LatentMixture)
+        torch.testing.assert_close(mixture.mean, got.mean)
+        torch.testing.assert_close(mixture.class_probabilities[:, 1], got.mean)
+        seen = ~torch.isnan(y)
+        torch.testing.assert_close(mixture.log_prob(y)[seen], got.log_prob[seen])
+        fresh = OnlineEnsemble(make(rule), block_size=2)
+        fresh.load_state_dict(online.state_dict())
+        assert torch.equal(fresh.predict(X).mean, online.predict(X).mean)
+
+
+def test_dead_experts_are_left_out():
+    X, y = inputs(), targets("binary")
+    shared = features()
+    experts = [LaplaceExpert(shared, LogisticLikelihood(), change) for change in (None, RandomWalk(5.0))]
+    online = OnlineEnsemble(Ensemble(experts, BayesianModelAveraging(prune_below=0.2)), block_size=3)
+    predictions = online.observe(X.repeat(8, 1), y.repeat(8))
+    assert bool(torch.isneginf(predictions.log_weights[:, -1]).any())
+    assert bool(torch.isfinite(predictions.mixture.mean).all())
+    torch.testing.assert_close(predictions.mixture.mean, predictions.mean)
+
+
+def test_real_targets_and_classes_do_not_mix():
+    from gp_ensembles.experts import GaussianExpert
+
+    shared = features()
+    with pytest.raises(ValueError, match="cannot weigh one another"):
+        Ensemble([GaussianExpert(shared), LaplaceExpert(shared, LogisticLikelihood())], BayesianModelAveraging())
+
+
+def test_hyperparameters_are_fitted_and_sampled():
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(120, 2, generator=g, dtype=torch.float64)
+    y = (torch.rand(120, generator=g, dtype=torch.float64) < torch.sigmoid(4 * torch.sin(2 * X[:, 0]))).double()
+    centres = torch.randn(20, 2, generator=g, dtype=torch.float64)
+    map_ = RadialBasisFeatures(centres, torch.tensor([[0.5], [4.0]], dtype=torch.float64))
+    expert = LaplaceExpert(map_, LogisticLikelihood())
+    before = expert.log_evidence(X, y).detach()
+    fit = fit_empirical_bayes(expert, X, y)
+    assert bool((fit.log_evidence > before + 0.1).all())
+    samples, information = sample_hyperparameters(expert, X, y, 2, generator=g)
+    assert samples.batch_shape == torch.Size([4])
+    assert bool(torch.isfinite(information.eigenvalues).all())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("logistic", 2.0, "2 in row 5"),
+        ("poisson, exponential", -1.0, "-1 in row 5"),
+        ("poisson, exponential", 1.5, "1.5 in row 5"),
+        ("beta", 1.0, "1 in row 5"),
+        ("multiclass", 3.0, "3 in row 5"),
+        ("ordinal, logit", -1.0, "-1 in row 5"),
+        ("student", math.inf, "inf in row 5"),
+    ],
+)
+def test_impossible_targets_are_refused_and_nothing_changes(name, value, words):
+    expert, X, y = build(name)
+    y[5] = value
+    online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    before = [tensor.clone() for tensor in online.state_dict().values()]
+    with pytest.raises(ValueError, match=words):
+        online.observe(X, y)
+    assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
+
+
+def mixture(name, **settings):
+    expert, X, y = build(name, **settings)
+    online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    online.observe(X, y)
+    return online.predict(X)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "ordinal, probit", "negative binomial"])
+def test_distribution_functions_of_discrete_targets(name):
+    predicted = mixture(name)
+    levels = torch.arange(5, dtype=torch.float64)
+    density = torch.stack(
+        [
+            predicted.log_prob(level.expand(N))
+            if level < 2 or "bin" in name or "poi" in name
+            else predicted.log_prob(level.clamp_max(2).expand(N))
+            for level in levels
+        ]
+    ).exp()
+    torch.testing.assert_close(predicted.cdf(torch.ones(N, dtype=torch.float64)), density[:2].sum(0))
+    median = predicted.quantile(0.5)
+    assert bool((predicted.cdf(median) >= 0.5 - 1e-12).all())
+    below = median > 0
+    assert bool((predicted.cdf((median - 1).clamp_min(0))[below] < 0.5).all())
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "student"])
+def test_draws_have_the_predicted_frequencies(name):
+    predicted = mixture(name)
+    before = torch.random.get_rng_state()
+    draws = predicted.sample(20_000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(draws[:3], predicted.sample(20_000, generator=torch.Generator().manual_seed(0))[:3])
+    if name == "multiclass":
+        shares = torch.stack([(draws == c).double().mean(0) for c in range(3)], dim=-1)
+        torch.testing.assert_close(shares, predicted.class_probabilities, atol=0.02, rtol=0)
+    elif name != "student":
+        error = (draws.mean(0) - predicted.mean) / (predicted.variance / 20_000).sqrt()
+        assert float(error.abs().max()) < 4.5
+    else:
+        with pytest.raises(TypeError, match="draw samples"):
+            predicted.cdf(draws[0])
+
+
+def test_probit_approximation_is_near():
+    exact, near = mixture("logistic"), mixture("logistic", predictive=ProbitApproximation())
+    assert 0 < float((exact.mean - near.mean).abs().max()) < 0.02
+
+
+def test_laplace_likelihood_of_gpytorch_runs():
+    """It has a kink: no second derivative to speak of, but moment matching needs none."""
+    expert = LaplaceExpert(features(), batched(LaplaceLikelihood), inference=MomentMatching())
+    with torch.no_grad():
+        _, steps = expert.update(expert.init(), inputs(), targets("real"))
+    assert np.isfinite(steps.log_prob.numpy()).all()
