@@ -1,5 +1,6 @@
 """How an ensemble is built from warm-up rows: features, hyperparameters, samples, conditioning."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,16 +10,18 @@ from torch import Tensor
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
-from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap, check_matrix
 from gp_ensembles.filters.walking import RandomWalk
 from gp_ensembles.meta_learners.base import MetaLearner
 
+_REAL = RealTarget()
 _MIN_ROWS = 10
+_FAR = 10.0  # mean or scale of targets beyond which starting values are far off
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def fitted_experts(
     fit: FitSettings,
     generator: torch.Generator | None,
     progress: bool,
+    target: Target = _REAL,
 ) -> list[NamedExpert]:
     """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
 
@@ -60,7 +64,7 @@ def fitted_experts(
     names = [name for name, _ in maps]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"an ensemble needs bases of distinct names, got {names}")
-    return [(name, _fit(GaussianExpert(features), X, y, fit, generator, progress)) for name, features in maps]
+    return [(name, _fit(target.expert(features), X, y, fit, generator, progress)) for name, features in maps]
 
 
 def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None) -> list[tuple[str, FeatureMap]]:
@@ -132,12 +136,12 @@ def ready(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: M
     return OnlineEnsemble(ensemble, EnsembleState(online.state.experts, ensemble.init().meta))
 
 
-def check_warm_up(X: Tensor, y: Tensor) -> None:
-    """Raise a clear error unless X (N, D) and y (N,) can be fitted to.
+def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
+    """Raise a clear error unless X (N, D) and y (N,) can be fitted to; warn if real targets are far from standardised.
 
     Raises:
-        ValueError: If a shape is wrong, an input is not finite, a column is constant, or fewer than ten rows have
-            a target.
+        ValueError: If a shape is wrong, an input is not finite, a column is constant, fewer than ten rows have a
+            target, or the targets are not of their kind.
         TypeError: If a dtype is wrong.
     """
     check_matrix(X, X.shape[-1])
@@ -148,6 +152,20 @@ def check_warm_up(X: Tensor, y: Tensor) -> None:
     num_seen = int((~torch.isnan(y)).sum())
     if num_seen < _MIN_ROWS:
         raise ValueError(f"only {num_seen} warm-up rows have a target; at least {_MIN_ROWS} are needed to fit")
+    target.check(y)
+    if target.is_real:
+        _warn_of_scale(y[~torch.isnan(y)])
     constant = (X[:1] == X).all(0)
     if bool(constant.any()):
         raise ValueError(f"columns {constant.nonzero().flatten().tolist()} of X are constant in the warm-up; drop them")
+
+
+def _warn_of_scale(y: Tensor) -> None:
+    mean, scale = float(y.mean()), float(y.std())
+    if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
+        warnings.warn(
+            f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; presets expect standardised "
+            f"targets (mean 0, deviation 1), see gp_ensembles.data.Standardizer",
+            UserWarning,
+            stacklevel=4,
+        )

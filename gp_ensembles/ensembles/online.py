@@ -278,9 +278,8 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
 def _check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str) -> None:
     """Raise before anything is loaded if a tensor is missing or has another shape: another ensemble was saved."""
     own = module.state_dict()
-    wrong = [
-        name for name, value in own.items() if value.shape != getattr(state_dict.get(prefix + name), "shape", None)
-    ]
+    saved = {name: state_dict[prefix + name].shape for name in own if prefix + name in state_dict}
+    wrong = [name for name, value in own.items() if saved.get(name) != value.shape]
     if wrong:
         raise RuntimeError(
             f"this state_dict is of another ensemble: {len(wrong)} of {len(own)} tensors are missing or have another "

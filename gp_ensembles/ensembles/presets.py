@@ -23,6 +23,7 @@ from gp_ensembles.ensembles.build import (
     static_group,
 )
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.meta_learners.transitions import edoebe_transition, sticky_transition
@@ -31,6 +32,7 @@ DEFAULT_BASES: tuple[Basis, ...] = (HilbertBasis(), FourierBasis(), RadialBasis(
 # Real streams drift at very different speeds: each of these was best on some of the tables in benchmarks/README.md.
 WALKS = (1e-4, 1e-3, 1e-2)
 FAST_WALKS = (1e-3, 1e-2)  # beside static experts
+_REAL = RealTarget()
 _FIT = FitSettings()
 _OPTIMUM_ONLY = FitSettings(num_samples=1)
 
@@ -41,6 +43,7 @@ def oebe(
     bases: Sequence[Basis] = DEFAULT_BASES,
     fit: FitSettings = _FIT,
     *,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -53,6 +56,8 @@ def oebe(
         y: Warm-up targets, standardised, shape (N,); NaN where missing.
         bases: Recipes for the experts' features.
         fit: How hyperparameters are found.
+        target: What kind of target y is: real numbers, or classes, counts, levels; see
+            :mod:`gp_ensembles.ensembles.targets`. Targets that are not real numbers are not standardised.
         generator: Source of all randomness: frequencies, centres, sampled hyperparameters.
         progress: Show a progress bar.
 
@@ -72,7 +77,7 @@ def oebe(
         >>> online.names[int(online.log_weights.argmax())].split("/")[0]
         'poly2'
     """
-    maps = _experts(X, y, bases, fit, generator, progress)
+    maps = _experts(X, y, bases, fit, generator, progress, target)
     return ready(X, y, [static_group(maps)], BayesianModelAveraging())
 
 
@@ -83,6 +88,7 @@ def doebe(
     fit: FitSettings = _FIT,
     *,
     random_walk_variances: Sequence[float] = WALKS,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -99,10 +105,11 @@ def doebe(
             warm-up rows, in squared units of the target; every expert comes in each of these speeds. For random
             Fourier features this is the variance of each weight's step, as in the paper (which has one speed,
             1e-3); other bases are scaled to the same effect.
+        target: What kind of target y is.
         generator: Source of all randomness.
         progress: Show a progress bar.
     """
-    maps = _experts(X, y, bases, fit, generator, progress)
+    maps = _experts(X, y, bases, fit, generator, progress, target)
     return ready(X, y, [dynamic_group(maps, X, random_walk_variances)], BayesianModelAveraging())
 
 
@@ -113,6 +120,7 @@ def soebe(
     fit: FitSettings = _FIT,
     *,
     stay: float = 0.99,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -120,7 +128,7 @@ def soebe(
 
     Waxman and Djuric (2024), section 3. Other arguments as in :func:`oebe`.
     """
-    maps = _experts(X, y, bases, fit, generator, progress)
+    maps = _experts(X, y, bases, fit, generator, progress, target)
     group = static_group(maps)
     return ready(X, y, [group], MarkovSwitching(sticky_transition(group_size(group), stay)))
 
@@ -133,11 +141,12 @@ def sdoebe(
     *,
     stay: float = 0.99,
     random_walk_variances: Sequence[float] = WALKS,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
     """Dynamic experts whose weights follow a Markov chain; arguments as in :func:`doebe` and :func:`soebe`."""
-    maps = _experts(X, y, bases, fit, generator, progress)
+    maps = _experts(X, y, bases, fit, generator, progress, target)
     group = dynamic_group(maps, X, random_walk_variances)
     return ready(X, y, [group], MarkovSwitching(sticky_transition(group_size(group), stay)))
 
@@ -150,6 +159,7 @@ def e_doebe(
     *,
     delta: float = 0.01,
     random_walk_variances: Sequence[float] = FAST_WALKS,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -165,10 +175,11 @@ def e_doebe(
         fit: How hyperparameters are found.
         delta: Probability per step of passing to one twin.
         random_walk_variances: As in :func:`doebe`; the paper has one, 1e-3.
+        target: What kind of target y is.
         generator: Source of all randomness.
         progress: Show a progress bar.
     """
-    maps = _experts(X, y, bases, fit, generator, progress)
+    maps = _experts(X, y, bases, fit, generator, progress, target)
     groups = [static_group(maps), *(dynamic_group(maps, X, [walk]) for walk in random_walk_variances)]
     transition = edoebe_transition(group_size(groups[0]), len(groups), delta)
     return ready(X, y, groups, MarkovSwitching(transition))
@@ -180,6 +191,7 @@ def ie_gp(
     num_features: int = 100,
     fit: FitSettings = _OPTIMUM_ONLY,
     *,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
@@ -193,10 +205,11 @@ def ie_gp(
         y: Warm-up targets, shape (N,).
         num_features: Features per expert, twice the number of frequencies.
         fit: How prior variance and noise are found.
+        target: What kind of target y is.
         generator: Source of all randomness.
         progress: Show a progress bar.
     """
-    group = static_group(_dictionary(X, y, num_features, fit, generator, progress))
+    group = static_group(_dictionary(X, y, num_features, fit, generator, progress, target))
     return ready(X, y, [group], BayesianModelAveraging())
 
 
@@ -207,11 +220,12 @@ def sie_gp(
     fit: FitSettings = _OPTIMUM_ONLY,
     *,
     stay: float = 0.99,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
     """Switching incremental ensemble (Lu et al. 2022, section 5): weights follow a Markov chain."""
-    group = static_group(_dictionary(X, y, num_features, fit, generator, progress))
+    group = static_group(_dictionary(X, y, num_features, fit, generator, progress, target))
     return ready(X, y, [group], MarkovSwitching(sticky_transition(group_size(group), stay)))
 
 
@@ -222,11 +236,12 @@ def die_gp(
     fit: FitSettings = _OPTIMUM_ONLY,
     *,
     random_walk_variance: float = 1e-3,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
     """Dynamic incremental ensemble (Lu et al. 2022, section 5): weights of every expert walk at random."""
-    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress), X, [random_walk_variance])
+    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress, target), X, [random_walk_variance])
     return ready(X, y, [group], BayesianModelAveraging())
 
 
@@ -238,11 +253,12 @@ def dsie_gp(
     *,
     stay: float = 0.99,
     random_walk_variance: float = 1e-3,
+    target: Target = _REAL,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> OnlineEnsemble:
     """Dynamic and switching incremental ensemble (Lu et al. 2022): both at once."""
-    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress), X, [random_walk_variance])
+    group = dynamic_group(_dictionary(X, y, num_features, fit, generator, progress, target), X, [random_walk_variance])
     return ready(X, y, [group], MarkovSwitching(sticky_transition(group_size(group), stay)))
 
 
@@ -253,14 +269,21 @@ def _experts(
     fit: FitSettings,
     generator: torch.Generator | None,
     progress: bool,
+    target: Target,
 ) -> list[NamedExpert]:
-    check_warm_up(X, y)
-    return fitted_experts(build_maps(X, bases, generator), X, y, fit, generator, progress)
+    check_warm_up(X, y, target)
+    return fitted_experts(build_maps(X, bases, generator), X, y, fit, generator, progress, target)
 
 
 def _dictionary(
-    X: Tensor, y: Tensor, num_features: int, fit: FitSettings, generator: torch.Generator | None, progress: bool
+    X: Tensor,
+    y: Tensor,
+    num_features: int,
+    fit: FitSettings,
+    generator: torch.Generator | None,
+    progress: bool,
+    target: Target,
 ) -> list[NamedExpert]:
-    check_warm_up(X, y)
+    check_warm_up(X, y, target)
     features = dictionary_features(X, num_features, generator=generator)
-    return fitted_experts([("rbf kernel", features)], X, y, fit, generator, progress)
+    return fitted_experts([("rbf kernel", features)], X, y, fit, generator, progress, target)

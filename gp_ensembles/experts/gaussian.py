@@ -173,10 +173,8 @@ def check_single_output(y: Tensor) -> None:
         ValueError: Naming the shape, or the value and the row.
     """
     if y.ndim != 1:
-        hint = (
-            "; use y.squeeze(-1)" if y.ndim == 2 and y.shape[1] == 1 else "; for several outputs use MultiOutputExpert"
-        )
-        raise ValueError(f"y must have shape (B,), one target for each row, got {tuple(y.shape)}{hint}")
+        hint = "use y.squeeze(-1)" if y.shape[1:] == (1,) else "for several outputs use MultiOutputExpert"
+        raise ValueError(f"y must have shape (B,), one target for each row, got {tuple(y.shape)}; {hint}")
     check_real_targets(y)
 
 

@@ -57,6 +57,5 @@ class MomentMatching(Inference):
 
     def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
         """See :meth:`Inference.vector_rule`."""
-        return VectorMomentMatchingRule(
-            log_density, *normal_nodes(self.num_nodes, num_latent, like, max(_VECTOR_NODES, 16 * num_latent))
-        )
+        most = max(_VECTOR_NODES, 16 * num_latent)
+        return VectorMomentMatchingRule(log_density, *normal_nodes(self.num_nodes, num_latent, like, most))
