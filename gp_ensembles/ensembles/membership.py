@@ -1,0 +1,89 @@
+"""Experts come and go: adding some to a running ensemble, and giving dead ones weight again."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.experts.base import Expert
+from gp_ensembles.meta_learners.base import MetaLearner
+
+
+def add_experts(
+    online: OnlineEnsemble,
+    experts: Sequence[Expert],
+    share: float,
+    names: Sequence[str] | None = None,
+    *,
+    meta_learner: MetaLearner | None = None,
+    rows: tuple[Tensor, Tensor] | None = None,
+) -> OnlineEnsemble:
+    """An ensemble that goes on where this one stands, with more experts; this one is unchanged.
+
+    Args:
+        online: The running ensemble.
+        experts: Fitted expert objects to add; they are numbered after the old ones.
+        share: Weight that the new experts get together, between 0 and 1; the old ones keep their proportions.
+        names: A name for each new expert; by default "new 0", "new 1", ...
+        meta_learner: The rule for all M + n experts; by default the old rule, which must then be one that was not built
+            for M experts (a transition or prior weights were).
+        rows: Inputs (N, D) and targets (N,) that the new experts learn first, for instance the last rows of the stream.
+
+    Returns:
+        The enlarged ensemble.
+
+    Raises:
+        ValueError: If the rule belongs to another number of experts, a name is taken, or an expert or a row is not
+            legal.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+        >>> new = GaussianExpert(LinearFeatures(1, torch.tensor(9.0, dtype=torch.float64)))
+        >>> add_experts(online, [new], share=0.2).log_weights.exp()
+        tensor([0.8000, 0.2000], dtype=torch.float64)
+    """
+    old = online.ensemble
+    rule = old.meta_learner if meta_learner is None else meta_learner
+    num_new = sum(expert.num_experts for expert in experts)
+    new_names = [f"new {number}" for number in range(num_new)] if names is None else list(names)
+    meta = rule.grow(online.state.meta, num_new, share)
+    enlarged = Ensemble([*old.experts, *experts], rule, [*old.names, *new_names])
+    states = []
+    with torch.no_grad():
+        for expert in experts:
+            state = expert.init()
+            if rows is not None:
+                state, _ = expert.update(state, *rows)
+            states.append(state)
+    return OnlineEnsemble(enlarged, EnsembleState((*online.state.experts, *states), meta), online.block_size)
+
+
+def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -> None:
+    """Give dead experts of an ensemble weight again, in place.
+
+    An expert that died was not run any more: it goes on from the posterior that it had when it died.
+
+    Args:
+        online: The ensemble.
+        names: Names of dead experts.
+        share: Weight that they get together, between 0 and 1; the living keep their proportions.
+
+    Raises:
+        ValueError: If a name is unknown, an expert is alive, or the share is out of range; nothing changes then.
+    """
+    known = {name: number for number, name in enumerate(online.names)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"there is no expert named {unknown[0]!r}; the names are {list(online.names)}")
+    state = online.state.meta
+    index = torch.tensor([known[name] for name in names], device=state.log_weights.device)
+    revived = online.ensemble.meta_learner.revive(state, index, share)
+    for old, new in zip(state, revived, strict=True):
+        old.copy_(new)
