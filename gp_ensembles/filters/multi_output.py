@@ -181,7 +181,10 @@ def apply_gains_(state: MultiOutputState, gains: list[GroupGain], schedule: Sche
     """The same in place, where no group has parted."""
     for gain in gains:
         covariance = state.covariance[..., gain.source, :, :]
-        covariance -= gain.whitened.mT @ gain.whitened
+        if covariance.ndim == 3:
+            covariance.baddbmm_(gain.whitened.mT, gain.whitened, alpha=-1.0)
+        else:
+            covariance -= gain.whitened.mT @ gain.whitened
         if gain.drift is not None:
             full = gain.drift.ndim == covariance.ndim
             (covariance if full else covariance.diagonal(dim1=-2, dim2=-1)).add_(gain.drift)
@@ -212,18 +215,21 @@ def _learn(
     before, means = moments
     design, _ = scale_rows(Phi, y, schedule._replace(target_scale=None))
     targets = y if schedule.target_scale is None else y / schedule.target_scale.unsqueeze(-1)
-    cross, covariance, drift = joint_covariance(design @ before, design, noise, schedule.walk, schedule.steps)
     mean = design @ means.mT
+    cross, covariance, drift = joint_covariance(design @ before, design, noise, schedule.walk, schedule.steps)
+    has_gaps = not bool(seen.all())
     mask = seen.to(mean.dtype)
-    residual = torch.where(seen.unsqueeze(-1), targets - mean, 0.0)
-    noises = torch.diag_embed(noise.unsqueeze(-1).expand_as(mean[..., 0]))
-    lower = cholesky(covariance * mask.unsqueeze(-1) * mask + noises, _WHAT)
-    width = cross.shape[-1]
-    right = torch.cat([cross, residual.expand(*cross.shape[:-1], residual.shape[-1])], dim=-1) * mask.unsqueeze(-1)
-    whitened, error = torch.linalg.solve_triangular(lower, right, upper=False).split([width, residual.shape[-1]], -1)
+    residual, learned, right = targets - mean, covariance, cross
+    if has_gaps:
+        residual = torch.where(seen.unsqueeze(-1), residual, 0.0)
+        learned = covariance * mask.unsqueeze(-1) * mask
+        right = cross * mask.unsqueeze(-1)
+    lower = cholesky(learned + torch.diag_embed(noise.unsqueeze(-1).expand_as(mean[..., 0])), _WHAT)
+    both = torch.cat([right, residual], dim=-1)
+    whitened, error = torch.linalg.solve_triangular(lower, both, upper=False).tensor_split([cross.shape[-1]], dim=-1)
     scale = lower.diagonal(dim1=-2, dim2=-1)
     variance, predicted = scale.square(), targets - scale.unsqueeze(-1) * error
-    if not bool(seen.all()):
+    if has_gaps:
         past = torch.linalg.solve_triangular(lower, covariance * mask.unsqueeze(-1), upper=False)
         past = torch.triu(past, diagonal=1)
         unseen = covariance.diagonal(dim1=-2, dim2=-1) + noise.unsqueeze(-1) - past.square().sum(-2)
@@ -231,8 +237,11 @@ def _learn(
         predicted = torch.where(seen.unsqueeze(-1), predicted, mean + past.mT @ error)
     if schedule.target_scale is not None:
         predicted = predicted * schedule.target_scale.unsqueeze(-1)
-    deviation = torch.where(seen.unsqueeze(-1), y - predicted, 0.0)
-    density = -0.5 * deviation.square().sum(-1) / variance
+    if has_gaps or schedule.target_scale is not None:
+        deviation = torch.where(seen.unsqueeze(-1), y - predicted, 0.0)
+        density = -0.5 * deviation.square().sum(-1) / variance
+    else:
+        density = -0.5 * error.square().sum(-1)
     density = density - 0.5 * y.shape[-1] * (variance.log() + math.log(2 * math.pi))
     gain = GroupGain(seen, 0, whitened, error, drift)
     return gain, predicted, variance, density

@@ -1,10 +1,18 @@
 """Two classes with the logistic link."""
 
+import torch
 from gpytorch.likelihoods import _OneDimensionalLikelihood
 from torch import Tensor
 from torch.distributions import Bernoulli
 
 from gp_ensembles.likelihoods.support import check_support
+
+
+class _LogitBernoulli(Bernoulli):
+    """A Bernoulli distribution whose log probability has derivatives of a third of the operations."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid((2 * value - 1) * self.logits)
 
 
 class LogisticLikelihood(_OneDimensionalLikelihood):
@@ -24,7 +32,7 @@ class LogisticLikelihood(_OneDimensionalLikelihood):
 
     def forward(self, function_samples: Tensor, *inputs: object) -> Bernoulli:
         r"""Distributions of labels given latent values, any shape."""
-        return Bernoulli(logits=function_samples, validate_args=False)
+        return _LogitBernoulli(logits=function_samples, validate_args=False)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise a ValueError that names value and row unless each label (N,) is 0, 1 or NaN (missing)."""
