@@ -5,11 +5,12 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, grown_weights
 from gp_ensembles.meta_learners.bayes import (
     bayes_step,
     check_block,
     check_densities,
+    check_num_experts,
     check_prior_weights,
     initial_state,
     pack,
@@ -105,6 +106,23 @@ class BayesianModelAveraging(MetaLearner):
         result = self._pruned(state, log_prob) if self.prune_below is not None else _average(state, log_prob)
         return self._loop(state, log_prob) if result is None else result
 
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together; prior weights, if any, must be those of all M + n experts.
+
+        Raises:
+            ValueError: If the prior weights belong to another number of experts, a number is out of range, or
+                ``prune_below`` would kill the new experts at once.
+        """
+        grown = grown_weights(state, num_new, share)
+        if self.log_prior is not None:
+            check_num_experts(self.log_prior.shape[0], grown.log_weights.shape[0])
+        if self.prune_below is not None and share / num_new <= self.prune_below:
+            raise ValueError(
+                f"a share of {share} gives each of {num_new} new experts no more weight than "
+                f"prune_below={self.prune_below}; give them more"
+            )
+        return grown
+
     @property
     def _threshold(self) -> float:
         return -torch.inf if self.prune_below is None else math.log(self.prune_below)
@@ -129,7 +147,7 @@ class BayesianModelAveraging(MetaLearner):
                 last, density = bayes_step(survivors, log_prob[:, start + length - 1])
                 if not readable_all(density.isfinite()):
                     return None
-                after = MetaState(last, state.num_seen + length)
+                after = _after(state, last, length)
             # The dying still speak once: they were in force.
             weights.append(output.log_weights[:, :length])
             densities.append(output.log_prob[:length])
@@ -159,7 +177,7 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
         density = joint.logsumexp(0)
         if not readable_all(density.isfinite()):
             return None
-        return MetaState((joint - density).squeeze(1), state.num_seen + 1), MetaOutput(before, density)
+        return _after(state, (joint - density).squeeze(1), 1), MetaOutput(before, density)
     # The best density of each target is taken out first, so that sums of large numbers do not round.
     best = log_prob.detach().amax(0)
     joint = torch.cat([before, before + (log_prob - best).cumsum(1)], dim=1)
@@ -169,4 +187,8 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
         return None
     log_weights = joint - normaliser
     density = best + (normaliser[1:] - normaliser[:-1])
-    return MetaState(log_weights[:, -1], state.num_seen + num_steps), MetaOutput(log_weights[:, :-1], density)
+    return _after(state, log_weights[:, -1], num_steps), MetaOutput(log_weights[:, :-1], density)
+
+
+def _after(state: MetaState, log_weights: Tensor, num_steps: int) -> MetaState:
+    return state._replace(log_weights=log_weights, num_seen=state.num_seen + num_steps)

@@ -43,12 +43,13 @@ def initial_state(log_prior: Tensor | None, num_experts: int, like: Tensor) -> M
     if not like.is_floating_point():
         raise TypeError(f"log weights must be floating point numbers, got {like.dtype}")
     num_seen = like.new_zeros((), dtype=torch.int64)
+    memory = like.new_zeros(num_experts, 0)
     if log_prior is None:
         uniform = like.new_full((num_experts,), float(num_experts)).log().neg()
-        return MetaState(uniform, num_seen)
+        return MetaState(uniform, num_seen, memory)
     check_num_experts(log_prior.shape[0], num_experts)
     prior = log_prior.to(dtype=like.dtype, device=like.device)
-    return MetaState(prior - prior.logsumexp(0), num_seen)
+    return MetaState(prior - prior.logsumexp(0), num_seen, memory)
 
 
 def check_num_experts(expected: int, num_experts: int) -> None:
@@ -136,4 +137,4 @@ def pack(
         empty = state.log_weights.new_empty((state.log_weights.shape[0], 0))
         return state, MetaOutput(empty, state.log_weights.new_empty((0,)))
     output = MetaOutput(torch.stack(log_weights, dim=1), torch.stack(log_prob))
-    return MetaState(last, state.num_seen + num_steps), output
+    return state._replace(log_weights=last, num_seen=state.num_seen + num_steps), output

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, grown_weights
 from gp_ensembles.meta_learners.bayes import (
     bayes_step,
     check_block,
@@ -119,13 +119,25 @@ class MarkovSwitching(MetaLearner):
             joint = before + log_prob
             density = joint.logsumexp(0)
             if readable_all(density.isfinite()):
-                after = MetaState((joint - density).squeeze(1), state.num_seen + 1)
+                after = state._replace(log_weights=(joint - density).squeeze(1), num_seen=state.num_seen + 1)
                 return after, MetaOutput(before, density)
         elif log_prob.shape[1] > 1:
             result = self._linear_space(state, log_prob)
             if result is not None:
                 return result
         return self._log_space(state, log_prob)
+
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together, before the next switch.
+
+        Build a new rule with a transition of all M + n experts and call this method of it with the old state.
+
+        Raises:
+            ValueError: If the transition belongs to another number of experts, or a number is out of range.
+        """
+        grown = grown_weights(state, num_new, share)
+        check_num_experts(self.transition.shape[0], grown.log_weights.shape[0])
+        return grown
 
     def _log_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         check_densities(log_prob)
@@ -172,7 +184,7 @@ class MarkovSwitching(MetaLearner):
         exact = shares.detach() > num_experts * info.tiny / info.eps
         if not readable_all(exact.all() & density.isfinite().all()):
             return None
-        last = MetaState(after[:, -1] - density[-1], state.num_seen + num_steps)
+        last = state._replace(log_weights=after[:, -1] - density[-1], num_seen=state.num_seen + num_steps)
         return last, MetaOutput(log_weights, density + best[1:])
 
     def _largest(self, values: Tensor) -> Tensor:

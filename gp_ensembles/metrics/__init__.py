@@ -8,6 +8,14 @@ from gp_ensembles.metrics.calibration import (
     reliability_curve,
 )
 from gp_ensembles.metrics.crps import crps_gaussian, crps_mixture
+from gp_ensembles.metrics.discrete import (
+    ClassScores,
+    ClassSummary,
+    init_class_scores,
+    ranked_probability_score,
+    summarise_classes,
+    update_class_scores,
+)
 from gp_ensembles.metrics.pointwise import (
     gaussian_log_prob,
     log_score,
@@ -31,22 +39,22 @@ from gp_ensembles.metrics.regret import (
     switching_bound,
     switching_regret,
 )
+from gp_ensembles.metrics.running import RunningMean, RunningNMSE, init_mean, init_nmse, update_mean, update_nmse
 from gp_ensembles.metrics.streaming import (
-    RunningMean,
-    RunningNMSE,
+    RowScores,
     ScoreSummary,
     StreamScores,
-    init_mean,
-    init_nmse,
+    count_scores,
     init_scores,
     summarise,
-    update_mean,
-    update_nmse,
     update_scores,
 )
 
 __all__ = [
     "BatchEstimate",
+    "ClassScores",
+    "ClassSummary",
+    "RowScores",
     "RunningMean",
     "RunningNMSE",
     "ScoreSummary",
@@ -54,10 +62,12 @@ __all__ = [
     "anytime_regret",
     "batch_estimate",
     "best_switching_path",
+    "count_scores",
     "covered",
     "crps_gaussian",
     "crps_mixture",
     "gaussian_log_prob",
+    "init_class_scores",
     "init_mean",
     "init_nmse",
     "init_scores",
@@ -72,14 +82,17 @@ __all__ = [
     "nmse",
     "observed_mean",
     "pit",
+    "ranked_probability_score",
     "reliability_curve",
     "running_nmse",
     "srmse",
     "static_bound",
     "static_regret",
     "summarise",
+    "summarise_classes",
     "switching_bound",
     "switching_regret",
+    "update_class_scores",
     "update_mean",
     "update_nmse",
     "update_scores",

@@ -12,44 +12,7 @@ from torch import Tensor
 from gp_ensembles.metrics.calibration import covered, pit
 from gp_ensembles.metrics.crps import crps_mixture
 from gp_ensembles.metrics.pointwise import gaussian_log_prob, mixture_log_prob, mixture_moments
-
-
-class RunningMean(NamedTuple):
-    """Average of a score so far.
-
-    Attributes:
-        num_scored: Number of rows counted, a scalar.
-        total: Their sum, a scalar.
-    """
-
-    num_scored: Tensor
-    total: Tensor
-
-    @property
-    def value(self) -> Tensor:
-        """The average; NaN before the first row."""
-        return self.total / self.num_scored
-
-
-class RunningNMSE(NamedTuple):
-    """Normalised mean squared error so far.
-
-    Attributes:
-        num_scored: Number of observed targets, a scalar.
-        target_mean: Their mean.
-        target_deviation: Their sum of squared deviations from it.
-        squared_error: Sum of squared errors.
-    """
-
-    num_scored: Tensor
-    target_mean: Tensor
-    target_deviation: Tensor
-    squared_error: Tensor
-
-    @property
-    def value(self) -> Tensor:
-        """Sum of squared errors over that of the targets' deviations; NaN or infinite if those are zero."""
-        return self.squared_error / self.target_deviation
+from gp_ensembles.metrics.running import merge_moments, total
 
 
 class StreamScores(NamedTuple):
@@ -82,6 +45,24 @@ class StreamScores(NamedTuple):
     target_deviation: Tensor
 
 
+class RowScores(NamedTuple):
+    """Predictions of a block and their scores, row by row, each (B,), float64.
+
+    Attributes:
+        mean: Predictive means.
+        variance: Predictive variances.
+        log_prob: Log densities of the targets.
+        crps: Continuous ranked probability scores, units of the target.
+        inside: Whether the target lies in the central interval.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_prob: Tensor
+    crps: Tensor
+    inside: Tensor
+
+
 class ScoreSummary(NamedTuple):
     """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first.
 
@@ -102,76 +83,6 @@ class ScoreSummary(NamedTuple):
     mean_absolute_error: Tensor
     nmse: Tensor
     mean_squared_z: Tensor
-
-
-def init_mean(like: Tensor) -> RunningMean:
-    """An empty average on the device of ``like``.
-
-    Example:
-        >>> import torch
-        >>> init_mean(torch.zeros(1)).value
-        tensor(nan, dtype=torch.float64)
-    """
-    zero = like.new_zeros((), dtype=torch.float64)
-    return RunningMean(zero, zero)
-
-
-def update_mean(state: RunningMean, score: Tensor, y: Tensor) -> RunningMean:
-    """Count a block of scores, skipping rows with a missing target.
-
-    Args:
-        state: The state before the block.
-        score: One number a row, shape (B,).
-        y: Targets, shape (B,); NaN is missing.
-
-    Returns:
-        The state after the block.
-
-    Example:
-        >>> import torch
-        >>> y = torch.tensor([0.0, torch.nan, 0.0])
-        >>> update_mean(init_mean(y), torch.tensor([1.0, 9.0, 3.0]), y).value
-        tensor(2., dtype=torch.float64)
-    """
-    seen = ~torch.isnan(y)
-    return RunningMean(state.num_scored + seen.sum(), state.total + _total(score, seen))
-
-
-def init_nmse(like: Tensor) -> RunningNMSE:
-    """An empty nMSE on the device of ``like``.
-
-    Example:
-        >>> import torch
-        >>> init_nmse(torch.zeros(1)).value
-        tensor(nan, dtype=torch.float64)
-    """
-    zero = like.new_zeros((), dtype=torch.float64)
-    return RunningNMSE(zero, zero, zero, zero)
-
-
-def update_nmse(state: RunningNMSE, mean: Tensor, y: Tensor) -> RunningNMSE:
-    """Count a block of predictions, skipping rows with a missing target.
-
-    Moments of the targets are merged as in Chan, Golub and LeVeque (1983), Welford's rule for blocks.
-
-    Args:
-        state: The state before the block.
-        mean: Predictive means, shape (B,).
-        y: Targets, shape (B,); NaN is missing.
-
-    Returns:
-        The state after the block.
-
-    Example:
-        >>> import torch
-        >>> y = torch.tensor([0.0, 2.0])
-        >>> update_nmse(init_nmse(y), torch.tensor([1.0, 1.0]), y).value
-        tensor(1., dtype=torch.float64)
-    """
-    seen = ~torch.isnan(y)
-    error = _total((y.double() - mean.double()).square(), seen)
-    moments = _merge(state.num_scored, state.target_mean, state.target_deviation, y, seen)
-    return RunningNMSE(*moments, state.squared_error + error)
 
 
 def init_scores(like: Tensor) -> StreamScores:
@@ -219,22 +130,41 @@ def update_scores(
         (0.2336..., 1.0)
     """
     y, log_weights, mean, variance = (tensor.double() for tensor in (y, log_weights, mean, variance))
-    seen = ~torch.isnan(y)
     centre, spread = mixture_moments(log_weights, mean, variance)
-    error = y - centre
-    moments = _merge(state.num_scored, state.target_mean, state.target_deviation, y, seen)
-    crps = crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance)
-    inside = covered(pit(log_weights, mean, variance, y), level)
+    rows = RowScores(
+        mean=centre,
+        variance=spread,
+        log_prob=mixture_log_prob(log_weights, mean, variance, y),
+        crps=crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance),
+        inside=covered(pit(log_weights, mean, variance, y), level),
+    )
+    return count_scores(state, y, rows)
+
+
+def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScores:
+    """Count a block of predictions that have been scored row by row, skipping rows with a missing target.
+
+    Args:
+        state: The state before the block.
+        y: Targets, shape (B,), float64; NaN is missing.
+        rows: Their scores.
+
+    Returns:
+        The state after the block.
+    """
+    seen = ~torch.isnan(y)
+    error = y - rows.mean
+    moments = merge_moments(state.num_scored, state.target_mean, state.target_deviation, y, seen)
     return StreamScores(
         num_rows=state.num_rows + y.shape[0],
         num_scored=moments[0],
-        log_prob=state.log_prob + _total(mixture_log_prob(log_weights, mean, variance, y), seen),
-        gaussian_log_prob=state.gaussian_log_prob + _total(gaussian_log_prob(centre, spread, y), seen),
-        crps=state.crps + _total(crps, seen),
-        covered=state.covered + _total(inside, seen),
-        absolute_error=state.absolute_error + _total(error.abs(), seen),
-        squared_error=state.squared_error + _total(error.square(), seen),
-        squared_z=state.squared_z + _total(error.square() / spread, seen),
+        log_prob=state.log_prob + total(rows.log_prob, seen),
+        gaussian_log_prob=state.gaussian_log_prob + total(gaussian_log_prob(rows.mean, rows.variance, y), seen),
+        crps=state.crps + total(rows.crps, seen),
+        covered=state.covered + total(rows.inside, seen),
+        absolute_error=state.absolute_error + total(error.abs(), seen),
+        squared_error=state.squared_error + total(error.square(), seen),
+        squared_z=state.squared_z + total(error.square() / rows.variance, seen),
         target_mean=moments[1],
         target_deviation=moments[2],
     )
@@ -266,19 +196,3 @@ def summarise(state: StreamScores) -> ScoreSummary:
         nmse=state.squared_error / state.target_deviation,
         mean_squared_z=state.squared_z / count,
     )
-
-
-def _total(score: Tensor, seen: Tensor) -> Tensor:
-    return torch.where(seen, score.double(), 0.0).sum()
-
-
-def _merge(count: Tensor, mean: Tensor, deviation: Tensor, y: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and squared deviations with a block added; an empty block changes nothing."""
-    values = y.double()
-    num = seen.sum().double()
-    block_mean = _total(values, seen) / num.clamp(min=1)
-    block_deviation = _total((values - block_mean).square(), seen)
-    after = count + num
-    shift = torch.where(num > 0, block_mean - mean, 0.0)
-    share = num / after.clamp(min=1)
-    return after, mean + shift * share, deviation + block_deviation + shift.square() * count * share

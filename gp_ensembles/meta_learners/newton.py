@@ -1,0 +1,209 @@
+r"""Second-order rules for the best mixture: they also remember how curved the mixture's log density was.
+
+With :math:`g_t = p(y_t) / w_t^\top p(y_t)` the gradient at the weights in force, :math:`g_t g_t^\top` is minus the
+Hessian. Both rules end a step with the exact projection on the simplex in the norm of the curvature.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_share, grown_weights
+from gp_ensembles.meta_learners.bayes import check_block, check_densities, initial_state, pack
+from gp_ensembles.meta_learners.curvature import (
+    follow,
+    grown_curvature,
+    identity_memory,
+    near_leader,
+    relative_densities,
+)
+from gp_ensembles.meta_learners.leaders import LeastSquares, Proximal
+
+
+class OnlineNewton(MetaLearner):
+    r"""Online Newton step: all targets so far, each by the quadratic that touches its log density.
+
+    .. math:: A_t = A_{t-1} + g_t g_t^\top, \quad b_t = b_{t-1} + (1 + 1/\beta)\, g_t, \quad
+              w_{t+1} = (1 - \eta)\, \Pi_{A_t}(\delta A_t^{-1} b_t) + \eta / M, \qquad A_0 = I, \; b_0 = 0
+
+    (Agarwal, Hazan, Kale and Schapire 2006.) :math:`\Pi_A` is the projection on the simplex in the norm of A; here
+    it is exact. A missing target has all ratios one, which leaves the projection where it is.
+
+    The projection is the minimum of a sum of squares, :math:`|w|^2 + \sum_t (g_t^\top w - c)^2` with
+    :math:`c = \delta (1 + 1/\beta)`, so as long as the same experts have weight it follows by recursive least
+    squares; a chunk of targets is taken with the experts that have weight at its start, and then checked whole.
+
+    Weights are computed from the memory in float64 whatever the dtype of the densities, and carry no gradient;
+    the mixture's log density carries that of the experts' densities at the target itself.
+
+    Args:
+        beta: Constant β, positive; smaller steps go to fewer experts.
+        delta: Constant δ, positive.
+        share: Share η of the weight that is spread equally, between 0 and 1; it bounds ratios by M / η.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> rule = OnlineNewton()
+        >>> log_prob = torch.tensor([[0.7, 0.1], [0.2, 0.8], [0.1, 0.1]]).log().repeat(1, 40)
+        >>> state, output = rule.update_block(rule.init(3, like=log_prob), log_prob)
+        >>> rule.log_weights(state).exp()
+        tensor([0.2200, 0.7767, 0.0033])
+    """
+
+    def __init__(self, beta: float = 0.01, delta: float = 0.8, share: float = 0.01) -> None:
+        super().__init__()
+        _check_positive("beta", beta)
+        _check_positive("delta", delta)
+        check_share(share, lowest_is_legal=False)
+        self.beta = beta
+        self.delta = delta
+        self.share = share
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data: equal weights, and the memory [A | b], shape (M, M + 1), in float64."""
+        state = initial_state(None, num_experts, like)
+        curvature = identity_memory(num_experts, 1.0, like)
+        return state._replace(memory=torch.cat([curvature, curvature.new_zeros(num_experts, 1)], dim=1))
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        """Log weights in force for the next target, shape (M,)."""
+        return state.log_weights
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        check_block(state, log_prob)
+        if log_prob.shape[1] == 0:
+            return pack(state, state.log_weights, [], [])
+        check_densities(log_prob)
+        if log_prob.is_meta:
+            return _shapes_only(state, log_prob)
+        with torch.no_grad():
+            ratio = 1 + 1 / self.beta
+            memory, weights = state.memory.double(), state.log_weights.double().exp()
+            problem = LeastSquares(memory[:, :-1], memory[:, -1] / ratio, self.delta * ratio, self.share)
+            leader = near_leader(weights, self.share)
+            problem, _, weights = follow(problem, leader, weights, relative_densities(log_prob), self.share)
+            memory = torch.cat([problem.matrix, ratio * problem.sums.unsqueeze(1)], dim=1)
+        return _result(state, weights, memory, log_prob)
+
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together for the next target; for any number of experts.
+
+        After it weights follow from the memory, in which the new experts are taken to have predicted as the mixture
+        with the present weights did.
+        """
+        grown = grown_weights(state, num_new, share)
+        num_experts = state.log_weights.shape[0]
+        weights, memory = state.log_weights.double().exp(), state.memory.double()
+        curvature = grown_curvature(memory[:, :num_experts], weights, num_new, 1.0)
+        sums = torch.cat([memory[:, -1], (weights @ memory[:, -1]).expand(num_new)])
+        return grown._replace(memory=torch.cat([curvature, sums.unsqueeze(1)], dim=1))
+
+
+class DiscountedOnlineNewton(MetaLearner):
+    r"""Online Newton step from the weights before, with a curvature that forgets.
+
+    .. math:: A_t = \gamma A_{t-1} + (1 - \gamma)\, \varepsilon I + g_t g_t^\top, \qquad
+              v_{t+1} = \Pi_{A_t}\bigl(v_t + A_t^{-1} g_t / \beta\bigr), \qquad
+              w_t = (1 - \delta)\, v_t + \delta / M, \qquad A_0 = \varepsilon I
+
+    (the discounted Online Newton step as used for stacking by Waxman, Llorente and Djurić 2025, with an exact
+    projection and a share.) The projection may take all weight from an expert, and a ratio may then be as large as
+    one over nothing: the share bounds it by M / δ. A missing target has all ratios one: the curvature forgets,
+    as time passes, and weights stay.
+
+    Weights are computed in float64 whatever the dtype of the densities, and carry no gradient; the mixture's log
+    density carries that of the experts' densities at the target itself.
+
+    Args:
+        beta: Constant β, positive; the step is 1 / β of Newton's.
+        discount: Discount γ in (0, 1]; 0.99 remembers the curvature of about 100 targets.
+        epsilon: Curvature ε without data, positive.
+        share: Share δ of the weight that is spread equally, from 0 to below 1. Without one an expert can have weight
+            exactly zero, which an online ensemble takes for dead, and one target that is all but impossible under the
+            weights in force makes the curvature singular in double precision, which raises an error.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> rule = DiscountedOnlineNewton()
+        >>> log_prob = torch.tensor([[0.7, 0.1], [0.2, 0.8], [0.1, 0.1]]).log().repeat(1, 40)
+        >>> state, output = rule.update_block(rule.init(3, like=log_prob), log_prob)
+        >>> rule.log_weights(state).exp()
+        tensor([3.8306e-01, 6.1690e-01, 3.3333e-05])
+    """
+
+    def __init__(self, beta: float = 1.0, discount: float = 0.99, epsilon: float = 1.0, share: float = 1e-4) -> None:
+        super().__init__()
+        _check_positive("beta", beta)
+        _check_positive("epsilon", epsilon)
+        if not 0 < discount <= 1:
+            raise ValueError(f"discount must be above 0 and at most 1, got {discount}; 1 forgets nothing")
+        check_share(share, lowest_is_legal=True)
+        self.beta = beta
+        self.discount = discount
+        self.epsilon = epsilon
+        self.share = share
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data: equal weights, and the memory [A | v], shape (M, M + 1), in float64."""
+        state = initial_state(None, num_experts, like)
+        curvature = identity_memory(num_experts, self.epsilon, like)
+        leader = curvature.new_full((num_experts, 1), 1 / num_experts)
+        return state._replace(memory=torch.cat([curvature, leader], dim=1))
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        """Log weights in force for the next target, shape (M,)."""
+        return state.log_weights
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        check_block(state, log_prob)
+        if log_prob.shape[1] == 0:
+            return pack(state, state.log_weights, [], [])
+        check_densities(log_prob)
+        if log_prob.is_meta:
+            return _shapes_only(state, log_prob)
+        with torch.no_grad():
+            memory, weights = state.memory.double(), state.log_weights.double().exp()
+            problem = Proximal(memory[:, :-1], self.beta, self.discount, self.epsilon, self.share)
+            problem, leader, weights = follow(problem, memory[:, -1], weights, relative_densities(log_prob), self.share)
+            memory = torch.cat([problem.matrix, leader.unsqueeze(1)], dim=1)
+        return _result(state, weights, memory, log_prob)
+
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together, for any number of experts.
+
+        The curvature takes them to have predicted as the mixture with the present weights did.
+        """
+        grown = grown_weights(state, num_new, share)
+        memory = state.memory.double()
+        curvature, leader = memory[:, :-1], memory[:, -1]
+        curvature = grown_curvature(curvature, leader, num_new, self.epsilon)
+        leader = torch.cat([(1 - share) * leader, leader.new_full((num_new,), share / num_new)])
+        return grown._replace(memory=torch.cat([curvature, leader.unsqueeze(1)], dim=1))
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number, got {value}")
+
+
+def _result(state: MetaState, weights: Tensor, memory: Tensor, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+    """State and output from weights (B + 1, M) before each target and after the last."""
+    log_weights = weights.log().mT.to(log_prob.dtype)
+    before = torch.cat([state.log_weights.unsqueeze(1), log_weights[:, 1:-1]], dim=1)
+    after = MetaState(log_weights[:, -1], state.num_seen + log_prob.shape[1], memory)
+    return after, MetaOutput(before, (before + log_prob).logsumexp(0))
+
+
+def _shapes_only(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+    """What a block gives on the meta device, where there are no values to choose a support by."""
+    after = state._replace(num_seen=state.num_seen + log_prob.shape[1])
+    return after, MetaOutput(torch.empty_like(log_prob), log_prob.new_empty(log_prob.shape[1:]))

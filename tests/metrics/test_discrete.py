@@ -1,0 +1,76 @@
+"""Scores of classes and counts against scikit-learn, plain loops and closed forms; any blocking alike."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import brier_score_loss, log_loss, zero_one_loss
+
+from gp_ensembles.metrics import (
+    init_class_scores,
+    ranked_probability_score,
+    summarise_classes,
+    update_class_scores,
+)
+
+
+def predictions(num_rows=200, num_classes=3, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    probabilities = torch.rand(num_rows, num_classes, generator=g, dtype=torch.float64)
+    probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+    y = torch.multinomial(probabilities, 1, generator=g).squeeze(-1).double()
+    return probabilities, y
+
+
+def score(probabilities, y):
+    log_prob = probabilities.gather(-1, y.nan_to_num(0).long().unsqueeze(-1)).squeeze(-1).log()
+    return summarise_classes(update_class_scores(init_class_scores(y), y, probabilities, log_prob))
+
+
+def test_against_scikit_learn():
+    probabilities, y = predictions(num_classes=2)
+    got = score(probabilities, y)
+    p = probabilities[:, 1].numpy()
+    np.testing.assert_allclose(got.log_loss, log_loss(y.numpy(), p))
+    np.testing.assert_allclose(got.error_rate, zero_one_loss(y.numpy(), p > 0.5))
+    np.testing.assert_allclose(got.brier, 2 * brier_score_loss(y.numpy(), p))
+    np.testing.assert_allclose(got.log_score, -got.log_loss)
+
+
+def test_calibration_error_by_a_loop():
+    probabilities, y = predictions()
+    confidence, best = probabilities.max(-1)
+    total = 0.0
+    for low in range(10):
+        inside = [(c, b == t) for c, b, t in zip(confidence, best, y, strict=True) if low / 10 <= c < (low + 1) / 10]
+        total += abs(sum(float(c) for c, _ in inside) - sum(bool(hit) for _, hit in inside))
+    np.testing.assert_allclose(score(probabilities, y).calibration_error, total / 200)
+    sure = torch.nn.functional.one_hot(y.long(), 3).double().clamp_min(1e-300)
+    assert float(score(sure, y).calibration_error) < 1e-12
+
+
+@given(cut=st.integers(1, 199), seed=st.integers(0, 100))
+@settings(max_examples=20, deadline=None)
+def test_any_blocking_and_missing_targets(cut, seed):
+    probabilities, y = predictions(seed=seed)
+    y[torch.rand(200, generator=torch.Generator().manual_seed(seed)) < 0.2] = torch.nan
+    log_prob = probabilities.gather(-1, y.nan_to_num(0).long().unsqueeze(-1)).squeeze(-1).log()
+    state = init_class_scores(y)
+    for rows in (slice(0, cut), slice(cut, None)):
+        state = update_class_scores(state, y[rows], probabilities[rows], log_prob[rows])
+    seen = ~torch.isnan(y)
+    for a, b in zip(summarise_classes(state), score(probabilities[seen], y[seen]), strict=True):
+        torch.testing.assert_close(a, b)
+    assert float(state.num_rows) == 200
+
+
+def test_ranked_probability_is_the_expected_distance():
+    """CRPS = E|Y - y| - E|Y - Y'| / 2."""
+    probabilities, y = predictions(num_classes=6)
+    numbers = torch.arange(6, dtype=torch.float64)
+    distance = (probabilities * (numbers - y.unsqueeze(-1)).abs()).sum(-1)
+    spread = probabilities.unsqueeze(-1) * probabilities.unsqueeze(-2) * (numbers.unsqueeze(-1) - numbers).abs()
+    want = distance - 0.5 * spread.sum((-2, -1))
+    torch.testing.assert_close(ranked_probability_score(probabilities.cumsum(-1), y), want)
+    y[3] = torch.nan
+    assert bool(torch.isnan(ranked_probability_score(probabilities.cumsum(-1), y)[3]))
