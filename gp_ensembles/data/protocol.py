@@ -62,6 +62,13 @@ class Standardizer(NamedTuple):
             raise ValueError(f"the target is constant ({float(seen[0]):g}) in the warm-up rows; use a longer warm-up")
         return standardizer
 
+    @classmethod
+    def fit_inputs(cls, X: Tensor, y: Tensor, feature_names: Sequence[str] | None = None) -> "Standardizer":
+        """As :meth:`fit` for the inputs; targets, such as classes and counts, stay as they are."""
+        stand_in = torch.arange(X.shape[0], dtype=X.dtype, device=X.device)
+        zero = y.new_zeros(())
+        return cls.fit(X, stand_in, feature_names)._replace(y_mean=zero, y_scale=zero + 1)
+
     def transform(self, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (..., D) and targets in standardised units."""
         return self.transform_inputs(X), (y - self.y_mean) / self.y_scale

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.inference import Inference, Laplace
+from gp_ensembles.experts.inference import Inference
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
@@ -45,6 +45,16 @@ class Target(ABC):
     @abstractmethod
     def is_real(self) -> bool:
         """Whether targets are real numbers, to be standardised."""
+
+    @property
+    def num_labels(self) -> int | None:
+        """Number of classes; ``None`` where targets are numbers."""
+        return None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the order of targets has a meaning: numbers, levels, or just two classes."""
+        return True
 
 
 @final
@@ -123,11 +133,11 @@ class BinaryTarget(Target):
 
     Attributes:
         is_probit: Whether the link is probit and not logistic.
-        inference: How experts learn.
+        inference: How experts learn; by Laplace's method if left out.
     """
 
     is_probit: bool = False
-    inference: Inference = Laplace()  # noqa: RUF009 (it has no state)
+    inference: Inference | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -144,6 +154,11 @@ class BinaryTarget(Target):
         """Classes."""
         return False
 
+    @property
+    def num_labels(self) -> int | None:
+        """Two."""
+        return 2
+
 
 @final
 @dataclass(frozen=True)
@@ -152,11 +167,11 @@ class ClassTarget(Target):
 
     Attributes:
         num_classes: Number of classes C.
-        inference: How experts learn.
+        inference: How experts learn; by Laplace's method if left out.
     """
 
     num_classes: int
-    inference: Inference = Laplace()  # noqa: RUF009 (it has no state)
+    inference: Inference | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -172,6 +187,16 @@ class ClassTarget(Target):
         """Classes."""
         return False
 
+    @property
+    def num_labels(self) -> int | None:
+        """The classes."""
+        return self.num_classes
+
+    @property
+    def is_ordered(self) -> bool:
+        """They have no order."""
+        return False
+
 
 @final
 @dataclass(frozen=True)
@@ -180,11 +205,11 @@ class LevelTarget(Target):
 
     Attributes:
         num_levels: Number of levels J.
-        inference: How experts learn.
+        inference: How experts learn; by Laplace's method if left out.
     """
 
     num_levels: int
-    inference: Inference = Laplace()  # noqa: RUF009 (it has no state)
+    inference: Inference | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -201,6 +226,11 @@ class LevelTarget(Target):
         """Levels."""
         return False
 
+    @property
+    def num_labels(self) -> int | None:
+        """The levels."""
+        return self.num_levels
+
 
 @final
 @dataclass(frozen=True)
@@ -208,10 +238,10 @@ class CountTarget(Target):
     """Counts 0, 1, 2, ... whose log rate is the function.
 
     Attributes:
-        inference: How experts learn.
+        inference: How experts learn; by Laplace's method if left out.
     """
 
-    inference: Inference = Laplace()  # noqa: RUF009 (it has no state)
+    inference: Inference | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""

@@ -49,6 +49,7 @@ class Baselines(nn.Module):
         (tensor([1., 5.], dtype=torch.float64), tensor([1., 1.], dtype=torch.float64))
     """
 
+    names = NAMES
     last: Tensor
     centre: Tensor
     spread: Tensor

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from gp_ensembles.data import Table
-from gp_ensembles.experiments.baselines import Baselines
 from gp_ensembles.experiments.config import from_plain, to_plain
 from gp_ensembles.experiments.predictions import pack_scores, unpack_scores
 from gp_ensembles.experiments.session import Clock, Progress, Session, build_baselines, build_ensemble
@@ -117,7 +116,7 @@ def _rebuild(content: dict[str, Any], device: str | None) -> Session:
     online = build_ensemble(config, warm, structure_only=True)
     online.load_state_dict(content["ensemble"])
     online.block_size = content["block_size"]
-    baselines: Baselines = build_baselines(warm, structure_only=True)
+    baselines = build_baselines(config, warm, structure_only=True)
     baselines.load_state_dict(content["baselines"])
     progress = Progress(
         content["num_rows"],

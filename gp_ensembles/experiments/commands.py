@@ -50,7 +50,7 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
     config.check_device()
     folder = OutputFolder(output.out)
     session = Session.start(config, table, progress=output.progress and sys.stderr.isatty())
-    folder.begin(session.online.names)
+    folder.begin(session.online.names, session.config.model.kind.num_labels)
     return run(session, table.X[config.warmup :], table.y[config.warmup :], folder, output)
 
 
@@ -71,7 +71,7 @@ def resume(session: Session, table: Table, checkpoint: Path, output: Output) -> 
     in_place = output.out.resolve() == checkpoint.resolve().parent
     in_place = in_place and folder.go_on(session.progress.num_rows, session.warm.y.shape[0])
     if not in_place:
-        folder.begin(session.online.names)
+        folder.begin(session.online.names, session.config.model.kind.num_labels)
     return run(session, table.X, table.y, folder, output, repeat_pending=in_place)
 
 
@@ -101,7 +101,9 @@ def run(
                     saved = time.monotonic()
                 scores = score_table({MODEL: session.scores[MODEL]}, session.units)[MODEL]
                 bar.update(chunk.y.shape[0])
-                shown = {name: _short(scores[name]) for name in ("log_score", "nmse", "coverage_90")}
+                running = ("log_score", "nmse", "error_rate", "coverage_90")
+                names = [name for name in running if name in scores]
+                shown: dict[str, object] = {name: _short(scores[name]) for name in names}
                 bar.set_postfix(shown, refresh=False)
     finally:
         if session.is_whole and session.num_read > rows_before:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.experiments.models import Fit, Model, QuasiNewton, fit_settings
 
 _OPTIMUM_ONLY = QuasiNewton(num_samples=1)
@@ -23,6 +24,7 @@ class IEGP(Model):
 
     num_features: int = 100
     fit: Fit | None = None
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -34,7 +36,7 @@ class IEGP(Model):
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
         fit = fit_settings(self.fit or _OPTIMUM_ONLY, structure_only)
-        return presets.ie_gp(X, y, self.num_features, fit, generator=generator, progress=progress)
+        return presets.ie_gp(X, y, self.num_features, fit, target=self.kind, generator=generator, progress=progress)
 
 
 @final
@@ -45,6 +47,7 @@ class SIEGP(Model):
     num_features: int = 100
     fit: Fit | None = None
     stay: float = 0.99
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -56,7 +59,9 @@ class SIEGP(Model):
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
         fit = fit_settings(self.fit or _OPTIMUM_ONLY, structure_only)
-        return presets.sie_gp(X, y, self.num_features, fit, stay=self.stay, generator=generator, progress=progress)
+        return presets.sie_gp(
+            X, y, self.num_features, fit, stay=self.stay, target=self.kind, generator=generator, progress=progress
+        )
 
 
 @final
@@ -67,6 +72,7 @@ class DIEGP(Model):
     num_features: int = 100
     fit: Fit | None = None
     random_walk_variance: float = 1e-3
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +85,14 @@ class DIEGP(Model):
         """See :meth:`Model.build`."""
         fit, walk = fit_settings(self.fit or _OPTIMUM_ONLY, structure_only), self.random_walk_variance
         return presets.die_gp(
-            X, y, self.num_features, fit, random_walk_variance=walk, generator=generator, progress=progress
+            X,
+            y,
+            self.num_features,
+            fit,
+            random_walk_variance=walk,
+            target=self.kind,
+            generator=generator,
+            progress=progress,
         )
 
 
@@ -92,6 +105,7 @@ class DSIEGP(Model):
     fit: Fit | None = None
     stay: float = 0.99
     random_walk_variance: float = 1e-3
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -108,5 +122,13 @@ class DSIEGP(Model):
             self.num_features,
         )
         return presets.dsie_gp(
-            X, y, size, fit, stay=self.stay, random_walk_variance=walk, generator=generator, progress=progress
+            X,
+            y,
+            size,
+            fit,
+            stay=self.stay,
+            random_walk_variance=walk,
+            target=self.kind,
+            generator=generator,
+            progress=progress,
         )

@@ -16,7 +16,10 @@ from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.presets import DEFAULT_BASES, FAST_WALKS, WALKS
+from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
+
+_REAL = RealTarget()
 
 
 class Fit(ABC):
@@ -94,7 +97,18 @@ def fit_settings(fit: Fit, structure_only: bool) -> FitSettings:
 
 
 class Model(ABC):
-    """An ensemble by the name of its paper."""
+    """An ensemble by the name of its paper.
+
+    Attributes:
+        target: What kind of target it predicts; real numbers if left out.
+    """
+
+    target: Target | None
+
+    @property
+    def kind(self) -> Target:
+        """What kind of target it predicts."""
+        return self.target or _REAL
 
     @property
     @abstractmethod
@@ -123,6 +137,7 @@ class OEBE(Model):
 
     bases: tuple[Basis, ...] = DEFAULT_BASES
     fit: Fit | None = None
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -134,7 +149,7 @@ class OEBE(Model):
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
         fit = fit_settings(self.fit or QuasiNewton(), structure_only)
-        return presets.oebe(X, y, self.bases, fit, generator=generator, progress=progress)
+        return presets.oebe(X, y, self.bases, fit, target=self.kind, generator=generator, progress=progress)
 
 
 @final
@@ -145,6 +160,7 @@ class DOEBE(Model):
     bases: tuple[Basis, ...] = DEFAULT_BASES
     fit: Fit | None = None
     random_walk_variances: tuple[float, ...] = WALKS
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -156,7 +172,16 @@ class DOEBE(Model):
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
         fit, walks = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variances
-        return presets.doebe(X, y, self.bases, fit, random_walk_variances=walks, generator=generator, progress=progress)
+        return presets.doebe(
+            X,
+            y,
+            self.bases,
+            fit,
+            random_walk_variances=walks,
+            target=self.kind,
+            generator=generator,
+            progress=progress,
+        )
 
 
 @final
@@ -167,6 +192,7 @@ class SOEBE(Model):
     bases: tuple[Basis, ...] = DEFAULT_BASES
     fit: Fit | None = None
     stay: float = 0.99
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -178,7 +204,9 @@ class SOEBE(Model):
     ) -> OnlineEnsemble:
         """See :meth:`Model.build`."""
         fit = fit_settings(self.fit or QuasiNewton(), structure_only)
-        return presets.soebe(X, y, self.bases, fit, stay=self.stay, generator=generator, progress=progress)
+        return presets.soebe(
+            X, y, self.bases, fit, stay=self.stay, target=self.kind, generator=generator, progress=progress
+        )
 
 
 @final
@@ -190,6 +218,7 @@ class SDOEBE(Model):
     fit: Fit | None = None
     stay: float = 0.99
     random_walk_variances: tuple[float, ...] = WALKS
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -202,7 +231,15 @@ class SDOEBE(Model):
         """See :meth:`Model.build`."""
         fit, walks = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variances
         return presets.sdoebe(
-            X, y, self.bases, fit, stay=self.stay, random_walk_variances=walks, generator=generator, progress=progress
+            X,
+            y,
+            self.bases,
+            fit,
+            stay=self.stay,
+            random_walk_variances=walks,
+            target=self.kind,
+            generator=generator,
+            progress=progress,
         )
 
 
@@ -215,6 +252,7 @@ class EDOEBE(Model):
     fit: Fit | None = None
     delta: float = 0.01
     random_walk_variances: tuple[float, ...] = FAST_WALKS
+    target: Target | None = None
 
     @property
     def name(self) -> str:
@@ -227,5 +265,13 @@ class EDOEBE(Model):
         """See :meth:`Model.build`."""
         fit, walks = fit_settings(self.fit or QuasiNewton(), structure_only), self.random_walk_variances
         return presets.e_doebe(
-            X, y, self.bases, fit, delta=self.delta, random_walk_variances=walks, generator=generator, progress=progress
+            X,
+            y,
+            self.bases,
+            fit,
+            delta=self.delta,
+            random_walk_variances=walks,
+            target=self.kind,
+            generator=generator,
+            progress=progress,
         )

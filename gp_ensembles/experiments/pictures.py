@@ -38,7 +38,14 @@ class Gallery:
         Raises:
             ImportError: If matplotlib is not installed.
         """
-        from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
+        from gp_ensembles.plots import (
+            plot_bands,
+            plot_calibration,
+            plot_class_calibration,
+            plot_score,
+            plot_weights,
+            save_figure,
+        )
 
         if not self._chunks:
             return []
@@ -50,10 +57,15 @@ class Gallery:
         scores = {self._model_name: log_prob}
         for name in self._chunks[0].baselines:
             scores[name] = torch.cat([chunk.baselines[name] for chunk in self._chunks])
-        figures = (
-            plot_bands(y, mean, lower, upper, target_name=self._target_name, first_row=first),
-            plot_weights(log_weights, self._names, first_row=first),
-            plot_calibration(pit.clamp(0.0, 1.0)),
-            plot_score(scores, first_row=first),
-        )
-        return [save_figure(figure, folder / name) for name, figure in zip(PICTURES, figures, strict=True)]
+        figures = {
+            "weights.png": plot_weights(log_weights, self._names, first_row=first),
+            "score.png": plot_score(scores, first_row=first),
+        }
+        parts = [chunk.probabilities for chunk in self._chunks if chunk.probabilities is not None]
+        if parts:
+            figures["calibration.png"] = plot_class_calibration(torch.cat(parts), y)
+        else:
+            figures["bands.png"] = plot_bands(y, mean, lower, upper, target_name=self._target_name, first_row=first)
+            if not bool(torch.isnan(pit).all()):
+                figures["calibration.png"] = plot_calibration(pit.clamp(0.0, 1.0))
+        return [save_figure(figures[name], folder / name) for name in PICTURES if name in figures]

@@ -3,10 +3,15 @@
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.ensemble import EnsemblePredictions
+from gp_ensembles.ensembles.latent_mixture import LatentMixture
+from gp_ensembles.ensembles.student_t_mixture import StudentTMixture, as_normal_mixture
 from gp_ensembles.experiments.baselines import NormalPrediction
+from gp_ensembles.experiments.discrete import DiscreteRows, rows_of_mixture, update_discrete
+from gp_ensembles.metrics import ClassScores, init_class_scores, summarise_classes
 from gp_ensembles.metrics.calibration import pit
 from gp_ensembles.metrics.pointwise import gaussian_log_prob
 from gp_ensembles.metrics.streaming import StreamScores, init_scores, summarise, update_scores
@@ -30,6 +35,7 @@ class Chunk(NamedTuple):
         pit: Probability integral transforms, shape (B,); NaN where missing.
         log_weights: Log weights in force before each target, shape (M, B).
         baselines: Log densities of the targets under each baseline, by name, each (B,).
+        probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
     """
 
     first_row: int
@@ -42,6 +48,7 @@ class Chunk(NamedTuple):
     pit: Tensor
     log_weights: Tensor
     baselines: dict[str, Tensor]
+    probabilities: Tensor | None = None
 
     def tail(self, num_skipped: int) -> "Chunk":
         """The chunk without its first rows."""
@@ -58,6 +65,7 @@ class Chunk(NamedTuple):
             self.pit[num_skipped:],
             self.log_weights[:, num_skipped:],
             {name: part[num_skipped:] for name, part in self.baselines.items()},
+            None if self.probabilities is None else self.probabilities[num_skipped:],
         )
 
 
@@ -68,12 +76,44 @@ class Units(NamedTuple):
     scale: float
 
 
-Scores = dict[str, StreamScores]
+Scores = dict[str, StreamScores | ClassScores]
 
 
-def empty_scores(like: Tensor, names: tuple[str, ...]) -> Scores:
+def empty_scores(like: Tensor, names: tuple[str, ...], *, is_class: bool = False) -> Scores:
     """Scores of the model and of each baseline before any row."""
-    return {name: init_scores(like) for name in (MODEL, *names)}
+    return {name: init_class_scores(like) if is_class else init_scores(like) for name in (MODEL, *names)}
+
+
+def score_discrete_block(
+    scores: Scores, first_row: int, y: Tensor, predictions: EnsemblePredictions, baselines: dict[str, DiscreteRows]
+) -> tuple[Scores, Chunk]:
+    """Score a block of predicted classes, levels or counts.
+
+    Args:
+        scores: Scores before the block.
+        first_row: Number of its first row.
+        y: Targets, shape (B,), float64; NaN where missing.
+        predictions: The ensemble's.
+        baselines: The baselines'.
+
+    Returns:
+        Scores after the block, and its predictions.
+    """
+    mixture = predictions.mixture
+    assert isinstance(mixture, LatentMixture)
+    rows = rows_of_mixture(mixture, y.to(mixture.latent_mean))
+    after = {MODEL: update_discrete(scores[MODEL], y, rows)}
+    for name, simple in baselines.items():
+        after[name] = update_discrete(scores[name], y, simple)
+    nothing = torch.full_like(y, torch.nan)
+    log_weights = mixture.log_weights.double().cpu()
+    probabilities = rows.probabilities if rows.probabilities.shape[1] else None
+    densities = {name: simple.log_prob for name, simple in baselines.items()}
+    chunk = Chunk(
+        first_row, y, rows.mean, rows.variance, rows.lower, rows.upper, rows.log_prob, nothing,
+        log_weights - log_weights.logsumexp(0), densities, probabilities,
+    )  # fmt: skip
+    return after, chunk
 
 
 def score_block(
@@ -97,23 +137,36 @@ def score_block(
     Returns:
         Scores after the block, and its predictions.
     """
-    mixture = predictions.mixture
+    original = predictions.mixture
+    assert not isinstance(original, LatentMixture)
+    mixture = as_normal_mixture(original)
     log_weights = mixture.log_weights.double().cpu()
     log_weights = log_weights - log_weights.logsumexp(0)
     mean = mixture.component_mean.double().cpu() * units.scale + units.shift
     variance = mixture.component_variance.double().cpu() * units.scale**2
     parts = log_weights, mean, variance
     tolerance = _CRPS_TOLERANCE * units.scale
-    after = {MODEL: update_scores(scores[MODEL], y, *parts, crps_tolerance=tolerance)}
+    state = scores[MODEL]
+    assert isinstance(state, StreamScores)
+    after: Scores = {MODEL: update_scores(state, y, *parts, crps_tolerance=tolerance)}
     densities = {}
     certain = y.new_zeros(1, 1)
     for name, normal in baselines.items():
         centre, spread = normal.mean * units.scale + units.shift, normal.variance * units.scale**2
-        after[name] = update_scores(scores[name], y, certain, centre.unsqueeze(0), spread.unsqueeze(0))
+        state = scores[name]
+        assert isinstance(state, StreamScores)
+        after[name] = update_scores(state, y, certain, centre.unsqueeze(0), spread.unsqueeze(0))
         densities[name] = gaussian_log_prob(centre, spread, y)
     centre, spread = mixtures.moments(*parts)
     lower, upper = mixtures.icdf(*parts, y.new_tensor([[0.05], [0.95]]))
     density = mixtures.log_prob(*parts, y)
+    if isinstance(original, StudentTMixture):  # its tails are heavier than those of the normals that stand for it
+        targets = ((y - units.shift) / units.scale).to(original.component_mean)
+        exact = original.log_prob(targets).double().cpu() - math.log(units.scale)
+        correction = torch.where(torch.isnan(y), 0.0, exact - density).sum()
+        model = after[MODEL]
+        after[MODEL] = model._replace(log_prob=model.log_prob + correction)
+        density = exact
     chunk = Chunk(first_row, y, centre, spread, lower, upper, density, pit(*parts, y), log_weights, densities)
     return after, chunk
 
@@ -122,6 +175,10 @@ def score_table(scores: Scores, units: Units) -> dict[str, dict[str, float | Non
     """Each predictor's scores as plain numbers; ``None`` where no target was observed (or all are equal)."""
     table = {}
     for name, state in scores.items():
+        if isinstance(state, ClassScores):
+            values = {key: float(value) for key, value in summarise_classes(state)._asdict().items()}
+            table[name] = {key: value if math.isfinite(value) else None for key, value in values.items()}
+            continue
         values = {key: float(value) for key, value in summarise(state)._asdict().items()}
         values["coverage_90"] = values.pop("coverage")
         values["log_score_standardized"] = values["log_score"] + math.log(units.scale)
@@ -136,4 +193,6 @@ def pack_scores(scores: Scores) -> dict[str, dict[str, Tensor]]:
 
 def unpack_scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
     """What :func:`pack_scores` wrote."""
-    return {name: StreamScores(**state) for name, state in packed.items()}
+    return {
+        name: ClassScores(**state) if "errors" in state else StreamScores(**state) for name, state in packed.items()
+    }

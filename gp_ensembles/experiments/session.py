@@ -10,9 +10,17 @@ from torch import Tensor
 
 from gp_ensembles.data import Standardizer, Table, constant_columns
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.experiments.baselines import NAMES, Baselines
+from gp_ensembles.experiments.baselines import Baselines
 from gp_ensembles.experiments.config import StreamConfig
-from gp_ensembles.experiments.predictions import Chunk, Scores, Units, empty_scores, score_block
+from gp_ensembles.experiments.discrete_baselines import DiscreteBaselines
+from gp_ensembles.experiments.predictions import (
+    Chunk,
+    Scores,
+    Units,
+    empty_scores,
+    score_block,
+    score_discrete_block,
+)
 from gp_ensembles.numerics.cholesky import NumericalError
 
 _CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
@@ -79,7 +87,7 @@ class Session:
         config: StreamConfig,
         warm: Table,
         online: OnlineEnsemble,
-        baselines: Baselines,
+        baselines: Baselines | DiscreteBaselines,
         progress: Progress,
         clock: Clock,
     ) -> None:
@@ -91,7 +99,7 @@ class Session:
         self.clock = clock
         self.scores = progress.scores
         self.is_whole = True  # False between the moments a chunk changes the ensemble and everything else
-        self.standardizer = Standardizer.fit(warm.X, warm.y)
+        self.standardizer = fit_standardizer(config, warm)
         self.units = Units(float(self.standardizer.y_mean), float(self.standardizer.y_scale))
         block = online.block_size
         self.chunk_rows = block * max(1, _CHUNK_ROWS // block)
@@ -115,10 +123,10 @@ class Session:
         began = time.perf_counter()
         online = build_ensemble(config, warm, structure_only=False, progress=progress)
         clock = Clock(time.perf_counter() - began, 0.0)
-        baselines = build_baselines(warm, structure_only=False)
+        baselines = build_baselines(config, warm, structure_only=False)
         start = Progress(
             num_rows=config.warmup,
-            scores=empty_scores(warm.y, NAMES),
+            scores=empty_scores(warm.y, baselines.names, is_class=config.model.kind.num_labels is not None),
             pending_X=warm.X[:0],
             pending_y=warm.y[:0],
             last_row=torch.cat([warm.X[-1], warm.y[-1:]]),
@@ -170,7 +178,9 @@ class Session:
             yield chunk.tail(skipped)
             known = skipped = 0
 
-    def _learn(self, online: OnlineEnsemble, baselines: Baselines, X: Tensor, y: Tensor) -> tuple[Chunk, Scores]:
+    def _learn(
+        self, online: OnlineEnsemble, baselines: Baselines | DiscreteBaselines, X: Tensor, y: Tensor
+    ) -> tuple[Chunk, Scores]:
         first = self.progress.num_rows + 1
         inputs, targets = self.standardizer.transform(X, y)
         device, dtype = self.config.torch_device, self.config.torch_dtype
@@ -183,8 +193,13 @@ class Session:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.clock = self.clock._replace(stream=self.clock.stream + time.perf_counter() - began)
-        simple = baselines.observe(inputs, targets)
-        scores, chunk = score_block(self.progress.scores, first, y, predictions, simple, self.units)
+        before = self.progress.scores
+        if isinstance(baselines, Baselines):
+            normal = baselines.observe(inputs, targets)
+            scores, chunk = score_block(before, first, y, predictions, normal, self.units)
+        else:
+            discrete = baselines.observe(inputs, targets)
+            scores, chunk = score_discrete_block(before, first, y, predictions, discrete)
         return chunk, scores
 
 
@@ -227,7 +242,7 @@ def build_ensemble(
 ) -> OnlineEnsemble:
     """The config's ensemble for these warm-up rows, on its device in its dtype."""
     device, dtype = config.torch_device, config.torch_dtype
-    X, y = Standardizer.fit(warm.X, warm.y).transform(warm.X, warm.y)
+    X, y = fit_standardizer(config, warm).transform(warm.X, warm.y)
     generator = torch.Generator().manual_seed(config.seed)  # on the CPU: the same draws whatever the device
     online = config.model.build(
         X.to(device, dtype), y.to(device, dtype), structure_only=structure_only, generator=generator, progress=progress
@@ -237,7 +252,21 @@ def build_ensemble(
     return online
 
 
-def build_baselines(warm: Table, *, structure_only: bool) -> Baselines:
+def build_baselines(config: StreamConfig, warm: Table, *, structure_only: bool) -> Baselines | DiscreteBaselines:
     """The baselines for these warm-up rows."""
-    X, y = Standardizer.fit(warm.X, warm.y).transform(warm.X, warm.y)
-    return Baselines(X, y, structure_only=structure_only)
+    X, y = fit_standardizer(config, warm).transform(warm.X, warm.y)
+    if config.model.kind.is_real:
+        return Baselines(X, y, structure_only=structure_only)
+    return DiscreteBaselines(X, y, config.model.kind, structure_only=structure_only)
+
+
+def fit_standardizer(config: StreamConfig, warm: Table) -> Standardizer:
+    """Shifts and scales of the warm-up rows; classes and counts stay as they are.
+
+    Raises:
+        ValueError: If a target is not of the config's kind, or the target or a column is constant.
+    """
+    if config.model.kind.is_real:
+        return Standardizer.fit(warm.X, warm.y)
+    config.model.kind.check(warm.y)
+    return Standardizer.fit_inputs(warm.X, warm.y)

@@ -12,6 +12,7 @@ from gp_ensembles.experiments.predictions import MODEL, score_table
 from gp_ensembles.experiments.session import Session
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
+_CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 
 
 def summarise_session(session: Session, rows_before: int = 0) -> dict[str, object]:
@@ -88,7 +89,12 @@ def summary_table(summary: Mapping[str, object]) -> str:
     """The score table of one run with its baselines."""
     baselines = summary["baselines"]
     assert isinstance(baselines, dict)
-    return format_table({str(summary["model"]): summary, **baselines})
+    return format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
+
+
+def score_columns(summary: Mapping[str, object]) -> tuple[str, ...]:
+    """Which scores a table shows: those of classes or those of numbers."""
+    return _CLASS_SCORES if "error_rate" in summary else _SCORES
 
 
 def _cell(value: object) -> str:

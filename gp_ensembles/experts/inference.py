@@ -1,6 +1,8 @@
 """How an expert learns from a target whose likelihood is not Gaussian."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
 
 from torch import Tensor
 
@@ -24,6 +26,8 @@ class Inference(ABC):
         """For latent vectors of ``num_latent`` values."""
 
 
+@final
+@dataclass(frozen=True)
 class Laplace(Inference):
     """Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 4)."""
 
@@ -36,20 +40,23 @@ class Laplace(Inference):
         return VectorLaplaceRule(log_density)
 
 
+@final
+@dataclass(frozen=True)
 class MomentMatching(Inference):
     """Mean and variance of the posterior of the latent value: assumed-density filtering (Opper 1998; Minka 2001).
 
-    Args:
+    Attributes:
         num_nodes: Number of quadrature nodes for one latent value, from 2 to 100.
 
     Raises:
         ValueError: If the number of nodes is out of range.
     """
 
-    def __init__(self, num_nodes: int = 32) -> None:
-        if not 2 <= num_nodes <= 100:
-            raise ValueError(f"the number of nodes must lie between 2 and 100, got {num_nodes}")
-        self.num_nodes = num_nodes
+    num_nodes: int = 32
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.num_nodes <= 100:
+            raise ValueError(f"the number of nodes must lie between 2 and 100, got {self.num_nodes}")
 
     def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
         """See :meth:`Inference.rule`."""

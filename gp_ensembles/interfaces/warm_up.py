@@ -86,6 +86,7 @@ class WarmUpEnsemble:
         if self.online is None or self._standardizer is None or self._kept is None:
             return self._running(X)
         mixture = self.online.predict(self._standardizer.transform_inputs(X[:, self._kept]))
+        assert isinstance(mixture, Mixture)  # the presets behind these doors predict real targets
         return Mixture(
             mixture.log_weights,
             self._standardizer.inverse_mean(mixture.component_mean),
