@@ -21,7 +21,7 @@ MAX_LINES = 300
 # package -> (packages of gp_ensembles it may import, outside packages it may import besides torch).
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
-    {"numerics", "spectral", "features", "filters", "experts", "meta_learners", "ensembles"}
+    {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
     | {"data", "metrics", "interfaces", "plots"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -31,6 +31,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "filters": (frozenset({"numerics"}), frozenset()),
     "meta_learners": (frozenset({"numerics"}), frozenset()),
     "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
+    "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     # scikit-learn: k-means, for the centres of radial basis functions.
     "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "sklearn"})),
     # numpy: what botorch's optimisers hand to their callbacks. tqdm: fitting hyperparameters takes seconds.

@@ -1,4 +1,4 @@
-"""The ensembles over the papers' dictionary of kernels that a config can name.
+"""The ensembles over the papers' dictionary of kernels, and the one to start with, that a config can name.
 
 Where ``fit`` is left out it is :class:`QuasiNewton` with one expert per optimum.
 """
@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles.automatic import auto
+from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.presets import WALKS
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.experiments.models import Fit, Model, QuasiNewton, fit_settings
 
@@ -128,6 +131,40 @@ class DSIEGP(Model):
             fit,
             stay=self.stay,
             random_walk_variance=walk,
+            target=self.kind,
+            generator=generator,
+            progress=progress,
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Auto(Model):
+    """What did best over all our streams; see :func:`gp_ensembles.ensembles.automatic.auto`.
+
+    Where ``bases`` are left out they are all of them.
+    """
+
+    bases: tuple[Basis, ...] | None = None
+    fit: Fit | None = None
+    random_walk_variances: tuple[float, ...] = WALKS
+    target: Target | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the preset."""
+        return "auto"
+
+    def build(
+        self, X: Tensor, y: Tensor, *, structure_only: bool, generator: torch.Generator, progress: bool
+    ) -> OnlineEnsemble:
+        """See :meth:`Model.build`."""
+        return auto(
+            X,
+            y,
+            self.bases,
+            fit_settings(self.fit or _OPTIMUM_ONLY, structure_only),
+            random_walk_variances=self.random_walk_variances,
             target=self.kind,
             generator=generator,
             progress=progress,

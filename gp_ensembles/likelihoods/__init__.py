@@ -1,5 +1,6 @@
 """Likelihoods that GPyTorch lacks, and what targets and predictions need of any likelihood."""
 
+from gp_ensembles.likelihoods.closed_forms import NormalLaplace, closed_form
 from gp_ensembles.likelihoods.links import Logit, OrdinalLink, Probit
 from gp_ensembles.likelihoods.logistic import LogisticLikelihood
 from gp_ensembles.likelihoods.ordinal import OrdinalCategorical, OrdinalLikelihood
@@ -17,22 +18,24 @@ from gp_ensembles.likelihoods.support import check_classes, check_support
 
 __all__ = [
     "GaussHermite",
-    "Predictive",
-    "ProbitApproximation",
-    "class_probabilities",
-    "num_classes",
     "LogPoissonLikelihood",
     "LogRatePoisson",
     "LogisticLikelihood",
     "Logit",
     "MulticlassLikelihood",
+    "NormalLaplace",
     "OrdinalCategorical",
     "OrdinalLikelihood",
     "OrdinalLink",
+    "Predictive",
     "Probit",
+    "ProbitApproximation",
     "check_classes",
     "check_support",
+    "class_probabilities",
+    "closed_form",
     "conditional",
     "latent_dim",
     "log_prob",
+    "num_classes",
 ]

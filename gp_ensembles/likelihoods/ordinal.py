@@ -65,6 +65,8 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
     """
 
     latent_dim = 1
+    raw_cut_points: Tensor
+    raw_scale: Tensor
 
     def __init__(
         self,

@@ -28,7 +28,9 @@ class LogRatePoisson(Poisson):
         """Log probability of counts that broadcast with the rates."""
         return value * self.log_rate - self.rate - torch.lgamma(value + 1)
 
-    def expand(self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: object = None) -> "LogRatePoisson":
+    def expand(
+        self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: object = None
+    ) -> "LogRatePoisson":
         """The same distribution with a larger batch shape."""
         return LogRatePoisson(self.log_rate.expand(batch_shape))
 

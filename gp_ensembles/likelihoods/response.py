@@ -10,6 +10,8 @@ from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, Likeli
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
+from gp_ensembles.likelihoods.links import log_normal_cdf
+
 
 @functools.singledispatch
 def latent_dim(likelihood: Likelihood) -> int:
@@ -60,7 +62,7 @@ def conditional(likelihood: Likelihood, latent: Tensor) -> Distribution:
 
 @conditional.register(BernoulliLikelihood)
 def _(likelihood: BernoulliLikelihood, latent: Tensor) -> Distribution:
-    logits = torch.special.log_ndtr(latent) - torch.special.log_ndtr(-latent)
+    logits = log_normal_cdf(latent) - log_normal_cdf(-latent)
     return Bernoulli(logits=logits, validate_args=False)
 
 
@@ -99,16 +101,21 @@ def log_prob(likelihood: Likelihood, latent: Tensor, y: Tensor) -> Tensor:
     is_single = latent.ndim == int(is_vector) and y.ndim == 0
     if is_single:  # parameters have an axis for N, at least of length one
         latent = latent.unsqueeze(-2 if is_vector else -1)
-    targets = y.to(latent.dtype)
-    missing = torch.isnan(targets)
-    with _unvalidated():
-        distribution = conditional(likelihood, latent)
-        # Any legal value does, for what is computed from it is thrown away: zero is one for all counts and labels, a
-        # half for all others.
-        legal = 0.0 if distribution.support.is_discrete else 0.5  # type: ignore[union-attr]
-        values = distribution.log_prob(torch.where(missing, legal, targets))
-    values = torch.where(missing, torch.zeros_like(values), values)
+    values = observed_log_prob(conditional(likelihood, latent), y.to(latent.dtype))
     return values.squeeze(-1) if is_single else values
+
+
+def observed_log_prob(distribution: Distribution, y: Tensor) -> Tensor:
+    """Log density of targets (floating point) under distributions they broadcast with; zero where y is NaN."""
+    missing = torch.isnan(y)
+    with _unvalidated():
+        values = distribution.log_prob(torch.where(missing, legal_value(distribution), y))
+    return torch.where(missing, 0.0, values)
+
+
+def legal_value(distribution: Distribution) -> float:
+    """A value inside the support: zero is one for all counts and labels, a half for all others."""
+    return 0.0 if distribution.support.is_discrete else 0.5  # type: ignore[union-attr]
 
 
 class _Switch:

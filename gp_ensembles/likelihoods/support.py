@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from gp_ensembles.likelihoods.response import conditional, latent_dim
+from gp_ensembles.likelihoods.response import conditional, latent_dim, legal_value
 
 
 def check_support(likelihood: Likelihood, y: Tensor) -> None:
@@ -37,11 +37,12 @@ def check_support(likelihood: Likelihood, y: Tensor) -> None:
         return
     targets = y if y.is_floating_point() else y.double()
     dim = latent_dim(likelihood)
+    like = next(iter(likelihood.parameters()), targets)
     with torch.no_grad():
-        distribution = conditional(likelihood, targets.new_zeros((1, dim) if dim > 1 else 1))
+        distribution = conditional(likelihood, like.new_zeros((1, dim) if dim > 1 else 1))
         support: Constraint = distribution.support  # type: ignore[assignment]
         legal = torch.isnan(targets) | support.check(targets)
-        inner = torch.where(legal & ~torch.isnan(targets), targets, targets.new_full((), _legal(support)))
+        inner = torch.where(legal & ~torch.isnan(targets), targets, legal_value(distribution))
         # The ends of an interval may be in the stated support and have no density all the same.
         dense = torch.isfinite(distribution.log_prob(inner)).reshape(-1, targets.shape[0]).all(0)
     bad = ~(legal & dense)
@@ -78,10 +79,6 @@ def check_classes(y: Tensor) -> None:
             f"all {observed.numel()} observed labels are {float(observed[0]):.10g}; give rows of at least two classes "
             f"(more rows, or shuffled ones)"
         )
-
-
-def _legal(support: Constraint) -> float:
-    return 0.0 if support.is_discrete else 0.5
 
 
 def _describe(support: Constraint, distribution: Distribution) -> str:

@@ -8,6 +8,7 @@ from gp_ensembles.meta_learners.bounds import (
     fixed_share_bound,
     soft_bayes_bound,
 )
+from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.forgetting import DynamicModelAveraging, FixedShare
 from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
 from gp_ensembles.meta_learners.hindsight import (
@@ -28,6 +29,7 @@ __all__ = [
     "BestExpert",
     "BestMixture",
     "BestSequence",
+    "CombinedRules",
     "DiscountedOnlineNewton",
     "DynamicModelAveraging",
     "ExponentiatedGradient",

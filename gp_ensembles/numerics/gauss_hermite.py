@@ -5,6 +5,7 @@ the weights sum to one. For :math:`z \sim N(m, s)` the nodes are :math:`m + \sqr
 """
 
 import functools
+import math
 
 import torch
 from torch import Tensor
@@ -114,7 +115,7 @@ def _copy(tensor: Tensor, like: Tensor) -> Tensor:
 
 def _root(number: int, degree: int) -> int:
     """The largest integer whose power is at most the number."""
-    guess = round(float(number) ** (1 / degree))
+    guess = round(math.exp(math.log(number) / degree))
     return guess if guess**degree <= number else guess - 1
 
 
@@ -144,7 +145,10 @@ def _hermite(x: Tensor, degree: int) -> Tensor:
 def _sobol(num_pairs: int, dim: int) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         engine = torch.quasirandom.SobolEngine(dim, scramble=True, seed=_SEED)
-        cells = engine.draw(num_pairs, dtype=torch.float64)
+        # The engine gives its first point in the default dtype, whatever is asked for: read it off its integers.
+        first = engine.quasi.to(torch.float64).reshape(1, dim) * 2.0**-engine.MAXBIT
+        engine.fast_forward(1)
+        cells = torch.cat([first, engine.draw(num_pairs - 1, dtype=torch.float64)])
         half = torch.special.ndtri(cells + 2.0**-31)  # the middle of a cell: never the end of the unit interval
         factor = torch.linalg.cholesky(half.mT @ half / num_pairs)
         half = torch.linalg.solve_triangular(factor, half.mT, upper=False).mT

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
+    CombinedRules,
     DiscountedOnlineNewton,
     DynamicModelAveraging,
     ExponentiatedGradient,
@@ -47,6 +48,8 @@ NEW = {**FIRST_ORDER, **SECOND_ORDER}
 RULES = {
     "averaging": lambda: BayesianModelAveraging(),
     "switching": lambda: MarkovSwitching(sticky_transition(M, 0.95)),
+    "combined": lambda: CombinedRules([FixedShare(0.05), SoftBayes(0.1)], over=FixedShare(0.02)),
+    "combined, newton": lambda: CombinedRules([BayesianModelAveraging(), OnlineNewton()], BayesianModelAveraging()),
     **NEW,
 }
 SECOND = tuple(SECOND_ORDER)

@@ -1,0 +1,100 @@
+"""Several rules at once: which of them to trust is learned like everything else."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
+from gp_ensembles.meta_learners.bayes import check_block
+
+
+class CombinedRules(MetaLearner):
+    r"""A mixture of the mixtures that several rules make of the same experts.
+
+    With :math:`w_{r}` the weights of rule r before a target, its mixture is a prediction :math:`p_r = w_r^\top p` of
+    its own, and a further rule weighs these predictions:
+
+    .. math:: w = \sum_r W_r\, w_r, \qquad w^\top p = \sum_r W_r\, p_r
+
+    So the log loss exceeds that of the best rule by no more than the further rule's regret, log R for Bayesian model
+    averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others); this is
+    how not to choose.
+
+    Args:
+        rules: The rules, at least two; none may be built for another number of experts than the ensemble has.
+        over: The rule that weighs them, for R = ``len(rules)`` predictions.
+
+    Raises:
+        ValueError: If there are fewer than two rules.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging, SoftBayes
+        >>> rule = CombinedRules([BayesianModelAveraging(), SoftBayes()], over=BayesianModelAveraging())
+        >>> log_prob = torch.tensor([[0.0, 0.0], [-2.0, -2.0]], dtype=torch.float64)
+        >>> state, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
+        >>> output.log_weights.exp().sum(0)
+        tensor([1., 1.], dtype=torch.float64)
+    """
+
+    def __init__(self, rules: Sequence[MetaLearner], over: MetaLearner) -> None:
+        super().__init__()
+        if len(rules) < 2:
+            raise ValueError(f"there must be at least two rules to combine, got {len(rules)}")
+        self._modules_of_rules = nn.ModuleList(rules)
+        self.rules = tuple(rules)  # the same objects with their type
+        self.over = over
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data: that of every rule, and of the rule over them."""
+        states = [rule.init(num_experts, like) for rule in self.rules]
+        return self._pack(states, self.over.init(len(self.rules), like))
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        """Log weights in force for the next target, shape (M,)."""
+        states, over = self._unpack(state)
+        own = torch.stack([rule.log_weights(s) for rule, s in zip(self.rules, states, strict=True)])
+        return (self.over.log_weights(over).unsqueeze(-1) + own).logsumexp(0)
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        check_block(state, log_prob)
+        states, over = self._unpack(state)
+        results = [rule.update_block(s, log_prob) for rule, s in zip(self.rules, states, strict=True)]
+        outputs = [output for _, output in results]
+        over, above = self.over.update_block(over, torch.stack([output.log_prob for output in outputs]))
+        own = torch.stack([output.log_weights for output in outputs])
+        log_weights = (above.log_weights.unsqueeze(1) + own).logsumexp(0)
+        return self._pack([after for after, _ in results], over), MetaOutput(log_weights, above.log_prob)
+
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together under every rule; see :meth:`MetaLearner.grow`."""
+        states, over = self._unpack(state)
+        grown = [rule.grow(s, num_new, share) for rule, s in zip(self.rules, states, strict=True)]
+        return self._pack(grown, over)
+
+    def _pack(self, states: Sequence[MetaState], over: MetaState) -> MetaState:
+        """All states as one: a column of log weights and the memory of each rule, then what the rule over them knows.
+
+        The rule over them has R experts and not M; its few numbers stand in every row, so that experts can be added.
+        """
+        num_experts = states[0].log_weights.shape[0]
+        above = torch.cat([over.log_weights, over.memory.reshape(-1).to(over.log_weights)])
+        columns = [torch.cat([s.log_weights.unsqueeze(-1), s.memory.to(s.log_weights)], dim=-1) for s in states]
+        memory = torch.cat([*columns, above.expand(num_experts, -1)], dim=-1)
+        own = torch.stack([rule.log_weights(s) for rule, s in zip(self.rules, states, strict=True)])
+        log_weights = (self.over.log_weights(over).unsqueeze(-1) + own).logsumexp(0)
+        return MetaState(log_weights, states[0].num_seen, memory)
+
+    def _unpack(self, state: MetaState) -> tuple[list[MetaState], MetaState]:
+        num_experts, num_rules = state.log_weights.shape[0], len(self.rules)
+        start, states = 0, []
+        for rule in self.rules:
+            width = rule.init(num_experts, state.log_weights).memory.shape[-1]
+            columns = state.memory[:, start : start + 1 + width]
+            states.append(MetaState(columns[:, 0], state.num_seen, columns[:, 1:]))
+            start += 1 + width
+        above = state.memory[0, start:]
+        memory = above[num_rules:].reshape(num_rules, -1)
+        return states, MetaState(above[:num_rules], state.num_seen, memory)

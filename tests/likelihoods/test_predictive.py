@@ -1,0 +1,357 @@
+"""Predictions of targets: against adaptive quadrature, closed forms, and one another."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+from gpytorch.likelihoods import (
+    BernoulliLikelihood,
+    GaussianLikelihood,
+    LaplaceLikelihood,
+    SoftmaxLikelihood,
+    StudentTLikelihood,
+)
+from scipy import integrate
+
+from gp_ensembles.likelihoods import (
+    GaussHermite,
+    LogisticLikelihood,
+    Logit,
+    LogPoissonLikelihood,
+    MulticlassLikelihood,
+    NormalLaplace,
+    OrdinalLikelihood,
+    Probit,
+    ProbitApproximation,
+    class_probabilities,
+    closed_form,
+    conditional,
+    log_prob,
+    num_classes,
+)
+
+NONE = torch.Size([])
+MEAN = torch.tensor([0.3, -2.0, 1.0, 3.0], dtype=torch.float64)
+VARIANCE = torch.tensor([0.5, 4.0, 0.01, 1.0], dtype=torch.float64)
+
+
+def fine_log_predictive(likelihood, mean, variance, y):
+    """Trapezoids, which are exact to round-off for integrands this smooth and this fine."""
+    u = torch.linspace(-20, 20, 50_001, dtype=torch.float64)
+    with torch.no_grad():
+        joint = log_prob(likelihood, mean + variance.sqrt() * u, y.expand_as(u)) - 0.5 * u.square()
+        return joint.logsumexp(0) + math.log(40 / 50_000) - 0.5 * math.log(2 * math.pi)
+
+
+def test_log_densities_equal_quadrature(scalar_case):
+    likelihood = scalar_case.build(NONE)
+    for value in scalar_case.legal:
+        y = torch.full_like(MEAN, value)
+        found = GaussHermite().log_prob(likelihood, MEAN, VARIANCE, y).detach()
+        expected = torch.stack([fine_log_predictive(likelihood, *row) for row in zip(MEAN, VARIANCE, y, strict=True)])
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_moments_equal_quadrature(scalar_case):
+    likelihood = scalar_case.build(NONE)
+    mean, variance = (value.detach() for value in GaussHermite().moments(likelihood, MEAN, VARIANCE))
+    for row in range(len(MEAN)):
+        centre, stddev = float(MEAN[row]), float(VARIANCE[row].sqrt())
+
+        def expectation(g, centre=centre, stddev=stddev):
+            density = lambda u: math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)  # noqa: E731
+            return integrate.quad(
+                lambda u: g(torch.tensor([centre + stddev * u], dtype=torch.float64)) * density(u),
+                -12,
+                12,
+                epsabs=1e-9,
+                limit=200,
+            )[0]
+
+        with torch.no_grad():
+            first = expectation(lambda f: float(conditional(likelihood, f).mean))
+            second = expectation(
+                lambda f: float(conditional(likelihood, f).variance) + float(conditional(likelihood, f).mean) ** 2
+            )
+        assert float(mean[row]) == pytest.approx(first, rel=1e-6, abs=1e-7)
+        assert float(variance[row]) == pytest.approx(second - first**2, rel=1e-5, abs=1e-6)
+
+
+SHARP = {
+    "large counts": (LogPoissonLikelihood(), {}, 1e4),
+    "little noise": (GaussianLikelihood(), {"noise": 2e-4}, 1.5),
+    "little Laplace noise": (LaplaceLikelihood(), {"noise": 1e-4}, 1.5),
+}
+
+
+@pytest.mark.parametrize("name", SHARP)
+@pytest.mark.parametrize(("mean", "variance"), [(0.3, 0.5), (-2.0, 9.0), (8.0, 1.0), (-8.0, 1.0), (6.0, 100.0)])
+def test_sharp_likelihoods_are_resolved(name, mean, variance):
+    likelihood, settings, value = SHARP[name]
+    likelihood = likelihood.double()
+    likelihood.initialize(**{key: torch.tensor(number, dtype=torch.float64) for key, number in settings.items()})
+    mean, variance, y = (torch.tensor([number], dtype=torch.float64) for number in (mean, variance, value))
+    found = GaussHermite().log_prob(likelihood, mean, variance, y).detach()
+    with torch.no_grad():
+        peak = y.log() if name == "large counts" else y
+        grid = peak + torch.linspace(-4, 4, 1_000_001, dtype=torch.float64)
+        joint = log_prob(likelihood, grid, y.expand_as(grid)) - 0.5 * (grid - mean).square() / variance
+        exact = joint.logsumexp(0) + math.log(8e-6) - 0.5 * torch.log(2 * math.pi * variance)
+    torch.testing.assert_close(found, exact, rtol=1e-8, atol=2e-6)
+
+
+def test_moved_nodes_give_the_same_in_any_company():
+    """Which nodes move is decided for every target by itself, so blocks of any length agree."""
+    likelihood = LogPoissonLikelihood()
+    y = torch.tensor([3.0, 1e4, 0.0, 50.0], dtype=torch.float64)
+    together = GaussHermite().log_prob(likelihood, MEAN, VARIANCE, y)
+    alone = [
+        GaussHermite().log_prob(likelihood, *(t.reshape(1) for t in row)) for row in zip(MEAN, VARIANCE, y, strict=True)
+    ]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-13, atol=0)
+    logistic, wide = LogisticLikelihood(), 100 * VARIANCE
+    together = GaussHermite().log_prob(logistic, MEAN, torch.cat([VARIANCE[:2], wide[2:]]), y.clamp_max(1))
+    torch.testing.assert_close(
+        together[:2], GaussHermite().log_prob(logistic, MEAN[:2], VARIANCE[:2], y[:2].clamp_max(1))
+    )
+
+
+def test_a_batch_equals_one_by_one(scalar_case, take, generator):
+    likelihood = scalar_case.build(torch.Size([3]))
+    y = torch.tensor(scalar_case.legal, dtype=torch.float64)
+    mean = torch.empty(3, len(y), dtype=torch.float64).normal_(generator=generator)
+    variance = mean.square() + 0.1
+    has_both = num_classes(likelihood) is not None
+    for approximation in (GaussHermite(), ProbitApproximation()) if has_both else (GaussHermite(),):
+        together = predictions(approximation, likelihood, mean, variance, y)
+        for m in range(3):
+            single = take(scalar_case, likelihood, (m,))
+            alone = predictions(approximation, single, mean[m], variance[m], y)
+            for value, other in zip(together, alone, strict=True):
+                assert value.shape == (3, len(y))
+                torch.testing.assert_close(value[m], other, rtol=1e-12, atol=1e-13)
+
+
+def predictions(approximation, likelihood, mean, variance, y):
+    moments = approximation.moments(likelihood, mean, variance)
+    return (approximation.log_prob(likelihood, mean, variance, y), *moments)
+
+
+def test_class_probabilities_are_the_exponentials_of_log_densities(case):
+    likelihood = case.build(NONE)
+    size = num_classes(likelihood)
+    vector = type(likelihood) is MulticlassLikelihood or "Softmax" in type(likelihood).__name__
+    mean = MEAN.unsqueeze(-1) * MEAN.new_tensor([1.0, 0.5, -1.0, 0.0]) if vector else MEAN
+    variance = torch.diag_embed(VARIANCE.unsqueeze(-1) + mean.square()) if vector else VARIANCE
+    for approximation in (GaussHermite(), ProbitApproximation()):
+        if size is None:
+            with pytest.raises(TypeError, match="has no classes; ask for the mean and variance"):
+                approximation.class_probabilities(likelihood, mean, variance)
+            continue
+        if "Softmax" in type(likelihood).__name__ and type(approximation) is ProbitApproximation:
+            with pytest.raises(TypeError, match=r"no probit approximation for SoftmaxLikelihood; use GaussHermite\(\)"):
+                approximation.class_probabilities(likelihood, mean, variance)
+            continue
+        probabilities = approximation.class_probabilities(likelihood, mean, variance)
+        assert probabilities.shape == (4, size)
+        torch.testing.assert_close(probabilities.sum(-1), torch.ones_like(MEAN), check_dtype=True)
+        for label in range(size):
+            log_density = approximation.log_prob(likelihood, mean, variance, torch.full_like(MEAN, float(label)))
+            torch.testing.assert_close(log_density.exp(), probabilities[:, label])
+
+
+@pytest.mark.parametrize("y", [0.0, 1.0])
+def test_the_probit_link_is_exact(y):
+    with mpmath.workdps(40):
+        for mean, variance in ((0.7, 2.0), (-30.0, 0.5), (3.0, 400.0)):
+            exact = float(mpmath.log(mpmath.ncdf((2 * y - 1) * mean / mpmath.sqrt(1 + variance))))
+            tensors = [torch.tensor([value], dtype=torch.float64) for value in (mean, variance, y)]
+            for approximation in (GaussHermite(), ProbitApproximation()):
+                assert float(approximation.log_prob(BernoulliLikelihood(), *tensors)) == pytest.approx(exact, rel=1e-11)
+
+
+def test_the_probit_approximation_is_the_papers_formula():
+    p = ProbitApproximation().class_probabilities(LogisticLikelihood(), MEAN, VARIANCE)[:, 1]
+    torch.testing.assert_close(p, (MEAN / (1 + math.pi * VARIANCE / 8).sqrt()).sigmoid())
+    covariance = torch.diag_embed(torch.stack([VARIANCE, 2 * VARIANCE, 3 * VARIANCE], dim=-1)) + 0.1
+    mean = torch.stack([MEAN, -MEAN, 0 * MEAN], dim=-1)
+    p = ProbitApproximation().class_probabilities(MulticlassLikelihood(3), mean, covariance)
+    expected = (mean / (1 + math.pi * covariance.diagonal(dim1=-2, dim2=-1) / 8).sqrt()).softmax(-1)
+    torch.testing.assert_close(p, expected)
+    # It is near the truth: within two hundredths
+    close = GaussHermite().class_probabilities(LogisticLikelihood(), MEAN, VARIANCE)[:, 1]
+    torch.testing.assert_close(
+        ProbitApproximation().class_probabilities(LogisticLikelihood(), MEAN, VARIANCE)[:, 1], close, rtol=0, atol=0.02
+    )
+
+
+@pytest.mark.parametrize("approximation", [GaussHermite(), ProbitApproximation()], ids=["quadrature", "closed"])
+@pytest.mark.parametrize(("link", "model"), [(Probit(), BernoulliLikelihood()), (Logit(), LogisticLikelihood())])
+def test_two_levels_predict_as_the_binary_model(approximation, link, model):
+    likelihood = OrdinalLikelihood(2, link).double()
+    y = torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(
+        approximation.log_prob(likelihood, MEAN, VARIANCE, y).detach(), approximation.log_prob(model, MEAN, VARIANCE, y)
+    )
+    for mine, other in zip(
+        approximation.moments(likelihood, MEAN, VARIANCE), approximation.moments(model, MEAN, VARIANCE), strict=True
+    ):
+        torch.testing.assert_close(mine.detach(), other)
+
+
+def random_covariance(size, generator, rank=None):
+    factor = torch.empty(4, size, rank or size, dtype=torch.float64).normal_(generator=generator)
+    return factor @ factor.mT
+
+
+def test_two_unordered_classes_predict_as_the_logistic_model(generator):
+    mean = torch.empty(4, 2, dtype=torch.float64).normal_(generator=generator)
+    covariance = random_covariance(2, generator)
+    difference = mean[:, 1] - mean[:, 0]
+    spread = covariance[:, 0, 0] + covariance[:, 1, 1] - 2 * covariance[:, 0, 1]
+    y = torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    plain = GaussHermite(num_refinements=0)
+    torch.testing.assert_close(
+        GaussHermite().log_prob(MulticlassLikelihood(2), mean, covariance, y),
+        plain.log_prob(LogisticLikelihood(), difference, spread, y),
+    )
+    torch.testing.assert_close(
+        GaussHermite().class_probabilities(MulticlassLikelihood(2), mean, covariance),
+        plain.class_probabilities(LogisticLikelihood(), difference, spread),
+    )
+
+
+def test_three_classes_equal_quadrature_in_the_plane(generator):
+    mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
+    covariance = random_covariance(3, generator) / 3
+    found = GaussHermite().class_probabilities(MulticlassLikelihood(3), mean, covariance)
+    u = torch.linspace(-9, 9, 361, dtype=torch.float64)
+    grid = torch.cartesian_prod(u, u)
+    weights = torch.exp(-0.5 * grid.square().sum(-1))
+    differences = mean[:, 1:] - mean[:, :1]
+    contrast = torch.tensor([[-1.0, 1.0, 0.0], [-1.0, 0.0, 1.0]], dtype=torch.float64)
+    factor = torch.linalg.cholesky(contrast @ covariance @ contrast.mT)
+    logits = differences.unsqueeze(1) + grid @ factor.mT
+    full = torch.cat([torch.zeros_like(logits[..., :1]), logits], dim=-1).softmax(-1)
+    expected = (weights.unsqueeze(-1) * full).sum(1) / weights.sum()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_many_classes_are_near_a_large_sample(generator):
+    size = 8
+    mean = torch.empty(4, size, dtype=torch.float64).normal_(generator=generator)
+    covariance = random_covariance(size, generator) / size
+    found = GaussHermite().class_probabilities(MulticlassLikelihood(size), mean, covariance)
+    normal = torch.empty(60_000, 1, size, 1, dtype=torch.float64).normal_(generator=generator)
+    sample = (mean + (torch.linalg.cholesky(covariance) @ normal).squeeze(-1)).softmax(-1).mean(0)
+    torch.testing.assert_close(found, sample, rtol=0, atol=5e-3)
+
+
+def test_singular_and_equal_covariances_are_legal(generator):
+    """Perfectly known latent values predict as the likelihood itself; a prior has equal eigenvalues and a gradient."""
+    likelihood = MulticlassLikelihood(3)
+    mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
+    none = mean.new_zeros(4, 3, 3)
+    torch.testing.assert_close(GaussHermite().class_probabilities(likelihood, mean, none), mean.softmax(-1))
+    rank_one = random_covariance(3, generator, rank=1)
+    assert bool(torch.isfinite(GaussHermite().class_probabilities(likelihood, mean, rank_one)).all())
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    prior = torch.diag_embed(scale * torch.ones_like(mean))
+    (gradient,) = torch.autograd.grad(
+        GaussHermite().log_prob(likelihood, mean, prior, mean.argmax(-1).double()).sum(), scale
+    )
+    assert bool(torch.isfinite(gradient))
+
+
+def test_unordered_classes_have_the_moments_of_their_indicators(vector_case, generator):
+    likelihood = vector_case.build(NONE)
+    mean = torch.empty(4, 4, dtype=torch.float64).normal_(generator=generator)
+    p, variance = GaussHermite().moments(likelihood, mean, random_covariance(4, generator))
+    assert p.shape == (4, 4)
+    torch.testing.assert_close(variance, p * (1 - p))
+
+
+def test_softmax_without_mixing_predicts_as_ours(generator):
+    mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
+    covariance = random_covariance(3, generator) / 3
+    plain = SoftmaxLikelihood(num_classes=3, mixing_weights=False)
+    torch.testing.assert_close(
+        GaussHermite().class_probabilities(plain, mean, covariance),
+        GaussHermite().class_probabilities(MulticlassLikelihood(3), mean, covariance),
+        rtol=0,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("name", ["log_poisson", "logistic", "student_t"])
+def test_gradients_are_those_of_the_expectation(name):
+    likelihood = {
+        "log_poisson": LogPoissonLikelihood(),
+        "logistic": LogisticLikelihood(),
+        "student_t": StudentTLikelihood().double(),
+    }[name]
+    y = torch.tensor([1.0, 0.0], dtype=torch.float64) * (400.0 if name == "log_poisson" else 1.0)
+    mean = MEAN[:2].clone().requires_grad_()
+    variance = VARIANCE[:2].clone().requires_grad_()
+
+    def total(m, s):
+        return GaussHermite().log_prob(likelihood, m, s, y)
+
+    assert torch.autograd.gradcheck(total, (mean, variance), atol=1e-5, rtol=1e-4)
+
+
+def test_a_missing_target_has_log_density_zero(scalar_case):
+    likelihood = scalar_case.build(NONE)
+    y = torch.tensor([scalar_case.legal[0], math.nan, scalar_case.legal[1], math.nan], dtype=torch.float64)
+    found = GaussHermite().log_prob(likelihood, MEAN, VARIANCE, y).detach()
+    assert bool((found[[1, 3]].abs() < 1e-14).all())
+    torch.testing.assert_close(
+        found[[0]], GaussHermite().log_prob(likelihood, MEAN[[0]], VARIANCE[[0]], y[[0]]).detach()
+    )
+
+
+def test_the_normal_laplace_density():
+    loc, variance, scale = (torch.tensor([value], dtype=torch.float64) for value in (0.3, 0.7, 0.2))
+    distribution = NormalLaplace(loc, variance, scale)
+    grid = torch.linspace(-30, 30, 600_001, dtype=torch.float64)
+    density = distribution.log_prob(grid).exp() * 1e-4
+    assert float(density.sum()) == pytest.approx(1, abs=1e-10)
+    assert float((density * grid).sum()) == pytest.approx(0.3, abs=1e-10)
+    assert float((density * (grid - 0.3) ** 2).sum()) == pytest.approx(float(distribution.variance), abs=1e-9)
+    for value in (-300.0, 300.0):  # the tail of the Laplace part
+        tail = -abs(value - 0.3) / 0.2 + 0.7 / (2 * 0.2**2) - math.log(2 * 0.2)
+        assert float(distribution.log_prob(torch.tensor([value], dtype=torch.float64))) == pytest.approx(
+            tail, rel=1e-12
+        )
+    point = torch.tensor([0.3, 5.0, -5.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(distribution.log_prob, (point,))
+
+
+def test_no_closed_form_is_none():
+    assert closed_form(LogisticLikelihood(), MEAN, VARIANCE) is None
+    assert closed_form(OrdinalLikelihood(3, Logit()).double(), MEAN, VARIANCE) is None
+    assert closed_form(OrdinalLikelihood(3, Probit()).double(), MEAN, VARIANCE) is not None
+
+
+def test_what_cannot_be_predicted_is_refused():
+    with pytest.raises(TypeError, match=r"no probit approximation for LogPoissonLikelihood; use GaussHermite\(\)"):
+        ProbitApproximation().log_prob(LogPoissonLikelihood(), MEAN, VARIANCE, MEAN.abs().floor())
+    with pytest.raises(TypeError, match="LogPoissonLikelihood has no classes"):
+        class_probabilities(LogPoissonLikelihood(), MEAN)
+    for number in (0, 257):
+        with pytest.raises(ValueError, match=f"between 1 and 256, got {number}"):
+            GaussHermite(number)
+    with pytest.raises(ValueError, match="refinements must not be negative"):
+        GaussHermite(num_refinements=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtypes_are_kept(scalar_case, dtype, wrong_default_dtype):
+    likelihood = scalar_case.build(NONE).to(dtype)
+    y = torch.tensor([scalar_case.legal[0]] * 4, dtype=dtype)
+    found = GaussHermite().log_prob(likelihood, MEAN.to(dtype), VARIANCE.to(dtype), y)
+    assert found.dtype == dtype
+    assert all(value.dtype == dtype for value in GaussHermite().moments(likelihood, MEAN.to(dtype), VARIANCE.to(dtype)))
+    exact = GaussHermite().log_prob(likelihood.double(), MEAN, VARIANCE, y.double())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,250 @@
+"""Densities given latent values: against other libraries, in the tails, batched, differentiated, traced."""
+
+import math
+import threading
+
+import mpmath
+import pytest
+import torch
+from gpytorch.likelihoods import BernoulliLikelihood, PoissonLikelihood, SoftmaxLikelihood
+from torch.distributions import Distribution
+
+from gp_ensembles.likelihoods import (
+    LogisticLikelihood,
+    LogPoissonLikelihood,
+    LogRatePoisson,
+    MulticlassLikelihood,
+    conditional,
+    latent_dim,
+    log_prob,
+)
+from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
+
+NONE = torch.Size([])
+LATENT = torch.tensor([-3.0, -0.7, 0.0, 0.4, 2.5], dtype=torch.float64)
+
+
+def grid(case):
+    """All pairs of latent values and legal targets."""
+    y = torch.tensor(case.legal, dtype=torch.float64)
+    return LATENT.repeat_interleave(len(y)), y.repeat(len(LATENT))
+
+
+def vectors(num, generator):
+    return torch.empty(num, 4, dtype=torch.float64).normal_(generator=generator)
+
+
+def test_densities_equal_other_libraries(scalar_case):
+    likelihood = scalar_case.build(NONE)
+    latent, y = grid(scalar_case)
+    expected = [
+        float(mpmath.log(scalar_case.reference(likelihood, *pair)))
+        for pair in zip(*map(list, map(torch.Tensor.tolist, (latent, y))), strict=True)
+    ]
+    torch.testing.assert_close(log_prob(likelihood, latent, y), latent.new_tensor(expected), rtol=1e-10, atol=1e-11)
+
+
+def test_class_densities_equal_the_softmax(vector_case, generator):
+    likelihood = vector_case.build(NONE)
+    latent = vectors(4, generator)  # as many rows as classes: no row may be taken for a class
+    y = torch.arange(4, dtype=torch.float64)
+    expected = [math.log(vector_case.reference(likelihood, *pair)) for pair in zip(latent, y, strict=True)]
+    torch.testing.assert_close(log_prob(likelihood, latent, y), latent.new_tensor(expected))
+    assert latent_dim(likelihood) == 4
+
+
+@pytest.mark.parametrize("lead", [(), (5,)])
+@pytest.mark.parametrize("batch_shape", [(3,), (2, 3)])
+def test_a_batch_equals_one_by_one(scalar_case, take, lead, batch_shape, generator):
+    batch_shape = torch.Size(batch_shape)
+    likelihood = scalar_case.build(batch_shape)
+    y = torch.tensor(scalar_case.legal, dtype=torch.float64)
+    latent = torch.empty(*lead, *batch_shape, len(y), dtype=torch.float64).normal_(generator=generator)
+    together = log_prob(likelihood, latent, y)
+    assert together.shape == latent.shape
+    for index in torch.cartesian_prod(*[torch.arange(size) for size in batch_shape]).reshape(-1, len(batch_shape)):
+        at = tuple(index.tolist())
+        alone = log_prob(take(scalar_case, likelihood, at), latent[(..., *at, slice(None))], y)
+        torch.testing.assert_close(together[(..., *at, slice(None))], alone, rtol=1e-13, atol=1e-14)
+
+
+def test_vectors_in_a_batch_equal_one_by_one(vector_case, generator):
+    likelihood = vector_case.build(NONE)
+    latent = torch.empty(5, 2, 4, 4, dtype=torch.float64).normal_(generator=generator)
+    y = torch.tensor([0.0, 3.0, 1.0, 2.0], dtype=torch.float64)
+    together = log_prob(likelihood, latent, y)
+    assert together.shape == (5, 2, 4)
+    for at in ((0, 0), (4, 1)):
+        torch.testing.assert_close(together[at], log_prob(likelihood, latent[at], y))
+
+
+def test_a_missing_target_says_nothing(case):
+    likelihood = case.build(NONE)
+    dim = latent_dim(likelihood)
+    y = torch.tensor([case.legal[0], math.nan, case.legal[1]], dtype=torch.float64)
+    latent = torch.full((3, dim) if dim > 1 else (3,), 0.3, dtype=torch.float64, requires_grad=True)
+    values = log_prob(likelihood, latent, y)
+    assert float(values[1].detach()) == 0
+    assert float(values[0].detach()) != 0
+    parameters = list(likelihood.parameters())
+    gradients = torch.autograd.grad(values.sum(), [latent, *parameters], allow_unused=True)
+    assert bool((gradients[0][1] == 0).all())
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")  # of torch, once
+def test_derivatives_by_torch_func(scalar_case):
+    """Gradient and second derivative of scalar latents under vmap, against central differences of higher precision."""
+    likelihood = scalar_case.build(NONE)
+    latent, y = grid(scalar_case)
+    latent = latent + 0.01  # off the kink of a Laplace density at y
+
+    def single(z, target):
+        return log_prob(likelihood, z, target)
+
+    assert single(latent[0], y[0]).shape == ()
+    first = torch.func.vmap(torch.func.grad(single))(latent, y)
+    second = torch.func.vmap(torch.func.hessian(single))(latent, y)
+    step = 1e-4
+    low, mid, high = (log_prob(likelihood, latent + shift, y).detach() for shift in (-step, 0.0, step))
+    torch.testing.assert_close(first.detach(), (high - low) / (2 * step), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(second.detach(), (high - 2 * mid + low) / step**2, rtol=1e-3, atol=1e-5)
+    elementwise = scalar_derivatives(lambda z, target: log_prob(likelihood, z, target), latent, y)
+    torch.testing.assert_close(elementwise.first, first)
+    torch.testing.assert_close(elementwise.second, second)
+
+
+def test_vector_derivatives_by_torch_func(vector_case, generator):
+    likelihood = vector_case.build(NONE)
+    latent, y = vectors(6, generator), torch.tensor([0.0, 1, 2, 3, 0, 1], dtype=torch.float64)
+
+    def single(z, target):
+        return log_prob(likelihood, z, target)
+
+    hessian = torch.func.vmap(torch.func.hessian(single))(latent, y)
+    mixing = getattr(likelihood, "mixing_weights", None)
+    mixing = torch.eye(4, dtype=torch.float64) if mixing is None else mixing.detach()
+    p = (latent @ mixing.mT).softmax(-1)
+    expected = -mixing.mT @ (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) @ mixing
+    torch.testing.assert_close(hessian.detach(), expected)
+    torch.testing.assert_close(vector_derivatives(single, latent, y).second.detach(), expected)
+
+
+def test_derivatives_can_be_recorded_for_loops(case, generator):
+    likelihood = case.build(NONE)
+    is_vector = latent_dim(likelihood) > 1
+    y = torch.tensor(case.legal, dtype=torch.float64)
+    latent = vectors(len(y), generator) if is_vector else LATENT[: len(y)] + 0.01
+    differentiator = Differentiator(lambda z, target: log_prob(likelihood, z, target), is_vector)
+    with torch.no_grad():
+        for _ in range(2):
+            recorded = differentiator(latent, y)
+        assert next(iter(differentiator._traced.values())) is not None
+    eager = differentiator(latent, y)
+    torch.testing.assert_close(recorded.first, eager.first.detach())
+    torch.testing.assert_close(recorded.second, eager.second.detach())
+
+
+@pytest.mark.parametrize("place", [-40.0, -12.0, 12.0, 40.0])
+def test_densities_and_derivatives_are_finite_in_the_tails(case, place):
+    likelihood = case.build(NONE)
+    y = torch.tensor(case.legal, dtype=torch.float64)
+    if latent_dim(likelihood) > 1:
+        latent = y.new_zeros(len(y), 4)
+        latent[:, 1] = place
+        derivatives = vector_derivatives(lambda z, target: log_prob(likelihood, z, target), latent, y)
+    else:
+        latent = torch.full_like(y, place)
+        derivatives = scalar_derivatives(lambda z, target: log_prob(likelihood, z, target), latent, y)
+    assert bool(torch.isfinite(log_prob(likelihood, latent, y)).all())
+    assert bool(torch.isfinite(derivatives.first).all())
+    assert bool(torch.isfinite(derivatives.second).all())
+
+
+@pytest.mark.parametrize("place", [-300.0, -50.0, -40.0, -9.0, 9.0, 40.0])
+def test_the_probit_tail_is_exact(place):
+    latent, y = torch.tensor([place], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    with mpmath.workdps(60):
+        z = mpmath.mpf(place)
+        hazard = mpmath.npdf(z) / mpmath.ncdf(z)
+        expected = [mpmath.log(mpmath.ncdf(z)), hazard, -hazard * (z + hazard)]
+    probit = BernoulliLikelihood()
+    derivatives = scalar_derivatives(lambda z, target: log_prob(probit, z, target), latent, y)
+    found = torch.cat([log_prob(probit, latent, y), *derivatives])
+    torch.testing.assert_close(found, found.new_tensor([float(value) for value in expected]), rtol=1e-8, atol=1e-300)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_poisson_is_safe_where_the_rate_is_not(dtype):
+    latent = torch.tensor([-200.0, -50.0, 50.0], dtype=dtype)
+    y = torch.tensor([3.0, 3.0, 3.0], dtype=dtype)
+    expected = 3 * latent - latent.exp() - math.log(6)
+    torch.testing.assert_close(log_prob(LogPoissonLikelihood(), latent, y), expected)
+    derivatives = scalar_derivatives(lambda z, target: log_prob(LogPoissonLikelihood(), z, target), latent, y)
+    torch.testing.assert_close(derivatives.first, 3 - latent.exp())
+    torch.testing.assert_close(derivatives.second, -latent.exp())
+
+
+def test_log_rate_poisson_is_a_whole_distribution():
+    distribution = LogRatePoisson(torch.tensor([0.3, -1.0], dtype=torch.float64))
+    larger = distribution.expand(torch.Size([3, 2]))
+    assert larger.batch_shape == (3, 2)
+    assert isinstance(larger, LogRatePoisson)
+    torch.testing.assert_close(larger.mean[1], distribution.log_rate.exp())
+    assert larger.sample().shape == (3, 2)
+
+
+def test_two_classes_are_the_logistic_model_of_the_difference(generator):
+    latent = torch.empty(50, 2, dtype=torch.float64).normal_(generator=generator) * 10
+    y = (torch.arange(50) % 2).double()
+    logistic = log_prob(LogisticLikelihood(), latent[:, 1] - latent[:, 0], y)
+    torch.testing.assert_close(log_prob(MulticlassLikelihood(2), latent, y), logistic, rtol=1e-12, atol=1e-14)
+
+
+def test_softmax_never_transposes_and_does_not_warn(generator):
+    latent, y = vectors(4, generator), torch.zeros(4, dtype=torch.float64)
+    plain = SoftmaxLikelihood(num_classes=4, mixing_weights=False)
+    torch.testing.assert_close(log_prob(plain, latent, y), latent.log_softmax(-1)[:, 0])
+
+
+def test_the_default_validation_is_restored(monkeypatch):
+    y = torch.ones(1)
+    for default in (True, False):
+        monkeypatch.setattr(Distribution, "_validate_args", default)
+        log_prob(PoissonLikelihood(), torch.zeros(1), y)
+        assert Distribution._validate_args is default
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+    with pytest.raises(Exception, match=r"mat1|size|shape"):
+        log_prob(SoftmaxLikelihood(num_features=3, num_classes=2), torch.zeros(1, 4), y)
+    assert Distribution._validate_args is True
+
+
+def test_the_default_validation_is_restored_by_threads_in_any_order(monkeypatch):
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+    barrier = threading.Barrier(4)
+
+    def work():
+        barrier.wait()
+        for _ in range(100):
+            log_prob(PoissonLikelihood(), torch.zeros(1), torch.ones(1))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Distribution._validate_args is True
+
+
+def test_likelihoods_work_through_gpytorch_as_well(scalar_case):
+    """The conditional distribution is the likelihood's own, up to the exactness of tails."""
+    likelihood = scalar_case.build(NONE)
+    latent, y = grid(scalar_case)
+    torch.testing.assert_close(conditional(likelihood, latent).log_prob(y), likelihood(latent).log_prob(y))
+
+
+def test_wrong_numbers_of_classes_are_refused():
+    with pytest.raises(ValueError, match="at least two classes, got 1"):
+        MulticlassLikelihood(1)
+    with pytest.raises(ValueError, match=r"shape \(..., 3\).*got \(5, 2\)"):
+        MulticlassLikelihood(3)(torch.zeros(5, 2))

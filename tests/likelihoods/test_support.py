@@ -1,0 +1,105 @@
+"""Targets that a likelihood cannot produce: the message names value, row and remedy."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.likelihoods import GaussianLikelihood, Likelihood
+from torch.distributions import ContinuousBernoulli, Gamma
+
+from gp_ensembles.likelihoods import LogisticLikelihood, check_classes, check_support
+
+NONE = torch.Size([])
+
+
+def test_legal_targets_and_missing_ones_pass(case):
+    y = torch.tensor([math.nan, *case.legal, math.nan], dtype=torch.float64)
+    check_support(case.build(NONE), y)
+    check_support(case.build(NONE), y.float())
+
+
+def test_a_batch_of_likelihoods_is_checked_as_one(scalar_case):
+    likelihood = scalar_case.build(torch.Size([2, 3]))
+    check_support(likelihood, torch.tensor(scalar_case.legal, dtype=torch.float64))
+    with pytest.raises(ValueError, match="in row 0"):
+        check_support(likelihood, torch.tensor(scalar_case.illegal, dtype=torch.float64))
+
+
+def test_an_illegal_target_is_named_with_its_row(case):
+    likelihood = case.build(NONE)
+    for value in case.illegal:
+        y = torch.tensor([math.nan, *case.legal, value, value, case.legal[0]], dtype=torch.float64)
+        with pytest.raises(ValueError) as caught:
+            check_support(likelihood, y)
+        message = str(caught.value)
+        assert message.startswith(f"target {value:.10g} in row {len(case.legal) + 1} is outside the support of ")
+        assert type(likelihood).__name__ in message
+        assert case.says in message
+        assert message.endswith("correct it, or set it to NaN if it is missing")
+
+
+def test_our_likelihoods_check_by_themselves(case):
+    likelihood = case.build(NONE)
+    if type(likelihood).__module__.startswith("gp_ensembles"):
+        likelihood.check_targets(torch.tensor(case.legal, dtype=torch.float64))
+        with pytest.raises(ValueError, match="in row 0 is outside"):
+            likelihood.check_targets(torch.tensor(case.illegal, dtype=torch.float64))
+
+
+def test_integers_and_empty_blocks_are_legal():
+    check_support(LogisticLikelihood(), torch.tensor([0, 1, 1]))
+    check_support(LogisticLikelihood(), torch.zeros(0))
+    check_support(LogisticLikelihood(), torch.zeros(3, device="meta"))
+    with pytest.raises(ValueError, match="target 2 in row 1"):
+        check_support(LogisticLikelihood(), torch.tensor([0, 2]))
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ValueError, match=r"shape \(N,\), got \(2, 1\)"):
+        check_support(LogisticLikelihood(), torch.zeros(2, 1))
+
+
+class Closed(Likelihood):
+    """The unit interval with its ends."""
+
+    def forward(self, function_samples, *inputs):
+        return ContinuousBernoulli(logits=function_samples)
+
+
+class Positive(Likelihood):
+    def forward(self, function_samples, *inputs):
+        return Gamma(2.0 * torch.ones_like(function_samples), function_samples.exp())
+
+
+def test_the_support_of_a_foreign_likelihood_is_its_distributions_own():
+    check_support(Closed(), torch.tensor([0.0, 0.5, 1.0]))
+    with pytest.raises(ValueError, match=r"target 1\.5 in row 1 is outside the support of Closed"):
+        check_support(Closed(), torch.tensor([0.0, 1.5]))
+    check_support(Positive(), torch.tensor([0.5, 3.0]))
+    with pytest.raises(ValueError, match=r"target -1 in row 0 .* Gamma takes values of GreaterThanEq"):
+        check_support(Positive(), torch.tensor([-1.0]))
+
+
+def test_a_check_leaves_no_trace():
+    likelihood = GaussianLikelihood()
+    check_support(likelihood, torch.zeros(3))
+    assert all(parameter.grad is None for parameter in likelihood.parameters())
+
+
+@pytest.mark.parametrize("y", [[0.0, 1.0], [math.nan, 2.0, 0.0], [3, 3, 4]])
+def test_several_classes_pass(y):
+    check_classes(torch.tensor(y))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([1.0, 1.0, math.nan], "all 2 observed labels are 1; give rows of at least two classes"),
+        ([2], "all 1 observed labels are 2"),
+        ([math.nan], "no label was observed"),
+        ([], "no label was observed"),
+    ],
+)
+def test_a_single_class_is_refused(y, message):
+    with pytest.raises(ValueError, match=message):
+        check_classes(torch.tensor(y))
