@@ -1,7 +1,7 @@
 """Which bases, dynamics and weight rule serve every stream: the table behind the preset ``auto``.
 
-Experts do not depend on the rule that weighs them, so their log densities, which ``expert_densities.py`` has stored, are
-enough to score any choice exactly:
+Experts do not depend on the rule that weighs them, so their log densities, which ``expert_densities.py`` has stored,
+are enough to score any choice exactly:
 
     python benchmarks/expert_densities.py --data ../shared/data --out densities
     python benchmarks/choose_auto.py densities --out choose_auto.csv

@@ -25,7 +25,8 @@ EVERYTHING = frozenset(
     | {"data", "metrics", "interfaces", "plots"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    "numerics": (frozenset(), frozenset()),
+    # numpy and scipy: distribution functions and quadrature rules that torch lacks.
+    "numerics": (frozenset(), frozenset({"numpy", "scipy"})),
     "metrics": (frozenset(), frozenset()),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
     "filters": (frozenset({"numerics"}), frozenset()),
@@ -36,13 +37,13 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "sklearn"})),
     # numpy: what botorch's optimisers hand to their callbacks. tqdm: fitting hyperparameters takes seconds.
     "experts": (
-        frozenset({"numerics", "features", "filters"}),
+        frozenset({"numerics", "features", "filters", "likelihoods"}),
         frozenset({"gpytorch", "botorch.optim", "numpy", "tqdm"}),
     ),
-    # gpytorch: presets build kernels and likelihoods.
+    # gpytorch: presets build kernels and likelihoods. scipy: quantiles of the gamma distribution.
     "ensembles": (
-        frozenset({"numerics", "experts", "features", "filters", "meta_learners"}),
-        frozenset({"gpytorch"}),
+        frozenset({"numerics", "experts", "features", "filters", "likelihoods", "meta_learners"}),
+        frozenset({"gpytorch", "scipy"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (

@@ -1,6 +1,7 @@
 """What an ensemble with a likelihood predicts: one mixture of the likelihood's distributions for each row."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -136,7 +137,7 @@ class LatentMixture(NamedTuple):
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws for each row: an expert, a latent value, a target; shape (S, N).
 
-        torch's distributions draw from the global generator; it is seeded from ``generator`` and put back.
+        torch's distributions draw from the global generator; its state is that of ``generator`` for the time being.
         """
         if num < 1:
             raise ValueError(f"the number of draws must be at least one, got {num}")
@@ -151,11 +152,8 @@ class LatentMixture(NamedTuple):
             latent = mean + (root @ normal.unsqueeze(-1)).squeeze(-1)
         weights = self._column_weights().exp().expand(mean.shape[:2])
         component = torch.multinomial(weights.mT, num, replacement=True, generator=generator).mT
-        device = None if generator is None else generator.device
-        seed = int(torch.randint(2**62, (), generator=generator, device=device))
         draws, start = [], 0
-        with torch.random.fork_rng(devices=[mean.device] if mean.device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        with _borrowed(generator):
             for response in self.responses:
                 own = latent[:, start : start + response.num_experts]
                 own = own.reshape(num, *response.batch_shape, *own.shape[2:])
@@ -198,3 +196,27 @@ class LatentMixture(NamedTuple):
 def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:
     """Results of all objects, each with ``num_axes`` axes after its batch shape, as (M, ...)."""
     return torch.cat([part.reshape(-1, *part.shape[part.ndim - num_axes :]) for part in parts])
+
+
+@contextmanager
+def _borrowed(generator: torch.Generator | None) -> Iterator[None]:
+    """Inside, what draws from the global generator draws from this one; afterwards both have their own state."""
+    if generator is None:
+        yield
+        return
+    is_cuda = generator.device.type == "cuda"
+    get, put = (
+        (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+        if is_cuda
+        else (
+            torch.random.get_rng_state,
+            torch.random.set_rng_state,
+        )
+    )
+    before = get()
+    put(generator.get_state())
+    try:
+        yield
+    finally:
+        generator.set_state(get())
+        put(before)

@@ -77,13 +77,25 @@ def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -
 
     Raises:
         ValueError: If a name is unknown, an expert is alive, or the share is out of range; nothing changes then.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.ones(2, dtype=torch.float64)))
+        >>> rule = BayesianModelAveraging(torch.tensor([1.0, 0.0], dtype=torch.float64))  # the second is dead
+        >>> online = OnlineEnsemble(Ensemble([expert], rule, ["a", "b"]))
+        >>> revive_experts(online, ["b"], share=0.25)
+        >>> online.log_weights.exp()
+        tensor([0.7500, 0.2500], dtype=torch.float64)
     """
     known = {name: number for number, name in enumerate(online.names)}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"there is no expert named {unknown[0]!r}; the names are {list(online.names)}")
     state = online.state.meta
-    index = torch.tensor([known[name] for name in names], device=state.log_weights.device)
+    index = torch.tensor([known[name] for name in names], dtype=torch.int64, device=state.log_weights.device)
     revived = online.ensemble.meta_learner.revive(state, index, share)
     for old, new in zip(state, revived, strict=True):
         old.copy_(new)

@@ -7,19 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.ensemble import (
-    AnyMixture,
     Ensemble,
-    EnsemblePredictions,
     EnsembleState,
-    assemble,
-    assemble_living,
     check_inputs,
     check_targets,
-    concatenate_mixtures,
     evaluate,
-    flatten,
     predict_mixture,
     responses_of,
+)
+from gp_ensembles.ensembles.predictions import (
+    AnyMixture,
+    EnsemblePredictions,
+    assemble,
+    assemble_living,
+    concatenate_mixtures,
+    concatenate_predictions,
+    flatten,
 )
 from gp_ensembles.ensembles.runners import CompactRunner, Runner, make_runner
 from gp_ensembles.experts.base import BoundExpert
@@ -28,7 +31,6 @@ from gp_ensembles.filters.states import (
     GaussianState,
     MultiOutputState,
     SquareRootState,
-    concatenate_steps,
 )
 from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.meta_learners.base import MetaState
@@ -222,7 +224,7 @@ class OnlineEnsemble(nn.Module):
             blocks.append(self._observe_block(live, runners, rows, targets, gaps, alive))
         for runner in compact.values():
             runner.scatter()
-        return _concatenate(blocks)
+        return concatenate_predictions(blocks)
 
     def _without(self, dead: Tensor, bound: Sequence[BoundExpert]) -> dict[int, CompactRunner]:
         """Runners without the dead for those expert objects that have any."""
@@ -295,12 +297,3 @@ def _named(state: EnsembleState) -> list[tuple[str, Tensor]]:
         for field, value in part._asdict().items()
     ]
     return named + [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]
-
-
-def _concatenate(blocks: Sequence[EnsemblePredictions]) -> EnsemblePredictions:
-    if len(blocks) == 1:
-        return blocks[0]
-    mean, variance = (torch.cat(parts) for parts in list(zip(*blocks, strict=True))[:2])
-    log_prob, log_weights = (torch.cat(parts, dim=-1) for parts in list(zip(*blocks, strict=True))[2:4])
-    experts = concatenate_steps([block.experts for block in blocks])
-    return EnsemblePredictions(mean, variance, log_prob, log_weights, experts, blocks[0].responses)

@@ -1,29 +1,17 @@
-"""What kind of target an ensemble predicts, as recipes: each makes the experts for it."""
+"""What kind of target an ensemble predicts, as recipes: each makes the experts for it. Here: real numbers."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.inference import Inference
-from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-    check_classes,
-    check_support,
-)
 
 
 class Target(ABC):
@@ -47,14 +35,14 @@ class Target(ABC):
         """Whether targets are real numbers, to be standardised."""
 
     @property
+    @abstractmethod
     def num_labels(self) -> int | None:
         """Number of classes; ``None`` where targets are numbers."""
-        return None
 
     @property
+    @abstractmethod
     def is_ordered(self) -> bool:
         """Whether the order of targets has a meaning: numbers, levels, or just two classes."""
-        return True
 
 
 @final
@@ -68,11 +56,21 @@ class RealTarget(Target):
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        _check_varies(y)
+        check_varies(y)
 
     @property
     def is_real(self) -> bool:
         """Real numbers."""
+        return True
+
+    @property
+    def num_labels(self) -> int | None:
+        """None: targets are numbers."""
+        return None
+
+    @property
+    def is_ordered(self) -> bool:
+        """They have an order."""
         return True
 
 
@@ -93,11 +91,21 @@ class UnknownNoiseTarget(Target):
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        _check_varies(y)
+        check_varies(y)
 
     @property
     def is_real(self) -> bool:
         """Real numbers."""
+        return True
+
+    @property
+    def num_labels(self) -> int | None:
+        """None: targets are numbers."""
+        return None
+
+    @property
+    def is_ordered(self) -> bool:
+        """They have an order."""
         return True
 
 
@@ -118,147 +126,30 @@ class OutlierTarget(Target):
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        _check_varies(y)
+        check_varies(y)
 
     @property
     def is_real(self) -> bool:
         """Real numbers."""
         return True
 
-
-@final
-@dataclass(frozen=True)
-class BinaryTarget(Target):
-    """Classes 0 and 1.
-
-    Attributes:
-        is_probit: Whether the link is probit and not logistic.
-        inference: How experts learn; by Laplace's method if left out.
-    """
-
-    is_probit: bool = False
-    inference: Inference | None = None
-
-    def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
-        likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
-        return LaplaceExpert(features, likelihood, inference=self.inference)
-
-    def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
-        check_support(LogisticLikelihood(), y)
-        check_classes(y)
-
-    @property
-    def is_real(self) -> bool:
-        """Classes."""
-        return False
-
     @property
     def num_labels(self) -> int | None:
-        """Two."""
-        return 2
-
-
-@final
-@dataclass(frozen=True)
-class ClassTarget(Target):
-    """Classes 0, 1, ..., C - 1 without an order.
-
-    Attributes:
-        num_classes: Number of classes C.
-        inference: How experts learn; by Laplace's method if left out.
-    """
-
-    num_classes: int
-    inference: Inference | None = None
-
-    def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
-        return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), inference=self.inference)
-
-    def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
-        check_support(MulticlassLikelihood(self.num_classes), y)
-        check_classes(y)
-
-    @property
-    def is_real(self) -> bool:
-        """Classes."""
-        return False
-
-    @property
-    def num_labels(self) -> int | None:
-        """The classes."""
-        return self.num_classes
+        """None: targets are numbers."""
+        return None
 
     @property
     def is_ordered(self) -> bool:
-        """They have no order."""
-        return False
+        """They have an order."""
+        return True
 
 
-@final
-@dataclass(frozen=True)
-class LevelTarget(Target):
-    """Levels 0, 1, ..., J - 1 with an order.
+def check_varies(y: Tensor) -> None:
+    """Raise if all observed targets, (N,), are equal.
 
-    Attributes:
-        num_levels: Number of levels J.
-        inference: How experts learn; by Laplace's method if left out.
+    Raises:
+        ValueError: Naming the value.
     """
-
-    num_levels: int
-    inference: Inference | None = None
-
-    def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
-        likelihood = OrdinalLikelihood(self.num_levels, Probit(), batch_shape=features.batch_shape)
-        return LaplaceExpert(features, likelihood, inference=self.inference)
-
-    def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
-        check_support(OrdinalLikelihood(self.num_levels, Probit()), y)
-        check_classes(y)
-
-    @property
-    def is_real(self) -> bool:
-        """Levels."""
-        return False
-
-    @property
-    def num_labels(self) -> int | None:
-        """The levels."""
-        return self.num_levels
-
-
-@final
-@dataclass(frozen=True)
-class CountTarget(Target):
-    """Counts 0, 1, 2, ... whose log rate is the function.
-
-    Attributes:
-        inference: How experts learn; by Laplace's method if left out.
-    """
-
-    inference: Inference | None = None
-
-    def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
-        return LaplaceExpert(features, LogPoissonLikelihood(), inference=self.inference)
-
-    def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
-        check_support(LogPoissonLikelihood(), y)
-        _check_varies(y)
-
-    @property
-    def is_real(self) -> bool:
-        """Counts."""
-        return False
-
-
-def _check_varies(y: Tensor) -> None:
     seen = y[~torch.isnan(y)]
     if seen.numel() and bool((seen == seen[0]).all()):
         raise ValueError(f"all {seen.numel()} warm-up targets are {float(seen[0]):g}; there is nothing to fit to")

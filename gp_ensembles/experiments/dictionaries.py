@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles import label_targets, presets  # noqa: F401 (configs name targets)
 from gp_ensembles.ensembles.automatic import auto
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.online import OnlineEnsemble

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import EnsemblePredictions
 from gp_ensembles.ensembles.latent_mixture import LatentMixture
+from gp_ensembles.ensembles.predictions import EnsemblePredictions
 from gp_ensembles.ensembles.student_t_mixture import StudentTMixture, as_normal_mixture
 from gp_ensembles.experiments.baselines import NormalPrediction
 from gp_ensembles.experiments.discrete import DiscreteRows, rows_of_mixture, update_discrete

@@ -29,7 +29,12 @@ class Inference(ABC):
 @final
 @dataclass(frozen=True)
 class Laplace(Inference):
-    """Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 4)."""
+    """Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 4).
+
+    Example:
+        >>> Laplace() == Laplace()
+        True
+    """
 
     def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
         """See :meth:`Inference.rule`."""
@@ -50,6 +55,10 @@ class MomentMatching(Inference):
 
     Raises:
         ValueError: If the number of nodes is out of range.
+
+    Example:
+        >>> MomentMatching().num_nodes
+        32
     """
 
     num_nodes: int = 32

@@ -27,6 +27,12 @@ class InverseGammaNoise(nn.Module):
 
     Raises:
         ValueError: If the concentration is not above one or the rate is not positive.
+
+    Example:
+        >>> import torch
+        >>> noise = InverseGammaNoise(torch.zeros(2), concentration=3.0, rate=1.0)
+        >>> (noise.rate / (noise.concentration - 1)).detach()
+        tensor([0.5000, 0.5000])
     """
 
     raw_concentration: Tensor

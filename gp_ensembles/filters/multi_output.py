@@ -205,7 +205,10 @@ def _groups(group: Tensor, missing: Tensor) -> list[tuple[Tensor, int]]:
     members: dict[tuple[object, ...], list[int]] = {}
     for output, (source, gaps) in enumerate(zip(group.tolist(), missing.mT.tolist(), strict=True)):
         members.setdefault((source, *gaps), []).append(output)
-    return [(torch.tensor(found, device=group.device), int(group[found[0]])) for found in members.values()]
+    return [
+        (torch.tensor(found, dtype=group.dtype, device=group.device), int(group[found[0]]))
+        for found in members.values()
+    ]
 
 
 def _learn(

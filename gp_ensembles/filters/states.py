@@ -150,7 +150,14 @@ P = TypeVar("P", bound=Predictions)
 
 
 def concatenate_steps(parts: Sequence[P]) -> P:
-    """Predictions of consecutive blocks as one; the time axis is that of ``log_prob``, its last."""
+    """Predictions of consecutive blocks as one; the time axis is that of ``log_prob``, its last.
+
+    Example:
+        >>> import torch
+        >>> block = StepPredictions(torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(2, 3))
+        >>> concatenate_steps([block, block]).mean.shape
+        torch.Size([2, 6])
+    """
     if len(parts) == 1:
         return parts[0]
     axis = parts[0].log_prob.ndim - 1

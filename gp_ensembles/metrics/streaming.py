@@ -151,6 +151,12 @@ def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScore
 
     Returns:
         The state after the block.
+
+    Example:
+        >>> import torch
+        >>> y = torch.zeros(1, dtype=torch.float64)
+        >>> summarise(count_scores(init_scores(y), y, RowScores(y + 1, y + 1, y, y, y))).mean_absolute_error
+        tensor(1., dtype=torch.float64)
     """
     seen = ~torch.isnan(y)
     error = y - rows.mean

@@ -10,6 +10,7 @@ import torch
 from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.experiments.baselines import Baselines, fill_forward
 from gp_ensembles.experiments.config import StreamConfig, from_plain, load_config, to_plain
 from gp_ensembles.experiments.dictionaries import DIEGP, DSIEGP, IEGP, SIEGP
@@ -25,9 +26,10 @@ def test_records_have_the_settings_and_defaults_of_their_presets(model):
     ours = {field.name: field.default for field in fields(model)}
     theirs = {name: p.default for name, p in preset.items() if name not in ("X", "y", "generator", "progress")}
     assert set(ours) == set(theirs)
-    assert {name: value for name, value in ours.items() if name != "fit"} == {
-        name: value for name, value in theirs.items() if name != "fit"
+    assert {name: value for name, value in ours.items() if name not in ("fit", "target")} == {
+        name: value for name, value in theirs.items() if name not in ("fit", "target")
     }
+    assert model().kind == theirs["target"] == RealTarget()
     num_samples = 1 if model in (IEGP, SIEGP, DIEGP, DSIEGP) else FitSettings().num_samples
     assert theirs["fit"] == FitSettings(num_samples=num_samples)
     assert QuasiNewton(num_samples=num_samples).settings() == theirs["fit"]

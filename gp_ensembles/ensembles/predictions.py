@@ -1,0 +1,117 @@
+"""What an ensemble says about a block: the experts' predictions put together."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.latent_mixture import LatentMixture, Response
+from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
+from gp_ensembles.filters.states import LatentPredictions, Predictions, StudentTPredictions, concatenate_steps
+
+AnyMixture = Mixture | StudentTMixture | LatentMixture
+
+
+class EnsemblePredictions(NamedTuple):
+    """Predictions for a block, each made before its target was seen.
+
+    Attributes:
+        mean: Mean of the mixture, shape (B,).
+        variance: Variance of the mixture, noise and disagreement included, shape (B,).
+        log_prob: Log density of each target under the full mixture, shape (B,); zero where it is missing.
+        log_weights: Log weights in force before each target, shape (M, B).
+        experts: The experts' own predictions, each (M, B); NaN mean and variance for an expert that is dead
+            (weight zero for good) and no longer run.
+        responses: How latent values become targets under a likelihood that is not Gaussian; else empty.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_prob: Tensor
+    log_weights: Tensor
+    experts: Predictions
+    responses: tuple[Response, ...] = ()
+
+    @property
+    def mixture(self) -> AnyMixture:
+        """The predictive mixture of each row; a dead expert, whose weight is zero, stands in as N(0, 1)."""
+        return make_mixture(self.log_weights, self.experts, self.responses)
+
+
+def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Response, ...]) -> AnyMixture:
+    """The mixture of the experts' predictions, (M, N) each; an expert that was not run stands in as N(0, 1)."""
+    if isinstance(experts, LatentPredictions):
+        dead = torch.isnan(experts.latent_mean)
+        variance = experts.latent_variance
+        if dead.ndim == 3:
+            identity = torch.diag_embed(torch.ones_like(experts.latent_mean))
+            variance = torch.where(dead.unsqueeze(-1), identity, variance)
+        else:
+            variance = torch.where(dead, 1.0, variance)
+        return LatentMixture(log_weights, torch.where(dead, 0.0, experts.latent_mean), variance, responses)
+    dead = torch.isnan(experts.mean)
+    mean, variance = torch.where(dead, 0.0, experts.mean), torch.where(dead, 1.0, experts.variance)
+    if isinstance(experts, StudentTPredictions):
+        return StudentTMixture(log_weights, mean, variance, torch.where(dead, torch.inf, experts.degrees_of_freedom))
+    return Mixture(log_weights, mean, variance)
+
+
+def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:
+    """Mixtures of consecutive rows under the same weights, (M,), as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    names = [name for name in first._fields if name not in ("log_weights", "responses")]
+    rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in names}
+    return first._replace(**rows)
+
+
+def flatten(parts: Sequence[Predictions]) -> Predictions:
+    r"""Predictions of all experts, (M, B), from those of the expert objects, (\*batch, B)."""
+    if len(parts) == 1 and parts[0].log_prob.ndim == 2:
+        return parts[0]
+    kinds = {type(part) for part in parts}
+    if len(kinds) > 1:  # normal and Student-t experts together: a normal one has infinite degrees of freedom
+        parts = [_as_student_t(part) for part in parts]
+    num_axes = [part.log_prob.ndim - 1 for part in parts]
+    fields = zip(*parts, strict=True)
+    return type(parts[0])(
+        *(
+            torch.cat([value.reshape(-1, *value.shape[n:]) for value, n in zip(field, num_axes, strict=True)])
+            for field in fields
+        )
+    )
+
+
+def _as_student_t(part: Predictions) -> StudentTPredictions:
+    if isinstance(part, StudentTPredictions):
+        return part
+    return StudentTPredictions(part.mean, part.variance, part.log_prob, torch.full_like(part.mean, torch.inf))
+
+
+def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
+    """The ensemble's predictions from the experts' and the weights in force, (M, B) each."""
+    weights = log_weights.exp()
+    if steps.mean.ndim > weights.ndim:  # several outputs
+        weights = weights.unsqueeze(-1)
+    mean = (weights * steps.mean).sum(0)
+    variance = (weights * (steps.variance + (steps.mean - mean).square())).sum(0)
+    return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
+
+
+def assemble_living(steps: Predictions, alive: Tensor, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
+    """The same where only the experts ``alive`` (L,) were run; the dead get NaN."""
+    living = type(steps)(*(field[alive] for field in steps))
+    return assemble(living, log_weights[alive], log_prob)._replace(log_weights=log_weights, experts=steps)
+
+
+def concatenate_predictions(blocks: Sequence[EnsemblePredictions]) -> EnsemblePredictions:
+    """Predictions of consecutive blocks as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    mean, variance = (torch.cat(parts) for parts in list(zip(*blocks, strict=True))[:2])
+    log_prob, log_weights = (torch.cat(parts, dim=-1) for parts in list(zip(*blocks, strict=True))[2:4])
+    experts = concatenate_steps([block.experts for block in blocks])
+    return EnsemblePredictions(mean, variance, log_prob, log_weights, experts, blocks[0].responses)

@@ -1,0 +1,1 @@
+"""Commands that draw the papers' figures and make their tables again."""
