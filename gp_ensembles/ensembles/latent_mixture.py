@@ -1,5 +1,6 @@
 """What an ensemble with a likelihood predicts: one mixture of the likelihood's distributions for each row."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -28,6 +29,10 @@ class Response(NamedTuple):
     predictive: Predictive
     num_experts: int
     batch_shape: torch.Size
+
+    def frozen(self) -> "Response":
+        """The same with a copy of the likelihood as it is now, through which no gradient flows."""
+        return self._replace(likelihood=copy.deepcopy(self.likelihood).requires_grad_(False))
 
 
 class LatentMixture(NamedTuple):

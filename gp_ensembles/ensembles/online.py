@@ -15,6 +15,7 @@ from gp_ensembles.ensembles.ensemble import (
     predict_mixture,
     responses_of,
 )
+from gp_ensembles.ensembles.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -55,7 +56,7 @@ class _Live:
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
         self.bound = ensemble.bind()
-        self.responses = responses_of(self.bound)
+        self.responses = tuple(response.frozen() for response in responses_of(self.bound))
         limits = (e.adaptation.max_rows for e in ensemble.experts if e.adaptation is not None)
         self.limits = [limit for limit in limits if limit is not None]  # longest blocks that adaptations allow
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
@@ -173,7 +174,8 @@ class OnlineEnsemble(nn.Module):
         check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
         experts, log_weights = live.state.experts, self.log_weights
         parts = [predict_mixture(live.bound, experts, log_weights, rows) for rows in X.split(_PREDICT_ROWS)]
-        return concatenate_mixtures(parts)
+        mixture = concatenate_mixtures(parts)
+        return mixture._replace(responses=live.responses) if isinstance(mixture, LatentMixture) else mixture
 
     def condition_on(self, X: Tensor, y: Tensor) -> "OnlineEnsemble":
         """A new ensemble that has also learned these rows; this one is unchanged. Arguments as in observe."""

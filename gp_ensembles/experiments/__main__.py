@@ -17,12 +17,14 @@ from gp_ensembles.experiments.checkpoint import load_checkpoint
 from gp_ensembles.experiments.commands import Output, report, resume, stream
 from gp_ensembles.experiments.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.experiments.config import add_config, config_from, load_config
+from gp_ensembles.experiments.reproduce.command import add_reproduce, run_reproduce
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
 from gp_ensembles.experiments.tables import read_more, read_table, without_constant
 
 _FLAGS = ("drop_constant", "skip_seen", "traceback")
 _THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _OUT = "folder of the results; results that are there stay until this run is complete"
+_CONFIG = "YAML file with any of: model, warmup, seed, device, dtype, block_size, drop_constant, clip"
 _DATA = "a CSV file (.csv or .csv.gz) with a header, or name:SET for a table that travels with a package, for instance \
 name:trump_approval; with --data_folder, the name of a table in that folder's manifest"
 
@@ -37,9 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit code: 0 for success, 2 for bad input (one sentence on the standard error), 1 for a defect of this
         library, 130 after an interruption.
     """
-    arguments = normalised(sys.argv[1:] if argv is None else argv)
-    wants_traceback = "--traceback=true" in arguments
+    given = list(sys.argv[1:] if argv is None else argv)
+    wants_traceback = "--traceback" in given
     try:
+        arguments = normalised(given)
+        wants_traceback = "--traceback=true" in arguments
         for option, file in pairwise(arguments):
             if option == "--config":
                 load_config(file)  # alone first: its complaints name the file
@@ -89,6 +93,8 @@ def normalised(arguments: Sequence[str]) -> list[str]:
             given = bool(equals) or (bool(rest) and rest[0].lower() in ("true", "false"))
             word = f"{name}=true" if name[2:] in _FLAGS and not given else name + equals + value
             if name == "--config":
+                if not (value if equals else rest and not rest[0].startswith("--")):
+                    raise ValueError("--config needs a file: --config configs/e_doebe.yaml")
                 first += [name, value] if equals else [name, *rest[:1]]
                 rest = rest if equals else rest[1:]
                 continue
@@ -105,14 +111,16 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     commands = {}
     for name, text in _HELP.items():
         command = ArgumentParser(exit_on_error=False, description=text)
-        if name != "demo":
+        if name == "reproduce":
+            add_reproduce(command)
+        elif name != "demo":
             command.add_argument("data", type=str, help=_DATA)
             command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
         if name in ("stream", "compare"):
             command.add_argument("--target", type=str | None, default=None, help="column to predict")
             command.add_argument("--features", type=str | None, default=None, help="input columns, comma-separated")
         if name == "stream":
-            command.add_argument("--config", action="config", help="YAML file with any of the options below")
+            command.add_argument("--config", action="config", help=_CONFIG)
             add_config(command)
         if name == "resume":
             command.add_argument("--checkpoint", type=Path, required=True, help="the checkpoint.pt to go on from")
@@ -128,7 +136,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             )
             command.add_argument("--drop_constant", type=bool, default=False, help="leave constant columns out")
         command.add_argument("--out", type=Path, default=Path("out") / name, help=_OUT)
-        if name != "compare":
+        if name not in ("compare", "reproduce"):
             command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
             command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
         command.add_argument("--progress", type=bool, default=True, help="show a progress bar")
@@ -180,13 +188,19 @@ def _demo(parser: ArgumentParser, values: Namespace) -> int:
     return 0
 
 
+def _reproduce(parser: ArgumentParser, values: Namespace) -> int:
+    print(run_reproduce(values))
+    return 0
+
+
 _HELP = {
     "stream": "Predict every row of a table before its target is seen, and learn from it.",
     "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
     "compare": "Run several configs on one stream and print one table.",
     "demo": "The whole job on real data that travels with the package, in under two minutes.",
+    "reproduce": "Make the figures and tables of the papers again.",
 }
-_COMMANDS = {"stream": _stream, "resume": _resume, "compare": _compare, "demo": _demo}
+_COMMANDS = {"stream": _stream, "resume": _resume, "compare": _compare, "demo": _demo, "reproduce": _reproduce}
 
 if __name__ == "__main__":
     sys.exit(main())

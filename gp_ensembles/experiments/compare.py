@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from tqdm import tqdm
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.config import StreamConfig, load_config
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
-from gp_ensembles.experiments.session import Session
+from gp_ensembles.experiments.session import Session, warm_up_rows
 from gp_ensembles.experiments.summary import format_table, summarise_session
 from gp_ensembles.experiments.writing import OutputFolder, write_json, write_text
 
@@ -61,7 +62,9 @@ def load_named_configs(
 def compare(
     table: Table, configs: Mapping[str, StreamConfig], out: Path, *, progress: bool = False
 ) -> dict[str, dict[str, object]]:
-    """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are up to date after each.
+    """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are replaced when all are done.
+
+    Until then what is there stays, and the new results stand beside it under ``.partial``.
 
     A config that fails is noted with its reason under ``error``, and the others go on.
 
@@ -74,6 +77,7 @@ def compare(
     Returns:
         Summaries by name, those of the baselines last.
     """
+    warm_up_rows(table, next(iter(configs.values())).warmup)  # what no config can run on leaves no folder behind
     folder = OutputFolder(out)
     results: dict[str, dict[str, object]] = {}
     baselines: dict[str, dict[str, object]] = {}
@@ -83,12 +87,16 @@ def compare(
             found = results[name].pop("baselines")
             assert isinstance(found, dict)
             baselines = baselines or found
-        except EXPECTED as error:
-            results[name] = {"model": config.model.name, "error": one_sentence(error)}
-            print(f"gp-ensembles: {name} failed: {one_sentence(error)}", file=sys.stderr)
+        except Exception as error:  # one config that fails must not cost the others their results
+            kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
+            results[name] = {"model": config.model.name, "error": kind + one_sentence(error)}
+            print(f"gp-ensembles: {name} failed: {kind}{one_sentence(error)}", file=sys.stderr)
         both = {**results, **baselines}
-        write_json(folder.path / "compare.json", both)
-        write_text(folder.path / "compare.csv", _as_csv(both))
+        write_json(folder.path / "compare.json.partial", both)
+        write_text(folder.path / "compare.csv.partial", _as_csv(both))
+    if any("error" not in result for result in results.values()):  # failures alone replace nothing
+        for file in ("compare.json", "compare.csv"):
+            os.replace(folder.path / f"{file}.partial", folder.path / file)
     return {**results, **baselines}
 
 

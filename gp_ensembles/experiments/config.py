@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gp_ensembles.experiments import dictionaries  # noqa: F401  (configs name its classes)
 from gp_ensembles.experiments.models import EDOEBE, Model
+from gp_ensembles.experiments.sentences import one_sentence
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class StreamConfig:
         dtype: Precision of the ensemble; scores are always computed in float64.
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
         drop_constant: Leave out input columns that are constant in the warm-up instead of refusing them.
+        clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
 
     Raises:
         ValueError: If a number is out of range.
@@ -41,12 +43,17 @@ class StreamConfig:
     dtype: Literal["float64", "float32"] = "float64"
     block_size: int | None = None
     drop_constant: bool = False
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         if self.warmup < 10:
             raise ValueError(f"warmup is {self.warmup}; at least 10 rows are needed to fit a model")
         if self.seed < 0:
             raise ValueError(f"seed must be zero or positive, got {self.seed}")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2^63, got {self.seed}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be positive, got {self.clip}")
         if self.block_size is not None and self.block_size < 1:
             raise ValueError(f"block_size must be positive, got {self.block_size}")
 
@@ -96,6 +103,7 @@ def add_config(parser: ArgumentParser) -> None:
     add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are in float64")
     add("--block_size", type=int | None, default=None, help="rows learned at once, chosen from the sizes by default")
     add("--drop_constant", type=bool, default=False, help="leave out inputs that are constant in the warm-up")
+    add("--clip", type=float | None, default=None, help="clip inputs at so many warm-up deviations from their mean")
 
 
 def load_config(path: str | Path) -> StreamConfig:
@@ -108,7 +116,7 @@ def load_config(path: str | Path) -> StreamConfig:
         The config.
 
     Raises:
-        argparse.ArgumentError: If a key is unknown or a value has the wrong type.
+        ValueError: If a key is unknown, a value has the wrong type, or the file is empty.
         OSError: If the file cannot be read.
 
     Example:
@@ -122,10 +130,12 @@ def load_config(path: str | Path) -> StreamConfig:
     """
     parser = config_parser()
     text = Path(path).read_text(encoding="utf-8")
+    if not text.strip():
+        raise ValueError(f"{path} is empty; a config has keys such as model and warmup")
     try:
         return config_from(parser, parser.parse_string(text))
     except (ArgumentError, ValueError) as error:
-        raise ArgumentError(None, f"{path}: {error}") from error
+        raise ValueError(f"{path}: {one_sentence(error)}") from error
 
 
 def to_plain(value: object) -> object:

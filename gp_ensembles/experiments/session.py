@@ -23,7 +23,15 @@ from gp_ensembles.experiments.predictions import (
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 
+_FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
 _CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
+
+
+class _Complaint(NamedTuple):
+    """A row of a chunk that cannot be learned, and why."""
+
+    row: int
+    text: str
 
 
 class Clock(NamedTuple):
@@ -153,7 +161,8 @@ class Session:
             Predictions of consecutive rows.
 
         Raises:
-            ValueError: If an input is not legal; rows before its chunk have been learned.
+            ValueError: If a row is not legal, or holds a number out of all proportion (the row and the column are
+                named); the rows before it have been learned and handed out.
             NumericalError: If an expert fails; likewise.
         """
         known = self.progress.pending_y.shape[0]
@@ -162,6 +171,12 @@ class Session:
         for rows, targets in zip(X.split(self.chunk_rows), y.split(self.chunk_rows), strict=True):
             if targets.shape[0] <= known:
                 continue  # nothing new
+            complaint = self._complaint(rows, targets)
+            if complaint is not None:
+                rows, targets = rows[: complaint.row], targets[: complaint.row]
+            if targets.shape[0] <= known:
+                assert complaint is not None
+                raise ValueError(complaint.text)
             last_row = torch.cat([rows[-1], targets[-1:]])
             if targets.shape[0] == self.chunk_rows:
                 self.is_whole = False
@@ -176,13 +191,37 @@ class Session:
                 self.progress = self.progress._replace(pending_X=rows, pending_y=targets, last_row=last_row)
             self.scores = scores
             yield chunk.tail(skipped)
+            if complaint is not None:  # what came before the row is learned and handed out
+                raise ValueError(complaint.text)
             known = skipped = 0
+
+    def _complaint(self, X: Tensor, y: Tensor) -> "_Complaint | None":
+        """The first row of a chunk that would spoil the ensemble: a number that is out of all proportion."""
+        inputs, targets = prepare(self.config, self.standardizer, X, y)
+        wild = ~(torch.cat([inputs, targets.nan_to_num(0.0).unsqueeze(-1)], dim=-1).abs() < _FARTHEST)
+        wild |= ~torch.isfinite(torch.cat([X, y.nan_to_num(0.0).unsqueeze(-1)], dim=-1).to(self.config.torch_dtype))
+        if not bool(wild.any()):
+            return None
+        row, column = divmod(int(wild.flatten().int().argmax()), wild.shape[1])
+        number = self.progress.num_rows + row + 1
+        if column == X.shape[1]:
+            return _Complaint(
+                row,
+                f"the target of row {number} is {float(y[row]):.6g}, more than {_FARTHEST:g} warm-up deviations from "
+                f"the warm-up mean; correct it, or leave it empty (missing)",
+            )
+        name = self.warm.feature_names[column]
+        return _Complaint(
+            row,
+            f"{name!r} is {float(X[row, column]):.6g} in row {number}, more than {_FARTHEST:g} warm-up deviations from "
+            f"the warm-up mean; correct it, or leave the row out",
+        )
 
     def _learn(
         self, online: OnlineEnsemble, baselines: Baselines | DiscreteBaselines, X: Tensor, y: Tensor
     ) -> tuple[Chunk, Scores]:
         first = self.progress.num_rows + 1
-        inputs, targets = self.standardizer.transform(X, y)
+        inputs, targets = prepare(self.config, self.standardizer, X, y)
         device, dtype = self.config.torch_device, self.config.torch_dtype
         began = time.perf_counter()
         try:
@@ -242,7 +281,7 @@ def build_ensemble(
 ) -> OnlineEnsemble:
     """The config's ensemble for these warm-up rows, on its device in its dtype."""
     device, dtype = config.torch_device, config.torch_dtype
-    X, y = fit_standardizer(config, warm).transform(warm.X, warm.y)
+    X, y = prepare(config, fit_standardizer(config, warm), warm.X, warm.y)
     generator = torch.Generator().manual_seed(config.seed)  # on the CPU: the same draws whatever the device
     online = config.model.build(
         X.to(device, dtype), y.to(device, dtype), structure_only=structure_only, generator=generator, progress=progress
@@ -254,10 +293,16 @@ def build_ensemble(
 
 def build_baselines(config: StreamConfig, warm: Table, *, structure_only: bool) -> Baselines | DiscreteBaselines:
     """The baselines for these warm-up rows."""
-    X, y = fit_standardizer(config, warm).transform(warm.X, warm.y)
+    X, y = prepare(config, fit_standardizer(config, warm), warm.X, warm.y)
     if config.model.kind.is_real:
         return Baselines(X, y, structure_only=structure_only)
     return DiscreteBaselines(X, y, config.model.kind, structure_only=structure_only)
+
+
+def prepare(config: StreamConfig, standardizer: Standardizer, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as the ensemble sees them: standardised, and the inputs clipped if the config says so."""
+    inputs, targets = standardizer.transform(X, y)
+    return inputs if config.clip is None else inputs.clamp(-config.clip, config.clip), targets
 
 
 def fit_standardizer(config: StreamConfig, warm: Table) -> Standardizer:

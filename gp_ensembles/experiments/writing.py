@@ -106,7 +106,8 @@ class OutputFolder:
     def checkpoint(self, session: Session) -> None:
         """Replace the checkpoint; the rows it has read are in the tables already."""
         goal = self.path / CHECKPOINT
-        if self._keeps_previous and goal.exists():
+        # One that is there already belongs to the complete results of this folder: runs since then have failed.
+        if self._keeps_previous and goal.exists() and not (self.path / _PREVIOUS).exists():
             shutil.copyfile(goal, self.path / _PREVIOUS)
         self._keeps_previous = False
         save_checkpoint(session, goal)
