@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
     "experiments": (
         EVERYTHING,
-        frozenset({"gpytorch", "botorch", "numpy", "tqdm", "jsonargparse", "yaml"}),
+        frozenset({"gpytorch", "botorch", "numpy", "scipy", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     "": (EVERYTHING | {"experiments"}, frozenset()),

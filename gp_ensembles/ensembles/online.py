@@ -69,9 +69,8 @@ class _Live:
         )
 
     def _flat_parameters(self) -> Tensor:
-        if not self._parameters:
-            return torch.empty(0, device="cpu", dtype=torch.float64)
-        return torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
+        parts = [parameter.detach().reshape(-1) for parameter in self._parameters]
+        return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
 
 
 class OnlineEnsemble(nn.Module):

@@ -10,7 +10,8 @@ import torch
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.config import from_plain, to_plain
 from gp_ensembles.experiments.predictions import pack_scores, unpack_scores
-from gp_ensembles.experiments.session import Clock, Progress, Session, build_baselines, build_ensemble
+from gp_ensembles.experiments.preparation import build_baselines, build_ensemble
+from gp_ensembles.experiments.session import Clock, Progress, Session
 
 FORMAT = "gp_ensembles stream"
 FORMAT_VERSION = 1

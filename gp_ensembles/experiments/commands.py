@@ -13,7 +13,8 @@ from gp_ensembles.data import Table
 from gp_ensembles.experiments.config import StreamConfig
 from gp_ensembles.experiments.pictures import PICTURES, Gallery
 from gp_ensembles.experiments.predictions import MODEL, score_table
-from gp_ensembles.experiments.session import Session, warm_up_rows
+from gp_ensembles.experiments.preparation import warm_up_rows
+from gp_ensembles.experiments.session import Session
 from gp_ensembles.experiments.summary import summarise_session, summary_table
 from gp_ensembles.experiments.writing import CHECKPOINT, OutputFolder
 

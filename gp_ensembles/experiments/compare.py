@@ -13,8 +13,9 @@ from tqdm import tqdm
 
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.config import StreamConfig, load_config
+from gp_ensembles.experiments.preparation import warm_up_rows
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
-from gp_ensembles.experiments.session import Session, warm_up_rows
+from gp_ensembles.experiments.session import Session
 from gp_ensembles.experiments.summary import format_table, summarise_session
 from gp_ensembles.experiments.writing import OutputFolder, write_json, write_text
 

@@ -10,6 +10,8 @@ from gp_ensembles.experiments.reproduce.doebe_scores import Scores
 def draw_losses(scores: Scores, methods: Sequence[Method], path: Path) -> None:
     """Log score lost to the best method of each set, a dot a method; sets down.
 
+    Where there are ensembles of several families, those of one count for the best but get no dot.
+
     Raises:
         ImportError: If matplotlib is not installed.
     """
@@ -19,12 +21,13 @@ def draw_losses(scores: Scores, methods: Sequence[Method], path: Path) -> None:
     figure, (axis,) = new_figure(1, 1, 9.0, 1.4 + 0.42 * len(scores.sets))
     places = list(range(len(scores.sets)))
     best = [max(scores.mean(name, method, "log_score") for method in methods) for name in scores.sets]
-    for number, method in enumerate(methods):
+    shown = [method for method in methods if len(method.families) > 1] or list(methods)
+    in_pairs = len(shown) > len(SERIES)  # static and dynamic in one colour
+    for number, method in enumerate(shown):
         losses = [top - scores.mean(name, method, "log_score") for name, top in zip(scores.sets, best, strict=True)]
-        colour = SERIES[(number // 2) % len(SERIES)] if len(methods) > len(SERIES) else SERIES[number]
-        shape = "o" if number % 2 == 0 or len(methods) <= len(SERIES) else "^"
-        title = f"{method.name}, S={method.num_samples}"
-        axis.plot(losses, places, shape, color=colour, markersize=6, alpha=0.85, label=title)
+        colour = SERIES[number // 2 if in_pairs else number]
+        shape = "^" if in_pairs and number % 2 else "o"
+        axis.plot(losses, places, shape, color=colour, markersize=6, alpha=0.85, label=method.name)
     label(axis, "log score lost to the best method of the set", "nats per row", "")
     axis.set_xscale("symlog", linthresh=0.1)
     axis.set_xlim(left=-0.01)
