@@ -13,6 +13,7 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters import adaptive
 from gp_ensembles.filters.adaptation import Adaptation
+from gp_ensembles.filters.forgetting import ExponentialForgetting
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
@@ -84,8 +85,8 @@ class GaussianExpert(Expert):
             :class:`~gp_ensembles.filters.adaptation.RandomWalk`; ``None`` for static weights.
         initial_state: :func:`~gp_ensembles.filters.states.gaussian_state` (covariance form) or
             :func:`~gp_ensembles.filters.states.square_root_state`. By default the covariance form where it is
-            sound: in float64 unless the noise is below a millionth of the prior variance, in float32 only with
-            enough random walk.
+            sound: in float64 unless the noise is below a millionth of the prior variance or old rows are forgotten
+            exponentially, in float32 only with enough random walk.
 
     Raises:
         ValueError: If the likelihood's batch shape is not the feature map's, or the adaptation does not fit.
@@ -127,6 +128,8 @@ class GaussianExpert(Expert):
             noise = self.likelihood.noise.detach().squeeze(-1)
             walk = None if self.adaptation is None else self.adaptation.slowest_walk()
             form = _default_form(prior_variance.detach(), noise, walk)
+            if isinstance(self.adaptation, ExponentialForgetting):
+                form = square_root_state  # a covariance that winds up outgrows the digits of the other form
         return form(prior_variance, self.features.num_features)
 
     def bind(self) -> BoundGaussian:

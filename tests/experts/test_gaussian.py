@@ -9,6 +9,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import (
+    ExponentialForgetting,
     GaussianState,
     RandomWalk,
     SquareRootState,
@@ -56,6 +57,7 @@ def test_the_form_follows_dtype_and_walk():
     assert isinstance(GaussianExpert(single, adaptation=RandomWalk(1e-2)).init(), GaussianState)
     assert isinstance(GaussianExpert(single, adaptation=RandomWalk(1e-5)).init(), SquareRootState)
     assert isinstance(GaussianExpert(linear(), initial_state=square_root_state).init(), SquareRootState)
+    assert isinstance(GaussianExpert(linear(), adaptation=ExponentialForgetting(0.9)).init(), SquareRootState)
     quiet = GaussianExpert(linear())
     quiet.likelihood.noise = 1e-5
     assert isinstance(quiet.init(), GaussianState)

@@ -5,24 +5,35 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.experiments.reproduce import ie_gp
+from gp_ensembles.experiments.reproduce import doebe, ie_gp
+
+_EXPERIMENTS = ("1", "2", "3", "C", "D")
 
 
 def add_reproduce(parser: ArgumentParser) -> None:
     """Give a parser the options of the command."""
-    parser.add_argument("paper", type=Literal["ie-gp"], help="the paper: ie-gp")
+    parser.add_argument("paper", type=Literal["ie-gp", "doebe"], help="Lu et al. 2022, or Waxman and Djuric 2024")
     parser.add_argument("--figure", type=int | None, default=None, help="of ie-gp: 2, 3, 4, 10 or 11")
+    parser.add_argument("--experiment", type=str | None, default=None, help="of doebe: 1, 2, 3, C or D")
     parser.add_argument("--data", type=Path | None, default=None, help="a folder with a manifest.json")
-    parser.add_argument("--draws", type=int, default=3, help="draws of frequencies; tables show their median")
-    parser.add_argument("--max_rows", type=int | None, default=None, help="most rows of a stream, all by default")
+    parser.add_argument("--draws", type=int, default=3, help="of ie-gp: draws of frequencies; tables show their median")
+    parser.add_argument("--seeds", type=int, default=1, help="of doebe: repetitions; tables show their mean")
+    parser.add_argument("--max_rows", type=int | None, default=None, help="most rows of a stream")
 
 
 def run_reproduce(values: Namespace) -> str:
-    """Make a figure again and return its table.
+    """Make a figure or an experiment again and return its table.
 
     Raises:
-        ValueError: If the figure is unknown.
+        ValueError: If it is unknown.
     """
+    if values.paper == "doebe":
+        if values.experiment not in _EXPERIMENTS:
+            raise ValueError(f"--experiment of doebe must be one of {', '.join(_EXPERIMENTS)}, got {values.experiment}")
+        return doebe.run(
+            values.experiment, values.data, values.out,
+            seeds=values.seeds, max_rows=values.max_rows, progress=values.progress,
+        )  # fmt: skip
     if values.figure not in ie_gp.FIGURES:
         raise ValueError(f"--figure of ie-gp must be one of {', '.join(map(str, ie_gp.FIGURES))}, got {values.figure}")
     return ie_gp.run(

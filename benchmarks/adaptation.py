@@ -1,0 +1,115 @@
+"""What adaptation buys under drift, and what the robust expert saves under gross outliers.
+
+OMP_NUM_THREADS=1 python benchmarks/adaptation.py --data ../shared/data
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.data import Standardizer, constant_columns, load_folder
+from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.build import dynamic_group
+from gp_ensembles.experts import Expert, GaussianExpert, RobustExpert, fit_empirical_bayes
+from gp_ensembles.filters import Adaptation, CorrelatedWalk, ExponentialForgetting, StabilisedForgetting
+
+WARMUP, ROWS = 1000, 8000
+
+
+def stream(folder: Path, name: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets standardised by the warm-up rows, inputs clipped at 1000 deviations."""
+    table = load_folder(folder, name)
+    keep = [column for column in range(table.X.shape[1]) if column not in constant_columns(table.X[:WARMUP])]
+    X, y = table.X[:ROWS, keep], table.y[:ROWS]
+    X, y = Standardizer.fit(X[:WARMUP], y[:WARMUP]).transform(X, y)
+    return X.clamp(-1e3, 1e3), y
+
+
+def drifting() -> tuple[Tensor, Tensor]:
+    """A function whose phase drifts by a turn in 4 000 rows."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(ROWS, 2, generator=g, dtype=torch.float64)
+    phase = torch.linspace(0, 4 * torch.pi, ROWS, dtype=torch.float64)
+    return X, torch.sin(2 * X[:, 0] + phase) + X[:, 1] + 0.2 * torch.randn(ROWS, generator=g, dtype=torch.float64)
+
+
+def fitted(kind: type[GaussianExpert] | type[RobustExpert], X: Tensor, y: Tensor) -> Expert:
+    features = FourierBasis(starts=(0.7,)).build(X[:WARMUP], generator=torch.Generator().manual_seed(0))[0][1]
+    expert = kind(features)
+    fit_empirical_bayes(expert, X[:WARMUP], y[:WARMUP], start_precision=0.5)
+    return expert
+
+
+@torch.no_grad()
+def run(expert: Expert, X: Tensor, y: Tensor) -> tuple[Tensor, float]:
+    """One-step-ahead means after the warm-up, and the mean log density of the targets."""
+    state, means, total = expert.init(), [], 0.0
+    for start in range(0, X.shape[0], 24):
+        rows = slice(start, start + 24)
+        state, steps = expert.update(state, X[rows], y[rows])
+        keep = steps.mean[0] if steps.mean.ndim == 2 else steps.mean
+        means.append(keep)
+        total += float(steps.log_prob.sum()) if start >= WARMUP else 0.0
+    return torch.cat(means)[WARMUP:], total / (X.shape[0] - WARMUP)
+
+
+def drift_table(folder: Path) -> None:
+    print("| stream | " + " | ".join(("static", *_names())) + " |")
+    print("|---|" + "---|" * (1 + len(_names())))
+    for name in ("barrett_wam", "sml_ordered", "synthetic drift"):
+        X, y = drifting() if name == "synthetic drift" else stream(folder, name)
+        base = fitted(GaussianExpert, X, y)
+        cells = [run(base, X, y)[1]]
+        walk = dynamic_group([("x", base)], X[:WARMUP], [1e-3])[0][1]
+        cells.append(run(walk, X, y)[1])
+        features = base.features.bind()(X[:WARMUP]).detach().reshape(WARMUP, -1)
+        scatter = features.mT @ features / WARMUP
+        unit = scatter / scatter.diagonal().sum()  # steps where the features move most, as large in all
+        change: Adaptation = CorrelatedWalk(1e-3 * unit * features.shape[1])
+        cells.append(run(base.with_adaptation(change), X, y)[1])
+        cells += [run(base.with_adaptation(ExponentialForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
+        cells += [run(base.with_adaptation(StabilisedForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
+        print(f"| {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |", flush=True)
+
+
+def _names() -> tuple[str, ...]:
+    return (
+        "random walk 1e-3", "correlated walk 1e-3", "forgetting 0.999", "forgetting 0.99",
+        "stabilised 0.999", "stabilised 0.99",
+    )  # fmt: skip
+
+
+def outlier_table(folder: Path) -> None:
+    print("\n| stream | Gaussian, clean | Gaussian, outliers | robust, clean | robust, outliers | loss kept |")
+    print("|---|---|---|---|---|---|")
+    for name in ("elevators", "cpusmall", "kin8nm"):
+        X, clean = stream(folder, name)
+        g = torch.Generator().manual_seed(0)
+        dirty = clean.clone()
+        hit = torch.rand(clean.shape[0], generator=g) < 0.05
+        hit[:WARMUP] = False
+        dirty[hit] += 20 * torch.randn(int(hit.sum()), generator=g, dtype=torch.float64)
+        errors = []
+        for kind in (GaussianExpert, RobustExpert):
+            expert = fitted(kind, X, clean)
+            for y in (clean, dirty):
+                mean, _ = run(expert, X, y)
+                target = clean[WARMUP:]
+                errors.append(float((mean - target).square().mean() / target.var()))
+        kept = (errors[3] - errors[2]) / (errors[1] - errors[0])
+        print(f"| {name} | " + " | ".join(f"{e:.4f}" for e in errors) + f" | {100 * kept:.1f} % |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    drift_table(arguments.data)
+    outlier_table(arguments.data)
+
+
+if __name__ == "__main__":
+    main()

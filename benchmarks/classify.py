@@ -1,0 +1,90 @@
+"""Streams of two classes: the papers' ensembles beside logistic regression, in one table.
+
+OMP_NUM_THREADS=1 python benchmarks/classify.py --data ../shared/data [--seeds 3]
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.data import Standardizer, constant_columns, load_folder
+from gp_ensembles.ensembles import OnlineEnsemble, presets
+from gp_ensembles.ensembles.automatic import auto
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, RadialBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.label_targets import BinaryTarget
+
+TARGET = BinaryTarget()
+ONE = FitSettings(num_samples=1)
+Build = Callable[[Tensor, Tensor, torch.Generator], OnlineEnsemble]
+MODELS: dict[str, Build] = {
+    "logistic regression": lambda X, y, g: presets.oebe(X, y, [LinearBasis()], ONE, target=TARGET, generator=g),
+    "IE-GP": lambda X, y, g: presets.ie_gp(X, y, 30, target=TARGET, generator=g),
+    "SIE-GP": lambda X, y, g: presets.sie_gp(X, y, 30, target=TARGET, generator=g),
+    "DIE-GP": lambda X, y, g: presets.die_gp(X, y, 30, target=TARGET, generator=g),
+    "E-DOEBE": lambda X, y, g: presets.e_doebe(X, y, (FourierBasis(), RadialBasis()), ONE, target=TARGET, generator=g),
+    "auto": lambda X, y, g: auto(X, y, target=TARGET, generator=g),
+}
+
+
+class Case(NamedTuple):
+    """A stream: its set, its order, how many rows warm up."""
+
+    name: str
+    order: str
+    warmup: int
+
+
+CASES = (
+    Case("banana", "shuffled", 1000),
+    Case("banana", "sorted by x1", 1000),
+    Case("ionosphere", "shuffled", 100),
+    Case("musk2", "shuffled", 1000),
+)
+
+
+def stream(folder: Path, case: Case, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs standardised by the warm-up rows and clipped at 1000 deviations, and labels, in the case's order."""
+    table = load_folder(folder, case.name)
+    if case.order == "shuffled":
+        order = torch.randperm(table.y.shape[0], generator=torch.Generator().manual_seed(seed))
+    else:
+        order = table.X[:, 0].argsort()
+    X, y = table.X[order], table.y[order]
+    constant = constant_columns(X[: case.warmup])
+    X = X[:, [column for column in range(X.shape[1]) if column not in constant]]
+    return Standardizer.fit_inputs(X[: case.warmup], y).transform_inputs(X).clamp(-1e3, 1e3), y
+
+
+def main() -> None:
+    """Print one line for each case and model: medians over the seeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| stream | model | cumulative error % | log loss | Brier |")
+    print("|---|---|---|---|---|")
+    for case in CASES:
+        for name in arguments.models:
+            scores = []
+            for seed in range(arguments.seeds):
+                X, y = stream(arguments.data, case, seed)
+                warm, rest = slice(0, case.warmup), slice(case.warmup, None)
+                online = MODELS[name](X[warm], y[warm], torch.Generator().manual_seed(seed))
+                predictions = online.observe(X[rest], y[rest])
+                error = ((predictions.mean > 0.5).double() != y[rest]).double().mean()
+                brier = (predictions.mean - y[rest]).square().mean()
+                scores.append([100 * float(error), -float(predictions.log_prob.mean()), float(brier)])
+            error_rate, loss, square = (statistics.median(column) for column in zip(*scores, strict=True))
+            print(f"| {case.name}, {case.order} | {name} | {error_rate:.1f} | {loss:.3f} | {square:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
