@@ -5,6 +5,8 @@ are enough to score any choice exactly:
 
     python benchmarks/expert_densities.py --data ../shared/data --out densities
     python benchmarks/choose_auto.py densities --out choose_auto.csv
+
+and for the table in ``README.md``: ``--families all --dynamics all --samples 1 --rules BMA "twins 0.01" ...``
 """
 
 import argparse
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.ensembles.automatic import default_rule
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     DiscountedOnlineNewton,
@@ -56,6 +59,8 @@ RULES: dict[str, Rule] = {
     "EG 0.01+1e-3": lambda names: ExponentiatedGradient(0.01, 1e-3),
     "Soft-Bayes": lambda names: SoftBayes(),
     "Soft-Bayes 0.02": lambda names: SoftBayes(0.02),
+    "Soft-Bayes 0.05": lambda names: SoftBayes(0.05),
+    "auto": lambda names: default_rule(),
     "ONS": lambda names: OnlineNewton(),
     "D-ONS": lambda names: DiscountedOnlineNewton(),
 }
@@ -82,6 +87,20 @@ def score(log_prob: Tensor, names: list[str], rule: Rule) -> float:
     learner = rule(names)
     _, output = learner.update_block(learner.init(len(names), log_prob), log_prob)
     return float(output.log_prob.mean())
+
+
+def table(path: Path) -> str:
+    """Scores of one choice of experts by set and rule, and how far each rule is from the best of them, in markdown."""
+    with path.open(newline="") as file:
+        rows = [(row[0], row[4], float(row[6])) for row in csv.reader(file) if row[1:4] == ["all", "all", "1"]]
+    rules = list(dict.fromkeys(rule for _, rule, _ in rows))
+    scores = {name: {r: s for n, r, s in rows if n == name} for name in dict.fromkeys(name for name, _, _ in rows)}
+    lines = ["| set | " + " | ".join(rules) + " |", "|---" * (len(rules) + 1) + "|"]
+    lines += [f"| {name} | " + " | ".join(f"{found[r]:.3f}" for r in rules) + " |" for name, found in scores.items()]
+    gaps = {r: [found[r] - max(found.values()) for found in scores.values()] for r in rules}
+    for label, reduce in (("mean gap to the best", lambda g: sum(g) / len(g)), ("largest gap", min)):
+        lines.append(f"| *{label}* | " + " | ".join(f"{reduce(gaps[r]):.3f}" for r in rules) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -116,6 +135,7 @@ def main() -> None:
                 value = score(log_prob[index], [names[i] for i in index], RULES[rule])
                 writer.writerow([*key, len(index), f"{value:.6f}"])
             file.flush()
+    print(table(arguments.out))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.experiments import dictionaries  # noqa: F401  (configs name its classes)
-from gp_ensembles.experiments.models import EDOEBE, Model
+from gp_ensembles.experiments.dictionaries import Auto
+from gp_ensembles.experiments.models import Model
 from gp_ensembles.experiments.sentences import one_sentence
 
 
@@ -33,10 +33,10 @@ class StreamConfig:
 
     Example:
         >>> StreamConfig(warmup=200).model.name
-        'e_doebe'
+        'auto'
     """
 
-    model: Model = EDOEBE()  # noqa: RUF009 (a frozen record)
+    model: Model = Auto()  # noqa: RUF009 (a frozen record)
     warmup: int = 1000
     seed: int = 0
     device: str = "cpu"
@@ -94,7 +94,7 @@ def add_config(parser: ArgumentParser) -> None:
     """Give a parser the fields of :class:`StreamConfig`, none of them required."""
     start = StreamConfig()
     # With a default, the parser would hand its settings on to whatever model a file names.
-    parser.add_argument("--model", type=Model | None, default=None, help="the ensemble; E-DOEBE by default")
+    parser.add_argument("--model", type=Model | None, default=None, help="the ensemble; Auto by default")
     add = parser.add_argument
     add("--warmup", type=int, default=start.warmup, help="rows to fit to; predictions begin after them")
     add("--seed", type=int, default=start.seed, help="seed of all randomness")
@@ -173,4 +173,4 @@ def config_from(parser: ArgumentParser, values: Namespace) -> StreamConfig:
     """The record among the parsed values of a parser that has its fields."""
     found = parser.instantiate(values)
     given = {field.name: found[field.name] for field in fields(StreamConfig)}
-    return StreamConfig(**{**given, "model": given["model"] or EDOEBE()})
+    return StreamConfig(**{**given, "model": given["model"] or Auto()})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.presets import e_doebe
+from gp_ensembles.ensembles.automatic import auto
 from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
 
 try:
@@ -44,7 +44,7 @@ class RiverRegressor(MiniBatchRegressor):
 
     Args:
         preset: Makes a fitted ensemble from standardised warm-up rows; called as
-            ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.presets.e_doebe`.
+            ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.automatic.auto`.
         warmup: Targets for scales and hyperparameters.
         seed: Seed of all randomness.
 
@@ -66,7 +66,7 @@ class RiverRegressor(MiniBatchRegressor):
         self.warmup = warmup
         self.seed = seed
         self._names: tuple[Any, ...] | None = None
-        self._model = WarmUpEnsemble(e_doebe if preset is None else preset, warmup, seed)
+        self._model = WarmUpEnsemble(auto if preset is None else preset, warmup, seed)
 
     def learn_one(self, x: Mapping[Any, float], y: float | None) -> None:
         """Learn one row.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.presets import e_doebe
+from gp_ensembles.ensembles.automatic import auto
 from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +27,7 @@ class EnsembleRegressor(RegressorMixin, BaseEstimator):
 
     Args:
         preset: Makes a fitted ensemble from standardised warm-up rows; called as
-            ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.presets.e_doebe`.
+            ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.automatic.auto`.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
         random_state: Seed, random state or ``None``, as in scikit-learn.
@@ -131,7 +131,7 @@ class EnsembleRegressor(RegressorMixin, BaseEstimator):
         return self._model.predict(_copy(validate_data(self, X, dtype=np.float64, reset=False)))
 
     def _new_model(self, num_warmup: int) -> WarmUpEnsemble:
-        preset = e_doebe if self.preset is None else self.preset
+        preset = auto if self.preset is None else self.preset
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return WarmUpEnsemble(preset, num_warmup, seed)
 
