@@ -57,11 +57,11 @@ def multi_output_state(prior_variance: Tensor, num_features: int, num_outputs: i
         (torch.Size([7, 3, 3]), torch.Size([7, 3]), tensor([0, 0, 0, 0, 0, 0, 0]))
     """
     batch_shape = prior_variance.shape
-    first = torch.diag_embed(prior_variance.unsqueeze(-1).expand(*batch_shape, num_features)).unsqueeze(-3)
-    rest = first.new_zeros(*batch_shape, num_outputs - 1, num_features, num_features)
+    first = torch.diag_embed(prior_variance.unsqueeze(-1).expand(*batch_shape, num_features)).unsqueeze(0)
+    rest = first.new_zeros(num_outputs - 1, *batch_shape, num_features, num_features)
     mean = first.new_zeros(*batch_shape, num_outputs, num_features)
     group = torch.zeros(num_outputs, dtype=torch.int64, device=first.device)
-    return MultiOutputState(torch.cat([first, rest], dim=-3), mean, group)
+    return MultiOutputState(torch.cat([first, rest]), mean, group)
 
 
 def update_block(
@@ -121,7 +121,7 @@ def predict(
         mean = mean * schedule.target_scale.unsqueeze(-1)
     columns = []
     for group in range(num_groups(state)):
-        variance = ((design @ state.covariance[..., group, :, :]) * design).sum(-1) + noise.unsqueeze(-1)
+        variance = ((design @ state.covariance[group]) * design).sum(-1) + noise.unsqueeze(-1)
         if walk is not None:
             variance = variance + walk_variance(design, walk, noise)
         columns.append(variance)
@@ -143,7 +143,7 @@ def condition_block(
     log_prob = torch.zeros_like(Phi[..., 0])
     for outputs, source in _groups(state.group, missing):
         seen = ~missing[:, outputs[0]]
-        moments = state.covariance[..., source, :, :], state.mean[..., outputs, :]
+        moments = state.covariance[source], state.mean[..., outputs, :]
         own = scale[..., outputs].unsqueeze(-2)
         gain, mean, variance, density = _learn(moments, Phi, y[:, outputs] / own, seen, noise, schedule)
         gains.append(gain._replace(outputs=outputs, source=source))
@@ -151,6 +151,8 @@ def condition_block(
         variances.append(variance.unsqueeze(-1) * own.square())
         order.append(outputs)
         log_prob = log_prob + torch.where(seen, density - own.log().sum(-1), 0.0)
+    if len(order) == 1:
+        return gains, StepPredictions(means[0], variances[0], log_prob)
     back = torch.cat(order).argsort()
     mean, variance = torch.cat(means, dim=-1)[..., back], torch.cat(variances, dim=-1)[..., back]
     return gains, StepPredictions(mean, variance, log_prob)
@@ -161,7 +163,7 @@ def apply_gains(state: MultiOutputState, gains: list[GroupGain], schedule: Sched
     mean, group = state.mean.clone(), state.group.clone()
     covariances = []
     for number, gain in enumerate(gains):
-        covariance = state.covariance[..., gain.source, :, :] - gain.whitened.mT @ gain.whitened
+        covariance = state.covariance[gain.source] - gain.whitened.mT @ gain.whitened
         if gain.drift is not None:
             full = gain.drift.ndim == covariance.ndim
             spread = gain.drift if full else torch.diag_embed(gain.drift.expand_as(covariance[..., 0]))
@@ -173,14 +175,13 @@ def apply_gains(state: MultiOutputState, gains: list[GroupGain], schedule: Sched
         group = group.index_fill(0, gain.outputs, number)
     if schedule.mean_scale is not None:
         mean = mean * schedule.mean_scale[..., None, None]
-    new = torch.stack(covariances, dim=-3)
-    return MultiOutputState(torch.cat([new, state.covariance[..., len(gains) :, :, :]], dim=-3), mean, group)
+    return MultiOutputState(torch.cat([torch.stack(covariances), state.covariance[len(gains) :]]), mean, group)
 
 
 def apply_gains_(state: MultiOutputState, gains: list[GroupGain], schedule: Schedule) -> None:
     """The same in place, where no group has parted."""
     for gain in gains:
-        covariance = state.covariance[..., gain.source, :, :]
+        covariance = state.covariance[gain.source]
         if covariance.ndim == 3:
             covariance.baddbmm_(gain.whitened.mT, gain.whitened, alpha=-1.0)
         else:

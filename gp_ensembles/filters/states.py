@@ -82,7 +82,7 @@ class MultiOutputState(NamedTuple):
     them, and then there is one covariance for each group.
 
     Attributes:
-        covariance: Posterior covariance of each group, shape (\*batch, G, F, F).
+        covariance: Posterior covariance of each group, shape (O, \*batch, F, F), for there may be as many as outputs.
         mean: Posterior mean of the weights of each output, shape (\*batch, O, F).
         group: Group of each output, integers, shape (O,).
     """

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.automatic import auto
+from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
 
 try:

@@ -10,9 +10,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from gp_ensembles.ensembles.automatic import auto
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.automatic import auto
 from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
 
 Array = np.ndarray[Any, Any]

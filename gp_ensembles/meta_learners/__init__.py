@@ -14,11 +14,8 @@ from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
 from gp_ensembles.meta_learners.hindsight import (
     BestExpert,
     BestMixture,
-    BestSequence,
     best_expert,
     best_fixed_mixture,
-    best_switching_sequence,
-    regret,
 )
 from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
 from gp_ensembles.meta_learners.switching import MarkovSwitching
@@ -28,7 +25,6 @@ __all__ = [
     "BayesianModelAveraging",
     "BestExpert",
     "BestMixture",
-    "BestSequence",
     "CombinedRules",
     "DiscountedOnlineNewton",
     "DynamicModelAveraging",
@@ -43,12 +39,10 @@ __all__ = [
     "averaging_bound",
     "best_expert",
     "best_fixed_mixture",
-    "best_switching_sequence",
     "edoebe_transition",
     "exponentiated_gradient_bound",
     "fixed_share_bound",
     "group_transition",
-    "regret",
     "soft_bayes_bound",
     "sticky_transition",
 ]

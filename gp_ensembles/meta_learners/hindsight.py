@@ -1,6 +1,7 @@
-"""Rivals that are chosen when all targets are known: the best expert, mixture and sequence of experts.
+"""Rivals that are chosen when all targets are known: the best expert and the best mixture of experts.
 
-They are what a weight rule's regret is measured against. A missing target is a column of zeros and changes nothing.
+They are what a weight rule's regret is measured against; the best sequence of experts is in
+:mod:`gp_ensembles.metrics.regret`. A missing target is a column of zeros and changes nothing.
 """
 
 from typing import NamedTuple
@@ -41,21 +42,6 @@ class BestMixture(NamedTuple):
     num_iterations: int
 
 
-class BestSequence(NamedTuple):
-    """The sequence of experts that is best over a whole stream with few switches.
-
-    Attributes:
-        totals: Sum of log densities of the best sequence with at most 0, 1, ..., S switches, shape (S + 1,), in nats.
-        path: Expert of each step in the best with at most S switches, shape (T,), int64.
-        log_prob: Log densities of that sequence, shape (T,), in nats.
-    """
-
-    totals: Tensor
-    path: Tensor
-    log_prob: Tensor
-
-
-@torch.no_grad()
 def best_expert(log_prob: Tensor) -> BestExpert:
     """The expert with the largest sum of log densities; of equals the first.
 
@@ -127,73 +113,6 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
 
 
 @torch.no_grad()
-def best_switching_sequence(log_prob: Tensor, num_switches: int) -> BestSequence:
-    r"""Best sequence of experts with at most S switches, by a dynamic programme of O(S M T).
-
-    :math:`V_t(s, m) = \ell_{m,t} + \max\{V_{t-1}(s, m), \max_n V_{t-1}(s - 1, n)\}`, over all switch counts and
-    experts at once. Ties go to no switch, then to the first expert.
-
-    Args:
-        log_prob: Log densities of the experts, shape (M, T), in nats.
-        num_switches: Most switches S.
-
-    Raises:
-        ValueError: If there is no expert or ``num_switches`` is negative.
-        NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
-
-    Example:
-        >>> import torch
-        >>> result = best_switching_sequence(torch.tensor([[0.0, 0.0, -9.0], [-8.0, -9.0, 0.0]]), num_switches=1)
-        >>> result.totals, result.path
-        (tensor([-9.,  0.]), tensor([0, 0, 1]))
-    """
-    _check(log_prob)
-    if num_switches < 0:
-        raise ValueError(f"the number of switches must be at least zero, got {num_switches}")
-    num_experts, num_steps = log_prob.shape
-    values = log_prob.new_zeros(num_switches + 1, num_experts)
-    sources, jumps = [], []
-    for column in log_prob.unbind(1):
-        highest, source = values[:-1].max(1, keepdim=True)
-        jump = highest > values[1:]
-        values = torch.cat([values[:1], torch.where(jump, highest, values[1:])]) + column
-        sources.append(source.squeeze(1))
-        jumps.append(jump)
-    totals, last = values.max(1)
-    path, used, expert = [], num_switches, int(last[-1])
-    if num_steps and num_switches:
-        back, jumped = torch.stack(sources).tolist(), torch.stack(jumps).cpu()
-    for t in range(num_steps - 1, -1, -1):
-        path.append(expert)
-        if used and bool(jumped[t, used - 1, expert]):
-            expert = back[t][used - 1]
-            used -= 1
-    chosen = last.new_tensor(path[::-1])
-    return BestSequence(totals, chosen, log_prob.gather(0, chosen.unsqueeze(0)).squeeze(0))
-
-
-def regret(log_prob: Tensor, benchmark: Tensor) -> Tensor:
-    """Cumulative regret, in nats: the sum of a rival's log densities minus one's own, shape (T,).
-
-    Args:
-        log_prob: Log densities of the targets under the mixture in force, shape (T,).
-        benchmark: Log densities under the rival, shape (T,), for instance of :func:`best_fixed_mixture`.
-
-    Raises:
-        ValueError: If the shapes differ.
-
-    Example:
-        >>> import torch
-        >>> regret(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.5]))
-        tensor([0.0000, 0.5000])
-    """
-    if log_prob.ndim != 1 or log_prob.shape != benchmark.shape:
-        raise ValueError(
-            f"log densities must have one shape (T,), got {tuple(log_prob.shape)} and {tuple(benchmark.shape)}"
-        )
-    return (benchmark - log_prob).cumsum(0)
-
-
 def _improve(weights: Tensor, x: Tensor, ratios: Tensor, mean: Tensor) -> Tensor:
     """The better of a Newton step and one of expectation-maximisation."""
     value = (weights @ x).log().mean()

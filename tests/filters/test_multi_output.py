@@ -62,7 +62,7 @@ def test_equals_a_filter_for_each_output(adaptation, gaps, sizes):
         torch.testing.assert_close(variance[..., output], steps.variance * own**2, rtol=1e-9, atol=1e-10)
         total = total + torch.where(y[:, output].isnan(), 0.0, steps.log_prob - own.log())
         torch.testing.assert_close(state.mean[:, output], alone.mean, rtol=1e-9, atol=1e-10)
-        covariance = state.covariance[:, int(state.group[output])]
+        covariance = state.covariance[int(state.group[output])]
         torch.testing.assert_close(covariance, alone.covariance, rtol=1e-9, atol=1e-10)
         reference = adaptive.predict(alone, Phi[:, :3], noise, change, prior)
         torch.testing.assert_close(ahead_mean[..., output], reference[0] * own, rtol=1e-9, atol=1e-10)

@@ -1,4 +1,4 @@
-"""Best expert, mixture and sequence against brute force, and the bounds on what rules lose to them."""
+"""Best expert and mixture against brute force, and the bounds on what rules lose to them."""
 
 import itertools
 import math
@@ -17,12 +17,11 @@ from gp_ensembles.meta_learners import (
     averaging_bound,
     best_expert,
     best_fixed_mixture,
-    best_switching_sequence,
     exponentiated_gradient_bound,
     fixed_share_bound,
-    regret,
     soft_bayes_bound,
 )
+from gp_ensembles.metrics import best_switching_path
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -96,48 +95,14 @@ def test_best_mixture_says_when_it_is_not_done():
         best_fixed_mixture(densities(4, 6, 90, 3.0), max_iterations=1)
 
 
-@pytest.mark.parametrize("num_switches", [0, 1, 2, 3, 7])
-@pytest.mark.parametrize("num_experts", [1, 2, 3])
-def test_best_sequence_equals_all_sequences(num_switches, num_experts):
-    log_prob = densities(5, num_experts, 6)
-    log_prob[0, 2] = -torch.inf
-    best = [-math.inf] * (num_switches + 1)
-    for path in itertools.product(range(num_experts), repeat=6):
-        switches = sum(a != b for a, b in itertools.pairwise(path))
-        total = sum(float(log_prob[m, t]) for t, m in enumerate(path))
-        for allowed in range(switches, num_switches + 1):
-            best[allowed] = max(best[allowed], total)
-    result = best_switching_sequence(log_prob, num_switches)
-    np.testing.assert_allclose(result.totals, best, rtol=1e-12)
-    assert float(result.log_prob.sum()) == pytest.approx(best[-1], rel=1e-12)
-    assert int((result.path.diff() != 0).sum()) <= num_switches
-    torch.testing.assert_close(result.log_prob, log_prob[result.path, torch.arange(6)])
-
-
-def test_a_long_sequence_finds_its_regimes():
-    log_prob = densities(6, 4, 300)
-    truth = torch.arange(300) // 100
-    log_prob[truth, torch.arange(300)] += 4.0
-    assert torch.equal(best_switching_sequence(log_prob, 2).path, truth)
-
-
-def test_regret():
-    ours, rival = densities(7, 2, 10)
-    torch.testing.assert_close(regret(ours, rival), (rival - ours).cumsum(0))
-    with pytest.raises(ValueError, match="one shape"):
-        regret(ours, rival[:-1])
-
-
 def test_bad_input():
-    for function in (best_expert, best_fixed_mixture, lambda values: best_switching_sequence(values, 1)):
+    for function in (best_expert, best_fixed_mixture):
         with pytest.raises(ValueError, match="at least one expert"):
             function(torch.zeros(0, 4))
         bad = densities(8, 3, 4)
         bad[1, 2] = torch.nan
         with pytest.raises(NumericalError, match="expert 1 at step 2"):
             function(bad)
-    with pytest.raises(ValueError, match="at least zero"):
-        best_switching_sequence(densities(8, 3, 4), -1)
     with pytest.raises(ValueError, match="tolerance"):
         best_fixed_mixture(densities(8, 3, 4), tolerance=0.0)
 
@@ -184,8 +149,9 @@ def test_regret_is_within_its_bound(num_experts, ratio):
     for share in (0.002, 0.05):
         rule = FixedShare(share)
         for log_prob in streams(rule, num_experts, T, ratio):
-            sequence = best_switching_sequence(log_prob, 8)
-            for allowed, total in enumerate(sequence.totals):
+            for allowed in (0, 1, 4, 8):
+                path = best_switching_path(log_prob, allowed)
+                total = log_prob[path, torch.arange(T)].sum()
                 bound = max(fixed_share_bound(num_experts, T, used, share) for used in range(allowed + 1))
                 assert loss_to(rule, log_prob, total) <= bound + 1e-9
     for rate, share in ((0.01, 1e-3), (0.1, 0.0), (1.0, 0.01)):
