@@ -108,8 +108,8 @@ def test_files_that_are_not_there(tmp_path):
     [
         ("bytes.csv", b"time,load\n\xff\xfe,1\n"),
         ("plain.csv.gz", GOOD.encode()),
-        ("short.csv.gz", gzip.compress(GOOD.encode())[:-10]),
-        ("broken.csv.gz", gzip.compress(GOOD.encode())[:10] + b"\xff" * 30),
+        ("short.csv.gz", gzip.compress(GOOD.encode(), mtime=0)[:-10]),
+        ("broken.csv.gz", gzip.compress(GOOD.encode(), mtime=0)[:10] + b"\xff" * 30),
     ],
 )
 def test_files_that_are_no_text(tmp_path, name, content):
