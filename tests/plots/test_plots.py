@@ -8,7 +8,14 @@ import torch
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
+from gp_ensembles.plots import (
+    plot_bands,
+    plot_calibration,
+    plot_class_calibration,
+    plot_score,
+    plot_weights,
+    save_figure,
+)
 from gp_ensembles.plots.canvas import as_array, bins, thin
 
 
@@ -246,3 +253,17 @@ def test_without_matplotlib_the_door_says_how_to_get_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "gp_ensembles.plots")
     with pytest.raises(ImportError, match=r"pip install 'gp_ensembles\[plots\]'"):
         importlib.import_module("gp_ensembles.plots")
+
+
+def test_class_calibration_shows_shares_against_probabilities():
+    g = torch.Generator().manual_seed(0)
+    share = torch.rand(4000, generator=g, dtype=torch.float64)
+    y = (torch.rand(4000, generator=g, dtype=torch.float64) < share).double()
+    y[:10] = torch.nan
+    figure = plot_class_calibration(torch.stack([1 - share, share], dim=-1), y)
+    line = next(line for line in figure.axes[0].get_lines() if line.get_label() == "these predictions")
+    x, seen = line.get_data()
+    assert max(abs(a - b) for a, b in zip(x, seen, strict=True)) < 0.06
+    assert "3990 targets" in figure.axes[1].get_title(loc="left")
+    nothing = plot_class_calibration(torch.full((2, 2), 0.5), torch.full((2,), torch.nan))
+    assert "no target observed" in [text.get_text() for text in nothing.axes[0].texts]

@@ -1,0 +1,118 @@
+"""The preset to start with, the kinds of targets, and the checks that presets share."""
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, StudentTMixture, presets
+from gp_ensembles.ensembles.automatic import auto, default_rule
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.label_targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget
+from gp_ensembles.ensembles.latent_mixture import LatentMixture
+from gp_ensembles.ensembles.targets import OutlierTarget, RealTarget, UnknownNoiseTarget
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.meta_learners import BayesianModelAveraging
+
+QUICK = FitSettings(num_samples=1, method=None)
+BASES = [LinearBasis(), FourierBasis(12, starts=(0.5,))]
+TARGETS = {
+    "real": (RealTarget(), GaussianExpert),
+    "unknown noise": (UnknownNoiseTarget(0.99), StudentTExpert),
+    "outliers": (OutlierTarget(3.0), RobustExpert),
+    "binary": (BinaryTarget(), LaplaceExpert),
+    "probit": (BinaryTarget(is_probit=True), LaplaceExpert),
+    "classes": (ClassTarget(3), LaplaceExpert),
+    "levels": (LevelTarget(3), LaplaceExpert),
+    "counts": (CountTarget(), LaplaceExpert),
+}
+
+
+def rows(kind, num_rows=120):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, 2, generator=g, dtype=torch.float64)
+    f = torch.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * torch.randn(num_rows, generator=g, dtype=torch.float64)
+    y = {
+        "binary": (f > 0).double(),
+        "probit": (f > 0).double(),
+        "classes": torch.bucketize(f, torch.tensor([-0.5, 0.5], dtype=torch.float64)).double(),
+        "levels": torch.bucketize(f, torch.tensor([-0.5, 0.5], dtype=torch.float64)).double(),
+        "counts": (2 + f).clamp_min(0).round(),
+    }.get(kind, f)
+    return X, y
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_every_kind_of_target_streams(kind):
+    target, expert = TARGETS[kind]
+    X, y = rows(kind)
+    online = auto(X[:60], y[:60], BASES, QUICK, random_walk_variances=(1e-3,), target=target)
+    assert all(type(part) is expert for part in online.ensemble.experts)
+    assert online.ensemble.num_experts == 4
+    y[70] = torch.nan
+    predictions = online.observe(X[60:], y[60:])
+    assert bool(torch.isfinite(predictions.log_prob).all())
+    mixture = online.predict(X[:3])
+    if not target.is_real:
+        assert isinstance(mixture, LatentMixture)
+        if target.num_labels is not None:
+            assert mixture.class_probabilities.shape == (3, target.num_labels)
+    else:
+        assert isinstance(mixture, StudentTMixture) == (kind == "unknown noise")
+
+
+def test_auto_learns_which_rule_to_trust():
+    X, y = rows("real", 400)
+    online = auto(X[:100], y[:100], [*BASES, PolynomialBasis((2,))], FitSettings(num_samples=1))
+    predictions = online.observe(X[100:], y[100:])
+    best = predictions.experts.log_prob.sum(1).max()
+    assert float(predictions.log_prob.sum()) > float(best) - 15
+    assert type(online.ensemble.meta_learner) is type(default_rule())
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("binary", lambda y: y + 1, "2 in row"),
+        ("binary", lambda y: y * 0, "observed labels are 0"),
+        ("counts", lambda y: y - 100, "in row 0"),
+        ("real", lambda y: y * 0 + 3, "nothing to fit"),
+    ],
+)
+def test_targets_that_cannot_be_fitted(kind, change, words):
+    X, y = rows(kind)
+    with pytest.raises(ValueError, match=words):
+        auto(X, change(y), BASES, QUICK, target=TARGETS[kind][0])
+
+
+def test_targets_far_from_standardised_are_warned_of():
+    X, y = rows("real")
+    with pytest.warns(UserWarning, match="presets expect standardised targets"):
+        presets.oebe(X, 1e-6 * y, [LinearBasis()], QUICK)
+
+
+@pytest.mark.parametrize("size", [1, 2, 9])
+def test_a_column_of_targets_is_refused(size):
+    """With as many rows as experts it would broadcast silently."""
+    expert = GaussianExpert(LinearFeatures(1, torch.ones(2, dtype=torch.float64)))
+    online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    X = torch.randn(size, 1, dtype=torch.float64)
+    before = [value.clone() for value in online.state_dict().values()]
+    with pytest.raises(ValueError, match=r"use y.squeeze\(-1\)"):
+        online.observe(X, X)
+    assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
+    with pytest.raises(ValueError, match="at least one row"):
+        online.predict(X[:0])
+
+
+def test_the_state_of_another_ensemble_is_refused_whole():
+    def build(num_inputs):
+        expert = GaussianExpert(LinearFeatures(num_inputs, torch.ones(2, dtype=torch.float64)))
+        return OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+
+    online, other = build(1), build(2)
+    other.observe(torch.ones(3, 2, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
+    before = [value.clone() for value in online.state_dict().values()]
+    with pytest.raises(RuntimeError, match="another ensemble"):
+        online.load_state_dict(other.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))

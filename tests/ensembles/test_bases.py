@@ -1,0 +1,134 @@
+"""Recipes: what they refuse, and what their experts are called."""
+
+import math
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles.bases import (
+    FourierBasis,
+    HilbertBasis,
+    LinearBasis,
+    PolynomialBasis,
+    RadialBasis,
+    SplineBasis,
+)
+from gp_ensembles.ensembles.build import FitSettings
+
+WITH_NU = [FourierBasis, HilbertBasis]
+WITH_STARTS = [*WITH_NU, RadialBasis]
+SIZES = [
+    (FourierBasis, "num_features"),
+    (HilbertBasis, "num_frequencies"),
+    (RadialBasis, "num_centres"),
+    (SplineBasis, "num_intervals"),
+]
+EVERY = [FourierBasis, HilbertBasis, RadialBasis, PolynomialBasis, LinearBasis, SplineBasis]
+
+
+def rows(num_rows=60):
+    return torch.randn(num_rows, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def names_of(*bases):
+    return [name for basis in bases for name, _ in basis.build(rows())]
+
+
+@pytest.mark.parametrize(("kind", "field"), SIZES)
+@pytest.mark.parametrize("value", [0, -3])
+def test_sizes_must_be_positive(kind, field, value):
+    with pytest.raises(ValueError, match=rf"{field} of {kind.__name__} must be .*at least [12], got {value}"):
+        kind(**{field: value})
+
+
+@pytest.mark.parametrize(("kind", "field"), SIZES)
+@pytest.mark.parametrize("value", [2.0, "2", None, True, (2,)])
+def test_sizes_must_be_whole_numbers(kind, field, value):
+    with pytest.raises(TypeError, match=f"{field} of {kind.__name__} must be a whole number, got "):
+        kind(**{field: value})
+
+
+def test_fourier_features_come_in_pairs():
+    with pytest.raises(ValueError, match="num_features of FourierBasis must be an even number of at least 2, got 7"):
+        FourierBasis(7)
+
+
+@pytest.mark.parametrize("kind", WITH_NU)
+def test_smoothness(kind):
+    for nu in (0.5, 1.5, 2.5, math.inf):
+        kind(nu=nu)
+    for nu in (3.5, 0.0, -0.5, math.nan, -math.inf):
+        with pytest.raises(ValueError, match=rf"nu of {kind.__name__} must be 0.5, 1.5 or 2.5 \(Matern\) or infinity"):
+            kind(nu=nu)
+    for nu in ("1.5", None, True, (1.5,)):
+        with pytest.raises(TypeError, match=f"nu of {kind.__name__} must be a number"):
+            kind(nu=nu)
+
+
+@pytest.mark.parametrize("kind", WITH_STARTS)
+def test_starts(kind):
+    for starts in ((), (-1.0,), (0.5, 0.0), (math.inf,), (math.nan,)):
+        with pytest.raises(ValueError, match=f"starts of {kind.__name__} must be positive numbers, at least one"):
+            kind(starts=starts)
+    for starts in (0.5, [0.5], ("0.5",), (None,), (True,), "0.5"):
+        with pytest.raises(TypeError, match=f"starts of {kind.__name__} must be a tuple of numbers such as"):
+            kind(starts=starts)
+
+
+def test_orders():
+    for orders in ((), (0,), (2, -1), (2, 3, 2)):
+        with pytest.raises(ValueError, match="orders of PolynomialBasis must be distinct whole numbers of at least 1"):
+            PolynomialBasis(orders)
+    for orders in (2, [2], (2.0,), (True,)):
+        with pytest.raises(TypeError, match="orders of PolynomialBasis must be a tuple of whole numbers"):
+            PolynomialBasis(orders)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_names_are_words_without_a_slash(kind):
+    for name in ("", "  ", "a/b"):
+        with pytest.raises(ValueError, match=f"name of {kind.__name__} must not be blank and must hold no '/'"):
+            kind(name=name)
+    with pytest.raises(TypeError, match=f"name of {kind.__name__} must be a string, got 3"):
+        kind(name=3)
+
+
+def test_default_recipes_have_short_names():
+    expected = ["rff", "hsgp", "rbf", "poly2", "poly3", "poly4", "linear", "spline"]
+    assert names_of(*(kind() for kind in EVERY)) == expected
+
+
+def test_names_tell_what_is_not_default():
+    assert names_of(FourierBasis(nu=1.5), FourierBasis(20, starts=(0.5, 2.0)), HilbertBasis(4, 2.5)) == [
+        "rff nu=1.5",
+        "rff num_features=20 starts=0.5:2",
+        "hsgp num_frequencies=4 nu=2.5",
+    ]
+    assert names_of(FourierBasis(nu=math.inf), RadialBasis(7), SplineBasis(3)) == [
+        "rff",
+        "rbf num_centres=7",
+        "spline num_intervals=3",
+    ]
+
+
+def test_own_names():
+    bases = (kind(name=f"my {kind.__name__}") for kind in (FourierBasis, HilbertBasis, RadialBasis, LinearBasis))
+    assert names_of(*bases) == ["my FourierBasis", "my HilbertBasis", "my RadialBasis", "my LinearBasis"]
+    assert names_of(PolynomialBasis((2, 3), name="power "), SplineBasis(name="s")) == ["power 2", "power 3", "s"]
+
+
+def test_bases_of_one_kind_stand_side_by_side():
+    X = rows()
+    y = torch.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+    rough, smooth = FourierBasis(10, 1.5, (0.5,)), FourierBasis(10, starts=(0.5,))
+    generator = torch.Generator().manual_seed(0)
+    fit = FitSettings(num_samples=1)
+    bases = [rough, smooth, LinearBasis(), LinearBasis(name="second")]
+    online = presets.oebe(X, y / y.std(), bases, fit, generator=generator)
+    assert list(online.names) == [
+        "rff num_features=10 nu=1.5 starts=0.5/static/0",
+        "rff num_features=10 starts=0.5/static/0",
+        "linear/static/0",
+        "second/static/0",
+    ]
