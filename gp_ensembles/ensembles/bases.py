@@ -3,13 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import final
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
+from gp_ensembles.ensembles.recipe_checks import check_count, check_name, check_orders, check_smoothness, check_starts
 from gp_ensembles.features.base import FeatureMap, log_scale
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.fourier import RandomFourierFeatures
@@ -27,7 +28,11 @@ _LINEAR_START = 0.01  # starting prior variance of a linear part: small, so that
 
 
 class Basis(ABC):
-    """A recipe: given warm-up rows, feature maps with starting hyperparameters, a batch entry per start."""
+    """A recipe: given warm-up rows, feature maps with starting hyperparameters, a batch entry per start.
+
+    Maps of one ensemble need distinct names. A map is called by its kind, followed by the settings that differ from the
+    defaults ("rff nu=1.5"), so that recipes of one kind can stand side by side; ``name`` calls it as you like.
+    """
 
     @abstractmethod
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
@@ -48,17 +53,25 @@ class FourierBasis(Basis):
         num_features: Features F, twice the number of frequencies.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Starting length scales, as shares of each column's range.
+        name: What the experts are called; by default their kind and the settings that are not the default ones.
     """
 
     num_features: int = 100
     nu: float = math.inf
     starts: tuple[float, ...] = _STARTS
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_features", self.num_features, even=True)
+        check_smoothness(self, self.nu)
+        check_starts(self, self.starts)
+        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         kernel = _kernel(X, self.nu, self.starts)
         features = RandomFourierFeatures.from_kernel(kernel, X.shape[-1], self.num_features, generator=generator)
-        return [("rff", features)]
+        return [(_label(self, "rff"), features)]
 
 
 @final
@@ -66,22 +79,31 @@ class FourierBasis(Basis):
 class HilbertBasis(Basis):
     """Additive Hilbert-space Gaussian process of an ARD Matern or RBF kernel, several starting length scales.
 
-    Inputs beyond the warm-up range are moved to its edge: the basis is not valid outside its box.
+    Inputs beyond the warm-up range are moved to its edge: the basis is not valid outside its box, which leaves two
+    starting length scales beyond that range. Ten frequencies make up for the width of that box.
 
     Attributes:
         num_frequencies: Frequencies per column.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Starting length scales, as shares of each column's range.
+        name: What the experts are called; by default their kind and the settings that are not the default ones.
     """
 
-    num_frequencies: int = 8
+    num_frequencies: int = 10
     nu: float = math.inf
     starts: tuple[float, ...] = _STARTS
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_frequencies", self.num_frequencies)
+        check_smoothness(self, self.nu)
+        check_starts(self, self.starts)
+        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         features = HilbertAdditiveFeatures.from_data(_kernel(X, self.nu, self.starts), X, self.num_frequencies)
-        return [("hsgp", Clamp(features, X.amin(0), X.amax(0)))]
+        return [(_label(self, "hsgp"), Clamp(features, X.amin(0), X.amax(0)))]
 
 
 @final
@@ -94,10 +116,17 @@ class RadialBasis(Basis):
     Attributes:
         num_centres: Most centres; no more than half of the distinct warm-up rows are used.
         starts: Starting length scales, as shares of each column's range.
+        name: What the experts are called; by default their kind and the settings that are not the default ones.
     """
 
     num_centres: int = 200
     starts: tuple[float, ...] = _STARTS
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_centres", self.num_centres)
+        check_starts(self, self.starts)
+        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
@@ -105,7 +134,7 @@ class RadialBasis(Basis):
         num_centres = min(self.num_centres, max(1, torch.unique(X, dim=0).shape[0] // 2))
         bumps = RadialBasisFeatures.from_data(X, num_centres, scales, generator=generator)
         linear = LinearFeatures.from_data(X, prior_variance=X.new_full((len(self.starts),), _LINEAR_START))
-        return [("rbf", Concatenate([bumps, linear]))]
+        return [(_label(self, "rbf"), Concatenate([bumps, linear]))]
 
 
 @final
@@ -118,16 +147,22 @@ class PolynomialBasis(Basis):
 
     Attributes:
         orders: Largest powers.
+        name: What the experts are called, before their order; "poly" by default.
     """
 
     orders: tuple[int, ...] = (2, 3, 4)
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_orders(self, self.orders)
+        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         margin = 0.25 * (X.amax(0) - X.amin(0))
         lower, upper = X.amin(0) - margin, X.amax(0) + margin
         return [
-            (f"poly{order}", Clamp(AdditivePolynomialFeatures.from_data(X, order), lower, upper))
+            (f"{self.name or 'poly'}{order}", Clamp(AdditivePolynomialFeatures.from_data(X, order), lower, upper))
             for order in self.orders
         ]
 
@@ -135,11 +170,20 @@ class PolynomialBasis(Basis):
 @final
 @dataclass(frozen=True)
 class LinearBasis(Basis):
-    """The inputs and a constant."""
+    """The inputs and a constant.
+
+    Attributes:
+        name: What the experts are called, "linear" by default.
+    """
+
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        return [("linear", LinearFeatures.from_data(X))]
+        return [(_label(self, "linear"), LinearFeatures.from_data(X))]
 
 
 @final
@@ -149,13 +193,19 @@ class SplineBasis(Basis):
 
     Attributes:
         num_intervals: Intervals between break points per column.
+        name: What the experts are called; by default their kind and the settings that are not the default ones.
     """
 
     num_intervals: int = 8
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_intervals", self.num_intervals)
+        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        return [("spline", Clamp.to_domain(AdditiveSplineFeatures.from_data(X, self.num_intervals)))]
+        return [(_label(self, "spline"), Clamp.to_domain(AdditiveSplineFeatures.from_data(X, self.num_intervals)))]
 
 
 def dictionary_features(X: Tensor, num_features: int, *, generator: torch.Generator | None = None) -> FeatureMap:
@@ -170,6 +220,18 @@ def dictionary_features(X: Tensor, num_features: int, *, generator: torch.Genera
     kernel.raw_lengthscale.requires_grad_(False)
     scaled = ScaleKernel(kernel, batch_shape=squared.shape, outputscale_constraint=log_scale()).to(X)
     return RandomFourierFeatures.from_kernel(scaled, X.shape[-1], num_features, generator=generator)
+
+
+def _label(basis: FourierBasis | HilbertBasis | RadialBasis | LinearBasis | SplineBasis, kind: str) -> str:
+    """The recipe's own name, or its kind and what differs from the defaults."""
+    if basis.name is not None:
+        return basis.name
+    settings = [(field, getattr(basis, field.name)) for field in fields(basis)]
+    return " ".join([kind, *(f"{field.name}={_plain(value)}" for field, value in settings if value != field.default)])
+
+
+def _plain(value: float | tuple[float, ...]) -> str:
+    return ":".join(f"{part:g}" for part in (value if isinstance(value, tuple) else (value,)))
 
 
 def _starting_lengthscales(X: Tensor, starts: Sequence[float]) -> Tensor:

@@ -96,23 +96,28 @@ class FeatureMap(nn.Module, ABC):
         )
 
 
-def check_matrix(X: Tensor, num_columns: int) -> None:
-    """Raise unless X (..., N, D) is a finite floating point tensor with the given number of columns.
+def check_matrix(X: Tensor, num_columns: int | None = None) -> None:
+    """Raise unless X (..., N, D) is a finite floating point tensor, with the given number of columns if one is given.
 
     Raises:
         TypeError: If X is not a floating point tensor.
         ValueError: If its shape is wrong or an entry is NaN or infinite (row and column are named).
     """
-    if not isinstance(X, Tensor) or not X.is_floating_point():
-        kind = X.dtype if isinstance(X, Tensor) else type(X).__name__
-        raise TypeError(f"X must be a floating point tensor, got {kind}; convert it with X.double()")
-    if X.ndim < 2 or X.shape[-1] != num_columns:
-        raise ValueError(f"X must have shape (..., N, {num_columns}), got {tuple(X.shape)}")
+    if not isinstance(X, Tensor):
+        raise TypeError(
+            f"X must be a floating point tensor, got {type(X).__name__}; convert it with "
+            f"torch.as_tensor(X, dtype=torch.float64)"
+        )
+    if not X.is_floating_point():
+        raise TypeError(f"X must be a floating point tensor, got {X.dtype}; convert it with X.double()")
+    if X.ndim < 2 or num_columns not in (None, X.shape[-1]):
+        wanted = "D" if num_columns is None else num_columns
+        raise ValueError(f"X must have shape (..., N, {wanted}), got {tuple(X.shape)}")
     finite = torch.isfinite(X)
     if X.device.type != "meta" and not bool(finite.all()):
-        row, column = divmod(int((~finite).reshape(-1, num_columns).int().argmax()), num_columns)
+        row, column = divmod(int((~finite).reshape(-1).int().argmax()), X.shape[-1])
         raise ValueError(
-            f"X is {float(X.reshape(-1, num_columns)[row, column])} in row {row}, column {column}; "
+            f"X is {float(X.reshape(-1, X.shape[-1])[row, column])} in row {row}, column {column}; "
             f"inputs must be finite: drop the row or fill the value in"
         )
 

@@ -29,6 +29,11 @@ class RandomFourierFeatures(FeatureMap):
     :math:`R_c` frequencies is scaled by :math:`\sqrt{w_c / (R_c \sum_b w_b)}`, where w are the output scales;
     :attr:`prior_variance` is their sum.
 
+    A ``SpectralMixtureKernel`` on one column is such a sum. On several columns it is a product of the columns' mixtures
+    and one summand: the columns of a frequency are independent quantiles of the mixtures, right for every way to draw
+    (orthogonal draws stay unbiased, but are no longer orthogonal nor better than independent ones). Where a mixture's
+    components hardly overlap, few frequencies tell how their shares should change: start from good weights there.
+
     The kernel given is kept, not copied: its constraints and priors go on working. Use :meth:`from_kernel` or
     :meth:`from_kernels` to make the base draws.
 

@@ -23,8 +23,9 @@ class HilbertAdditiveFeatures(FeatureMap):
     variance near d times :attr:`prior_variance` for d columns. The kernel given says which one-dimensional kernel;
     its length scale of column j is that of :math:`\kappa_j`. Columns outside ``active_dims`` are left out.
 
-    The box is fixed when length scales are trained: while :math:`L_j \ge 3.2\,\ell_j` holds (RBF), the box is wide
-    enough, and K should be at least about :math:`1.75\,L_j / \ell_j` (Riutort-Mayol et al., 2023).
+    The box is fixed when length scales are trained: while :math:`L_j \ge 3.2\,\ell_j` holds (RBF) and the rows keep
+    two length scales from its walls, the box is wide enough (``box_from_data`` says what is lost otherwise), and K
+    should be at least about :math:`1.75\,L_j / \ell_j` (Riutort-Mayol et al., 2023).
 
     Args:
         kernel: RBF or Matern kernel, in a ``ScaleKernel`` or not, ARD or not; kept, not copied.
@@ -73,7 +74,8 @@ class HilbertAdditiveFeatures(FeatureMap):
         num_frequencies: int,
         *,
         boundary_factor: float = 1.2,
-        lengthscale_factor: float = 3.2,
+        lengthscale_factor: float | None = None,
+        edge_factor: float = 2.0,
     ) -> Self:
         r"""Choose the box from warm-up rows and the kernel's present length scales.
 
@@ -82,13 +84,14 @@ class HilbertAdditiveFeatures(FeatureMap):
             X: Warm-up rows, shape (N, D).
             num_frequencies: Number K of basis functions per column.
             boundary_factor: Least half-width in half-ranges of the rows, above 1.
-            lengthscale_factor: Least half-width in length scales, see ``box_from_data``.
+            lengthscale_factor: Least half-width in length scales, by kernel if ``None``; see ``box_from_data``.
+            edge_factor: Least distance of a wall from the outermost row in length scales.
 
         Raises:
             TypeError: If the kernel is not supported or has another dtype than X.
             ValueError: If X is not a finite matrix or a number is out of range.
         """
-        return cls(kernel, box_from_data(kernel, X, boundary_factor, lengthscale_factor), num_frequencies)
+        return cls(kernel, box_from_data(kernel, X, boundary_factor, lengthscale_factor, edge_factor), num_frequencies)
 
     @property
     def prior_variance(self) -> Tensor:

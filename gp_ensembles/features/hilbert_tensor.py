@@ -76,7 +76,8 @@ class HilbertTensorFeatures(FeatureMap):
         num_features: int,
         *,
         boundary_factor: float = 1.2,
-        lengthscale_factor: float = 3.2,
+        lengthscale_factor: float | None = None,
+        edge_factor: float = 2.0,
     ) -> Self:
         r"""Choose box and multi-indices from warm-up rows and the kernel's present length scales.
 
@@ -85,7 +86,8 @@ class HilbertTensorFeatures(FeatureMap):
             X: Warm-up rows, shape (N, D).
             num_features: Number F of basis functions: those of largest spectral weight, chosen for each expert.
             boundary_factor: Least half-width in half-ranges of the rows, above 1.
-            lengthscale_factor: Least half-width in length scales, see ``box_from_data``.
+            lengthscale_factor: Least half-width in length scales, by kernel if ``None``; see ``box_from_data``.
+            edge_factor: Least distance of a wall from the outermost row in length scales.
 
         Raises:
             TypeError: If the kernel is not supported or has another dtype than X.
@@ -93,7 +95,7 @@ class HilbertTensorFeatures(FeatureMap):
         """
         if num_features < 1:
             raise ValueError(f"num_features must be at least 1, got {num_features}")
-        box = box_from_data(kernel, X, boundary_factor, lengthscale_factor)
+        box = box_from_data(kernel, X, boundary_factor, lengthscale_factor, edge_factor)
         with torch.no_grad():
             lengthscale = form_of(kernel, X.shape[-1]).lengthscale.squeeze(-2)
             rates = (lengthscale / box.half_width).reshape(-1, X.shape[-1]).tolist()

@@ -67,7 +67,7 @@ class LinearFeatures(FeatureMap):
             >>> LinearFeatures.from_data(torch.zeros(5, 2, dtype=torch.float64), bias=False).num_features
             2
         """
-        check_matrix(X, X.shape[-1])
+        check_matrix(X)
         return cls(X.shape[-1], positive_like(prior_variance, X, "prior_variance"), bias)
 
     @property

@@ -92,7 +92,7 @@ class AdditivePolynomialFeatures(FeatureMap):
             >>> AdditivePolynomialFeatures.from_data(X, order=2)(X).square().mean(0)
             tensor([1., 1., 1.], dtype=torch.float64)
         """
-        check_matrix(X, X.shape[-1])
+        check_matrix(X)
         powers = _powers(X.reshape(-1, X.shape[-1]), order)
         root_mean_square = powers.square().mean(0).sqrt()
         wrong = ~((root_mean_square > 0) & torch.isfinite(root_mean_square))

@@ -55,7 +55,7 @@ class RadialBasisFeatures(FeatureMap):
     raw_lengthscale: Tensor
 
     def __init__(self, centres: Tensor, lengthscale: float | Tensor, prior_variance: float | Tensor = 1.0) -> None:
-        check_matrix(centres, centres.shape[-1])
+        check_matrix(centres)
         num_centres, num_inputs = centres.shape[-2:]
         scales = positive_like(lengthscale, centres, "lengthscale")
         prior = positive_like(prior_variance, centres, "prior_variance")
@@ -165,7 +165,7 @@ def kmeans_centres(X: Tensor, num_centres: int, *, generator: torch.Generator | 
         >>> kmeans_centres(X, 2, generator=torch.Generator().manual_seed(0)).sort(0).values.T
         tensor([[0.1000, 5.1000]], dtype=torch.float64)
     """
-    check_matrix(X, X.shape[-1])
+    check_matrix(X)
     if X.ndim != 2:
         raise ValueError(f"X must have shape (N, D) to place centres, got {tuple(X.shape)}")
     if num_centres < 1:

@@ -198,7 +198,7 @@ def quantile_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor
 
 def _widened_range(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     """Lower and upper ends of each column with room on both sides, shape (2, D)."""
-    check_matrix(X, X.shape[-1])
+    check_matrix(X)
     if X.ndim != 2 or X.shape[0] < 2:
         raise ValueError(f"X must have shape (N, D) with at least two rows, got {tuple(X.shape)}")
     if num_intervals < 1:

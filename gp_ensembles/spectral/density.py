@@ -19,11 +19,14 @@ class StationaryForm(NamedTuple):
         lengthscale: Length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
         log_density: Logarithm of the spectral density of :math:`\kappa` in d dimensions, as a function of the
             squared norm of the angular frequency (any shape) and of d.
+        box_factor: Least half-width, in length scales, of a box whose sines and cosines represent the kernel; the
+            value for Matern-3/2, the largest recommended, where nothing else is said.
     """
 
     outputscale: Tensor
     lengthscale: Tensor
     log_density: Callable[[Tensor, int], Tensor]
+    box_factor: float = 4.5
 
 
 @singledispatch
@@ -68,7 +71,7 @@ def _rbf(kernel: RBFKernel, num_inputs: int) -> StationaryForm:
         return 0.5 * dimension * math.log(2.0 * math.pi) - 0.5 * squared
 
     lengthscale = lengthscale_of(kernel, num_inputs)
-    return StationaryForm(lengthscale.new_ones(kernel.batch_shape), lengthscale, log_density)
+    return StationaryForm(lengthscale.new_ones(kernel.batch_shape), lengthscale, log_density, 3.2)
 
 
 @stationary_form.register(MaternKernel)
@@ -81,7 +84,9 @@ def _matern(kernel: MaternKernel, num_inputs: int) -> StationaryForm:
         return constant + math.lgamma(power) - math.lgamma(nu) - power * (2.0 * nu + squared).log()
 
     lengthscale = lengthscale_of(kernel, num_inputs)
-    return StationaryForm(lengthscale.new_ones(kernel.batch_shape), lengthscale, log_density)
+    # Matern-1/2 is not among the recommendations; the rule for the edges (features.box_from_data) suffices there
+    box_factor = 4.1 if nu == 2.5 else 4.5
+    return StationaryForm(lengthscale.new_ones(kernel.batch_shape), lengthscale, log_density, box_factor)
 
 
 @stationary_form.register(ScaleKernel)

@@ -20,6 +20,7 @@ from torch import Tensor
 from gp_ensembles.spectral.draws import BaseDraws
 from gp_ensembles.spectral.gamma_quantile import log_gamma_quantile
 from gp_ensembles.spectral.lengthscales import lengthscale_of
+from gp_ensembles.spectral.mixture_quantile import mixture_quantile
 
 
 class SpectralComponent(NamedTuple):
@@ -166,13 +167,14 @@ def _rational_quadratic(kernel: RQKernel, num_inputs: int) -> Components:
 
 @spectral_components.register(SpectralMixtureKernel)
 def _spectral_mixture(kernel: SpectralMixtureKernel, num_inputs: int) -> Components:
-    r"""One component per mixture component: :math:`\omega = 2\pi(\mu_q + \sigma_q z)`."""
-    if num_inputs != 1:
+    r"""One column: a component per mixture component, :math:`\omega = 2\pi(\mu_q + \sigma_q z)`; several: a product."""
+    if kernel.ard_num_dims != num_inputs:
         raise ValueError(
-            f"SpectralMixtureKernel is supported for one input column, got {num_inputs}: for several, GPyTorch "
-            f"multiplies the mixtures of the columns, which has no spectral form of its own size; give every column "
-            f"its own kernel with active_dims and add them"
+            f"SpectralMixtureKernel has means for {kernel.ard_num_dims} column(s) but sees {num_inputs} input "
+            f"column(s); set ard_num_dims or active_dims to match"
         )
+    if num_inputs > 1:
+        return (_mixture_product(kernel, num_inputs),)
     weights: Tensor = kernel.mixture_weights
     means: Tensor = kernel.mixture_means
     scales: Tensor = kernel.mixture_scales
@@ -182,6 +184,24 @@ def _spectral_mixture(kernel: SpectralMixtureKernel, num_inputs: int) -> Compone
         return SpectralComponent(weights[..., q], 1, lambda draws: 2.0 * math.pi * (mean + scale * draws.normals))
 
     return tuple(component(q) for q in range(kernel.num_mixtures))
+
+
+def _mixture_product(kernel: SpectralMixtureKernel, num_inputs: int) -> SpectralComponent:
+    r"""Several columns: GPyTorch multiplies the columns' mixtures, which share the weights (it adds inside a column).
+
+    The columns of a frequency are then independent draws from the columns' mixtures, each symmetric, for the product
+    of cosines is the mean of the cosine over all signs. Quantiles draw them: unlike a component drawn for each column
+    they move smoothly with the weights. Expanding the product would need a component for each of Q^D terms.
+    """
+    weights: Tensor = kernel.mixture_weights  # (*batch, Q)
+    total = weights.sum(-1)
+    shares = (weights / total.unsqueeze(-1))[..., None, None, :]
+    means, scales = (value.movedim(-3, -1) for value in (kernel.mixture_means, kernel.mixture_scales))
+
+    def frequencies(draws: BaseDraws) -> Tensor:
+        return 2.0 * math.pi * mixture_quantile(shares, means, scales, draws.normals)
+
+    return SpectralComponent(total**num_inputs, num_inputs, frequencies)
 
 
 @spectral_components.register(ScaleKernel)

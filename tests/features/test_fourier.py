@@ -35,6 +35,15 @@ def mixture() -> Kernel:
     return kernel
 
 
+def mixture_product() -> Kernel:
+    """Three columns, two components: GPyTorch adds inside a column and multiplies the columns."""
+    kernel = SpectralMixtureKernel(num_mixtures=2, ard_num_dims=3)
+    kernel.mixture_weights = torch.tensor([0.3, 0.9])
+    kernel.mixture_means = torch.tensor([[[0.05, 0.3, 0.01]], [[0.4, 0.1, 0.2]]])
+    kernel.mixture_scales = torch.tensor([[[0.1, 0.05, 0.2]], [[0.1, 0.15, 0.05]]])
+    return kernel
+
+
 def with_lengthscale(kernel: Kernel, *values: float) -> Kernel:
     kernel.lengthscale = torch.tensor(values)
     return kernel
@@ -62,6 +71,9 @@ KERNELS: dict[str, tuple[int, Callable[[], Kernel]]] = {
     "rq": (3, lambda: rational(4.0)),
     "mixture": (1, mixture),
     "mixture-column": (3, lambda: scaled(_with_columns(mixture(), 1), 2.0)),
+    "mixture-product": (3, mixture_product),
+    "mixture-product-columns": (4, lambda: scaled(_with_columns(mixture_product(), 3, 0, 2), 2.0)),
+    "mixture-product-sum": (3, lambda: scaled(mixture_product(), 0.5) + RBFKernel()),
     "scaled": (3, lambda: scaled(RBFKernel(), 2.5)),
     "scaled-twice": (3, lambda: scaled(scaled(RBFKernel(), 2.5), 0.5)),
     "active": (3, lambda: with_lengthscale(MaternKernel(nu=1.5, ard_num_dims=2, active_dims=[2, 0]), 0.5, 3.0)),
@@ -98,6 +110,49 @@ def test_gram_matrix_is_the_kernel(name: str, generator: torch.Generator) -> Non
         torch.testing.assert_close(features.prior_variance, exact[0, 0])
         Phi = features(X)
         torch.testing.assert_close(Phi.square().sum(-1), torch.ones(8, dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+DRAWS = [IIDDraws(), OrthogonalDraws(), SobolDraws()]
+
+
+@pytest.mark.parametrize("draws", DRAWS, ids=lambda draws: type(draws).__name__)
+def test_a_product_of_mixtures_converges_to_gpytorchs_kernel(draws: IIDDraws | OrthogonalDraws | SobolDraws) -> None:
+    kernel, X = mixture_product().double(), rows(10, 3)
+    exact = kernel(X).to_dense().detach()
+    errors = []
+    for num_features in (2**6, 2**8, 2**10):
+        seeded = torch.Generator().manual_seed(num_features)
+        maps = (
+            RandomFourierFeatures.from_kernel(kernel, 3, num_features, draws=draws, generator=seeded) for _ in range(40)
+        )
+        with torch.no_grad():
+            grams = torch.stack([gram(features, X) for features in maps]) / exact[0, 0]
+        errors.append(float((grams - exact / exact[0, 0]).square().mean().sqrt()))
+        spread = grams.std(0) / math.sqrt(40)  # without bias
+        assert bool(((grams.mean(0) - exact / exact[0, 0]).abs() <= 5 * spread + 1e-9).all())
+    rate = float(np.polyfit(np.log([2**6, 2**8, 2**10]), np.log(errors), 1)[0])
+    assert rate < -0.6 if isinstance(draws, SobolDraws) else rate == pytest.approx(-0.5, abs=0.07)
+
+
+def test_a_product_of_mixtures_is_trained_like_other_kernels(generator: torch.Generator) -> None:
+    """Derivatives in the kernel's own parameters of the first and second order, for a batch of two experts."""
+    kernel = stack_kernels([mixture_product().double(), mixture_product().double()])
+    with torch.no_grad():
+        kernel.raw_mixture_weights[1] += 0.3
+    X, names = rows(4, 3), [name for name, _ in kernel.named_parameters()]
+    features = RandomFourierFeatures.from_kernel(kernel, 3, 12, generator=generator)
+    assert features(X).shape == (2, 4, 12)
+
+    def function(*values: Tensor) -> Tensor:
+        given = {f"kernel.{name}": value for name, value in zip(names, values, strict=True)}
+        return torch.func.functional_call(features, given, (X,))
+
+    values = [parameter.detach().clone().requires_grad_() for parameter in kernel.parameters()]
+    assert len(values) == 3
+    assert torch.autograd.gradcheck(function, values)
+    assert torch.autograd.gradgradcheck(function, values)
+    single = RandomFourierFeatures(mixture_product().double(), 3, BaseDraws(features.normals[0], features.uniforms[0]))
+    torch.testing.assert_close(features(X)[0], single(X), rtol=1e-9, atol=1e-9)
 
 
 def mean_square_error(draws: IIDDraws | OrthogonalDraws | SobolDraws, num_features: int, num_inputs: int) -> float:
@@ -203,7 +258,7 @@ def test_unknown_kernels_are_named() -> None:
         pass
 
     for kernel in (PeriodicKernel(), Mine(), ScaleKernel(Mine()), ProductKernel(RBFKernel()), RBFKernel() + Mine()):
-        with pytest.raises(TypeError, match=r"no registered spectral form; supported are AdditiveKernel, Mat"):
+        with pytest.raises(TypeError, match=r"no registered spectral form; supported are AdditiveKernel, .*Matern"):
             RandomFourierFeatures.from_kernel(kernel, 1, 4)
 
 
@@ -213,8 +268,9 @@ def test_clear_errors() -> None:
         build(RBFKernel(), 1, 5)
     with pytest.raises(ValueError, match="1 frequencies are too few for a kernel of 2 summands"):
         build(RBFKernel() + RBFKernel(), 1, 2)
-    with pytest.raises(ValueError, match="supported for one input column, got 2"):
-        build(SpectralMixtureKernel(num_mixtures=2, ard_num_dims=2), 2, 8)
+    for columns in (1, 3):
+        with pytest.raises(ValueError, match=rf"has means for 2 column\(s\) but sees {columns} input"):
+            build(SpectralMixtureKernel(num_mixtures=2, ard_num_dims=2), columns, 8)
     with pytest.raises(ValueError, match="RBFKernel has 2 length scales but sees 3"):
         build(RBFKernel(ard_num_dims=2), 3, 8)
     with pytest.raises(ValueError, match=r"active_dims \[3\] of RBFKernel are not among the 2 input columns"):

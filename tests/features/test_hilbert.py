@@ -101,7 +101,7 @@ def test_box_follows_range_and_length_scale() -> None:
     torch.testing.assert_close(box.centre, 0.5 * (X.amax(0) + X.amin(0)))
 
 
-@pytest.mark.parametrize(("times_range", "loss"), [(0.1, 0.14), (1.0, 1e-3), (10.0, 1e-3)])
+@pytest.mark.parametrize(("times_range", "loss"), [(0.1, 1e-3), (1.0, 1e-3), (10.0, 1e-3)])
 def test_no_start_is_dead(times_range: float, loss: float) -> None:
     """At every starting length scale the prior variance at the data is near one, and there is a gradient.
 

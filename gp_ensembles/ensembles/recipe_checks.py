@@ -1,0 +1,103 @@
+"""What a recipe for experts may hold: checks that name the recipe, its field and what is allowed."""
+
+import math
+from numbers import Integral, Real
+from typing import TypeGuard
+
+_SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
+
+
+def check_count(recipe: object, field: str, value: object, *, even: bool = False) -> None:
+    """Raise unless a size is a whole number of at least one, and even if asked for.
+
+    Raises:
+        TypeError: If it is not a whole number.
+        ValueError: If it is too small or odd.
+
+    Example:
+        >>> check_count(object(), "num_features", 20, even=True)
+    """
+    where = f"{field} of {type(recipe).__name__}"
+    if not _is_whole(value):
+        raise TypeError(f"{where} must be a whole number, got {value!r}")
+    least = 2 if even else 1
+    if value < least or (even and value % 2):
+        raise ValueError(f"{where} must be {'an even number of ' if even else ''}at least {least}, got {value}")
+
+
+def check_smoothness(recipe: object, nu: object) -> None:
+    """Raise unless the smoothness is that of a Matern kernel with a closed form, or infinite.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is another number.
+
+    Example:
+        >>> check_smoothness(object(), 2.5)
+    """
+    where = f"nu of {type(recipe).__name__}"
+    if not _is_number(nu):
+        raise TypeError(f"{where} must be a number, got {nu!r}")
+    if float(nu) not in _SMOOTHNESS:
+        raise ValueError(f"{where} must be 0.5, 1.5 or 2.5 (Matern) or infinity (RBF), got {nu}")
+
+
+def check_starts(recipe: object, starts: object) -> None:
+    """Raise unless the starting length scales are a tuple of positive numbers, at least one.
+
+    Raises:
+        TypeError: If it is not a tuple of numbers.
+        ValueError: If it is empty, or an entry is not positive and finite.
+
+    Example:
+        >>> check_starts(object(), (0.2, 0.7))
+    """
+    where = f"starts of {type(recipe).__name__}"
+    if not isinstance(starts, tuple) or not all(_is_number(start) for start in starts):
+        raise TypeError(f"{where} must be a tuple of numbers such as (0.2, 0.7), got {starts!r}")
+    if not starts or not all(0.0 < start < math.inf for start in starts):
+        raise ValueError(f"{where} must be positive numbers, at least one, got {starts}")
+
+
+def check_orders(recipe: object, orders: object) -> None:
+    """Raise unless the orders are a tuple of distinct whole numbers of at least one.
+
+    Raises:
+        TypeError: If it is not a tuple of whole numbers.
+        ValueError: If it is empty, an order is below one, or two are equal.
+
+    Example:
+        >>> check_orders(object(), (2, 3))
+    """
+    where = f"orders of {type(recipe).__name__}"
+    if not isinstance(orders, tuple) or not all(_is_whole(order) for order in orders):
+        raise TypeError(f"{where} must be a tuple of whole numbers such as (2, 3), got {orders!r}")
+    if not orders or min(orders) < 1 or len(set(orders)) < len(orders):
+        raise ValueError(f"{where} must be distinct whole numbers of at least 1, at least one, got {orders}")
+
+
+def check_name(recipe: object, name: object) -> None:
+    """Raise unless a recipe's own name is absent, or words without the slash that parts the names of experts.
+
+    Raises:
+        TypeError: If it is not a string.
+        ValueError: If it is blank or holds a slash.
+
+    Example:
+        >>> check_name(object(), "rough")
+    """
+    where = f"name of {type(recipe).__name__}"
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"{where} must be a string, got {name!r}")
+    if not name.strip() or "/" in name:
+        raise ValueError(f"{where} must not be blank and must hold no '/', which parts an expert's name, got {name!r}")
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
