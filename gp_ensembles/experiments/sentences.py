@@ -30,6 +30,8 @@ def one_sentence(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, argparse.ArgumentError):
         return _short(_from_parser(str(error.message)))
+    if str(error).startswith("Does not validate"):  # the parser's words in another exception
+        return _short(_from_parser(str(error)))
     text = " ".join(str(error).split())
     return _short(text) or type(error).__name__
 

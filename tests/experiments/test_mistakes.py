@@ -76,8 +76,8 @@ def compare(place, *configs):
 
 
 def test_compare_goes_on_after_any_failure_and_keeps_what_is_good(place, capsys):
-    nu = "model: {class_path: OEBE, init_args: {bases: [{class_path: FourierBasis, init_args: {num_features: 7}}]}}"
-    (place / "bad.yaml").write_text(nu)
+    bad = "model: {class_path: DOEBE, init_args: {random_walk_variances: [0.0]}}"
+    (place / "bad.yaml").write_text(bad)
     assert compare(place, "bad.yaml", "small.yaml") == 2
     results = json.loads((place / "both" / "compare.json").read_text())
     assert "error" in results["bad"]
@@ -104,6 +104,10 @@ def test_compare_that_cannot_run_leaves_no_folder(place, capsys):
         ("model: {class_path: OEBE, init_args: {fit: {num_samples: 2}}}", "write class_path"),
         ("", "is empty"),
         ("clip: -1", "clip must be positive"),
+        (
+            "model: {class_path: OEBE, init_args: {bases: [{class_path: FourierBasis, init_args: {num_features: 7}}]}}",
+            "7",
+        ),
     ],
 )
 def test_mistakes_in_configs_are_explained(place, capsys, text, words):
