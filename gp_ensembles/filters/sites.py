@@ -21,6 +21,7 @@ from gp_ensembles.numerics.derivatives import Differentiator, LogDensity
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for
 _CAP = 100
 _HALVINGS = 60
+_NUDGE = 0.1  # in prior standard deviations
 _REFINEMENTS = 4  # of the nodes of a quadrature
 _NARROWEST = 0.05  # share of the last width to which one refinement may shrink
 
@@ -107,13 +108,17 @@ class LaplaceRule(SiteRule):
         tolerance = _tolerance(mean)
         point = mean
         height = self._height(point, mean, variance, y)
-        for _ in range(_CAP):
+        for index in range(_CAP):
             first, second = self._derivatives(point, y)
             slope = first - (point - mean) / variance
             # Where the log density is convex its curvature is left out: then the step goes up all the same.
             step = slope * variance / (1 - second.clamp_max(0.0) * variance)
-            if bool((step.abs() <= tolerance * (1 + point.abs())).all()):
+            settled = step.abs() <= tolerance * (1 + point.abs())
+            is_peak = second * variance < 1
+            if bool((settled & is_peak).all()):
                 return self._at(point + step, y)
+            # Level ground that is no peak: step off it, to either side in turn.
+            step = torch.where(settled & ~is_peak, (-1) ** index * _NUDGE * variance.sqrt(), step)
             point, height = self._backtrack(point, height, step, slope, (mean, variance, y))
         worst = int(step.abs().reshape(step.shape[0] if step.ndim > 1 else 1, -1).amax(-1).argmax())
         warnings.warn(
@@ -122,7 +127,9 @@ class LaplaceRule(SiteRule):
             ConvergenceWarning,
             stacklevel=2,
         )
-        return self._at(point, y)
+        sites = self._at(point, y)
+        precision = sites.precision.clamp_min(0.0)  # off the mode a curvature may be negative beyond all bounds
+        return sites._replace(precision=precision, shift=sites.shift + (precision - sites.precision) * point)
 
     def _at(self, point: Tensor, y: Tensor) -> Sites:
         first, second = self._derivatives(point, y)

@@ -82,7 +82,11 @@ class VectorLaplaceRule(VectorRule):
             ConvergenceWarning,
             stacklevel=2,
         )
-        return VectorSite(gradient, -torch.linalg.solve(system, second))
+        # Off the mode the curvature of a density that is not concave may be negative; that part is left out.
+        values, axes = torch.linalg.eigh(0.5 * (second + second.mT))
+        second = (axes * values.clamp_max(0.0).unsqueeze(-2)) @ axes.mT
+        curvature = -torch.linalg.solve(identity - second @ covariance, second)
+        return VectorSite(gradient, 0.5 * (curvature + curvature.mT))
 
     def _climb(self, old: Tensor, new: Tensor, mean: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
         """From old towards new, as far as the log posterior climbs, for every vector by itself."""

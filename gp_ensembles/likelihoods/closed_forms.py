@@ -8,8 +8,10 @@ from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, Laplac
 from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 
-from gp_ensembles.likelihoods.links import Probit
-from gp_ensembles.likelihoods.ordinal import OrdinalLikelihood
+from gp_ensembles.likelihoods.links import Logit, Probit
+from gp_ensembles.likelihoods.logistic import LogisticLikelihood
+from gp_ensembles.likelihoods.logit_normal import logit_normal_log_odds
+from gp_ensembles.likelihoods.ordinal import OrdinalCategorical, OrdinalLikelihood
 from gp_ensembles.likelihoods.response import conditional
 
 
@@ -65,8 +67,9 @@ class NormalLaplace(Distribution):
 def closed_form(likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Distribution | None:
     r"""The exact distribution of targets where the likelihood has one in closed form, else ``None``.
 
-    There is one for the probit link (two classes or ordered levels), and for Gaussian and Laplace noise. One of your
-    own is registered with ``closed_form.register``.
+    There is one for the probit link (two classes or ordered levels), for Gaussian and Laplace noise, and, by a fixed
+    rule that is as good (:mod:`gp_ensembles.likelihoods.logit_normal`), for the logistic link of two classes. One of
+    your own is registered with ``closed_form.register``.
 
     Args:
         likelihood: A likelihood of one latent value.
@@ -86,9 +89,20 @@ def _(likelihood: BernoulliLikelihood, mean: Tensor, variance: Tensor) -> Distri
     return conditional(likelihood, mean / (1 + variance).sqrt())
 
 
+@closed_form.register(LogisticLikelihood)
+def _(likelihood: LogisticLikelihood, mean: Tensor, variance: Tensor) -> Distribution | None:
+    return conditional(likelihood, logit_normal_log_odds(mean, variance))
+
+
 @closed_form.register(OrdinalLikelihood)
 def _(likelihood: OrdinalLikelihood, mean: Tensor, variance: Tensor) -> Distribution | None:
-    return likelihood.smoothed(mean, variance) if isinstance(likelihood.link, Probit) else None
+    if isinstance(likelihood.link, Probit):
+        return likelihood.smoothed(mean, variance)
+    if not isinstance(likelihood.link, Logit) or likelihood.num_levels > 2:
+        return None
+    distance = (mean - likelihood.cut_points) / likelihood.scale
+    log_odds = logit_normal_log_odds(distance, variance / likelihood.scale.square())
+    return OrdinalCategorical(logits=torch.stack([torch.zeros_like(log_odds), log_odds], dim=-1), validate_args=False)
 
 
 @closed_form.register(GaussianLikelihood)

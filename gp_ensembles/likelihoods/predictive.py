@@ -57,9 +57,9 @@ class GaussHermite(Predictive):
     four. For C unordered classes the nodes have C - 1 dimensions, since a common shift of the latent values changes
     nothing: a product rule for up to four classes, Sobol points for more.
 
-    With 64 nodes log densities are right to 1e-6 for latent variances up to 4, and under the logistic link to 1e-5 up
-    to 25; take more nodes for more. Not resolved is a product with two separate peaks of different width, as Student-t
-    noise much narrower than the latent value makes of a gross outlier.
+    With 64 nodes log densities are right to 1e-6 for latent variances up to 4; take more nodes for more. Not resolved
+    is a product with two separate peaks of different width, as Student-t noise much narrower than the latent value
+    makes of a gross outlier.
 
     Args:
         num_nodes: Number of nodes for one latent value, from 1 to 256.

@@ -251,6 +251,31 @@ def test_newton_says_when_it_hits_the_cap():
         rule.solve(one, one, one[0])
 
 
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_beyond_the_cap_the_covariance_stays_positive(start):
+    """At zero the slope vanishes though the curvature points the wrong way: a minimum is no mode."""
+    rule = LaplaceRule(lambda z, y: 5 * z**2 + 0 * y)
+    one = torch.ones((), dtype=torch.float64)
+    state = gaussian_state(one, 1)
+    state.moments[..., -1] = start
+    Phi, y = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    with torch.no_grad(), pytest.warns(ConvergenceWarning):
+        state, steps = update_block(state, Phi, y, rule, None, one)
+    assert bool((steps.variance > 0).all())
+    assert float(state.covariance) > 0
+
+
+def test_a_minimum_between_two_modes_is_left_for_one_of_them():
+    """Two narrow peaks at -2 and 2 under a wide prior: their midpoint is level, and the worst of places."""
+    rule = LaplaceRule(lambda z, y: torch.logaddexp(-8 * (z - y) ** 2, -8 * (z + y) ** 2))
+    mean, variance = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 9.0, dtype=torch.float64)
+    with torch.no_grad():
+        sites = rule.solve(mean, variance, torch.tensor([2.0], dtype=torch.float64))
+    point = float(sites.point)
+    assert abs(abs(point) - 2 / (1 + 1 / (16 * 9))) < 1e-9
+    assert float(1 + sites.precision * variance) > 0
+
+
 @pytest.mark.parametrize("y", [0.0, 3.0, 5000.0])
 @pytest.mark.parametrize("mean", [-30.0, 0.0, 12.0])
 def test_poisson_converges_from_anywhere(y, mean):

@@ -329,7 +329,7 @@ def test_the_normal_laplace_density():
 
 
 def test_no_closed_form_is_none():
-    assert closed_form(LogisticLikelihood(), MEAN, VARIANCE) is None
+    assert closed_form(LogPoissonLikelihood(), MEAN, VARIANCE) is None
     assert closed_form(OrdinalLikelihood(3, Logit()).double(), MEAN, VARIANCE) is None
     assert closed_form(OrdinalLikelihood(3, Probit()).double(), MEAN, VARIANCE) is not None
 

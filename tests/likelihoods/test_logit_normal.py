@@ -1,0 +1,60 @@
+"""The logistic link under a normal latent value, against integrals at thirty digits."""
+
+import mpmath
+import pytest
+import torch
+
+from gp_ensembles.likelihoods import GaussHermite, LogisticLikelihood
+from gp_ensembles.likelihoods.logit_normal import logit_normal_log_odds
+
+MEANS = (-120.0, -50.0, -8.0, -1.0, -0.3, 0.0)
+VARIANCES = (1e-4, 0.5, 1.0, 1.01, 4.0, 25.0, 100.0, 400.0, 1e4)
+
+
+def log_probability(mean: float, variance: float) -> float:
+    """Log of the expected logistic function; the pieces meet where the integrand peaks."""
+    with mpmath.workdps(30):
+        m, s = mpmath.mpf(mean), mpmath.mpf(variance)
+        deviation = mpmath.sqrt(s)
+        centres = (m, m + s)
+        places = sorted(
+            {c + k * deviation for c in centres for k in range(-16, 17)} | {mpmath.mpf(k) for k in (-5, 0, 5)}
+        )
+        value = mpmath.quad(
+            lambda z: mpmath.exp(-((z - m) ** 2) / (2 * s)) / mpmath.sqrt(2 * mpmath.pi * s) / (1 + mpmath.exp(-z)),
+            places,
+        )
+        return float(mpmath.log(value))
+
+
+@pytest.mark.parametrize("variance", VARIANCES)
+@pytest.mark.parametrize("mean", MEANS)
+def test_either_tail_is_right_to_eight_digits(mean, variance):
+    m, s = torch.tensor([mean, -mean], dtype=torch.float64), torch.full((2,), variance, dtype=torch.float64)
+    log_odds = logit_normal_log_odds(m, s)
+    assert torch.nn.functional.logsigmoid(log_odds[0]).item() == pytest.approx(
+        log_probability(mean, variance), abs=2e-8
+    )
+    assert log_odds[1].item() == pytest.approx(-log_odds[0].item(), abs=2e-8)
+
+
+def test_narrow_and_wide_variances_in_one_call_are_as_alone_with_their_derivatives():
+    mean = torch.tensor([0.5, -3.0, 2.0], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor([0.01, 9.0, 1e3], dtype=torch.float64, requires_grad=True)
+    together = logit_normal_log_odds(mean, variance)
+    alone = torch.stack([logit_normal_log_odds(m, s) for m, s in zip(mean, variance, strict=True)])
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(logit_normal_log_odds, (mean, variance))
+
+
+def test_scored_densities_are_the_probabilities_of_the_classes():
+    mean = torch.linspace(-30, 30, 61, dtype=torch.float64)
+    for variance in (25.0, 400.0, 1e4):
+        s, predictive, likelihood = torch.full_like(mean, variance), GaussHermite(), LogisticLikelihood()
+        densities = torch.stack(
+            [predictive.log_prob(likelihood, mean, s, torch.full_like(mean, y)).exp() for y in (0.0, 1.0)]
+        )
+        torch.testing.assert_close(densities.sum(0), torch.ones_like(mean), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            densities.mT, predictive.class_probabilities(likelihood, mean, s), rtol=0, atol=1e-12
+        )
