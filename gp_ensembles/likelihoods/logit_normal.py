@@ -72,7 +72,9 @@ def _sum(mean: Tensor, variance: Tensor) -> Tensor:
     places, remainder = (v.reshape(-1, *[1] * mean.ndim) for v in (places, remainder))
     log_main = torch.special.log_ndtr(_SLOPE * mean / (1 + _SLOPE**2 * variance).sqrt())
     log_normal = -0.5 * ((places - mean).square() / variance + variance.log() + math.log(2 * math.pi))
-    return log_main + torch.log1p(_STEP * (remainder * (log_normal - log_main).exp()).sum(0))
+    correction = _STEP * (remainder * (log_normal - log_main).exp()).sum(0)
+    log_prob: Tensor = log_main + torch.log1p(correction)
+    return log_prob
 
 
 @functools.cache
