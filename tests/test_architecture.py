@@ -22,7 +22,7 @@ MAX_LINES = 300
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {"data", "metrics", "interfaces", "plots"}
+    | {"data", "metrics", "interfaces", "plots", "bo"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
@@ -44,6 +44,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "ensembles": (
         frozenset({"numerics", "experts", "features", "filters", "likelihoods", "meta_learners"}),
         frozenset({"gpytorch", "scipy"}),
+    ),
+    # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
+    "bo": (
+        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "spectral"}),
+        frozenset({"gpytorch", "botorch", "linear_operator", "tqdm"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (

@@ -6,6 +6,7 @@ from gp_ensembles.ensembles.membership import add_experts, revive_experts
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
+from gp_ensembles.ensembles.regret import RegretReport, regret_report
 from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "LatentMixture",
     "Mixture",
     "OnlineEnsemble",
+    "RegretReport",
     "StudentTMixture",
     "add_experts",
+    "regret_report",
     "revive_experts",
 ]

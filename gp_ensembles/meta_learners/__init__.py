@@ -6,6 +6,9 @@ from gp_ensembles.meta_learners.bounds import (
     averaging_bound,
     exponentiated_gradient_bound,
     fixed_share_bound,
+    forgetting_bound,
+    newton_bound,
+    path_prior_bound,
     soft_bayes_bound,
 )
 from gp_ensembles.meta_learners.combined import CombinedRules
@@ -42,7 +45,10 @@ __all__ = [
     "edoebe_transition",
     "exponentiated_gradient_bound",
     "fixed_share_bound",
+    "forgetting_bound",
     "group_transition",
+    "newton_bound",
+    "path_prior_bound",
     "soft_bayes_bound",
     "sticky_transition",
 ]

@@ -1,12 +1,14 @@
 r"""What a weight rule can lose at most, in nats, to a rival that is chosen when all is known.
 
-Each bound holds for every sequence of densities, at every length T, from equal initial weights. Steps include missing
-targets, on which nobody loses. For the Newton rules with the constants that are used in practice no bound is known.
+Each bound holds for every sequence of densities, at every length T, from equal initial weights (or the prior weights
+that are given). Steps include missing targets, on which nobody loses. ``largest_ratio`` ρ is the most by which the
+densities of two experts for one target differ, as a factor. None is known for the discounted Newton step with β = 1.
 """
 
 import math
 
 import torch
+from torch import Tensor
 
 
 def averaging_bound(num_experts: int) -> float:
@@ -47,8 +49,7 @@ def fixed_share_bound(num_experts: int, num_steps: int, num_switches: int, share
         6.2933
     """
     _check(num_experts, num_steps)
-    if not 0 <= num_switches <= num_steps - 1:
-        raise ValueError(f"a sequence of {num_steps} steps cannot switch {num_switches} times")
+    _check_switches(num_steps, num_switches)
     _check_share(share)
     if num_switches and share == 0:
         return math.inf
@@ -62,9 +63,10 @@ def exponentiated_gradient_bound(
 ) -> float:
     r"""Most that exponentiated gradient loses to the best fixed mixture, where densities are within a factor.
 
-    :math:`\frac1\eta \bigl(\log M + T \log \frac1{1 - \delta}\bigr) + \frac{\eta T \rho^2}8` where the densities of the
-    experts for one target differ by a factor of ρ at most (Helmbold et al. 1998, theorem 4.1; sharing costs the
-    relative entropy to the rival at most :math:`\log \frac1{1 - \delta}` a step). Ratios then lie between 0 and ρ.
+    :math:`\frac1\eta \bigl(\log M + T \log \frac1{1 - \delta}\bigr) + \frac{\eta T (\rho - 1)^2}8` where densities of
+    the experts for one target differ by a factor of ρ at most (after Helmbold et al. 1998, theorem 4.1; sharing costs
+    the relative entropy to the rival at most :math:`\log \frac1{1 - \delta}` a step). The smallest ratio of a target
+    is at most one, so ratios spread over no more than ρ - 1, to which Hoeffding's lemma is applied.
 
     Args:
         num_experts: Number of experts M.
@@ -78,7 +80,7 @@ def exponentiated_gradient_bound(
 
     Example:
         >>> round(exponentiated_gradient_bound(2, 100, learning_rate=0.1, share=0.0, largest_ratio=2.0), 4)
-        11.9315
+        8.1815
     """
     _check(num_experts, num_steps)
     _check_share(share)
@@ -87,7 +89,7 @@ def exponentiated_gradient_bound(
             f"the learning rate must be positive and the factor at least one, got {learning_rate} and {largest_ratio}"
         )
     entropy = math.log(num_experts) - num_steps * math.log1p(-share)
-    return entropy / learning_rate + learning_rate * num_steps * largest_ratio**2 / 8
+    return entropy / learning_rate + learning_rate * num_steps * (largest_ratio - 1) ** 2 / 8
 
 
 def soft_bayes_bound(num_experts: int, num_steps: int, learning_rate: float | None = None) -> float:
@@ -125,6 +127,150 @@ def soft_bayes_bound(num_experts: int, num_steps: int, learning_rate: float | No
     return first - num_experts * float(torch.log1p(-rates).sum())
 
 
+def path_prior_bound(transition: Tensor, path: Tensor, prior_weights: Tensor | None = None) -> float:
+    r"""Most that Markov switching loses to one sequence of its experts: minus the log prior probability of it.
+
+    :math:`-\log (Q w_0)_{m_1} - \sum_{t > 1} \log Q_{m_t, m_{t-1}}`, whatever the densities: the mixture's density of
+    all targets is the sum over all sequences of prior times density. It is infinite for sequences that Q forbids, such
+    as those between experts of different labels under :func:`~gp_ensembles.meta_learners.group_transition`, and met
+    where every other sequence is impossible. :func:`fixed_share_bound` is its value for one transition.
+
+    Args:
+        transition: Matrix Q, shape (M, M), columns sum to one.
+        path: Expert of each step, shape (T,), int64.
+        prior_weights: Weights before the first switch, shape (M,), any scale; ``None`` for equal ones.
+
+    Raises:
+        ValueError: If there is no step, or an index is not an expert's.
+
+    Example:
+        >>> import torch
+        >>> Q = torch.tensor([[0.9, 0.2], [0.1, 0.8]], dtype=torch.float64)
+        >>> round(path_prior_bound(Q, torch.tensor([0, 0, 1])), 4)  # (0.9 + 0.2) / 2 * 0.9 * 0.1
+        3.0058
+    """
+    num_experts = transition.shape[0]
+    _check(num_experts, path.shape[0])
+    if not bool(((path >= 0) & (path < num_experts)).all()):
+        raise ValueError(f"a sequence of {num_experts} experts has indices 0 to {num_experts - 1}, got {path.tolist()}")
+    Q = transition.detach().double()
+    prior = torch.ones_like(Q[0]) if prior_weights is None else prior_weights.detach().to(Q)
+    first = Q[path[0]] @ (prior / prior.sum())
+    return -float(first.log() + Q[path[1:], path[:-1]].log().sum())
+
+
+def forgetting_bound(
+    num_experts: int, num_steps: int, num_switches: int, forgetting: float, largest_ratio: float
+) -> float:
+    r"""Most that dynamic model averaging loses to a sequence of its experts with S switches.
+
+    .. math:: \log M + (T - 1)\, c + S \gamma \frac{1 - \gamma^{T - 1}}{1 - \gamma} \log \rho, \qquad
+              c = \max_u \log \bigl(u + (M - 1)^{1 - \gamma} u^{1 - \gamma} (1 - u)^\gamma\bigr)
+                \le (1 - \gamma) \log M
+
+    As :math:`\log w_{t|t} = \gamma \log w_{t-1|t-1} - \log Z_t + \log r_t` for each expert, its lead over the mixture
+    is a telescoping sum and, a step, :math:`(1 - \gamma) \log w + \log \sum_j w_j^\gamma`, which is largest where the
+    others weigh alike: that is c, what never being sure costs for ever. At a switch the log weights of two experts
+    differ by a discounted sum of terms that are at most :math:`\log \rho`. Without switches the bound is attained.
+
+    Args:
+        num_experts: Number of experts M.
+        num_steps: Number of steps T.
+        num_switches: Switches S of the sequence, from 0 to T - 1.
+        forgetting: Exponent γ in (0, 1].
+        largest_ratio: The factor ρ, at least one; it matters with switches only.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> round(forgetting_bound(2, 101, 0, forgetting=0.99, largest_ratio=math.inf), 4)
+        0.973
+    """
+    _check(num_experts, num_steps)
+    _check_switches(num_steps, num_switches)
+    if not (0 < forgetting <= 1 and largest_ratio >= 1):
+        raise ValueError(
+            f"forgetting must lie in (0, 1] and the factor be at least one, got {forgetting} and {largest_ratio}"
+        )
+    memory = forgetting * sum(forgetting**age for age in range(num_steps - 1))
+    switching = num_switches * memory * math.log(largest_ratio) if num_switches and memory else 0.0
+    return math.log(num_experts) + (num_steps - 1) * _cost_of_doubt(num_experts, forgetting) + switching
+
+
+def newton_bound(
+    num_experts: int, num_steps: int, beta: float, delta: float, share: float, largest_ratio: float
+) -> float:
+    r"""Most that the online Newton step loses to the best fixed mixture, where its steps are small enough.
+
+    .. math:: \frac{\beta'}2 \Bigl(1 - \frac1M\Bigr) + \frac{\kappa^2}{2 \beta'} (M - 1) \log\Bigl(1 +
+              \frac{T M D^2}{4 (M - 1)}\Bigr) + T \frac\eta{1 - \eta} \Bigl(1 - \frac1\rho\Bigr)
+
+    with :math:`1 + 1/\beta' = \delta (1 + 1/\beta)`, G the smaller of ρ and M / η, the most a ratio can be,
+    :math:`D = G (1 - 1/\rho)` their spread and :math:`\kappa = 1 + \beta' \min(1, \frac\eta{1 - \eta} (G - 1))`. **It
+    assumes** :math:`\beta' \le 2 (G - 1 - \log G) / (G - 1)^2`, which makes the quadratics lie above the log densities,
+    and is infinite otherwise; the paper's constants have :math:`\delta = 1`, a small β and :math:`\eta \sim 1/T`, for a
+    loss of order M ρ log T (after Agarwal et al. 2006, and Hazan, Agarwal and Kale 2007). The weights follow the leader
+    of strongly concave quadratics, so the last half of each step is not lost; the plane of the simplex has M - 1
+    dimensions; mixing with equal weights costs the last term and the factor κ.
+
+    Args:
+        num_experts: Number of experts M.
+        num_steps: Number of steps T.
+        beta: Constant β of the rule.
+        delta: Constant δ of the rule.
+        share: Share η of the rule.
+        largest_ratio: The factor ρ, at least one; it may be infinite with a positive share.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> round(newton_bound(2, 1000, beta=0.4, delta=1.0, share=1e-4, largest_ratio=2.0), 4)
+        7.9214
+    """
+    _check_newton(num_experts, num_steps, beta, share, largest_ratio)
+    excess = delta * (1 + 1 / beta) - 1
+    most = _largest_gradient(num_experts, share, largest_ratio)
+    if num_experts == 1:
+        return 0.0
+    if not (excess > 0 and 1 / excess <= _largest_beta(most)):
+        return math.inf
+    inner, plane = 1 / excess, num_experts - 1
+    mixing = share / (1 - share)
+    factor = 1 + inner * min(1.0, mixing * (most - 1))
+    size = num_experts * (most * (1 - 1 / largest_ratio)) ** 2 / 4
+    determinant = plane * math.log1p(num_steps * size / plane)
+    start = inner / 2 * (1 - 1 / num_experts)
+    return start + factor**2 / (2 * inner) * determinant + num_steps * mixing * (1 - 1 / largest_ratio)
+
+
+def _cost_of_doubt(num_experts: int, forgetting: float) -> float:
+    """Most that one expert can gain a step on dynamic averaging that has all its weights right."""
+    if num_experts == 1 or forgetting == 1:
+        return 0.0
+    # With x = (1 - u) / u the function (1 + k x^γ) / (1 + x) has one stationary point, below x = M - 1.
+    scale = (num_experts - 1) ** (1 - forgetting)
+    low, high = -700.0, math.log(num_experts - 1)
+    for _ in range(100):
+        middle = (low + high) / 2
+        slope = forgetting * math.exp((forgetting - 1) * middle) - (1 - forgetting) * math.exp(forgetting * middle)
+        low, high = (middle, high) if scale * slope > 1 else (low, middle)
+    return math.log1p(scale * math.exp(forgetting * high)) - math.log1p(math.exp(high))
+
+
+def _largest_gradient(num_experts: int, share: float, largest_ratio: float) -> float:
+    return min(largest_ratio, num_experts / share if share else math.inf)
+
+
+def _largest_beta(most: float) -> float:
+    """Largest β for which log r <= (r - 1) - β / 2 (r - 1)^2 for all ratios r up to ``most``."""
+    excess = most - 1
+    if excess < 1e-3:
+        return 1 - 2 * excess / 3
+    return 2 * (1 - math.log1p(excess) / excess) / excess if excess < math.inf else 0.0
+
+
 def _check(num_experts: int, num_steps: int) -> None:
     if num_experts < 1 or num_steps < 1:
         raise ValueError(f"at least one expert and one step are needed, got {num_experts} and {num_steps}")
@@ -133,3 +279,15 @@ def _check(num_experts: int, num_steps: int) -> None:
 def _check_share(share: float) -> None:
     if not 0 <= share < 1:
         raise ValueError(f"share must be at least 0 and below 1, got {share}")
+
+
+def _check_switches(num_steps: int, num_switches: int) -> None:
+    if not 0 <= num_switches <= num_steps - 1:
+        raise ValueError(f"a sequence of {num_steps} steps cannot switch {num_switches} times")
+
+
+def _check_newton(num_experts: int, num_steps: int, beta: float, share: float, largest_ratio: float) -> None:
+    _check(num_experts, num_steps)
+    _check_share(share)
+    if not (beta > 0 and largest_ratio >= 1):
+        raise ValueError(f"beta must be positive and the factor at least one, got {beta} and {largest_ratio}")

@@ -45,6 +45,9 @@ class BestMixture(NamedTuple):
 def best_expert(log_prob: Tensor) -> BestExpert:
     """The expert with the largest sum of log densities; of equals the first.
 
+    Where every expert found some target impossible, it is the one that did so for the fewest, and of those the one with
+    the largest sum of the rest.
+
     Args:
         log_prob: Log densities of the experts, shape (M, T), in nats.
 
@@ -58,7 +61,9 @@ def best_expert(log_prob: Tensor) -> BestExpert:
         tensor(0)
     """
     _check(log_prob)
-    expert = log_prob.sum(1).argmax()
+    lost = torch.isneginf(log_prob)
+    times = lost.sum(1)
+    expert = torch.where(times == times.amin(), log_prob.masked_fill(lost, 0.0).sum(1), -torch.inf).argmax()
     return BestExpert(expert, log_prob[expert])
 
 

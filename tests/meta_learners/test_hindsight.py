@@ -11,17 +11,24 @@ from hypothesis import strategies as st
 
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
+    DynamicModelAveraging,
     ExponentiatedGradient,
     FixedShare,
+    MarkovSwitching,
+    OnlineNewton,
     SoftBayes,
     averaging_bound,
     best_expert,
     best_fixed_mixture,
+    edoebe_transition,
     exponentiated_gradient_bound,
     fixed_share_bound,
+    group_transition,
     soft_bayes_bound,
+    sticky_transition,
 )
-from gp_ensembles.metrics import best_switching_path
+from gp_ensembles.meta_learners.bounds import forgetting_bound, newton_bound, path_prior_bound
+from gp_ensembles.metrics import best_switching_path, switching_bound
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -40,6 +47,13 @@ def test_best_expert():
     sums = log_prob.sum(1)
     assert float(result.log_prob.sum()) == float(sums.max())
     torch.testing.assert_close(result.log_prob, log_prob[result.expert])
+
+
+def test_best_expert_has_the_fewest_impossible_targets():
+    lost = -torch.inf
+    log_prob = torch.tensor([[lost, lost, 9.0], [lost, -5.0, 0.0], [-4.0, lost, 0.0]], dtype=torch.float64)
+    assert int(best_expert(log_prob).expert) == 2
+    assert int(best_expert(log_prob[:1].repeat(2, 1)).expert) == 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,10 +78,10 @@ def test_no_mixture_is_better_by_more_than_the_gap(seed, num_experts, num_steps,
 
 def test_best_mixture_of_two_by_a_fine_grid():
     log_prob = densities(1, 2, 100, 2.0)
-    grid = torch.linspace(0, 1, 200_001, dtype=torch.float64)
+    grid = torch.linspace(0, 1, 50_001, dtype=torch.float64)
     totals = torch.log(grid.unsqueeze(1) * log_prob[0].exp() + (1 - grid.unsqueeze(1)) * log_prob[1].exp()).sum(1)
     result = best_fixed_mixture(log_prob, tolerance=1e-12)
-    assert float(result.weights[0]) == pytest.approx(float(grid[totals.argmax()]), abs=1e-5)
+    assert float(result.weights[0]) == pytest.approx(float(grid[totals.argmax()]), abs=2e-5)
     assert result.num_iterations < 30
 
 
@@ -137,7 +151,7 @@ def loss_to(rule, log_prob, rival):
 @pytest.mark.parametrize("ratio", [1.5, 50.0, 1e12])
 @pytest.mark.parametrize("num_experts", [1, 2, 6])
 def test_regret_is_within_its_bound(num_experts, ratio):
-    T = 240
+    T = 120
     for rate in (None, 0.02, 0.3):
         rule = SoftBayes(rate)
         for log_prob in streams(rule, num_experts, T, ratio):
@@ -154,12 +168,186 @@ def test_regret_is_within_its_bound(num_experts, ratio):
                 total = log_prob[path, torch.arange(T)].sum()
                 bound = max(fixed_share_bound(num_experts, T, used, share) for used in range(allowed + 1))
                 assert loss_to(rule, log_prob, total) <= bound + 1e-9
-    for rate, share in ((0.01, 1e-3), (0.1, 0.0), (1.0, 0.01)):
+    # Around the rate at which the bound is smallest, so that it is below what could be lost anyhow.
+    best_rate = math.sqrt(8 * math.log(max(num_experts, 2)) / T) / (ratio - 1)
+    for rate, share in ((best_rate, 0.0), (best_rate, 1e-4), (4 * best_rate, 0.0), (best_rate / 4, 1e-3)):
         rule = ExponentiatedGradient(rate, share)
         for log_prob in streams(rule, num_experts, T, ratio):
             rival = best_fixed_mixture(log_prob).log_prob.sum()
             bound = exponentiated_gradient_bound(num_experts, T, rate, share, ratio)
             assert loss_to(rule, log_prob, rival) <= bound + 1e-6
+
+
+def largest_legal_beta(ratio):
+    return 2 * (ratio - 1 - math.log(ratio)) / (ratio - 1) ** 2 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("ratio", [1.01, 5.0, 50.0])
+@pytest.mark.parametrize("num_experts", [1, 2, 6])
+def test_newton_regret_is_within_its_bound(num_experts, ratio):
+    T = 60
+    most = largest_legal_beta(ratio)
+    # delta below one is a smaller step of another beta: 1 + 1 / most = 0.8 (1 + 1 / beta)
+    other = 1 / ((1 + 1 / most) / 0.8 - 1)
+    for beta, delta, share in ((most, 1.0, 1e-6), (most, 1.0, 0.02), (most / 5, 1.0, 1 / T), (other, 0.8, 1e-3)):
+        rule = OnlineNewton(beta, delta, share)
+        bound = newton_bound(num_experts, T, beta, delta, share, ratio)
+        assert bound < math.inf
+        for log_prob in streams(rule, num_experts, T, ratio):
+            assert loss_to(rule, log_prob, best_fixed_mixture(log_prob).log_prob.sum()) <= bound + 1e-6
+
+
+def test_newton_bound_without_a_bound_on_the_densities():
+    num_experts, T, share = 3, 150, 0.05
+    beta = largest_legal_beta(num_experts / share)
+    rule = OnlineNewton(beta, 1.0, share)
+    bound = newton_bound(num_experts, T, beta, 1.0, share, math.inf)
+    for log_prob in streams(rule, num_experts, T, 1e12):
+        assert loss_to(rule, log_prob, best_fixed_mixture(log_prob).log_prob.sum()) <= bound
+    assert bound < math.inf
+    assert newton_bound(num_experts, T, 1.01 * beta, 1.0, share, math.inf) == math.inf
+    assert newton_bound(num_experts, T, beta, 1.0, 0.0, math.inf) == math.inf
+    assert newton_bound(num_experts, T, 1.0, 0.5, share, 2.0) == math.inf  # no step at all
+
+
+def test_newton_bound_grows_like_a_logarithm():
+    ends = [newton_bound(4, T, 0.3, 1.0, 1 / T, 3.0) for T in (10**4, 10**6, 10**8)]
+    growth = 3 / (2 * 0.3) * math.log(100)
+    assert np.diff(ends) == pytest.approx([growth, growth], rel=0.01)
+
+
+TRANSITIONS = {
+    "sticky": sticky_transition(6, 0.9),
+    "groups": group_transition(["a", "b", "a", "c", "a", "b"], 0.05),
+    "edoebe": edoebe_transition(3, 2, 0.02),
+    "any": torch.tensor(np.random.default_rng(0).dirichlet(np.full(6, 0.3), size=6).T),
+}
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+@pytest.mark.parametrize("prior", [None, torch.arange(1.0, 7.0, dtype=torch.float64)])
+@pytest.mark.parametrize("ratio", [2.0, 1e12])
+def test_switching_loses_no_more_than_the_prior_of_a_sequence(name, prior, ratio):
+    T, Q = 60, TRANSITIONS[name]
+    rule, steps, rng = MarkovSwitching(Q, prior), torch.arange(60), np.random.default_rng(1)
+    for log_prob in streams(rule, 6, T, ratio):
+        paths = [best_switching_path(log_prob, allowed) for allowed in (0, 1, 5)]
+        for _ in range(5):  # sequences that the transition itself makes
+            path = [int(rng.integers(6))]
+            while len(path) < T:
+                path.append(int(rng.choice(6, p=(Q[:, path[-1]] / Q[:, path[-1]].sum()).numpy())))
+            paths.append(torch.tensor(path))
+        for path in paths:
+            assert loss_to(rule, log_prob, log_prob[path, steps].sum()) <= path_prior_bound(Q, path, prior) + 1e-9
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_switching_loses_just_that_where_one_sequence_is_right(name):
+    Q, prior = TRANSITIONS[name], torch.arange(1.0, 7.0, dtype=torch.float64)
+    path = torch.tensor([2, 2, int(Q[:, 2].topk(2).indices[1]), 2, 2])
+    log_prob = torch.full((6, 5), -torch.inf, dtype=torch.float64)
+    log_prob[path, torch.arange(5)] = 0.0
+    for weights in (None, prior):
+        bound = path_prior_bound(Q, path, weights)
+        assert loss_to(MarkovSwitching(Q, weights), log_prob, 0.0) == pytest.approx(bound, abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), num_experts=st.integers(2, 4), num_steps=st.integers(1, 5))
+def test_prior_of_sequences_is_a_distribution(seed, num_experts, num_steps):
+    rng = np.random.default_rng(seed)
+    Q = torch.tensor(rng.dirichlet(np.full(num_experts, 0.5), size=num_experts).T)
+    prior = torch.tensor(rng.gamma(1.0, size=num_experts))
+    paths = itertools.product(range(num_experts), repeat=num_steps)
+    assert sum(math.exp(-path_prior_bound(Q, torch.tensor(path), prior)) for path in paths) == pytest.approx(1)
+
+
+def test_prior_of_a_sequence_has_the_special_cases():
+    for path in ([0, 0, 0, 0], [0, 1, 1, 2], [2, 1, 2, 1]):
+        used = int(np.count_nonzero(np.diff(path)))
+        value = path_prior_bound(sticky_transition(3, 0.9), torch.tensor(path))
+        assert value == pytest.approx(switching_bound(3, 4, used, 0.9))
+        value = path_prior_bound(sticky_transition(3, 1 - 0.3 + 0.3 / 3), torch.tensor(path))
+        assert value == pytest.approx(fixed_share_bound(3, 4, used, 0.3))
+    assert path_prior_bound(edoebe_transition(2, 2, 0.1), torch.tensor([0, 1])) == math.inf
+    assert path_prior_bound(edoebe_transition(2, 2, 0.1), torch.tensor([0, 2])) == pytest.approx(math.log(40))
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.99, 0.7, 0.05])
+@pytest.mark.parametrize("num_experts", [1, 2, 6])
+@pytest.mark.parametrize("ratio", [1.5, 50.0, 1e12])
+def test_forgetting_loses_no_more_than_its_bound(forgetting, num_experts, ratio):
+    T = 120
+    rule = DynamicModelAveraging(forgetting)
+    for log_prob in streams(rule, num_experts, T, ratio):
+        for allowed in (0, 1, 5):
+            path = best_switching_path(log_prob, allowed)
+            used = int((path[1:] != path[:-1]).sum())
+            bound = forgetting_bound(num_experts, T, used, forgetting, ratio)
+            assert loss_to(rule, log_prob, log_prob[path, torch.arange(T)].sum()) <= bound + 1e-9
+
+
+@pytest.mark.parametrize("forgetting", [0.99, 0.7, 0.05])
+@pytest.mark.parametrize("num_experts", [2, 6])
+def test_forgetting_can_lose_its_whole_bound(forgetting, num_experts):
+    T, others = 30, num_experts - 1
+    u = np.linspace(0, 1, 1_000_001)[1:-1]
+    doubt = np.log(u + others ** (1 - forgetting) * u ** (1 - forgetting) * (1 - u) ** forgetting)
+    bound = forgetting_bound(num_experts, T, 0, forgetting, math.inf)
+    assert bound == pytest.approx(math.log(num_experts) + (T - 1) * doubt.max(), abs=1e-8)
+    assert bound <= (1 + (T - 1) * (1 - forgetting)) * math.log(num_experts)
+    # The first expert is kept at the worst weight, and proved right at the end.
+    worst = u[doubt.argmax()]
+    odds = math.log(worst / ((1 - worst) / others))
+    lead = torch.full((T,), (1 - forgetting) * odds, dtype=torch.float64)
+    lead[0], lead[-1] = odds, 60.0
+    log_prob = torch.zeros(num_experts, T, dtype=torch.float64)
+    log_prob[1:] = -lead
+    assert loss_to(DynamicModelAveraging(forgetting), log_prob, 0.0) == pytest.approx(bound, abs=1e-8)
+
+
+def alternating(num_experts, num_steps, ratio, until):
+    """Experts are right by turns, then the last one for good."""
+    right = np.arange(num_steps) % num_experts
+    right[until:] = num_experts - 1
+    return torch.tensor(-math.log(ratio) * (right != np.arange(num_experts)[:, None]))
+
+
+def share_of_bound(rule, log_prob, bound):
+    return loss_to(rule, log_prob, best_fixed_mixture(log_prob).log_prob.sum()) / bound
+
+
+@pytest.mark.parametrize(("num_experts", "reached"), [(2, 0.8), (6, 0.65)])
+def test_gradient_bound_is_nearly_met(num_experts, reached):
+    T, ratio = 2000, 1.01
+    rate = math.sqrt(8 * math.log(num_experts) / T) / (ratio - 1)
+    bound = exponentiated_gradient_bound(num_experts, T, rate, 0.0, ratio)
+    log_prob = alternating(num_experts, T, ratio, 3 * T // 4)
+    assert reached < share_of_bound(ExponentiatedGradient(rate, 0.0), log_prob, bound) <= 1
+
+
+@pytest.mark.parametrize("ratio", [2.0, 50.0])
+def test_gradient_bound_is_of_the_right_size_for_large_factors(ratio):
+    rate = math.sqrt(8 * math.log(2) / 2000) / (ratio - 1)
+    bound = exponentiated_gradient_bound(2, 2000, rate, 0.0, ratio)
+    assert 0.3 < share_of_bound(ExponentiatedGradient(rate, 0.0), alternating(2, 2000, ratio, 0), bound) <= 1
+
+
+def test_soft_bayes_bound_is_nearly_met_at_a_high_rate():
+    rule = SoftBayes(0.9)
+    assert 0.8 < share_of_bound(rule, against(rule, 20, 240, 1e30), soft_bayes_bound(20, 240, 0.9)) <= 1
+
+
+def test_anytime_soft_bayes_bound_is_of_the_right_size():
+    log_prob = alternating(2, 240, 1e3, 0)  # one expert is right from the start
+    assert 0.33 < share_of_bound(SoftBayes(), log_prob, soft_bayes_bound(2, 240)) <= 1
+
+
+def test_newton_bound_is_nearly_met():
+    beta = largest_legal_beta(2.0)
+    rule = OnlineNewton(beta, 1.0, 1e-6)
+    bound = newton_bound(2, 500, beta, 1.0, 1e-6, 2.0)
+    assert 0.7 < share_of_bound(rule, against(rule, 2, 500, 2.0), bound) <= 1
 
 
 def test_soft_bayes_bound_is_below_its_short_form():
@@ -184,6 +372,13 @@ def test_averaging_bound_is_tight():
         (lambda: fixed_share_bound(2, 10, 10, 0.1), "cannot switch 10 times"),
         (lambda: fixed_share_bound(2, 10, 1, 1.0), "share"),
         (lambda: exponentiated_gradient_bound(2, 10, 0.0, 0.0, 2.0), "learning rate"),
+        (lambda: exponentiated_gradient_bound(2, 10, 0.1, 0.0, 0.5), "factor at least one"),
+        (lambda: forgetting_bound(2, 10, 0, 0.0, 2.0), "forgetting"),
+        (lambda: forgetting_bound(2, 10, 10, 0.9, 2.0), "cannot switch 10 times"),
+        (lambda: newton_bound(2, 10, 0.0, 1.0, 0.1, 2.0), "beta must be positive"),
+        (lambda: newton_bound(2, 10, 0.1, 1.0, 1.0, 2.0), "share"),
+        (lambda: path_prior_bound(sticky_transition(2, 0.9), torch.tensor([0, 2])), "indices 0 to 1"),
+        (lambda: path_prior_bound(sticky_transition(2, 0.9), torch.tensor([], dtype=torch.int64)), "one step"),
         (lambda: soft_bayes_bound(2, 0), "one step"),
         (lambda: soft_bayes_bound(2, 10, 1.5), "between 0 and 1"),
     ],

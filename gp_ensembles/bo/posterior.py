@@ -1,0 +1,296 @@
+"""The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator.operators import BlockDiagLinearOperator, to_linear_operator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from gp_ensembles.bo.normals import covariances_of, normal_posterior
+from gp_ensembles.numerics import mixtures
+
+
+class ViewNeededError(UnsupportedError, AttributeError):
+    """A BoTorch component needs a normal distribution, or equally weighted ones; the message says which view has it."""
+
+
+class MixturePosterior(Posterior):
+    r"""Mixture of M joint normal distributions over q points and O outputs, already marginal over the experts.
+
+    .. math:: p(f) = \sum_m w_m\, N(f;\, \mu_m, K_m)
+
+    Outputs are independent given the expert (and dependent through the weights).
+
+    Args:
+        log_weights: Log weights, shape (M,) or (\*batch, M).
+        mean: The experts' means, shape (\*batch, M, q, O).
+        covariance: Their covariances, one for each output, shape (\*batch, M, O, q, q) or what broadcasts to it.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(2, 1, 1, dtype=torch.float64)
+        >>> mean = torch.tensor([-1.0, 1.0], dtype=torch.float64).reshape(2, 1, 1)
+        >>> posterior = MixturePosterior(torch.tensor([0.5, 0.5]).double().log(), mean, one.unsqueeze(-1))
+        >>> posterior.mean.item(), posterior.variance.item()
+        (0.0, 2.0)
+        >>> posterior.rsample(torch.Size([8])).shape
+        torch.Size([8, 1, 1])
+    """
+
+    def __init__(self, log_weights: Tensor, mean: Tensor, covariance: Tensor) -> None:
+        if mean.ndim < 3 or log_weights.shape[-1:] != mean.shape[-3:-2]:
+            raise ValueError(
+                f"log_weights (..., M) and mean (..., M, q, O) do not fit: {tuple(log_weights.shape)} and "
+                f"{tuple(mean.shape)}"
+            )
+        num_experts, num_points, num_outputs = mean.shape[-3:]
+        batch_shape = torch.broadcast_shapes(mean.shape[:-3], log_weights.shape[:-1], covariance.shape[:-4])
+        self.log_weights = log_weights
+        self.component_mean = mean.expand(*batch_shape, num_experts, num_points, num_outputs)
+        self.component_covariance = covariance.expand(
+            *covariance.shape[:-4], num_experts, num_outputs, num_points, num_points
+        )
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+        return self.component_mean.shape[:-3]
+
+    @property
+    def num_experts(self) -> int:
+        """Number of experts M."""
+        return self.component_mean.shape[-3]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the moments."""
+        return self.component_mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the moments."""
+        return self.component_mean.dtype
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        r"""(\*batch, 1 + q O): the first normal picks the expert, the others go through its factor, point by point."""
+        return torch.Size([*self.batch_shape, 1 + self._num_values])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """All dimensions of a base sample but the last are t-batch dimensions."""
+        return 0, -1
+
+    @property
+    def mean(self) -> Tensor:
+        r"""Mean of the mixture, shape (\*batch, q, O)."""
+        return (self._weights * self.component_mean).sum(-3)
+
+    @property
+    def component_variance(self) -> Tensor:
+        r"""The experts' variances, shape (\*batch, M, q, O)."""
+        variance = self.component_covariance.diagonal(dim1=-2, dim2=-1).mT
+        return variance.expand_as(self.component_mean)
+
+    @property
+    def variance(self) -> Tensor:
+        r"""Variance of the mixture, the experts' disagreement included, shape (\*batch, q, O)."""
+        deviation = self.component_mean - self.mean.unsqueeze(-3)
+        return (self._weights * (self.component_variance + deviation.square())).sum(-3)
+
+    @property
+    def covariance(self) -> Tensor:
+        r"""Covariance of the mixture over the q points, one for each output, shape (\*batch, O, q, q)."""
+        deviation = (self.component_mean - self.mean.unsqueeze(-3)).mT.unsqueeze(-1)  # (*batch, M, O, q, 1)
+        within = self._weights.unsqueeze(-1) * self.component_covariance
+        return (within + self._weights.unsqueeze(-1) * (deviation @ deviation.mT)).sum(-4)
+
+    def quantile(self, value: Tensor) -> Tensor:
+        r"""Quantiles of each point's own mixture.
+
+        Args:
+            value: Probabilities in [0, 1], shape () or (K,).
+
+        Returns:
+            Shape (\*batch, q, O), or (K, \*batch, q, O).
+
+        Raises:
+            ValueError: If a probability is not in [0, 1].
+        """
+        level = torch.as_tensor(value, dtype=self.dtype, device=self.device)
+        columns = self._columns()
+        flat: Tensor = mixtures.icdf(*columns, level.unsqueeze(-1).expand(*level.shape, columns[1].shape[1]))
+        return flat.reshape(*level.shape, *self._point_shape)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        r"""Probability that each point's value is at most ``value``, (..., \*batch, q, O); of the same shape."""
+        return self._each(mixtures.cdf, value)
+
+    def density(self, value: Tensor) -> Tensor:
+        r"""Density of each point's value, (..., \*batch, q, O); of the same shape."""
+        return self._each(mixtures.log_prob, value).exp()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        r"""Log density of all points and outputs jointly; value (..., \*batch, q, O), result (..., \*batch)."""
+        factors = self._factors()
+        deviation = (value.unsqueeze(-3) - self.component_mean).mT.unsqueeze(-1)  # (..., M, O, q, 1)
+        factors = factors.expand(*deviation.shape[:-2], *factors.shape[-2:])
+        white = torch.linalg.solve_triangular(factors, deviation, upper=False).squeeze(-1)
+        half_log_determinant = factors.diagonal(dim1=-2, dim2=-1).log()
+        density = -0.5 * (white.square() + math.log(2 * math.pi)) - half_log_determinant
+        joint: Tensor = density.sum((-2, -1)) + self.log_weights
+        return joint.logsumexp(-1)
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
+        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrised in the moments (not in the weights)."""
+        shape = torch.Size() if sample_shape is None else sample_shape
+        base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
+        return self.rsample_from_base_samples(shape, base)
+
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        r"""Draws from standard normals.
+
+        The first normal picks the expert through the cumulative weights, so that a low-discrepancy sequence hits each
+        expert in proportion; a draw is continuous in the moments of the expert picked.
+
+        Args:
+            sample_shape: Shape of the sample.
+            base_samples: Standard normals, shape (\*sample_shape, \*batch, 1 + q O).
+
+        Returns:
+            Draws, shape (\*sample_shape, \*batch, q, O).
+
+        Raises:
+            ValueError: If the base samples have another shape.
+        """
+        expected = (*sample_shape, *self.base_sample_shape)
+        if base_samples.shape != expected:
+            raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
+        num_draws = sample_shape.numel()
+        picked = self._pick(base_samples[..., 0]).reshape(num_draws, -1)
+        normals = base_samples[..., 1:].reshape(num_draws, *self._point_shape)
+        factors = self._factors()
+        if bool((picked == picked[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
+            order = picked[:, 0].argsort(stable=True)
+            experts, counts = picked[order, 0].unique_consecutive(return_counts=True)
+            parts = zip(experts.tolist(), normals[order].split(counts.tolist()), strict=True)
+            draws = torch.cat([self._values_of(expert, factors, part) for expert, part in parts])[order.argsort()]
+        else:
+            draws = normals
+            chosen = picked.reshape(num_draws, *self.batch_shape, 1, 1)
+            for expert in torch.unique(picked).tolist():
+                draws = torch.where(chosen == expert, self._values_of(expert, factors, normals), draws)
+        return draws.reshape(self._extended_shape(sample_shape))
+
+    def _values_of(self, expert: int, factors: Tensor, normals: Tensor) -> Tensor:
+        """Draws of one expert from normals (..., q, O)."""
+        factor = factors[..., expert, :, :, :]  # (*batch, O, q, q)
+        spread = torch.einsum("...oij,...jo->...io", factor, normals)
+        return self.component_mean[..., expert, :, :] + spread
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
+        return torch.Size([*sample_shape, *self._point_shape])
+
+    def select_outputs(self, outputs: list[int]) -> "MixturePosterior":
+        """The posterior of some of the outputs."""
+        covariance = self.component_covariance[..., outputs, :, :]
+        return MixturePosterior(self.log_weights, self.component_mean[..., outputs], covariance)
+
+    def map_components(self, transform: Callable[[GPyTorchPosterior], Posterior]) -> Posterior:
+        r"""The mixture of what a transform makes of each expert's normal posterior.
+
+        Args:
+            transform: A function of a posterior whose last batch dimension is that of the experts.
+        """
+        changed = transform(self.components())
+        if not isinstance(changed, GPyTorchPosterior):
+            raise UnsupportedError(
+                f"{type(changed).__name__} is not a normal posterior; apply the transform to samples instead"
+            )
+        return MixturePosterior(self.log_weights, changed.mean, covariances_of(changed))
+
+    def components(self) -> GPyTorchPosterior:
+        r"""The experts' normal posteriors, as one of batch shape (\*batch, M)."""
+        return normal_posterior(
+            self.component_mean,
+            self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:]),
+        )
+
+    def moment_matched(self) -> GPyTorchPosterior:
+        """The normal distribution over all points and outputs with the mixture's mean and covariance."""
+        deviation = (self.component_mean - self.mean.unsqueeze(-3)).mT.flatten(-2)  # (*batch, M, O q)
+        weights = self.log_weights.exp().unsqueeze(-1)
+        between = (weights * deviation).mT @ deviation
+        within = (weights[..., None, None] * self.component_covariance).sum(-4)
+        if self.component_mean.shape[-1] == 1:
+            covariance = within.squeeze(-3) + between
+            return GPyTorchPosterior(MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(covariance)))
+        covariance = BlockDiagLinearOperator(to_linear_operator(within), block_dim=-3).to_dense() + between
+        distribution = MultitaskMultivariateNormal(self.mean, to_linear_operator(covariance), interleaved=False)
+        return GPyTorchPosterior(distribution)
+
+    @property
+    def distribution(self) -> MultivariateNormal:
+        """Not there: a mixture is not normal.
+
+        Raises:
+            ViewNeededError: Always; it says which view is.
+        """
+        raise ViewNeededError(
+            "the posterior of an ensemble is a mixture, not one normal distribution, which this component asks for: "
+            "give it GaussianView(model) (same mean and covariance) or EqualView(model, K) (K equally weighted ones)"
+        )
+
+    @property
+    def mvn(self) -> MultivariateNormal:
+        """As :attr:`distribution`."""
+        return self.distribution
+
+    @property
+    def _weights(self) -> Tensor:
+        return self.log_weights.exp()[..., None, None]
+
+    @property
+    def _num_values(self) -> int:
+        return self.component_mean.shape[-1] * self.component_mean.shape[-2]
+
+    @property
+    def _point_shape(self) -> tuple[int, ...]:
+        return (*self.batch_shape, *self.component_mean.shape[-2:])
+
+    def _factors(self) -> Tensor:
+        """Lower triangular factors of the experts' covariances, (..., M, O, q, q)."""
+        factors: Tensor = psd_safe_cholesky(self.component_covariance)
+        return factors
+
+    def _pick(self, normals: Tensor) -> Tensor:
+        """The expert that a standard normal picks, integers of the same shape."""
+        uniform = torch.special.ndtr(normals).unsqueeze(-1)
+        steps = self.log_weights.detach().exp().cumsum(-1)
+        picked = torch.searchsorted(steps.expand(*uniform.shape[:-1], -1).contiguous(), uniform.contiguous())
+        alive = self.log_weights.exp() > 0  # round-off must not pick an expert of weight zero beyond the last
+        last = (alive * torch.arange(self.num_experts, device=alive.device)).amax(-1)
+        return picked.squeeze(-1).minimum(last)
+
+    def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights, means and variances of each point's own mixture, (M, points) each."""
+        mean, variance = self.component_mean, self.component_variance
+        weights = self.log_weights[..., None, None].expand_as(mean)
+        columns = (values.movedim(-3, 0).flatten(1) for values in (weights, mean, variance))
+        log_weights, mean, variance = columns
+        return log_weights, mean, variance
+
+    def _each(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], value: Tensor) -> Tensor:
+        columns = self._columns()
+        value = value.expand(torch.broadcast_shapes(value.shape, self._point_shape))
+        flat = value.flatten(value.ndim - len(self._point_shape))
+        return function(*columns, flat).reshape(value.shape)

@@ -1,0 +1,233 @@
+"""Views of an ensemble for acquisition functions that cannot read a weighted mixture.
+
+BoTorch has no weights for mixtures of normal distributions: it averages over models as if they were equally likely, or
+takes mean and variance for a normal distribution's. Each view says what it keeps.
+"""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import PosteriorStandardDeviation, UpperConfidenceBound
+from botorch.acquisition.monte_carlo import qUpperConfidenceBound
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+
+from gp_ensembles.bo.model import EnsembleModel
+from gp_ensembles.bo.posterior import MixturePosterior
+
+
+@final
+class GaussianView(Model):
+    """The normal distribution with the mean and the covariance of the mixture: for entropy searches.
+
+    Conditioning and fantasies are those of the ensemble, weights included.
+
+    Args:
+        model: The ensemble.
+    """
+
+    def __init__(self, model: EnsembleModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs O."""
+        return self.model.num_outputs
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of fantasies."""
+        return self.model.batch_shape
+
+    @property
+    def train_inputs(self) -> tuple[Tensor]:
+        """Inputs as they were given."""
+        return self.model.train_inputs
+
+    @property
+    def likelihood(self) -> Any:
+        """See :attr:`EnsembleModel.likelihood`."""
+        return self.model.likelihood
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Posterior:
+        """A ``GPyTorchPosterior``; arguments as in :meth:`EnsembleModel.posterior`."""
+        mixture = _mixture(self.model.posterior(X, output_indices, observation_noise))
+        posterior = mixture.moment_matched()
+        return posterior if posterior_transform is None else posterior_transform(posterior, X)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> "GaussianView":
+        """See :meth:`EnsembleModel.condition_on_observations`."""
+        return GaussianView(self.model.condition_on_observations(X, Y, **kwargs))
+
+    def fantasize(self, X: Tensor, sampler: MCSampler, **kwargs: Any) -> "GaussianView":
+        """See :meth:`EnsembleModel.fantasize`."""
+        return GaussianView(self.model.fantasize(X, sampler, **kwargs))
+
+    def subset_output(self, idcs: list[int]) -> "GaussianView":
+        """See :meth:`EnsembleModel.subset_output`."""
+        return GaussianView(self.model.subset_output(idcs))
+
+
+@final
+class EqualView(Model):
+    r"""K normal distributions of equal weight, as BoTorch's fully Bayesian models are: for learning by committee.
+
+    Experts are repeated in proportion to their weights (systematic resampling at the midpoints), so every weight is
+    kept to within :math:`1/K`.
+
+    Args:
+        model: The ensemble, not a batch of fantasies.
+        num_models: K.
+
+    Raises:
+        ValueError: If K is not positive.
+        UnsupportedError: If the model is a batch of fantasies.
+    """
+
+    _is_fully_bayesian = True
+    _is_ensemble = True
+
+    def __init__(self, model: EnsembleModel, num_models: int) -> None:
+        super().__init__()
+        if num_models < 1:
+            raise ValueError(f"an equal view needs at least one model, got {num_models}")
+        if model.batch_shape:
+            raise UnsupportedError("an equal view is for a model of data, not for a batch of fantasies")
+        self.model = model
+        self.num_mcmc_samples = num_models
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs O."""
+        return self.model.num_outputs
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """(K,)."""
+        return torch.Size([self.num_mcmc_samples])
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> GaussianMixturePosterior:
+        r"""K normal posteriors, (\*t, K, q, O); arguments as in :meth:`EnsembleModel.posterior`."""
+        mixture = _mixture(self.model.posterior(X, output_indices, observation_noise, posterior_transform))
+        levels = torch.arange(0.5, self.num_mcmc_samples, dtype=X.dtype, device=X.device) / self.num_mcmc_samples
+        picked = torch.searchsorted(mixture.log_weights.exp().cumsum(-1), levels)
+        picked = picked.clamp_max(mixture.num_experts - 1)
+        chosen = MixturePosterior(
+            levels.log(), mixture.component_mean[..., picked, :, :], mixture.component_covariance[..., picked, :, :, :]
+        )
+        return GaussianMixturePosterior(chosen.components().distribution)
+
+
+@final
+class ExpertsView(Model):
+    r"""The experts' own normal posteriors as one model of batch shape (\*batch, M): what weights are applied to.
+
+    Args:
+        model: The ensemble.
+    """
+
+    def __init__(self, model: EnsembleModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs O."""
+        return self.model.num_outputs
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        r"""(\*batch, M)."""
+        return self.model.log_weights.shape
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> GPyTorchPosterior:
+        r"""The experts' posteriors at points that are the same for all of them.
+
+        Args:
+            X: Inputs, shape (\*t, M or 1, q, D), equal along the experts' dimension; or (q, D).
+            output_indices: Outputs wanted.
+            observation_noise: As in :meth:`EnsembleModel.posterior`.
+            posterior_transform: Applied to every expert.
+        """
+        points = X if X.ndim == 2 else X[..., 0, :, :]
+        mixture = _mixture(self.model.posterior(points, output_indices, observation_noise, posterior_transform))
+        return mixture.components()
+
+
+@final
+class WeightedAcquisition(AcquisitionFunction):
+    r"""An acquisition function that is an expectation over the posterior, exact under the weights.
+
+    .. math:: \alpha(X) = \sum_m w_m\, \alpha_m(X), \qquad \log \alpha(X) = \log \sum_m w_m \exp(\log \alpha_m(X))
+
+    with :math:`\alpha_m` the acquisition value under expert m alone. Right for improvements, probabilities and means;
+    not for what is no expectation, such as an upper confidence bound.
+
+    Args:
+        model: The ensemble.
+        make: Makes the acquisition function from a BoTorch model.
+
+    Example:
+        >>> import torch
+        >>> from botorch.acquisition import LogExpectedImprovement
+        >>> from gp_ensembles.bo.model import EnsembleModel
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> acquisition = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=0.8))
+        >>> acquisition(X.unsqueeze(-2)).shape
+        torch.Size([6])
+    """
+
+    def __init__(self, model: EnsembleModel, make: Callable[[Model], AcquisitionFunction]) -> None:
+        super().__init__(model)
+        self.ensemble: EnsembleModel = model
+        self.each: AcquisitionFunction = make(ExpertsView(model))
+        if isinstance(self.each, UpperConfidenceBound | qUpperConfidenceBound | PosteriorStandardDeviation):
+            raise UnsupportedError(
+                f"{type(self.each).__name__} is no expectation over the posterior, so it cannot be averaged over "
+                f"experts; give it the model itself, whose mean and variance are those of the mixture"
+            )
+
+    @t_batch_mode_transform()  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        r"""Value at X (\*t, q, D), shape (\*t)."""
+        log_weights = self.ensemble.log_weights
+        points = X.unsqueeze(-3).expand(*X.shape[:-2], log_weights.shape[-1], *X.shape[-2:])
+        values: Tensor = self.each(points)
+        if getattr(self.each, "_log", False):
+            return (values + log_weights).logsumexp(-1)
+        return (values * log_weights.exp()).sum(-1)
+
+
+def _mixture(posterior: Posterior) -> MixturePosterior:
+    if not isinstance(posterior, MixturePosterior):
+        raise UnsupportedError("this view needs a linear outcome transform such as Standardize")
+    return posterior

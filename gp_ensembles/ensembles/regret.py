@@ -1,0 +1,236 @@
+"""What a weight rule lost on a stream, beside the most that it could have lost.
+
+:func:`path_bound` and :func:`mixture_bound` know the bounds of this library's rules; register a function with them for
+a rule of your own.
+"""
+
+import math
+from functools import singledispatch
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.meta_learners import (
+    BayesianModelAveraging,
+    CombinedRules,
+    DynamicModelAveraging,
+    ExponentiatedGradient,
+    FixedShare,
+    MarkovSwitching,
+    MetaLearner,
+    OnlineNewton,
+    SoftBayes,
+    best_expert,
+    best_fixed_mixture,
+)
+from gp_ensembles.meta_learners.bounds import (
+    averaging_bound,
+    exponentiated_gradient_bound,
+    fixed_share_bound,
+    forgetting_bound,
+    newton_bound,
+    path_prior_bound,
+    soft_bayes_bound,
+)
+
+
+class Regret(NamedTuple):
+    """What a rule lost to one rival.
+
+    Attributes:
+        regret: The rival's log density of the whole stream minus the rule's, in nats; negative where the rule is ahead.
+        bound: Most that the rule can lose to this rival, in nats; ``None`` where no finite bound is known.
+    """
+
+    regret: float
+    bound: float | None
+
+
+class RegretReport(NamedTuple):
+    """What a rule lost to the rivals that are best when all is known.
+
+    Attributes:
+        expert: To the best expert.
+        mixture: To the best mixture of fixed weights.
+        switching: To the sequence of experts that was given.
+    """
+
+    expert: Regret
+    mixture: Regret
+    switching: Regret
+
+
+class Stream(NamedTuple):
+    """What bounds depend on besides the rule.
+
+    Attributes:
+        num_experts: Number of experts M.
+        num_steps: Number of steps T.
+        largest_ratio: Most by which the densities of two experts for one target differ, as a factor; may be infinite.
+    """
+
+    num_experts: int
+    num_steps: int
+    largest_ratio: float
+
+
+@torch.no_grad()
+def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretReport:
+    r"""Run a rule from its start and say what it lost to each rival, and what it could have lost.
+
+    Where rule and rival both gave a target density zero there is no regret: infinite losses cancel, one for one. A
+    rival that found a target impossible which another expert did not has no bound.
+
+    Args:
+        rule: The rule; its weights before the first target are those of ``rule.init``.
+        log_prob: Log densities of the experts, each made before its target, shape (M, T), in nats; a column of zeros is
+            a missing target.
+        path: Expert of each step in the rival sequence, shape (T,), int64: the best one with S switches is
+            ``gp_ensembles.metrics.best_switching_path(log_prob, S)``.
+
+    Raises:
+        ValueError: If there is no expert or step, the rule was built for another number of experts, or the sequence
+            does not fit.
+        NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.meta_learners import FixedShare
+        >>> log_prob = torch.tensor([[0.9, 0.8, 0.1, 0.1], [0.1, 0.2, 0.9, 0.9]], dtype=torch.float64).log()
+        >>> report = regret_report(FixedShare(0.2), log_prob, path=torch.tensor([0, 0, 1, 1]))
+        >>> round(report.switching.regret, 4), round(report.switching.bound, 4)
+        (2.6426, 3.2065)
+        >>> report.mixture.bound is None  # fixed share looks for experts, not for mixtures
+        True
+    """
+    _check(log_prob, path)
+    own = rule.update_block(rule.init(log_prob.shape[0], log_prob), log_prob)[1].log_prob
+    stream = Stream(log_prob.shape[0], log_prob.shape[1], _largest_ratio(log_prob))
+    path = path.to(log_prob.device)
+    expert, mixture = best_expert(log_prob), best_fixed_mixture(log_prob)
+    best = log_prob.amax(0)
+    return RegretReport(
+        _against(expert.log_prob, own, best, path_bound(rule, stream, expert.expert.expand_as(path))),
+        _against(mixture.log_prob, own, best, mixture_bound(rule, stream)),
+        _against(log_prob.gather(0, path.unsqueeze(0)).squeeze(0), own, best, path_bound(rule, stream, path)),
+    )
+
+
+@singledispatch
+def mixture_bound(rule: MetaLearner, stream: Stream) -> float:
+    """Most that a rule loses to any mixture of fixed weights, in nats; infinite where none is known.
+
+    Example:
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> mixture_bound(BayesianModelAveraging(), Stream(num_experts=3, num_steps=10, largest_ratio=2.0))
+        inf
+    """
+    return math.inf
+
+
+@mixture_bound.register
+def _(rule: ExponentiatedGradient, stream: Stream) -> float:
+    return exponentiated_gradient_bound(
+        stream.num_experts, stream.num_steps, rule.learning_rate, rule.share, stream.largest_ratio
+    )
+
+
+@mixture_bound.register
+def _(rule: SoftBayes, stream: Stream) -> float:
+    return soft_bayes_bound(stream.num_experts, stream.num_steps, rule.learning_rate)
+
+
+@mixture_bound.register
+def _(rule: OnlineNewton, stream: Stream) -> float:
+    return newton_bound(stream.num_experts, stream.num_steps, rule.beta, rule.delta, rule.share, stream.largest_ratio)
+
+
+@mixture_bound.register
+def _(rule: CombinedRules, stream: Stream) -> float:
+    return min(above + mixture_bound(part, stream) for above, part in _parts(rule, stream))
+
+
+@singledispatch
+def path_bound(rule: MetaLearner, stream: Stream, path: Tensor) -> float:
+    """Most that a rule loses to one sequence of experts (T,), in nats; infinite where none is known.
+
+    A sequence that never switches is a mixture of fixed weights, too.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> stream = Stream(num_experts=3, num_steps=4, largest_ratio=2.0)
+        >>> round(path_bound(BayesianModelAveraging(), stream, torch.tensor([1, 1, 1, 1])), 4)  # log 3
+        1.0986
+    """
+    return math.inf if _num_switches(path) else mixture_bound(rule, stream)
+
+
+@path_bound.register
+def _(rule: BayesianModelAveraging, stream: Stream, path: Tensor) -> float:
+    if _num_switches(path) or rule.prune_below is not None:  # the pruned may have been right
+        return math.inf
+    return averaging_bound(stream.num_experts) if rule.log_prior is None else -float(rule.log_prior[path[0]])
+
+
+@path_bound.register
+def _(rule: FixedShare, stream: Stream, path: Tensor) -> float:
+    return fixed_share_bound(stream.num_experts, stream.num_steps, _num_switches(path), rule.share)
+
+
+@path_bound.register
+def _(rule: MarkovSwitching, stream: Stream, path: Tensor) -> float:
+    return path_prior_bound(rule.transition, path, None if rule.log_prior is None else rule.log_prior.exp())
+
+
+@path_bound.register
+def _(rule: DynamicModelAveraging, stream: Stream, path: Tensor) -> float:
+    num_switches = _num_switches(path)
+    return forgetting_bound(stream.num_experts, stream.num_steps, num_switches, rule.forgetting, stream.largest_ratio)
+
+
+@path_bound.register
+def _(rule: CombinedRules, stream: Stream, path: Tensor) -> float:
+    return min(above + path_bound(part, stream, path) for above, part in _parts(rule, stream))
+
+
+def _parts(rule: CombinedRules, stream: Stream) -> list[tuple[float, MetaLearner]]:
+    """Each of the rules, with the most that the rule over them loses to it; mixtures differ no more than experts do."""
+    above = stream._replace(num_experts=len(rule.rules))
+    paths = torch.arange(len(rule.rules)).unsqueeze(1).expand(-1, stream.num_steps)
+    return [(path_bound(rule.over, above, path), part) for path, part in zip(paths, rule.rules, strict=True)]
+
+
+def _num_switches(path: Tensor) -> int:
+    return int((path[1:] != path[:-1]).sum())
+
+
+def _largest_ratio(log_prob: Tensor) -> float:
+    """The factor; a target that is impossible under all experts tells them apart no more than a missing one does."""
+    best = log_prob.double().amax(0)
+    spread = torch.where(best == -torch.inf, 0.0, best - log_prob.double().amin(0))
+    return float(spread.amax().exp())
+
+
+def _against(rival: Tensor, own: Tensor, best: Tensor, bound: float) -> Regret:
+    lost, own_lost = torch.isneginf(rival), torch.isneginf(own)
+    ahead = float((rival.double().masked_fill(lost, 0.0) - own.double().masked_fill(own_lost, 0.0)).sum())
+    times = int(own_lost.sum()) - int(lost.sum())
+    regret = ahead if times == 0 else math.copysign(math.inf, times)
+    covered = bound < math.inf and not bool((lost & ~torch.isneginf(best)).any())
+    return Regret(regret, bound if covered else None)
+
+
+def _check(log_prob: Tensor, path: Tensor) -> None:
+    if log_prob.ndim != 2 or 0 in log_prob.shape:
+        raise ValueError(
+            f"log densities must be (M, T) with an expert and a step at least, got {tuple(log_prob.shape)}"
+        )
+    if path.shape != log_prob.shape[1:] or path.dtype != torch.int64:
+        raise ValueError(
+            f"the rival sequence must hold one index a step, int64, shape ({log_prob.shape[1]},), "
+            f"got {path.dtype} and {tuple(path.shape)}"
+        )
+    if not bool(((path >= 0) & (path < log_prob.shape[0])).all()):
+        raise ValueError(f"the rival sequence must hold indices of experts, 0 to {log_prob.shape[0] - 1}")

@@ -1,0 +1,565 @@
+"""The BoTorch model against exact GPs, against filtering from scratch, and against what a user may do wrong."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelList, SingleTaskGP
+from botorch.models.transforms.input import InputPerturbation, Normalize
+from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
+from botorch.sampling.get_sampler import get_sampler
+from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ZeroMean
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Size
+
+from gp_ensembles.bo import EnsembleModel, MixturePosterior, kernel_ensemble
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.experts import GaussianExpert, MultiOutputExpert, StudentTExpert
+from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilisedForgetting
+from gp_ensembles.meta_learners import (
+    BayesianModelAveraging,
+    DynamicModelAveraging,
+    FixedShare,
+    MarkovSwitching,
+    SoftBayes,
+    sticky_transition,
+)
+
+DTYPE = torch.float64
+NUM_INPUTS, NUM_FEATURES = 2, 12
+FULL = torch.tensor([[0.04, 0.01], [0.01, 0.02]], dtype=DTYPE)
+ADAPTATIONS = {
+    "static": None,
+    "walk": RandomWalk(0.05),
+    "walk per feature": RandomWalk(torch.linspace(0.01, 0.1, NUM_FEATURES, dtype=DTYPE)),
+    "correlated walk": CorrelatedWalk(torch.kron(torch.diag_embed(torch.ones(NUM_FEATURES // 2, dtype=DTYPE)), FULL)),
+    "forgetting": ExponentialForgetting(0.9),
+    "stabilised": StabilisedForgetting(0.95),
+}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def rows(num=14, num_outputs=1, seed=0, dtype=DTYPE):
+    """Inputs of the unit square and outputs of a bumpy function."""
+    X = torch.rand(num, NUM_INPUTS, generator=generator(seed), dtype=DTYPE)
+    angle = 5 * X.sum(-1, keepdim=True) + torch.arange(num_outputs, dtype=DTYPE)
+    noise = 0.05 * torch.randn(num, num_outputs, generator=generator(seed + 1), dtype=DTYPE)
+    return X.to(dtype), (2 + angle.sin() + noise).to(dtype)
+
+
+def waves(seed=0, lengthscale=0.4):
+    kernel = ScaleKernel(RBFKernel()).double()
+    kernel.base_kernel.lengthscale = lengthscale
+    return RandomFourierFeatures.from_kernel(kernel, NUM_INPUTS, NUM_FEATURES, generator=generator(seed))
+
+
+def ensemble(num_outputs=1, adaptation=None, rule=None, num_experts=3):
+    """Expert objects of different features and noise."""
+    experts = []
+    for m in range(num_experts):
+        features = waves(m, 0.3 * (m + 1)) if m < num_experts - 1 or adaptation is not None else linear()
+        if num_outputs == 1:
+            expert = GaussianExpert(features, adaptation=adaptation)
+        else:
+            expert = MultiOutputExpert(features, num_outputs, adaptation=adaptation)
+            with torch.no_grad():
+                expert.raw_scale.copy_(torch.linspace(-0.3, 0.4, num_outputs, dtype=DTYPE))
+        expert.likelihood.noise = 0.02 * (m + 1)
+        experts.append(expert)
+    return Ensemble(experts, BayesianModelAveraging() if rule is None else rule)
+
+
+def linear():
+    return LinearFeatures(NUM_INPUTS, torch.tensor(1.5, dtype=DTYPE))
+
+
+def model(num_outputs=1, adaptation=None, rule=None, **options):
+    X, Y = rows(num_outputs=num_outputs)
+    return EnsembleModel(X, Y, ensemble=ensemble(num_outputs, adaptation, rule), **options)
+
+
+RULES = {
+    "averaging": BayesianModelAveraging(),
+    "switching": MarkovSwitching(sticky_transition(3, 0.9).double()),
+    "fixed share": FixedShare(0.05),
+    "dynamic averaging": DynamicModelAveraging(0.95),
+    "Soft-Bayes": SoftBayes(),
+}
+
+
+def close(a, b, tolerance=1e-8):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def same(a, b, X, noise=True):
+    """Two models predict alike, weights included."""
+    p, q = a.posterior(X, observation_noise=noise), b.posterior(X, observation_noise=noise)
+    close(p.log_weights.expand(*q.batch_shape, -1), q.log_weights.expand(*q.batch_shape, -1))
+    close(p.mean.expand_as(q.mean), q.mean)
+    close(p.component_mean.expand_as(q.component_mean), q.component_mean)
+    close(p.component_covariance.expand_as(q.component_covariance), q.component_covariance)
+
+
+def exact_pair(outcome_transform=None, noise=0.3):
+    """A GP with a linear kernel, and one expert whose features are its weight-space form."""
+    X, Y = rows()
+    kernel = LinearKernel().double()
+    kernel.variance = 1.5
+    likelihood = GaussianLikelihood().double()
+    likelihood.noise = noise
+    transforms = [None if outcome_transform is None else copy.deepcopy(outcome_transform) for _ in range(2)]
+    gp = SingleTaskGP(
+        X, Y, likelihood=likelihood, covar_module=kernel, mean_module=ZeroMean(), outcome_transform=transforms[0]
+    )
+    expert = GaussianExpert(LinearFeatures(NUM_INPUTS, torch.tensor(1.5, dtype=DTYPE), bias=False))
+    expert.likelihood.noise = noise
+    ours = EnsembleModel(X, Y, ensemble=Ensemble([expert], BayesianModelAveraging()), outcome_transform=transforms[1])
+    return gp.eval(), ours
+
+
+# Against an exact GP
+
+
+@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardised"])
+@pytest.mark.parametrize("noise", [False, True])
+def test_one_exact_expert_is_an_exact_gp(transform, noise):
+    gp, ours = exact_pair(transform)
+    X = torch.rand(4, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE)  # the kernel's rank allows two points
+    ours_posterior, exact = ours.posterior(X, observation_noise=noise), gp.posterior(X, observation_noise=noise)
+    close(ours_posterior.mean, exact.mean)
+    close(ours_posterior.variance, exact.variance)
+    close(ours_posterior.covariance.squeeze(-3), exact.distribution.covariance_matrix)
+    normals = torch.randn(5, 4, 2, generator=generator(6), dtype=DTYPE)
+    base = torch.cat([torch.zeros(5, 4, 1, dtype=DTYPE), normals], dim=-1)
+    value = torch.randn(4, 2, 1, generator=generator(7), dtype=DTYPE)
+    if noise:  # without, GPyTorch's root of a linear kernel is not its Cholesky factor
+        draws = ours_posterior.rsample_from_base_samples(Size([5]), base)
+        close(draws, exact.rsample_from_base_samples(Size([5]), normals))
+        close(ours_posterior.log_prob(value), exact.distribution.log_prob(value.squeeze(-1)))
+    close(ours_posterior.quantile(torch.tensor(0.8)), exact.quantile(torch.tensor([0.8], dtype=DTYPE)).squeeze(0), 1e-7)
+
+
+@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardised"])
+def test_one_exact_expert_conditions_as_an_exact_gp(transform):
+    gp, ours = exact_pair(transform)
+    gp.posterior(rows()[0])
+    new_X, new_Y = rows(3, seed=9)
+    X = torch.rand(4, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # GPyTorch's, about its caches
+        one = gp.condition_on_observations(new_X, new_Y)
+        close(ours.condition_on_observations(new_X, new_Y).posterior(X).mean, one.posterior(X).mean)
+        fantasies = new_Y + torch.randn(6, 3, 1, generator=generator(8), dtype=DTYPE)
+        many = gp.condition_on_observations(new_X.expand(6, 3, NUM_INPUTS), fantasies)
+        exact = many.posterior(X.unsqueeze(1).expand(4, 6, 2, NUM_INPUTS))
+        posterior = ours.condition_on_observations(new_X, fantasies).posterior(X.unsqueeze(1))
+        close(posterior.mean, exact.mean)
+        close(posterior.variance, exact.variance)
+
+
+def test_the_log_evidence_weighs_the_experts():
+    """Weights after n rows are the evidence of the n rows, by dense algebra."""
+    ours = model(outcome_transform=None)
+    X, Y = rows()
+    evidence = torch.stack([expert.log_evidence(X, Y.squeeze(-1)) for expert in ours.ensemble.experts]).flatten()
+    close(ours.log_weights, torch.log_softmax(evidence.detach(), 0))
+
+
+# Conditioning and fantasies
+
+
+@pytest.mark.parametrize("adaptation", ADAPTATIONS)
+@pytest.mark.parametrize("rule", ["averaging", "switching"])
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_fantasies_equal_filtering_from_scratch(adaptation, rule, num_outputs):
+    ours = model(num_outputs, ADAPTATIONS[adaptation], RULES[rule], outcome_transform=None)
+    X, _ = rows(6, seed=3)
+    batch = X.reshape(3, 2, NUM_INPUTS)
+    Y = torch.randn(4, 3, 2, num_outputs, generator=generator(4), dtype=DTYPE)
+    fantasies = ours.condition_on_observations(batch, Y)
+    assert fantasies.batch_shape == Size([4, 3])
+    points = torch.rand(3, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE)
+    posterior = fantasies.posterior(points, observation_noise=True)
+    old_X, old_Y = rows(num_outputs=num_outputs)
+    for s, t in ((0, 0), (3, 1), (2, 2)):
+        all_X, all_Y = torch.cat([old_X, batch[t]]), torch.cat([old_Y, Y[s, t]])
+        scratch = EnsembleModel(all_X, all_Y, ensemble=ours.ensemble, outcome_transform=None)
+        alone = scratch.posterior(points[t], observation_noise=True)
+        close(posterior.log_weights[s, t], alone.log_weights)
+        close(posterior.component_mean[s, t], alone.component_mean)
+        covariance = posterior.component_covariance.expand(4, 3, *posterior.component_covariance.shape[-4:])
+        close(covariance[s, t], alone.component_covariance)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_weight_rule_serves_fantasies(rule):
+    ours = model(rule=RULES[rule], outcome_transform=None)
+    X, _ = rows(2, seed=3)
+    Y = torch.randn(5, 2, 1, generator=generator(4), dtype=DTYPE)
+    fantasies = ours.condition_on_observations(X, Y)
+    for s in range(5):
+        close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
+
+
+@pytest.mark.parametrize("adaptation", ["static", "stabilised"])
+def test_conditioning_row_by_row_is_filtering_from_scratch(adaptation):
+    ours = model(adaptation=ADAPTATIONS[adaptation])
+    X, Y = rows(4, seed=3)
+    one_by_one = ours
+    for x, y in zip(X.split(1), Y.split(1), strict=True):
+        one_by_one = one_by_one.condition_on_observations(x, y)
+    old_X, old_Y = rows()
+    scratch = EnsembleModel(
+        torch.cat([old_X, X]), torch.cat([old_Y, Y]), ensemble=ours.ensemble, outcome_transform=Standardize(1)
+    )
+    scratch.outcome_transform.load_state_dict(ours.outcome_transform.state_dict())  # the scale of the first rows
+    same(one_by_one, scratch, rows(5, seed=6)[0])
+    close(one_by_one.data.Y, scratch.data.Y)
+
+
+def test_fantasies_of_fantasies_equal_one_step_of_all():
+    ours = model(outcome_transform=None)
+    X, Y = rows(4, seed=3)
+    first = ours.condition_on_observations(X[:2], Y[:2].expand(5, 2, 1))
+    second = first.condition_on_observations(X[2:].expand(3, 1, 2, NUM_INPUTS), Y[2:].expand(3, 5, 2, 1))
+    assert second.batch_shape == Size([3, 5])
+    together = ours.condition_on_observations(X, Y)
+    points = rows(3, seed=6)[0]
+    close(second.posterior(points).mean, together.posterior(points).mean.expand(3, 5, 3, 1))
+    close(second.posterior(points).variance, together.posterior(points).variance.expand(3, 5, 3, 1))
+
+
+@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardised"])
+def test_fantasised_means_are_a_martingale(transform):
+    """The mean over fantasies of the next mean is the mean now: under Bayes' rule, weights included."""
+    parts = ensemble()
+    for expert in parts.experts:  # so much noise that no expert has won
+        expert.likelihood.noise = 0.5
+    ours = EnsembleModel(*rows(5), ensemble=parts, outcome_transform=transform)
+    X, _ = rows(2, seed=3)
+    points = rows(6, seed=6)[0]
+    sampler = SobolQMCNormalSampler(Size([2**14]), seed=1)
+    fantasies = ours.fantasize(X, sampler)
+    means = fantasies.posterior(points).mean
+    now = ours.posterior(points).mean
+    error = means.std(0) / 2**7
+    assert bool(((means.mean(0) - now).abs() < 0.2 * error + 1e-4).all())
+    weights = fantasies.log_weights.exp()
+    assert bool(((weights.mean(0) - ours.log_weights.exp()).abs() < 1e-3).all())
+    assert float(weights.std(0).max()) > 0.01  # they do move
+
+
+def test_fantasies_do_not_copy_the_covariance():
+    ours = model()
+    fantasies = ours.fantasize(torch.rand(7, 1, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([11]), seed=0))
+    for mine, theirs in zip(ours.beliefs().experts, fantasies.beliefs().experts, strict=True):
+        assert theirs.covariance.data_ptr() == mine.covariance.data_ptr()
+        assert theirs.removed.shape[:-4] == Size([7])
+
+
+def test_nothing_to_fantasise_expands_the_batch():
+    ours = model()
+    empty = ours.fantasize(torch.empty(7, 0, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([4]), seed=0))
+    assert empty.batch_shape == Size([4, 7])
+    points = rows(3, seed=6)[0]
+    close(empty.posterior(points).mean, ours.posterior(points).mean.expand(4, 7, 3, 1))
+
+
+def test_known_noise_is_each_rows_own():
+    """Against the dense posterior of every expert with a diagonal noise matrix."""
+    X, Y = rows()
+    Yvar = torch.linspace(0.01, 0.5, len(Y), dtype=DTYPE).unsqueeze(-1)
+    ours = EnsembleModel(X, Y, Yvar, ensemble=ensemble(), outcome_transform=None)
+    points = rows(4, seed=6)[0]
+    posterior = ours.posterior(points)
+    evidence = []
+    for m, expert in enumerate(ours.ensemble.experts):
+        with torch.no_grad():
+            Phi, phi, prior = expert.features(X), expert.features(points), expert.features.prior_variance
+        covariance = prior * Phi @ Phi.mT + torch.diag_embed(Yvar.squeeze(-1))
+        gain = torch.linalg.solve(covariance, prior * Phi @ phi.mT).mT
+        close(posterior.component_mean[m], gain @ Y)
+        close(posterior.component_covariance[m, 0], prior * (phi @ phi.mT) - gain @ (prior * Phi @ phi.mT))
+        normal = torch.distributions.MultivariateNormal(torch.zeros(len(Y), dtype=DTYPE), covariance)
+        evidence.append(normal.log_prob(Y.squeeze(-1)))
+    close(ours.log_weights, torch.log_softmax(torch.stack(evidence), 0))
+    more, noise = rows(2, seed=7), torch.tensor([[0.02], [0.3]], dtype=DTYPE)
+    both = EnsembleModel(
+        torch.cat([X, more[0]]), torch.cat([Y, more[1]]), torch.cat([Yvar, noise]), ours.ensemble, None
+    )
+    same(ours.condition_on_observations(*more, noise=noise), both, points, noise=False)
+    fantasies = ours.condition_on_observations(*(rows.expand(3, *rows.shape) for rows in more), noise=noise)
+    same(both, fantasies, points, noise=False)
+    with pytest.raises(InputDataError, match="noise="):
+        ours.condition_on_observations(*more)
+
+
+def test_known_noise_is_fitted_to():
+    X, Y = rows(30)
+    Yvar = torch.full_like(Y, 0.0025)
+    ours = EnsembleModel(X, Y, Yvar, generator=generator()).fit()
+    inferred = EnsembleModel(X, Y, generator=generator()).fit()
+    points, truth = rows(200, seed=11)
+    errors = [(m.posterior(points).mean - truth).square().mean() for m in (ours, inferred)]
+    assert float(errors[0]) < 0.1 * float(truth.var())
+    assert float(errors[0]) < 2 * float(errors[1])
+
+
+# Transforms, outputs, state
+
+
+def test_transforms_are_undone_for_every_expert():
+    X, Y = rows()
+    wide, shifted = 10 * X - 3, 50 * Y + 7
+    ours = EnsembleModel(wide, shifted, ensemble=ensemble(), input_transform=Normalize(NUM_INPUTS))
+    lower, upper = wide.amin(0), wide.amax(0)
+    unit, standard = (wide - lower) / (upper - lower), (shifted - shifted.mean()) / shifted.std()
+    plain = EnsembleModel(unit, standard, ensemble=ours.ensemble, outcome_transform=None)
+    points = rows(5, seed=6)[0]
+    a, b = ours.posterior(10 * points - 3), plain.posterior((10 * points - 3 - lower) / (upper - lower))
+    close(a.mean, b.mean * shifted.std() + shifted.mean())
+    close(a.variance, b.variance * shifted.std() ** 2)
+    ours.train()  # a loop that forgets to go back must not teach the transforms
+    close(ours.posterior(10 * points - 3).mean, a.mean)
+
+
+CHAIN = ChainedOutcomeTransform(log=Log(), standardise=Standardize(1))
+
+
+@pytest.mark.parametrize("transform", [Log(), CHAIN], ids=["log", "chain"])
+def test_nonlinear_transforms_have_the_mixtures_own_moments(transform):
+    ours = model(outcome_transform=transform)
+    points = rows(4, seed=6)[0].unsqueeze(-2)
+    posterior = ours.posterior(points)
+    draws = SobolQMCNormalSampler(Size([2**16]), seed=0)(posterior)
+    assert bool((draws > 0).all())
+    torch.testing.assert_close(draws.mean(0), posterior.mean, rtol=5e-3, atol=0)
+    torch.testing.assert_close(draws.var(0), posterior.variance, rtol=5e-2, atol=0)
+
+
+def test_input_perturbations_are_for_questions_only():
+    X, Y = rows()
+    shifts = torch.tensor([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1]], dtype=DTYPE)
+    ours = EnsembleModel(X, Y, ensemble=ensemble(), input_transform=InputPerturbation(shifts))
+    assert ours.posterior(X[:2]).mean.shape == (6, 1)
+    assert ours.fantasize(X[:2], IIDNormalSampler(Size([4]), seed=0)).posterior(X[:2]).mean.shape == (4, 6, 1)
+
+
+def test_some_outputs_are_those_of_all():
+    ours = model(num_outputs=3)
+    points = rows(4, seed=6)[0]
+    whole, part = ours.posterior(points), ours.subset_output([2, 0])
+    assert part.num_outputs == 2
+    close(part.posterior(points).mean, whole.mean[:, [2, 0]])
+    close(part.posterior(points).variance, whole.variance[:, [2, 0]])
+    close(ours.posterior(points, output_indices=[1]).mean, whole.mean[:, [1]])
+    more, Y = rows(2, 3, seed=7)
+    conditioned = part.condition_on_observations(more, Y[:, [2, 0]])
+    assert conditioned.posterior(points).mean.shape == (4, 2)
+
+
+def test_a_model_list_joins_models():
+    X, Y = rows(num_outputs=2)
+    parts = [EnsembleModel(X, Y[:, [o]], ensemble=ensemble()) for o in range(2)]
+    both = ModelList(*parts)
+    points = rows(2, seed=6)[0]
+    close(both.posterior(points).mean, torch.cat([part.posterior(points).mean for part in parts], dim=-1))
+    fantasies = both.fantasize(X[:1], ListSampler(*(IIDNormalSampler(Size([3]), seed=o) for o in range(2))))
+    assert fantasies.posterior(points).mean.shape == (3, 2, 2)
+    assert get_sampler(both.posterior(points), Size([8]), seed=0)(both.posterior(points)).shape == (8, 2, 2)
+
+
+def test_hyperparameters_travel_without_the_data():
+    """Cross-validation loads one model's state_dict into models of other data: nothing else may come along."""
+    X, Y = rows(20)
+    full = EnsembleModel(X, Y, generator=generator()).fit()
+    state = full.state_dict()
+    held_out = EnsembleModel(X[:10], Y[:10], generator=generator(99))
+    held_out.load_state_dict(state)
+    points = rows(5, seed=6)[0]
+    num_rows = {tuple(value.shape) for value in state.values() if value.ndim and value.shape[0] == 20}
+    assert not num_rows, "rows of data in the state_dict"
+    expected = full.posterior(points).mean
+    assert float((held_out.posterior(points).mean - expected).abs().max()) > 1e-3
+    scale, level = full.outcome_transform.stdvs.squeeze(), full.outcome_transform.means.squeeze()
+    by_hand = EnsembleModel(X[:10], (Y[:10] - level) / scale, ensemble=full.ensemble, outcome_transform=None)
+    close(held_out.posterior(points).mean, by_hand.posterior(points).mean * scale + level)
+    close(held_out.log_weights, by_hand.log_weights)
+
+
+def test_changed_hyperparameters_are_learned_with_anew():
+    ours = model()
+    points = rows(5, seed=6)[0]
+    before = ours.posterior(points).mean
+    ours.ensemble.experts[0].likelihood.noise = 0.5
+    after = ours.posterior(points).mean
+    assert float((before - after).abs().max()) > 1e-4
+    ours.ensemble.experts[0].likelihood.noise = 0.02
+    close(ours.posterior(points).mean, before)
+
+
+def test_a_copy_in_another_precision_predicts_alike():
+    ours = model()
+    points = rows(5, seed=6)[0]
+    single = copy.deepcopy(ours).to(torch.float32)
+    assert single.posterior(points.float()).mean.dtype == torch.float32
+    close(single.posterior(points.float()).mean.double(), ours.posterior(points).mean, 1e-3)
+
+
+def test_gradients_are_those_of_differences():
+    ours = model()
+    X = torch.rand(2, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: ours.posterior(x).mean, (X,))
+    assert torch.autograd.gradcheck(lambda x: ours.posterior(x).variance, (X,))
+    Y = torch.randn(3, 2, 2, 1, generator=generator(6), dtype=DTYPE, requires_grad=True)
+    points = rows(2, seed=6)[0]
+
+    def fantasised(x, y):
+        posterior = ours.condition_on_observations(x, y).posterior(points)
+        return posterior.mean, posterior.variance, posterior.log_weights
+
+    assert torch.autograd.gradcheck(fantasised, (X, Y))
+
+
+# Building and fitting
+
+
+def test_botorchs_own_fit_is_ours():
+    X, Y = rows(25)
+    ours = EnsembleModel(X, Y, generator=generator())
+    fitted = EnsembleModel(X, Y, generator=generator()).fit()
+    before = ours.posterior(X).mean
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(ours.likelihood, ours))
+    same(ours, fitted, rows(5, seed=6)[0])
+    assert float((ours.posterior(X).mean - Y).square().mean()) < float((before - Y).square().mean())
+
+
+def test_fitting_climbs_to_a_stationary_point_of_evidence_and_priors():
+    X, Y = rows(25)
+    ours = EnsembleModel(X, Y, generator=generator()).fit()
+    targets = ours.train_targets
+    for expert in ours.ensemble.experts:
+        value = expert.log_evidence(X, targets).sum()
+        for module in expert.modules():
+            for prior, closure, _ in getattr(module, "_priors", {}).values():
+                value = value + prior.log_prob(closure(module)).sum()
+        parameters = [p for p in expert.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(value, parameters)
+        assert max(float(g.abs().max()) for g in gradients) < 0.3
+
+
+def test_an_ensemble_that_forgets_is_fitted_by_its_filter():
+    X, Y = rows(25)
+    recipe = kernel_ensemble(X, smoothnesses=[2.5], forgetting=[0.9], num_features=32, generator=generator())
+    ours = EnsembleModel(X, Y, ensemble=recipe)
+    before = ours.log_weights.exp()
+    ours.fit()
+    assert not torch.allclose(ours.log_weights.exp(), before)
+    assert isinstance(ours.posterior(X[:3]), MixturePosterior)
+
+
+def test_presets_and_data_sets_make_models():
+    X, Y = rows(30)
+    by_preset = EnsembleModel(X, Y, ensemble=lambda X, y, generator: oebe(X, y, [LinearBasis()], generator=generator))
+    assert by_preset.ensemble.num_experts == 3
+    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    built = EnsembleModel(**EnsembleModel.construct_inputs(data, ensemble=by_preset.ensemble))
+    same(built, by_preset, X[:3])
+    assert EnsembleModel.construct_inputs(data).keys() == {"train_X", "train_Y"}
+    assert built.train_inputs[0].shape == (30, NUM_INPUTS)
+    assert built.train_targets.shape == (30,)
+
+
+# What may go wrong
+
+
+def test_bad_training_data_are_refused_by_row():
+    X, Y = rows()
+    spoiled = Y.clone()
+    spoiled[3] = torch.nan
+    with pytest.raises(InputDataError, match="train_Y is nan in row 3"):
+        EnsembleModel(X, spoiled)
+    with pytest.raises(BotorchTensorDimensionError, match=r"use Y.unsqueeze\(-1\)"):
+        EnsembleModel(X, Y.squeeze(-1))
+    with pytest.raises(BotorchTensorDimensionError, match=r"train_X must have shape \(n, d\)"):
+        EnsembleModel(X.expand(2, *X.shape), Y.expand(2, *Y.shape))
+    with pytest.raises(InputDataError, match="give at least 2"):
+        EnsembleModel(X[:1], Y[:1])
+    with pytest.raises(InputDataError, match="alike"):
+        EnsembleModel(X, Y.float())
+    with pytest.raises(InputDataError, match="must be positive"):
+        EnsembleModel(X, Y, torch.zeros_like(Y))
+    with pytest.raises(InputDataError, match="train_Yvar must be a tensor"):
+        EnsembleModel(X, Y, ensemble())
+    with pytest.raises(InputDataError, match="nothing to fit"):
+        EnsembleModel(X, torch.ones_like(Y)).fit()
+    with pytest.raises(TypeError, match="ensemble must be"):
+        EnsembleModel(X, Y, ensemble="auto")
+    with pytest.raises(TypeError, match="StudentTExpert"):
+        EnsembleModel(X, Y, ensemble=Ensemble([StudentTExpert(linear())], BayesianModelAveraging()))
+    with pytest.raises(BotorchTensorDimensionError, match="MultiOutputExpert"):
+        EnsembleModel(*rows(num_outputs=2), ensemble=ensemble())
+    with pytest.raises(BotorchTensorDimensionError, match="take 2 inputs, train_X has 1"):
+        EnsembleModel(X[:, :1], Y, ensemble=ensemble())
+
+
+def test_constant_and_repeated_observations_are_learned():
+    X, Y = rows()
+    constant = EnsembleModel(X, torch.full_like(Y, 3.0), ensemble=ensemble())
+    close(constant.posterior(X).mean, torch.full_like(Y, 3.0), 1e-6)
+    twice = EnsembleModel(X.repeat(2, 1), Y.repeat(2, 1), generator=generator()).fit()
+    assert bool(torch.isfinite(twice.posterior(X).variance).all())
+
+
+def test_a_point_outside_a_basis_is_refused():
+    X, Y = rows()
+    features = HilbertAdditiveFeatures.from_data(RBFKernel(ard_num_dims=NUM_INPUTS).double(), X, 5)
+    ours = EnsembleModel(X, Y, ensemble=Ensemble([GaussianExpert(features)], BayesianModelAveraging()))
+    with pytest.raises(ValueError, match="leaves the domain"):
+        ours.posterior(X + 100)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda X, Y: (X, torch.full_like(Y, torch.nan)), InputDataError),
+        (lambda X, Y: (X * torch.inf, Y), InputDataError),
+        (lambda X, Y: (X[:, :1], Y), BotorchTensorDimensionError),
+        (lambda X, Y: (X, Y[:1]), BotorchTensorDimensionError),
+        (lambda X, Y: (X, Y.expand(2, 2)), BotorchTensorDimensionError),
+        (lambda X, Y: (X.float(), Y.float()), InputDataError),
+    ],
+)
+def test_a_refused_observation_changes_nothing(spoil, error):
+    ours = model()
+    points = rows(5, seed=6)[0]
+    before, state = ours.posterior(points), copy.deepcopy(ours.state_dict())
+    X, Y = rows(2, seed=7)
+    with pytest.raises(error):
+        ours.condition_on_observations(*spoil(X, Y))
+    after = ours.posterior(points)
+    assert torch.equal(after.mean, before.mean)
+    assert torch.equal(after.log_weights, before.log_weights)
+    assert all(torch.equal(value, state[name]) for name, value in ours.state_dict().items())
+    assert len(ours.data.Y) == len(rows()[1])
+
+
+def test_what_fantasies_cannot_do_is_said():
+    ours = model()
+    fantasies = ours.fantasize(rows(1)[0], IIDNormalSampler(Size([4]), seed=0))
+    with pytest.raises(UnsupportedError, match="no data of its own"):
+        fantasies.fit()
