@@ -26,7 +26,7 @@ def main() -> None:
     for name, mark in MARKS.items():
         stream = load_stream(name, None, arguments.rows, seed=arguments.seed)
         generator = torch.Generator().manual_seed(arguments.seed)
-        online = auto(stream.warm_X, stream.warm_y, generator=generator, progress=True)
+        online = auto(stream.warm_X, stream.warm_y, generator=generator)
         total = sum(
             float(online.observe(X, y).log_prob.sum())
             for X, y in zip(stream.X.split(CHUNK), stream.y.split(CHUNK), strict=True)

@@ -7,6 +7,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
+from gp_ensembles.ensembles.automatic import default_rule
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.filters import choose_block_size, gaussian_state
 from gp_ensembles.filters.stream import BlockStream
@@ -39,6 +40,7 @@ def rules() -> dict[str, MetaLearner]:
         "Soft-Bayes": SoftBayes(),
         "Online Newton": OnlineNewton(),
         "discounted Online Newton": DiscountedOnlineNewton(),
+        "the rule of auto": default_rule(),
     }
 
 
