@@ -1,6 +1,6 @@
 """What adaptation buys under drift, and what the robust expert saves under gross outliers.
 
-OMP_NUM_THREADS=1 python benchmarks/adaptation.py --data ../shared/data
+OMP_NUM_THREADS=1 python benchmarks/adaptation.py --data ../shared/data [--seeds 2] [--tables drift outliers]
 """
 
 import argparse
@@ -16,6 +16,8 @@ from gp_ensembles.experts import Expert, GaussianExpert, RobustExpert, fit_empir
 from gp_ensembles.filters import Adaptation, CorrelatedWalk, ExponentialForgetting, StabilisedForgetting
 
 WARMUP, ROWS = 1000, 8000
+Kind = type[GaussianExpert] | type[RobustExpert]
+KINDS: tuple[Kind, ...] = (GaussianExpert, RobustExpert)
 
 
 def stream(folder: Path, name: str) -> tuple[Tensor, Tensor]:
@@ -35,8 +37,8 @@ def drifting() -> tuple[Tensor, Tensor]:
     return X, torch.sin(2 * X[:, 0] + phase) + X[:, 1] + 0.2 * torch.randn(ROWS, generator=g, dtype=torch.float64)
 
 
-def fitted(kind: type[GaussianExpert] | type[RobustExpert], X: Tensor, y: Tensor) -> Expert:
-    features = FourierBasis(starts=(0.7,)).build(X[:WARMUP], generator=torch.Generator().manual_seed(0))[0][1]
+def fitted(kind: Kind, X: Tensor, y: Tensor, seed: int = 0) -> Expert:
+    features = FourierBasis(starts=(0.7,)).build(X[:WARMUP], generator=torch.Generator().manual_seed(seed))[0][1]
     expert = kind(features)
     fit_empirical_bayes(expert, X[:WARMUP], y[:WARMUP], start_precision=0.5)
     return expert
@@ -81,34 +83,64 @@ def _names() -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def outlier_table(folder: Path) -> None:
-    print("\n| stream | Gaussian, clean | Gaussian, outliers | robust, clean | robust, outliers | loss kept |")
-    print("|---|---|---|---|---|---|")
-    for name in ("elevators", "cpusmall", "kin8nm"):
-        X, clean = stream(folder, name)
-        g = torch.Generator().manual_seed(0)
-        dirty = clean.clone()
-        hit = torch.rand(clean.shape[0], generator=g) < 0.05
+BEGINNINGS = ("after the warm-up", "in the warm-up", "before the scales are set")
+
+
+def contaminated(clean: Tensor, beginning: str, seed: int) -> tuple[Tensor, Tensor]:
+    """Targets of which one in twenty is moved by 20 deviations times a normal draw, and the clean ones on their scale.
+
+    Scales of a stream are those of its clean warm-up rows, except where outliers come before they are set.
+    """
+    g = torch.Generator().manual_seed(seed)
+    dirty = clean.clone()
+    hit = torch.rand(clean.shape[0], generator=g) < 0.05
+    if beginning == "after the warm-up":
         hit[:WARMUP] = False
-        dirty[hit] += 20 * torch.randn(int(hit.sum()), generator=g, dtype=torch.float64)
-        errors = []
-        for kind in (GaussianExpert, RobustExpert):
-            expert = fitted(kind, X, clean)
-            for y in (clean, dirty):
-                mean, _ = run(expert, X, y)
-                target = clean[WARMUP:]
-                errors.append(float((mean - target).square().mean() / target.var()))
-        kept = (errors[3] - errors[2]) / (errors[1] - errors[0])
-        print(f"| {name} | " + " | ".join(f"{e:.4f}" for e in errors) + f" | {100 * kept:.1f} % |", flush=True)
+    dirty[hit] += 20 * torch.randn(int(hit.sum()), generator=g, dtype=torch.float64)
+    if beginning == "before the scales are set":
+        deviation, mean = torch.std_mean(dirty[:WARMUP])
+        return (dirty - mean) / deviation, (clean - mean) / deviation
+    return dirty, clean
+
+
+def relative_error(expert: Expert, X: Tensor, y: Tensor, clean: Tensor) -> float:
+    """Mean squared error of an expert that sees y over the variance of the clean targets."""
+    target = clean[WARMUP:]
+    return float((run(expert, X, y)[0] - target).square().mean() / target.var())
+
+
+def outlier_table(folder: Path, seeds: int) -> None:
+    columns = ("Gaussian, clean", "Gaussian, outliers", "robust, clean", "robust, outliers", "loss kept")
+    print("\n| stream | outliers begin | " + " | ".join(columns) + " |")
+    print("|---|---|" + "---:|" * len(columns))
+    for name in ("elevators", "cpusmall", "kin8nm"):
+        X, original = stream(folder, name)
+        for beginning in BEGINNINGS:
+            errors = torch.zeros(seeds, 4, dtype=torch.float64)
+            for seed in range(seeds):
+                dirty, clean = contaminated(original, beginning, seed)
+                for k, kind in enumerate(KINDS):
+                    expert = fitted(kind, X, clean, seed)
+                    errors[seed, 2 * k] = relative_error(expert, X, clean, clean)
+                    expert = expert if beginning == "after the warm-up" else fitted(kind, X, dirty, seed)
+                    errors[seed, 2 * k + 1] = relative_error(expert, X, dirty, clean)
+            cells = errors.mean(0).tolist()
+            kept = (cells[3] - cells[2]) / (cells[1] - cells[0])
+            shown = " | ".join(f"{cell:.4f}" for cell in cells)
+            print(f"| {name} | {beginning} | {shown} | {100 * kept:.1f} % |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=2, help="draws of features and outliers")
+    parser.add_argument("--tables", nargs="*", choices=("drift", "outliers"), default=("drift", "outliers"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    drift_table(arguments.data)
-    outlier_table(arguments.data)
+    if "drift" in arguments.tables:
+        drift_table(arguments.data)
+    if "outliers" in arguments.tables:
+        outlier_table(arguments.data, arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Streams of two classes: the papers' ensembles beside logistic regression, in one table.
+"""Streams of two classes: the papers' ensembles beside logistic regressions, ours and another's, in one table.
 
 OMP_NUM_THREADS=1 python benchmarks/classify.py --data ../shared/data [--seeds 3]
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from gp_ensembles.data import Standardizer, constant_columns, load_folder
@@ -19,6 +20,7 @@ from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.label_targets import BinaryTarget
 
+BASELINE, REFIT = "scikit-learn's logistic regression", 100  # refitted after so many rows
 TARGET = BinaryTarget()
 ONE = FitSettings(num_samples=1)
 Build = Callable[[Tensor, Tensor, torch.Generator], OnlineEnsemble]
@@ -61,12 +63,32 @@ def stream(folder: Path, case: Case, seed: int) -> tuple[Tensor, Tensor]:
     return Standardizer.fit_inputs(X[: case.warmup], y).transform_inputs(X).clamp(-1e3, 1e3), y
 
 
+def refitted(X: Tensor, y: Tensor, warmup: int) -> Tensor:
+    """Scikit-learn's logistic regression, refitted to all rows seen after every hundred."""
+    parts = []
+    for start in range(warmup, X.shape[0], REFIT):
+        model = LogisticRegression(max_iter=1000).fit(X[:start].numpy(), y[:start].numpy())
+        parts.append(torch.as_tensor(model.predict_proba(X[start : start + REFIT].numpy())[:, 1]))
+    return torch.cat(parts)
+
+
+def probabilities(name: str, X: Tensor, y: Tensor, warmup: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Of label 1 one step ahead on the rows after the warm-up, and the log probability of the labels."""
+    rest = y[warmup:]
+    if name == BASELINE:
+        chance = refitted(X, y, warmup)
+        return chance, torch.where(rest > 0.5, chance, 1 - chance).log()
+    online = MODELS[name](X[:warmup], y[:warmup], torch.Generator().manual_seed(seed))
+    predictions = online.observe(X[warmup:], rest)
+    return predictions.mean, predictions.log_prob
+
+
 def main() -> None:
     """Print one line for each case and model: medians over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=[BASELINE, *MODELS])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| stream | model | cumulative error % | log loss | Brier |")
@@ -76,12 +98,11 @@ def main() -> None:
             scores = []
             for seed in range(arguments.seeds):
                 X, y = stream(arguments.data, case, seed)
-                warm, rest = slice(0, case.warmup), slice(case.warmup, None)
-                online = MODELS[name](X[warm], y[warm], torch.Generator().manual_seed(seed))
-                predictions = online.observe(X[rest], y[rest])
-                error = ((predictions.mean > 0.5).double() != y[rest]).double().mean()
-                brier = (predictions.mean - y[rest]).square().mean()
-                scores.append([100 * float(error), -float(predictions.log_prob.mean()), float(brier)])
+                chance, log_prob = probabilities(name, X, y, case.warmup, seed)
+                labels = y[case.warmup :]
+                error = ((chance > 0.5).double() != labels).double().mean()
+                brier = (chance - labels).square().mean()
+                scores.append([100 * float(error), -float(log_prob.mean()), float(brier)])
             error_rate, loss, square = (statistics.median(column) for column in zip(*scores, strict=True))
             print(f"| {case.name}, {case.order} | {name} | {error_rate:.1f} | {loss:.3f} | {square:.3f} |", flush=True)
 

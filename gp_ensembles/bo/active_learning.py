@@ -35,6 +35,13 @@ class IntegratedVariance(AcquisitionFunction):
         points: Points z to average over, shape (N, D).
         sampler: Draws the fantasies; 32 of a Sobol sequence by default.
         X_pending: Points that are being observed, shape (n, D).
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> IntegratedVariance(model, X)(X.unsqueeze(-2)).shape
+        torch.Size([6])
     """
 
     def __init__(
@@ -74,6 +81,13 @@ class MixtureEntropy(AcquisitionFunction):
     Args:
         model: The ensemble, with one output and a linear outcome transform.
         observation_noise: Whether the entropy is that of an observation, not of the function.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> MixtureEntropy(model)(X.unsqueeze(-2)).shape
+        torch.Size([6])
     """
 
     def __init__(self, model: EnsembleModel, observation_noise: bool = False) -> None:
@@ -97,6 +111,13 @@ class ExpertInformation(AcquisitionFunction):
 
     Args:
         model: The ensemble, with one output and a linear outcome transform.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> bool((ExpertInformation(model)(X.unsqueeze(-2)) > -1e-6).all())
+        True
     """
 
     def __init__(self, model: EnsembleModel) -> None:

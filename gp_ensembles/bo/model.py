@@ -91,8 +91,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
             if transform is not None:
                 setattr(self, name, transform.to(train_X).train())
         self.data = TrainingData(train_X, train_Y, train_Yvar)
-        with torch.no_grad():
-            rows = self._rows(train_X, train_Y, train_Yvar)  # transforms learn here, and nowhere else
+        rows = self._all_rows()  # transforms learn here, and nowhere else
         self.eval()
         self.ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         checks.check_ensemble(self.ensemble, rows.X, rows.Y)
@@ -168,7 +167,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **_: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.
 
-        Without a batch dimension they are learned for good, at O(F²) each; with one, the result is a batch of fantasies.
+        Without a batch dimension they are learned for good, at O(F²) each; with one, the result is a fantasy model.
 
         Args:
             X: Inputs, shape (\*t, n, D).
@@ -194,7 +193,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         data = self.data.followed_by(X.detach(), Y.detach(), Yvar)
         return self._with(data, learn_more(self.ensemble, before, rows), None)
 
-    def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **kwargs: Any) -> Self:
+    def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:
         r"""Condition on draws from the posterior at X (\*t, q, D): the fantasies come first in the batch shape.
 
         Args:
@@ -202,9 +201,9 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
             sampler: Draws the observations, noise included.
             observation_noise: Noise variance to use instead of the inferred one, (..., q or 1, O), in transformed
                 outcomes.
-            kwargs: Handed to :meth:`condition_on_observations`.
+            options: Handed to :meth:`condition_on_observations`.
         """
-        kwargs.pop("propagate_grads", None)
+        options.pop("propagate_grads", None)
         if observation_noise is None and self.data.Yvar is not None:
             observation_noise = cast(Tensor, self._all_rows().usual_noise())
         if X.shape[-2] == 0:
@@ -216,7 +215,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         noise = observation_noise
         if noise is not None:
             noise = noise.expand(*noise.shape[:-2], X.shape[-2], noise.shape[-1])
-        return self.condition_on_observations(X, Y, noise=noise, **kwargs)
+        return self.condition_on_observations(X, Y, noise=noise, **options)
 
     def subset_output(self, idcs: list[int]) -> Self:
         """The model of some of the outputs, with the weights that all have earned; it has no data of its own."""

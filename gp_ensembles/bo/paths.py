@@ -44,6 +44,14 @@ class EnsemblePath(SamplePath):
         model: The ensemble that the transforms are taken from.
         shape: \*s.
         draws: The draws, by expert.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> path = draw_paths(model, torch.Size([2]))
+        >>> isinstance(path, EnsemblePath), path(X[:3]).shape
+        (True, torch.Size([2, 3]))
     """
 
     def __init__(self, model: EnsembleModel, shape: torch.Size, draws: list[_Draws]) -> None:
@@ -121,7 +129,7 @@ def draw_paths(
         for entry in range(belief.noise.shape[0]):
             chosen = (picked == first + entry).nonzero().squeeze(-1)
             if chosen.numel():
-                index = torch.tensor([entry], device="cpu")
+                index = torch.tensor([entry], dtype=torch.int64, device="cpu")
                 features = take_experts(expert.features, expert.batch_shape, index).bind()
                 weights = _draw_weights(belief, entry, chosen.numel(), generator)
                 rows = (chosen.unsqueeze(-1) * num_outputs + torch.arange(num_outputs, device=chosen.device)).flatten()

@@ -47,8 +47,8 @@ def kernel_ensemble(
 
     Length scales have the dimension-scaled priors, and the noise the prior, of BoTorch's ``SingleTaskGP`` (Hvarfner et
     al. 2024); output scales have a log-normal prior around one. Beside the waves stands a level of unit prior variance:
-    observations gather near an optimum, far from their mean elsewhere. Without ``forgetting`` the experts are static and
-    weighed by Bayesian model averaging: their weights are their evidence.
+    observations gather near an optimum, far from their mean elsewhere. Without ``forgetting`` the experts are static
+    and weighed by Bayesian model averaging: their weights are their evidence.
 
     Args:
         X: Any inputs of the dtype and device wanted, about the unit cube, shape (n, D).

@@ -33,6 +33,13 @@ class GaussianView(Model):
 
     Args:
         model: The ensemble.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> GaussianView(model).posterior(X).distribution.covariance_matrix.shape
+        torch.Size([6, 6])
     """
 
     def __init__(self, model: EnsembleModel) -> None:
@@ -51,8 +58,9 @@ class GaussianView(Model):
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
-        """Inputs as they were given."""
-        return self.model.train_inputs
+        """Inputs as they were given, (n, D), or (O, n, D) for several outputs as in BoTorch's batched models."""
+        (X,) = self.model.train_inputs
+        return (X if self.num_outputs == 1 else X.expand(self.num_outputs, *X.shape),)
 
     @property
     def likelihood(self) -> Any:
@@ -71,13 +79,13 @@ class GaussianView(Model):
         posterior = mixture.moment_matched()
         return posterior if posterior_transform is None else posterior_transform(posterior, X)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> "GaussianView":
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **options: Any) -> "GaussianView":
         """See :meth:`EnsembleModel.condition_on_observations`."""
-        return GaussianView(self.model.condition_on_observations(X, Y, **kwargs))
+        return GaussianView(self.model.condition_on_observations(X, Y, **options))
 
-    def fantasize(self, X: Tensor, sampler: MCSampler, **kwargs: Any) -> "GaussianView":
+    def fantasize(self, X: Tensor, sampler: MCSampler, **options: Any) -> "GaussianView":
         """See :meth:`EnsembleModel.fantasize`."""
-        return GaussianView(self.model.fantasize(X, sampler, **kwargs))
+        return GaussianView(self.model.fantasize(X, sampler, **options))
 
     def subset_output(self, idcs: list[int]) -> "GaussianView":
         """See :meth:`EnsembleModel.subset_output`."""
@@ -98,6 +106,13 @@ class EqualView(Model):
     Raises:
         ValueError: If K is not positive.
         UnsupportedError: If the model is a batch of fantasies.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> EqualView(model, 8).posterior(X).mean.shape
+        torch.Size([8, 6, 1])
     """
 
     _is_fully_bayesian = True
@@ -146,6 +161,13 @@ class ExpertsView(Model):
 
     Args:
         model: The ensemble.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> ExpertsView(model).posterior(X).mean.shape
+        torch.Size([3, 6, 1])
     """
 
     def __init__(self, model: EnsembleModel) -> None:

@@ -13,6 +13,20 @@ import torch
 from torch import Tensor
 
 
+class Source(NamedTuple):
+    """The file of a table, so that its cells can be named.
+
+    Attributes:
+        path: The file.
+        lines: Its line of each row, counted from 1, shape (N,).
+        has_words: Whether targets were written as true and false.
+    """
+
+    path: str
+    lines: Tensor
+    has_words: bool = False
+
+
 class Table(NamedTuple):
     """Inputs and a target, a row per time step.
 
@@ -22,6 +36,12 @@ class Table(NamedTuple):
         feature_names: Names of the D columns.
         target_name: Name of the target.
         name: What the table is.
+        source: Where its rows stand, if it came from a file.
+
+    Example:
+        >>> X = torch.zeros(3, 1, dtype=torch.float64)
+        >>> Table(X, X.squeeze(-1), ("time",), "height", "wave").feature_names
+        ('time',)
     """
 
     X: Tensor
@@ -29,13 +49,27 @@ class Table(NamedTuple):
     feature_names: tuple[str, ...]
     target_name: str
     name: str
+    source: Source | None = None
+
+    def where(self, row: int) -> str:
+        """A row, counted from zero, for a message: the file, and the row as a reader counts.
+
+        Example:
+            >>> X = torch.zeros(3, 1, dtype=torch.float64)
+            >>> Table(X, X.squeeze(-1), ("time",), "height", "wave").where(2)
+            'wave, data row 3'
+        """
+        # A table that was cut after it was read has other rows than its file.
+        if self.source is None or self.source.lines.shape != self.y.shape:
+            return f"{self.name}, data row {row + 1}"
+        return f"{self.source.path}, data row {row + 1} (line {int(self.source.lines[row])})"
 
 
 def read_csv(path: str | Path, target: str, features: Sequence[str] | None = None) -> Table:
     r"""Read a table with a header row from a ``.csv`` or ``.csv.gz`` file.
 
-    A missing target (empty or NaN) is kept as NaN. A missing or infinite input, text in a numeric column, or a row
-    of the wrong length is an error that names the row.
+    A missing target (empty or NaN) is kept as NaN; true and false in its column are 1 and 0. A missing or infinite
+    input, other text in a numeric column, or a row of the wrong length is an error that names the row.
 
     Args:
         path: The file.
@@ -94,9 +128,16 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
     X = torch.tensor(
         [_inputs(lines, header.index(name), name, path) for name in columns], dtype=torch.float64, device="cpu"
     )
-    y = torch.tensor(_targets(lines, header.index(target), target, path), dtype=torch.float64, device="cpu")
+    index = header.index(target)
+    y = torch.tensor(_targets(lines, index, target, path), dtype=torch.float64, device="cpu")
+    has_words = any(line.cells[index].strip().lower() in _WORDS for line in lines)
+    numbers = torch.tensor([line.number for line in lines], dtype=torch.int64, device="cpu")
+    source = Source(str(path), numbers, has_words)
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    return Table(X.T.contiguous(), y, tuple(columns), target, name)
+    return Table(X.T.contiguous(), y, tuple(columns), target, name, source)
+
+
+_WORDS = {"true": 1.0, "false": 0.0}  # legal targets besides numbers
 
 
 class _Line(NamedTuple):
@@ -119,7 +160,10 @@ def _inputs(lines: list[_Line], index: int, name: str, path: Path) -> list[float
             text = line.cells[index].strip()
             where = f"{path}, data row {row} (line {line.number}), column {name}"
             if value is None:
-                raise ValueError(_not_a_number(where, text))
+                raise ValueError(
+                    f"{where}: {text!r} is not a number; choose numeric columns as features (--features), or encode "
+                    f"this one"
+                )
             raise ValueError(
                 f"{where}: the input is {text or 'missing'}; inputs must be finite numbers, so fill it in, drop the "
                 f"row, or leave the column out of the features (--features)"
@@ -131,11 +175,15 @@ def _inputs(lines: list[_Line], index: int, name: str, path: Path) -> list[float
 def _targets(lines: list[_Line], index: int, name: str, path: Path) -> list[float]:
     values = []
     for row, line in enumerate(lines, start=1):
-        value = _number(line.cells[index])
+        text = line.cells[index].strip()
+        value = _WORDS.get(text.lower(), _number(text))
         if value is None or math.isinf(value):
             where = f"{path}, data row {row} (line {line.number}), column {name}"
             if value is None:
-                raise ValueError(_not_a_number(where, line.cells[index].strip()))
+                raise ValueError(
+                    f"{where}: the target {text!r} is not a number; encode the classes as 0, 1, ... (true and false "
+                    f"are read as 1 and 0), or choose another target"
+                )
             raise ValueError(f"{where}: the target is infinite; leave the cell empty")
         values.append(value)
     return values
@@ -153,10 +201,6 @@ def _number(text: str) -> float | None:
         return float(stripped)
     except ValueError:
         return None
-
-
-def _not_a_number(where: str, text: str) -> str:
-    return f"{where}: {text!r} is not a number; choose numeric columns as features (--features), or encode this one"
 
 
 def _unknown(name: str, header: Sequence[str], path: Path) -> str:

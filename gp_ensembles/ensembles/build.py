@@ -9,13 +9,15 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
+from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.recipe_checks import check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
 from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
-from gp_ensembles.features.base import FeatureMap, check_matrix
+from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.walking import RandomWalk
 from gp_ensembles.meta_learners.base import MetaLearner
 
@@ -68,7 +70,17 @@ def fitted_experts(
 
 
 def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None) -> list[tuple[str, FeatureMap]]:
-    """The feature maps of all bases, by name."""
+    """The feature maps of all bases, by name.
+
+    Raises:
+        TypeError: If ``bases`` is no list of recipes.
+    """
+    if isinstance(bases, Basis):
+        raise TypeError(f"bases must be a list of recipes, got {bases!r} alone; use bases=[{bases!r}]")
+    if not isinstance(bases, list | tuple):
+        raise TypeError(f"bases must be a list of recipes such as [LinearBasis()], got {bases!r}")
+    for number, basis in enumerate(bases):
+        check_made(f"bases[{number}]", basis, Basis, "LinearBasis()")
     return [pair for basis in bases for pair in basis.build(X, generator=generator)]
 
 
@@ -142,13 +154,16 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
     Raises:
         ValueError: If a shape is wrong, an input is not finite, a column is constant, fewer than ten rows have a
             target, or the targets are not of their kind.
-        TypeError: If a dtype is wrong.
+        TypeError: If a dtype is wrong, or the target is not an object that makes experts.
     """
-    check_matrix(X, X.shape[-1])
+    check_made("target", target, Target, "RealTarget() or BinaryTarget()")
+    check_rows(X, None)
+    check_real_numbers(X, y)
     if X.ndim != 2 or y.shape != X.shape[:1]:
-        raise ValueError(f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}")
-    if y.dtype != X.dtype:
-        raise TypeError(f"X is {X.dtype} and y is {y.dtype}; give both one dtype")
+        hint = "; use y.squeeze(-1)" if y.shape == (X.shape[0], 1) else ""
+        raise ValueError(
+            f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}{hint}"
+        )
     num_seen = int((~torch.isnan(y)).sum())
     if num_seen < _MIN_ROWS:
         raise ValueError(f"only {num_seen} warm-up rows have a target; at least {_MIN_ROWS} are needed to fit")

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
+from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
+from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.latent_mixture import Response
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.laplace import BoundLaplace
-from gp_ensembles.features.base import FeatureMap, check_matrix
+from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 
@@ -34,13 +35,14 @@ class Ensemble(nn.Module):
     feature map evaluate it once.
 
     Args:
-        experts: Expert objects; all take the same inputs, in one dtype on one device.
+        experts: Expert objects; all take the same inputs, in one dtype on one device, and predict targets of one
+            kind: as many outputs, the same classes, the same range of values.
         meta_learner: The rule that weighs the M experts.
         names: A name for each of the M experts; numbers by default.
 
     Raises:
-        ValueError: If there is no expert, inputs differ in number, names are not M distinct ones, or the
-            rule was built for another number of experts.
+        ValueError: If there is no expert, inputs differ in number, names are not M distinct ones, two experts
+            predict targets of different kinds, or the rule was built for another number of experts.
 
     Example:
         >>> import torch
@@ -76,9 +78,8 @@ class Ensemble(nn.Module):
         like = experts[0].features.prior_variance
         if len({(e.features.prior_variance.dtype, e.features.prior_variance.device) for e in experts}) > 1:
             raise ValueError("the experts differ in dtype or device; bring them together with .to(...)")
-        families = {type(expert.bind()) is BoundLaplace for expert in experts}
-        if len(families) > 1:
-            raise ValueError("experts with a likelihood and experts for real-valued targets cannot weigh one another")
+        check_compatible(experts, self.names)
+        self.num_outputs = count_outputs(experts)  # None where targets have shape (B,)
         meta_learner.init(self.num_experts, like.detach())
 
     @property
@@ -141,7 +142,7 @@ class Ensemble(nn.Module):
     def check_block(self, X: Tensor, y: Tensor) -> None:
         """Raise a clear error if X (B, D) and y (B,) are not a legal block."""
         self.check_inputs(X)
-        check_targets(X, y)
+        check_targets(X, y, self.num_outputs)
         for expert in self.experts:
             expert.check_targets(y)
 
@@ -149,26 +150,6 @@ class Ensemble(nn.Module):
         """The distinct feature maps that are not valid everywhere."""
         maps = {id(e.features): e.features for e in self.experts if e.features.domain is not None}
         return tuple(maps.values())
-
-
-def check_inputs(X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap]) -> None:
-    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain."""
-    check_matrix(X, num_inputs)
-    if X.ndim != 2 or X.shape[0] == 0:
-        raise ValueError(f"X must have shape (N, {num_inputs}) with at least one row, got {tuple(X.shape)}")
-    if X.dtype != like.dtype or X.device != like.device:
-        raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
-    for features in bounded:
-        features.check_inputs(X)
-
-
-def check_targets(X: Tensor, y: Tensor) -> bool:
-    """Raise unless y, (B,) or (B, O), belongs to the B >= 1 rows of X; tell whether any target is missing (NaN)."""
-    if y.ndim not in (1, 2) or y.shape[:1] != X.shape[:1] or y.shape[0] == 0:
-        raise ValueError(f"y must have shape ({X.shape[0]},) and at least one row, got {tuple(y.shape)}")
-    if y.dtype != X.dtype or y.device != X.device:
-        raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both alike")
-    return y.device.type != "meta" and bool(torch.isnan(y).any())
 
 
 def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:

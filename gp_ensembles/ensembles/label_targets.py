@@ -6,6 +6,7 @@ from typing import final
 from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
+from gp_ensembles.ensembles.recipe_checks import check_count, check_flag, check_inference
 from gp_ensembles.ensembles.targets import Target, check_varies
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.inference import Inference
@@ -30,10 +31,17 @@ class BinaryTarget(Target):
     Attributes:
         is_probit: Whether the link is probit and not logistic.
         inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If a field is of another type.
     """
 
     is_probit: bool = False
     inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_flag(self, "is_probit", self.is_probit)
+        check_inference(self, self.inference)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -69,10 +77,18 @@ class ClassTarget(Target):
     Attributes:
         num_classes: Number of classes C.
         inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If a field is of another type.
+        ValueError: If there are fewer than two classes.
     """
 
     num_classes: int
     inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_classes", self.num_classes, least=2)
+        check_inference(self, self.inference)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -107,10 +123,18 @@ class LevelTarget(Target):
     Attributes:
         num_levels: Number of levels J.
         inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If a field is of another type.
+        ValueError: If there are fewer than two levels.
     """
 
     num_levels: int
     inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_levels", self.num_levels, least=2)
+        check_inference(self, self.inference)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -145,9 +169,15 @@ class CountTarget(Target):
 
     Attributes:
         inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If the inference is not an object that makes rules.
     """
 
     inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_inference(self, self.inference)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""

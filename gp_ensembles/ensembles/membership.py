@@ -1,5 +1,6 @@
 """Experts come and go: adding some to a running ensemble, and giving dead ones weight again."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert
-from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.meta_learners.base import MetaLearner, MetaState
+from gp_ensembles.meta_learners.combined import CombinedRules
 
 
 def add_experts(
@@ -25,18 +27,21 @@ def add_experts(
     Args:
         online: The running ensemble.
         experts: Fitted expert objects to add; they are numbered after the old ones.
-        share: Weight that the new experts get together, between 0 and 1; the old ones keep their proportions.
-        names: A name for each new expert; by default "new 0", "new 1", ...
+        share: Weight that the new experts get together, between 0 and 1; the old ones keep their proportions. It is
+            their weight before the next step of the rule: one that switches or forgets before it uses its weights has
+            done so in ``log_weights`` (dynamic model averaging makes 0.2022 of a share of 0.2, say).
+        names: A name for each new expert; by default "new 0", "new 1", ..., numbered on from those that are taken.
         meta_learner: The rule for all M + n experts; by default the old rule, which must then be one that was not built
-            for M experts (a transition or prior weights were).
+            for M experts (a transition or prior weights were). A rule with a memory of its own, such as
+            :class:`~gp_ensembles.meta_learners.OnlineNewton`, can only go on where one of its kind stood.
         rows: Inputs (N, D) and targets (N,) that the new experts learn first, for instance the last rows of the stream.
 
     Returns:
         The enlarged ensemble.
 
     Raises:
-        ValueError: If the rule belongs to another number of experts, a name is taken, or an expert or a row is not
-            legal.
+        ValueError: If the rule belongs to another number of experts or needs a memory that the old one has not, a
+            name is taken, or an expert or a row is not legal.
 
     Example:
         >>> import torch
@@ -52,9 +57,10 @@ def add_experts(
     old = online.ensemble
     rule = old.meta_learner if meta_learner is None else meta_learner
     num_new = sum(expert.num_experts for expert in experts)
-    new_names = [f"new {number}" for number in range(num_new)] if names is None else list(names)
-    meta = rule.grow(online.state.meta, num_new, share)
+    new_names = _free_names(old.names, num_new) if names is None else list(names)
     enlarged = Ensemble([*old.experts, *experts], rule, [*old.names, *new_names])
+    _check_memory(old.meta_learner, rule, enlarged.init().meta)
+    meta = rule.grow(online.state.meta, num_new, share)
     states = []
     with torch.no_grad():
         for expert in experts:
@@ -63,6 +69,27 @@ def add_experts(
                 state, _ = expert.update(state, *rows)
             states.append(state)
     return OnlineEnsemble(enlarged, EnsembleState((*online.state.experts, *states), meta), online.block_size)
+
+
+def _free_names(taken: Sequence[str], num_new: int) -> list[str]:
+    free = (name for name in (f"new {number}" for number in itertools.count()) if name not in taken)
+    return list(itertools.islice(free, num_new))
+
+
+def _check_memory(old: MetaLearner, new: MetaLearner, start: MetaState) -> None:
+    """Raise if the new rule, which starts from ``start``, remembers what the old one did not."""
+    if start.memory.shape[-1] and _kinds(new) != _kinds(old):
+        raise ValueError(
+            f"{type(new).__name__} goes on from a memory of its own, which {type(old).__name__} did not keep; give "
+            f"meta_learner a rule of the old kind or one without memory (FixedShare, BayesianModelAveraging), or start "
+            f"the new rule afresh with OnlineEnsemble"
+        )
+
+
+def _kinds(rule: MetaLearner) -> tuple[type[MetaLearner], ...]:
+    """The type of a rule, and of those inside it."""
+    inside = [*rule.rules, rule.over] if isinstance(rule, CombinedRules) else []
+    return type(rule), *(kind for part in inside for kind in _kinds(part))
 
 
 def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -> None:

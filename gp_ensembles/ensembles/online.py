@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from gp_ensembles.ensembles.ensemble import (
     Ensemble,
     EnsembleState,
-    check_inputs,
-    check_targets,
     evaluate,
     predict_mixture,
-    responses_of,
 )
+from gp_ensembles.ensembles.failures import Block, explain
+from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
+from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.latent_mixture import LatentMixture
+from gp_ensembles.ensembles.live import Live, named_tensors
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -25,7 +26,7 @@ from gp_ensembles.ensembles.predictions import (
     concatenate_predictions,
     flatten,
 )
-from gp_ensembles.ensembles.runners import CompactRunner, Runner, make_runner
+from gp_ensembles.ensembles.runners import CompactRunner, Runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.filters.states import (
     FilterState,
@@ -35,42 +36,9 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.cholesky import NumericalError
 
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
-
-
-class _Live:
-    """What is read from the hyperparameters once, and how to tell that it is stale.
-
-    It is stale when a hyperparameter changed (GPyTorch writes through ``.data``, so values are compared, not
-    version counters), or when ``.to`` or loading with ``assign`` put other tensors where the state was.
-    """
-
-    def __init__(self, ensemble: Ensemble, state: EnsembleState) -> None:
-        self._parameters = list(ensemble.parameters())
-        self._values = self._flat_parameters()
-        self._buffers = list(ensemble.buffers())
-        self._versions = [tensor._version for tensor in self._buffers]
-        self._places = _named(state)
-        self.state = state
-        self.like = state.meta.log_weights
-        self.bounded = ensemble.bounded_features()
-        self.bound = ensemble.bind()
-        self.responses = tuple(response.frozen() for response in responses_of(self.bound))
-        limits = (e.adaptation.max_rows for e in ensemble.experts if e.adaptation is not None)
-        self.limits = [limit for limit in limits if limit is not None]  # longest blocks that adaptations allow
-        self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
-
-    def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
-        return (
-            all(buffers[name] is value for name, value in self._places)
-            and self._versions == [tensor._version for tensor in self._buffers]
-            and torch.equal(self._values, self._flat_parameters())
-        )
-
-    def _flat_parameters(self) -> Tensor:
-        parts = [parameter.detach().reshape(-1) for parameter in self._parameters]
-        return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
 
 
 class OnlineEnsemble(nn.Module):
@@ -107,9 +75,9 @@ class OnlineEnsemble(nn.Module):
         widest = max(ensemble.experts, key=lambda e: e.num_experts * e.features.num_features**2)
         self.block_size = block_size or choose_block_size(widest.features.num_features, widest.num_experts)
         start = ensemble.init() if state is None else state
-        self._live: _Live | None = None
+        self._live: Live | None = None
         self._kinds = tuple(type(part) for part in start.experts)
-        for name, value in _named(start):
+        for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
         before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
         before_loading(_match_forms)
@@ -137,6 +105,9 @@ class OnlineEnsemble(nn.Module):
     def observe(self, X: Tensor, y: Tensor) -> EnsemblePredictions:
         """Predict each target, then learn it; a rejected call leaves everything as it was.
 
+        So does an interruption by Ctrl-C, save for one that comes while a block that is the whole call is being
+        written to the state: it takes effect when that is done.
+
         Args:
             X: Inputs in the order of time, shape (N, D).
             y: Targets, shape (N,); NaN where a target was not observed.
@@ -148,22 +119,24 @@ class OnlineEnsemble(nn.Module):
             ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a
                 target is infinite.
             TypeError: If a dtype or device is wrong.
-            NumericalError: If an expert's predictive covariance is not positive definite.
+            NumericalError: If an expert's predictive covariance is not positive definite or its variance not a
+                number any more; names the expert and the row of this call.
         """
         live = self._bind()
         check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
-        has_gaps = check_targets(X, y)
+        has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in self.ensemble.experts:
             expert.check_targets(y)
         size = min([self.block_size, *live.limits])
         if X.shape[0] <= size:
             return self._observe_block(live, live.runners, X, y, has_gaps)
-        before = [value.clone() for _, value in _named(self.state)]
+        before = [value.clone() for _, value in named_tensors(self.state)]
         try:
             return self._observe_blocks(live, X, y, has_gaps, size)
         except BaseException:
-            for (_, value), old in zip(_named(self.state), before, strict=True):
-                value.copy_(old)
+            with uninterrupted():
+                for (_, value), old in zip(named_tensors(self.state), before, strict=True):
+                    value.copy_(old)
             raise
 
     @torch.no_grad()
@@ -184,45 +157,51 @@ class OnlineEnsemble(nn.Module):
 
     def _observe_block(
         self,
-        live: _Live,
+        live: Live,
         runners: Sequence[Runner],
         X: Tensor,
         y: Tensor,
         has_gaps: bool,
         alive: Tensor | None = None,
+        first_row: int = 0,
     ) -> EnsemblePredictions:
         state = live.state.meta
-        parts = [runner.stage(Phi, y, has_gaps) for runner, Phi in zip(runners, evaluate(live.bound, X), strict=True)]
-        steps = flatten(parts)
-        meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
+        try:
+            staged = zip(runners, evaluate(live.bound, X), strict=True)
+            steps = flatten([runner.stage(Phi, y, has_gaps) for runner, Phi in staged])
+            meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
+        except NumericalError as error:
+            block = Block(live.bound, live.state.experts, runners, alive, X, y, first_row)
+            raise explain(error, self.ensemble, block) from error
         # For one row the weights in force may be the state's own memory, which is about to change.
         log_weights = output.log_weights.clone()
         if alive is None:
             predictions = assemble(steps, log_weights, output.log_prob)
         else:
             predictions = assemble_living(steps, alive, log_weights, output.log_prob)
-        for runner in runners:
-            runner.commit()
-        for old, new in zip(state, meta, strict=True):
-            old.copy_(new)
+        with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
+            for runner in runners:
+                runner.commit()
+            for old, new in zip(state, meta, strict=True):
+                old.copy_(new)
         return predictions._replace(responses=live.responses) if live.responses else predictions
 
-    def _observe_blocks(self, live: _Live, X: Tensor, y: Tensor, has_gaps: bool, size: int) -> EnsemblePredictions:
+    def _observe_blocks(self, live: Live, X: Tensor, y: Tensor, has_gaps: bool, size: int) -> EnsemblePredictions:
         runners = list(live.runners)
         compact: dict[int, CompactRunner] = {}
         alive: Tensor | None = None
         num_dead = 0
         blocks = []
-        for rows, targets in zip(X.split(size), y.split(size), strict=True):
+        for number, (rows, targets) in enumerate(zip(X.split(size), y.split(size), strict=True)):
             dead = torch.isneginf(self._buffer("meta_log_weights"))
             if int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 for runner in compact.values():
                     runner.scatter()
                 compact = self._without(dead, live.bound)
-                runners = [compact.get(number, runner) for number, runner in enumerate(live.runners)]
+                runners = [compact.get(k, runner) for k, runner in enumerate(live.runners)]
             gaps = has_gaps and bool(torch.isnan(targets).any())
-            blocks.append(self._observe_block(live, runners, rows, targets, gaps, alive))
+            blocks.append(self._observe_block(live, runners, rows, targets, gaps, alive, number * size))
         for runner in compact.values():
             runner.scatter()
         return concatenate_predictions(blocks)
@@ -236,9 +215,9 @@ class OnlineEnsemble(nn.Module):
                 compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return compact
 
-    def _bind(self) -> _Live:
+    def _bind(self) -> Live:
         if self._live is None or not self._live.is_fresh(self._buffers):
-            self._live = _Live(self.ensemble, self.state)
+            self._live = Live(self.ensemble, self.state)
         return self._live
 
     @property
@@ -288,13 +267,3 @@ def _check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: s
             f"this state_dict is of another ensemble: {len(wrong)} of {len(own)} tensors are missing or have another "
             f"shape, the first is {wrong[0]!r}; build the ensemble as it was when it was saved"
         )
-
-
-def _named(state: EnsembleState) -> list[tuple[str, Tensor]]:
-    """Every tensor of a state with the name of its buffer."""
-    named = [
-        (f"expert_{number}_{field}", value)
-        for number, part in enumerate(state.experts)
-        for field, value in part._asdict().items()
-    ]
-    return named + [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]

@@ -4,11 +4,13 @@ import math
 from numbers import Integral, Real
 from typing import TypeGuard
 
+from gp_ensembles.experts.inference import Inference
+
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
 
 
-def check_count(recipe: object, field: str, value: object, *, even: bool = False) -> None:
-    """Raise unless a size is a whole number of at least one, and even if asked for.
+def check_count(recipe: object, field: str, value: object, *, even: bool = False, least: int = 1) -> None:
+    """Raise unless a size is a whole number of at least ``least``, and even (and at least two) if asked for.
 
     Raises:
         TypeError: If it is not a whole number.
@@ -20,7 +22,7 @@ def check_count(recipe: object, field: str, value: object, *, even: bool = False
     where = f"{field} of {type(recipe).__name__}"
     if not _is_whole(value):
         raise TypeError(f"{where} must be a whole number, got {value!r}")
-    least = 2 if even else 1
+    least = max(least, 2) if even else least
     if value < least or (even and value % 2):
         raise ValueError(f"{where} must be {'an even number of ' if even else ''}at least {least}, got {value}")
 
@@ -93,6 +95,76 @@ def check_name(recipe: object, name: object) -> None:
         raise TypeError(f"{where} must be a string, got {name!r}")
     if not name.strip() or "/" in name:
         raise ValueError(f"{where} must not be blank and must hold no '/', which parts an expert's name, got {name!r}")
+
+
+def check_flag(recipe: object, field: str, value: object) -> None:
+    """Raise unless a field is True or False.
+
+    Raises:
+        TypeError: If it is anything else.
+
+    Example:
+        >>> check_flag(object(), "is_probit", True)
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{field} of {type(recipe).__name__} must be True or False, got {value!r}")
+
+
+def check_inference(recipe: object, value: object) -> None:
+    """Raise unless a recipe's inference is absent or an object that makes rules.
+
+    Raises:
+        TypeError: If it is not, for instance a name or a class.
+
+    Example:
+        >>> check_inference(object(), None)
+    """
+    if value is not None and not isinstance(value, Inference):
+        raise TypeError(
+            f"inference of {type(recipe).__name__} must be an object such as Laplace() or MomentMatching(), or None "
+            f"for the default, got {_described(value)}"
+        )
+
+
+def check_positive(recipe: object, field: str, value: object, *, most: float = math.inf) -> None:
+    """Raise unless a field is a finite positive number, not above ``most``.
+
+    Raises:
+        TypeError: If it is not a number.
+        ValueError: If it is out of range.
+
+    Example:
+        >>> check_positive(object(), "threshold", 4.0)
+    """
+    where = f"{field} of {type(recipe).__name__}"
+    if not _is_number(value):
+        raise TypeError(f"{where} must be a number, got {value!r}")
+    if not (0 < value < math.inf and value <= most):
+        limit = "finite" if most == math.inf else f"at most {most:g}"
+        raise ValueError(f"{where} must be positive and {limit}, got {value}")
+
+
+def check_made(argument: str, value: object, kind: type, example: str) -> None:
+    """Raise unless an argument is an object of a kind, and say so if it is the class itself.
+
+    Args:
+        argument: What the argument is called.
+        value: What was given.
+        kind: The class that it must be of.
+        example: How such an object is made.
+
+    Raises:
+        TypeError: Naming the argument and the mend.
+
+    Example:
+        >>> check_made("target", 3.0, float, "3.0")
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{argument} must be an object such as {example}, got {_described(value)}")
+
+
+def _described(value: object) -> str:
+    return f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

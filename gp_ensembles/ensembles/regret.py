@@ -198,7 +198,7 @@ def _(rule: CombinedRules, stream: Stream, path: Tensor) -> float:
 def _parts(rule: CombinedRules, stream: Stream) -> list[tuple[float, MetaLearner]]:
     """Each of the rules, with the most that the rule over them loses to it; mixtures differ no more than experts do."""
     above = stream._replace(num_experts=len(rule.rules))
-    paths = torch.arange(len(rule.rules)).unsqueeze(1).expand(-1, stream.num_steps)
+    paths = torch.arange(len(rule.rules), device="cpu").unsqueeze(1).expand(-1, stream.num_steps)
     return [(path_bound(rule.over, above, path), part) for path, part in zip(paths, rule.rules, strict=True)]
 
 

@@ -7,6 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from gp_ensembles.ensembles.recipe_checks import check_positive
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.robust import RobustExpert
@@ -81,9 +82,17 @@ class UnknownNoiseTarget(Target):
 
     Attributes:
         noise_discount: Memory of the noise variance, 1 / (1 - discount) rows; ``None`` for a constant one.
+
+    Raises:
+        TypeError: If the discount is not a number.
+        ValueError: If it is not in (0, 1].
     """
 
     noise_discount: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.noise_discount is not None:
+            check_positive(self, "noise_discount", self.noise_discount, most=1.0)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -116,9 +125,16 @@ class OutlierTarget(Target):
 
     Attributes:
         threshold: Residual in predictive standard deviations that counts half.
+
+    Raises:
+        TypeError: If the threshold is not a number.
+        ValueError: If it is not positive and finite.
     """
 
     threshold: float = 4.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "threshold", self.threshold)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""

@@ -16,6 +16,7 @@ from gp_ensembles.experiments.predictions import MODEL, score_table
 from gp_ensembles.experiments.preparation import warm_up_rows
 from gp_ensembles.experiments.session import Session
 from gp_ensembles.experiments.summary import summarise_session, summary_table
+from gp_ensembles.experiments.target_checks import check_targets
 from gp_ensembles.experiments.writing import CHECKPOINT, OutputFolder
 
 
@@ -48,6 +49,7 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
         The summary.
     """
     warm_up_rows(table, config.warmup)  # what can be refused early leaves no folder behind
+    check_targets(table, config.model.kind)
     config.check_device()
     folder = OutputFolder(output.out)
     session = Session.start(config, table, progress=output.progress and sys.stderr.isatty())

@@ -30,9 +30,10 @@ def warm_up_rows(table: Table, num_rows: int) -> Table:
             f"needed: choose a larger --warmup"
         )
     if bool((seen == seen[0]).all()):
+        gaps = "" if seen.shape[0] == num_rows else f" (in the {seen.shape[0]} that have one)"
         raise ValueError(
-            f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}; choose "
-            f"another target or a larger --warmup"
+            f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}: always "
+            f"{float(seen[0]):.10g}{gaps}; choose a larger --warmup or another target"
         )
     constant = constant_columns(warm.X)
     if constant:

@@ -28,6 +28,7 @@ from gp_ensembles.experiments.preparation import (
     prepare,
     warm_up_rows,
 )
+from gp_ensembles.experiments.target_checks import check_targets, complaint, first_illegal
 from gp_ensembles.numerics.cholesky import NumericalError
 
 _FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
@@ -125,15 +126,16 @@ class Session:
 
         Args:
             config: The run.
-            table: The stream; no row after the warm-up is looked at.
+            table: The stream; of what comes after the warm-up only the legality of the targets is looked at.
             progress: Show a progress bar while hyperparameters are fitted.
 
         Raises:
-            ValueError: If rows are too few, a column or the target is constant in the warm-up, or too few
-                targets are observed there.
+            ValueError: If rows are too few, a column or the target is constant in the warm-up, too few targets
+                are observed there, or a target anywhere is not of the kind that the model predicts.
             NumericalError: If the model cannot be computed on these rows.
         """
         warm = warm_up_rows(table, config.warmup)
+        check_targets(table, config.model.kind)
         config.check_device()
         began = time.perf_counter()
         online = build_ensemble(config, warm, structure_only=False, progress=progress)
@@ -168,8 +170,8 @@ class Session:
             Predictions of consecutive rows.
 
         Raises:
-            ValueError: If a row is not legal, or holds a number out of all proportion (the row and the column are
-                named); the rows before it have been learned and handed out.
+            ValueError: If a row is not legal, or holds a number out of all proportion (the row, counted from the
+                first of the warm-up, and the column are named); the rows before it have been learned and handed out.
             NumericalError: If an expert fails; likewise.
         """
         known = self.progress.pending_y.shape[0]
@@ -203,7 +205,15 @@ class Session:
             known = skipped = 0
 
     def _complaint(self, X: Tensor, y: Tensor) -> "_Complaint | None":
-        """The first row of a chunk that would spoil the ensemble: a number that is out of all proportion."""
+        """The first row of a chunk that cannot be learned: an illegal target, a number out of all proportion."""
+        kind = self.config.model.kind
+        error = first_illegal(kind, y)
+        wild = self._wild_number(X, y)
+        if error is not None and (wild is None or error.row <= wild.row):
+            return _Complaint(error.row, complaint(error, kind, self.progress.num_rows + error.row + 1))
+        return wild
+
+    def _wild_number(self, X: Tensor, y: Tensor) -> "_Complaint | None":
         inputs, targets = prepare(self.config, self.standardizer, X, y)
         wild = ~(torch.cat([inputs, targets.nan_to_num(0.0).unsqueeze(-1)], dim=-1).abs() < _FARTHEST)
         wild |= ~torch.isfinite(torch.cat([X, y.nan_to_num(0.0).unsqueeze(-1)], dim=-1).to(self.config.torch_dtype))
@@ -235,7 +245,8 @@ class Session:
             predictions = online.observe(inputs.to(device, dtype), targets.to(device, dtype))
         except (ValueError, NumericalError) as error:
             self.is_whole = True  # a rejected block leaves the ensemble as it was
-            raise type(error)(f"rows {first} to {first + y.shape[0] - 1} of the stream: {error}") from error
+            kind = NumericalError if isinstance(error, NumericalError) else ValueError
+            raise kind(f"rows {first} to {first + y.shape[0] - 1} of the stream: {error}") from error
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.clock = self.clock._replace(stream=self.clock.stream + time.perf_counter() - began)

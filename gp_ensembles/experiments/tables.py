@@ -6,6 +6,7 @@ import torch
 
 from gp_ensembles.data import Table, constant_columns, load, load_folder, read_csv
 from gp_ensembles.experiments.session import Session
+from gp_ensembles.experiments.target_checks import check_targets
 
 _PREFIX = "name:"
 
@@ -54,13 +55,15 @@ def read_more(data: str, session: Session, skip_seen: bool = False, folder: Path
         folder: As in :func:`read_table`.
 
     Raises:
-        ValueError: If a column is missing, no row is left, or the rows to skip are not those the stream has read.
+        ValueError: If a column is missing, a target is not of the kind that the stream predicts, no row is left, or
+            the rows to skip are not those the stream has read.
     """
     warm = session.warm
     if folder is None and not data.startswith(_PREFIX):
         table = read_csv(data, warm.target_name, warm.feature_names)
     else:
         table = read_table(data, warm.target_name, ",".join(warm.feature_names), folder)
+    check_targets(table, session.config.model.kind)
     if not skip_seen:
         return table
     seen = session.num_read
@@ -72,7 +75,7 @@ def read_more(data: str, session: Session, skip_seen: bool = False, folder: Path
             f"row {seen} of {data} is not the row {seen} that the stream has read; give the same file, or leave out "
             f"--skip-seen if it holds new rows only"
         )
-    return table._replace(X=table.X[seen:], y=table.y[seen:])
+    return table._replace(X=table.X[seen:], y=table.y[seen:], source=None)
 
 
 def _select(table: Table, names: list[str]) -> Table:

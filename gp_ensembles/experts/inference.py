@@ -50,6 +50,12 @@ class Laplace(Inference):
 class MomentMatching(Inference):
     """Mean and variance of the posterior of the latent value: assumed-density filtering (Opper 1998; Minka 2001).
 
+    The quadrature's nodes move to where the posterior is. Against a dense grid, 32 nodes give both to 1e-7 for prior
+    variances up to one and to 2e-4 up to four, for classes, levels, counts and shares. Heavy tails narrower than the
+    prior put a sharp peak on a wide foot: with Student-t noise of a tenth to a fortieth of the prior variance the
+    posterior variance is wrong by 1 to 3 %, with 100 nodes by less than 1e-4. For unordered classes see
+    :class:`~gp_ensembles.filters.vector_sites.VectorMomentMatchingRule`.
+
     Attributes:
         num_nodes: Number of quadrature nodes for one latent value, from 2 to 100.
 

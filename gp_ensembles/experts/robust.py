@@ -1,11 +1,13 @@
 """Bayesian linear regression on features that gross outliers cannot derail."""
 
+import math
+
 import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.evidence import batched_log_evidence
+from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output, default_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
@@ -14,9 +16,13 @@ from gp_ensembles.filters.adaptation import Adaptation, exact_tensor
 from gp_ensembles.filters.sites import RobustRule
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, gaussian_state
 from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 
-_GROSS = 5.0  # robust standard deviations from the median beyond which a warm-up target is left out of the evidence
+_SHARE = 0.01  # prior share of outliers among the warm-up targets; 0.05 calls the tails of clean noise outliers
 _MAD_TO_SD = 1.4826
+_HUBER = 1.345  # residual in standard deviations from which Huber's weight falls
+_ROUGH, _ANNEALED, _MOST = 3, 2, 24  # rounds of Huber's fit, of a widened noise, and of responsibilities at most
+_SETTLED = 1e-3  # change of every responsibility that ends the rounds
 
 
 class BoundRobust(BoundExpert):
@@ -130,15 +136,27 @@ class RobustExpert(Expert):
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Gaussian evidence without gross targets; see :meth:`Expert.log_evidence`.
+        r"""A lower bound on the evidence of targets some of which are outliers; see :meth:`Expert.log_evidence`.
 
-        Targets further than five robust standard deviations (by the median absolute deviation) from their median are
-        left out: the noise is that of the targets that are not outliers.
+        Each target is, with probability :math:`1 - \epsilon = 0.99`, the function plus Gaussian noise, and else drawn
+        from a fixed Cauchy density c around the median of the targets, as wide as their median absolute deviation.
+        With :math:`\gamma_n` the probability that target n is no outlier, independent of the weights a posteriori, the
+        variational bound of this mixture (Bishop 2006, section 10.1) is
+
+        .. math::
+            \log \int N(\theta; 0, \sigma_\theta^2 I) \prod_n N(y_n; \phi_n^\top \theta, \sigma^2)^{\gamma_n} \, d\theta
+            + \sum_n \Big( \gamma_n \log \frac{1 - \epsilon}{\gamma_n}
+            + (1 - \gamma_n) \log \frac{\epsilon\, c(y_n)}{1 - \gamma_n} \Big)
+
+        at the :math:`\gamma` that maximise it, found from Huber's fit. They are constants for the gradient, which is
+        exact where they have settled. The residual, not the target, makes an outlier: a heavy tail that the inputs
+        explain is learned. It costs about ten factorisations where the Gaussian evidence costs one.
+
+        Limits: the few targets beyond a jump that the features cannot follow are taken for outliers, and outliers that
+        the features can follow for the function; with more than a third of the targets outliers the start breaks down.
         """
-        distance = (y - y.median()).abs()
-        kept = distance <= _GROSS * _MAD_TO_SD * distance.median()
         bound = self.bind()
-        return batched_log_evidence(bound.features(X[kept]), y[kept], bound.prior_variance, bound.noise)
+        return _bounded_evidence(bound.features(X), y, bound.prior_variance, bound.noise, _outlier_log_density(y))
 
     def take(self, index: Tensor) -> "RobustExpert":
         """See :meth:`Expert.take`."""
@@ -152,3 +170,70 @@ class RobustExpert(Expert):
     def with_adaptation(self, adaptation: Adaptation | None) -> "RobustExpert":
         """See :meth:`Expert.with_adaptation`."""
         return RobustExpert(self.features, self.likelihood, adaptation, self.threshold)
+
+
+def _outlier_log_density(y: Tensor) -> Tensor:
+    """Log density of each target if it is an outlier, (N,): so heavy a tail that one more zero costs 2 log 10."""
+    distance = (y - y.median()).abs()
+    scale = _MAD_TO_SD * distance.median()
+    scale = torch.where(scale > 0, scale, distance.mean())  # more than half of the targets are one number
+    scale = torch.where(scale > 0, scale, 1.0)
+    return -torch.log(math.pi * scale) - 2 * torch.log(torch.hypot(distance / scale, torch.ones_like(distance)))
+
+
+def _bounded_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor, outlier: Tensor) -> Tensor:
+    """The bound of :meth:`RobustExpert.log_evidence`; NaN for those experts of a batch without one."""
+    try:
+        with torch.no_grad():
+            share = _responsibilities(Phi, y, prior_variance, noise, outlier)
+        root = share.sqrt().unsqueeze(-1)
+        quadratic, half_log_determinant = whitened_statistics(
+            root * Phi, root * y.unsqueeze(-1), prior_variance / noise
+        )
+    except NumericalError:
+        if not noise.shape:
+            return noise * torch.nan
+        parts = zip(Phi.flatten(0, -3), prior_variance.reshape(-1), noise.reshape(-1), strict=True)
+        return torch.stack([_bounded_evidence(P, y, p, n, outlier) for P, p, n in parts]).reshape(noise.shape)
+    gaussian = -0.5 * (quadratic / noise + share.sum(-1) * (2 * math.pi * noise).log()) - half_log_determinant
+    entropy = -torch.xlogy(share, share) - torch.xlogy(1 - share, 1 - share)
+    labels = share * math.log(1 - _SHARE) + (1 - share) * (math.log(_SHARE) + outlier)
+    return gaussian + (entropy + labels).sum(-1)
+
+
+def _responsibilities(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor, outlier: Tensor) -> Tensor:
+    r"""Probabilities that a target is no outlier, (\*batch, N): coordinate ascent that starts at Huber's fit.
+
+    At first the scale of the residuals stands in for a smaller noise: with the hyperparameters of a start every
+    target may look like an outlier.
+    """
+    residual = (y - y.median()).expand(Phi.shape[:-1])
+    width = torch.maximum(_squared_scale(residual), noise)
+    for _ in range(_ROUGH):
+        share = (_HUBER * width.sqrt().unsqueeze(-1) / residual.abs()).clamp_max(1.0)
+        residual, spread = _fit(Phi, y, share, prior_variance, width)
+        width = torch.maximum(_squared_scale(residual), noise)
+    for step in range(_MOST):
+        level = (width if step < _ANNEALED else noise).unsqueeze(-1)
+        inlier = -0.5 * ((residual.square() + spread) / level + (2 * math.pi * level).log())
+        before, share = share, torch.sigmoid(math.log(1 / _SHARE - 1) + inlier - outlier)
+        if step > _ANNEALED and bool(((share - before).abs() < _SETTLED).all()):
+            break
+        residual, spread = _fit(Phi, y, share, prior_variance, level.squeeze(-1))
+        width = torch.maximum(_squared_scale(residual), noise)
+    return share
+
+
+def _fit(Phi: Tensor, y: Tensor, share: Tensor, prior_variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Residuals and variances of the function at the rows, (\*batch, N), given weighted rows."""
+    ratio = (prior_variance / noise)[..., None, None]
+    weighted = share.unsqueeze(-1) * Phi
+    scatter = ratio * (weighted.mT @ Phi)
+    factor = cholesky(scatter + torch.diag_embed(torch.ones_like(scatter[..., 0])), "the precision of the weights")
+    mean = torch.cholesky_solve(ratio * (weighted.mT @ y.unsqueeze(-1)), factor)
+    half = torch.linalg.solve_triangular(factor, Phi.mT, upper=False)
+    return y - (Phi @ mean).squeeze(-1), prior_variance.unsqueeze(-1) * half.square().sum(-2)
+
+
+def _squared_scale(residual: Tensor) -> Tensor:
+    return (_MAD_TO_SD * residual.abs().median(dim=-1).values).square()

@@ -72,6 +72,7 @@ class CorrelatedWalk(Adaptation):
         covariance: Q per step, shape (F, F) or (\*batch, F, F).
 
     Raises:
+        TypeError: If Q is not a floating point tensor.
         ValueError: If Q is not square, symmetric and positive semidefinite (to round-off).
 
     Example:
@@ -84,8 +85,16 @@ class CorrelatedWalk(Adaptation):
 
     def __init__(self, covariance: Tensor) -> None:
         super().__init__()
+        if not isinstance(covariance, Tensor) or not covariance.is_floating_point():
+            raise TypeError(
+                f"the covariance of a walk must be a floating point tensor of shape (..., F, F), got "
+                f"{_described(covariance)}; for independent steps use RandomWalk(variance)"
+            )
         if covariance.ndim < 2 or covariance.shape[-1] != covariance.shape[-2]:
-            raise ValueError(f"the covariance of a walk must have shape (..., F, F), got {tuple(covariance.shape)}")
+            raise ValueError(
+                f"the covariance of a walk must have shape (..., F, F), got {tuple(covariance.shape)}; for independent "
+                f"steps use RandomWalk(variance)"
+            )
         if covariance.device.type != "meta":
             scale = covariance.abs().amax()
             tolerance = 8 * covariance.shape[-1] * torch.finfo(covariance.dtype).eps * scale
@@ -125,6 +134,10 @@ class CorrelatedWalk(Adaptation):
         if self.covariance.ndim == 2:
             return CorrelatedWalk(self.covariance)
         return CorrelatedWalk(_take(self.covariance, batch_shape, index, 2))
+
+
+def _described(value: object) -> str:
+    return f"one of {value.dtype}" if isinstance(value, Tensor) else repr(value)
 
 
 def _broadcasts(shape: torch.Size, wanted: tuple[int, ...]) -> bool:

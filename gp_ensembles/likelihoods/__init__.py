@@ -14,10 +14,11 @@ from gp_ensembles.likelihoods.predictive import (
 )
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.likelihoods.softmax import MulticlassLikelihood
-from gp_ensembles.likelihoods.support import check_classes, check_support
+from gp_ensembles.likelihoods.support import IllegalTargetError, check_classes, check_support
 
 __all__ = [
     "GaussHermite",
+    "IllegalTargetError",
     "LogPoissonLikelihood",
     "LogRatePoisson",
     "LogisticLikelihood",

@@ -9,6 +9,30 @@ from torch.distributions.constraints import Constraint
 from gp_ensembles.likelihoods.response import conditional, latent_dim, legal_value
 
 
+class IllegalTargetError(ValueError):
+    """A target that a likelihood cannot produce.
+
+    Attributes:
+        value: The target.
+        row: Its row among the targets that were checked, counted from zero.
+        rule: Which targets there may be.
+        remedy: What to do.
+    """
+
+    def __init__(self, value: float, row: int, rule: str, remedy: str) -> None:
+        super().__init__(value, row, rule, remedy)
+        self.value = value
+        self.row = row
+        self.rule = rule
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return (
+            f"target {self.value:.10g} in row {self.row} is not possible: {self.rule}; {self.remedy}, or set it to "
+            f"NaN if it is missing"
+        )
+
+
 def check_support(likelihood: Likelihood, y: Tensor) -> None:
     r"""Raise unless each target has a positive, finite density under the likelihood; NaN is missing and legal.
 
@@ -19,7 +43,7 @@ def check_support(likelihood: Likelihood, y: Tensor) -> None:
         y: Targets, shape (N,).
 
     Raises:
-        ValueError: If a target is outside the support; the value and its row are named.
+        IllegalTargetError: If a target is outside the support; a ValueError that knows the value and its row.
 
     Example:
         >>> import torch
@@ -28,8 +52,8 @@ def check_support(likelihood: Likelihood, y: Tensor) -> None:
         >>> check_support(PoissonLikelihood(), torch.tensor([0.0, -1.0]))
         Traceback (most recent call last):
         ...
-        ValueError: target -1 in row 1 is outside the support of PoissonLikelihood: counts must be whole numbers from
-        zero; correct it, or set it to NaN if it is missing
+        gp_ensembles.likelihoods.support.IllegalTargetError: target -1 in row 1 is not possible: counts must be whole
+        numbers from zero; correct it, or set it to NaN if it is missing
     """
     if y.ndim != 1:
         raise ValueError(f"targets must have shape (N,), got {tuple(y.shape)}")
@@ -48,10 +72,7 @@ def check_support(likelihood: Likelihood, y: Tensor) -> None:
     bad = ~(legal & dense)
     if bool(bad.any()):
         row = int(bad.int().argmax())
-        raise ValueError(
-            f"target {float(targets[row]):.10g} in row {row} is outside the support of {type(likelihood).__name__}: "
-            f"{_describe(support, distribution)}; correct it, or set it to NaN if it is missing"
-        )
+        raise IllegalTargetError(float(targets[row]), row, *_describe(support, distribution))
 
 
 def check_classes(y: Tensor) -> None:
@@ -81,15 +102,20 @@ def check_classes(y: Tensor) -> None:
         )
 
 
-def _describe(support: Constraint, distribution: Distribution) -> str:
+def _describe(support: Constraint, distribution: Distribution) -> tuple[str, str]:
+    """The rule for targets, and the remedy for one that breaks it."""
     if support is constraints.boolean:
-        return "labels must be 0 or 1"
+        return "labels must be 0 or 1", "recode other labels (-1 and 1, say) as 0 and 1"
     if isinstance(support, constraints.integer_interval):
-        return f"class numbers must be whole, {int(support.lower_bound)} to {int(support.upper_bound)}"
+        low, high = int(support.lower_bound), int(support.upper_bound)
+        remedy = f"recode other labels ({low + 1} to {high + 1}, say) as {low} to {high}"
+        return f"class numbers must be whole, {low} to {high}", remedy
     if support is constraints.nonnegative_integer:
-        return "counts must be whole numbers from zero"
-    if isinstance(support, constraints.interval):
-        return f"values must be strictly between {float(support.lower_bound):g} and {float(support.upper_bound):g}"
-    if support is constraints.real:
-        return "values must be finite"
-    return f"{type(distribution).__name__} takes values of {support}"
+        rule = "counts must be whole numbers from zero"
+    elif isinstance(support, constraints.interval):
+        rule = f"values must be strictly between {float(support.lower_bound):g} and {float(support.upper_bound):g}"
+    elif support is constraints.real:
+        rule = "values must be finite"
+    else:
+        rule = f"{type(distribution).__name__} takes values of {support}"
+    return rule, "correct it"

@@ -78,8 +78,8 @@ class MetaLearner(nn.Module, ABC):
                 proportions.
 
         Raises:
-            ValueError: If ``num_new`` or ``share`` is out of range, or the rule was built for another number of
-                experts than M + n.
+            ValueError: If ``num_new`` or ``share`` is out of range, the rule was built for another number of experts
+                than M + n, or it goes on from a memory that is not in the state: another rule left it.
         """
 
     def revive(self, state: MetaState, experts: Tensor, share: float) -> MetaState:
@@ -119,6 +119,16 @@ def check_share(share: float, lowest_is_legal: bool) -> None:
     if not (0 <= share < 1 and (share > 0 or lowest_is_legal)):
         kind = "at least 0" if lowest_is_legal else "above 0"
         raise ValueError(f"share must be {kind} and below 1, got {share}")
+
+
+def check_memory(rule: MetaLearner, state: MetaState, width: int) -> None:
+    """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
+    if state.memory.shape[-1] != width:
+        raise ValueError(
+            f"{type(rule).__name__} goes on from a memory of {width} numbers an expert, but the state has "
+            f"{state.memory.shape[-1]}: another rule left it; use a rule without memory, or start this one afresh with "
+            f"init"
+        )
 
 
 def grown_weights(state: MetaState, num_new: int, share: float) -> MetaState:

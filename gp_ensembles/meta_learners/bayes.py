@@ -10,6 +10,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 def check_prior_weights(prior_weights: Tensor) -> Tensor:
     """Normalised log prior weights, shape (M,); a weight of zero is legal and means a dead expert.
 
+    Weights need not sum to one: they are relative, and divided by their sum here.
+
     Raises:
         TypeError: If the weights are not a floating point tensor.
         ValueError: If they are not a vector of finite nonnegative numbers with a positive sum.

@@ -40,6 +40,7 @@ class CombinedRules(MetaLearner):
 
     def __init__(self, rules: Sequence[MetaLearner], over: MetaLearner) -> None:
         super().__init__()
+        _check_rules([*rules, over])
         if len(rules) < 2:
             raise ValueError(f"there must be at least two rules to combine, got {len(rules)}")
         self._modules_of_rules = nn.ModuleList(rules)
@@ -98,3 +99,11 @@ class CombinedRules(MetaLearner):
         above = state.memory[0, start:]
         memory = above[num_rules:].reshape(num_rules, -1)
         return states, MetaState(above[:num_rules], state.num_seen, memory)
+
+
+def _check_rules(rules: Sequence[object]) -> None:
+    """Raise a TypeError unless each is a rule, and not its class."""
+    for rule in rules:
+        if not isinstance(rule, MetaLearner):
+            what = f"the class {rule.__name__}; call it" if isinstance(rule, type) else repr(rule)
+            raise TypeError(f"a rule to combine must be a weight rule such as FixedShare(), got {what}")

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_share, grown_weights
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_memory, check_share, grown_weights
 from gp_ensembles.meta_learners.bayes import check_block, check_densities, initial_state, pack
 from gp_ensembles.meta_learners.curvature import (
     follow,
@@ -98,6 +98,7 @@ class OnlineNewton(MetaLearner):
         """
         grown = grown_weights(state, num_new, share)
         num_experts = state.log_weights.shape[0]
+        check_memory(self, state, num_experts + 1)
         weights, memory = state.log_weights.double().exp(), state.memory.double()
         curvature = grown_curvature(memory[:, :num_experts], weights, num_new, 1.0)
         sums = torch.cat([memory[:, -1], (weights @ memory[:, -1]).expand(num_new)])
@@ -183,6 +184,7 @@ class DiscountedOnlineNewton(MetaLearner):
         The curvature takes them to have predicted as the mixture with the present weights did.
         """
         grown = grown_weights(state, num_new, share)
+        check_memory(self, state, state.log_weights.shape[0] + 1)
         memory = state.memory.double()
         curvature, leader = memory[:, :-1], memory[:, -1]
         curvature = grown_curvature(curvature, leader, num_new, self.epsilon)

@@ -2,7 +2,8 @@ r"""Regret: what a stream of predictions lost, in nats, against rivals that were
 
 The loss of a step is minus the log density of its target, so regret is the rival's log density minus one's own,
 summed. ``log_prob`` (T,) are log densities of the ensemble made before each target, ``expert_log_prob`` (M, T) those of
-its experts; a missing target has zeros in both and adds nothing. Curves end in the regret of the whole stream.
+its experts; a missing target has zeros in both and adds nothing. Curves end in the regret of the whole stream. Where
+both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
 A rival can also be a function that never changes: give :func:`static_regret` the log densities of
 :func:`batch_estimate`, one row an expert, for the regret of the incremental ensemble (Lu et al. 2022), which
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from gp_ensembles.metrics.excess import best_in_all, check_streams, cumulative_excess
 
 
 def static_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
@@ -30,7 +33,7 @@ def static_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
         The curve, shape (T,), in nats; negative where the ensemble is ahead.
 
     Raises:
-        ValueError: If the shapes do not fit or there is no expert.
+        ValueError: If the shapes do not fit, there is no expert, or a log density is NaN (the row is named).
 
     Example:
         >>> import torch
@@ -38,9 +41,8 @@ def static_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
         >>> static_regret(torch.tensor([-1.0, -1.5]), experts)
         tensor([0.0000, 0.5000])
     """
-    _check(log_prob, expert_log_prob)
-    best = expert_log_prob.sum(-1).argmax()
-    return (expert_log_prob[best] - log_prob).cumsum(-1)
+    check_streams(log_prob, expert_log_prob)
+    return cumulative_excess(expert_log_prob[best_in_all(expert_log_prob)], log_prob)
 
 
 def anytime_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
@@ -55,8 +57,8 @@ def anytime_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
         >>> anytime_regret(torch.tensor([-1.0, -1.5]), experts)
         tensor([0.5000, 0.5000])
     """
-    _check(log_prob, expert_log_prob)
-    return (expert_log_prob - log_prob).cumsum(-1).amax(0)
+    check_streams(log_prob, expert_log_prob)
+    return cumulative_excess(expert_log_prob, log_prob).amax(0)
 
 
 def mixture_regret(log_prob: Tensor, mixture_log_prob: Tensor) -> Tensor:
@@ -76,8 +78,8 @@ def mixture_regret(log_prob: Tensor, mixture_log_prob: Tensor) -> Tensor:
         >>> mixture_regret(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.0]))
         tensor([0., 1.])
     """
-    _check(log_prob, mixture_log_prob.unsqueeze(0))
-    return (mixture_log_prob - log_prob).cumsum(-1)
+    check_streams(log_prob, mixture_log_prob.unsqueeze(0))
+    return cumulative_excess(mixture_log_prob, log_prob)
 
 
 def switching_regret(log_prob: Tensor, expert_log_prob: Tensor, num_switches: int) -> Tensor:
@@ -100,7 +102,7 @@ def switching_regret(log_prob: Tensor, expert_log_prob: Tensor, num_switches: in
         >>> switching_regret(torch.full((3,), -1.0), experts, num_switches=1)
         tensor([1., 2., 3.])
     """
-    _check(log_prob, expert_log_prob)
+    check_streams(log_prob, expert_log_prob)
     path = best_switching_path(expert_log_prob, num_switches)
     return mixture_regret(log_prob, expert_log_prob.gather(0, path.unsqueeze(0)).squeeze(0))
 
@@ -290,11 +292,3 @@ def switching_bound(num_experts: int, num_steps: int, num_switches: int, stay: f
         return math.inf
     switching = num_switches * math.log((num_experts - 1) / (1 - stay)) if num_switches else 0.0
     return math.log(num_experts) + switching - (num_stays * math.log(stay) if num_stays else 0.0)
-
-
-def _check(log_prob: Tensor, expert_log_prob: Tensor) -> None:
-    if expert_log_prob.ndim != 2 or expert_log_prob.shape[0] == 0 or log_prob.shape != expert_log_prob.shape[1:]:
-        raise ValueError(
-            f"log_prob must be (T,) and expert_log_prob (M, T) with M at least one, got {tuple(log_prob.shape)} and "
-            f"{tuple(expert_log_prob.shape)}"
-        )

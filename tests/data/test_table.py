@@ -81,13 +81,35 @@ def test_harmless_differences_do_no_harm(tmp_path, text):
         ("time,load\n1,2\n1,inf\n", "load", None, r"data row 2 \(line 3\), column load: the target is infinite"),
         ("time,load\n1,2\nMonday,3\n", "load", None, r"data row 2 \(line 3\), column time: 'Monday' is not a number"),
         ("time,load\n2024_05,3\n", "load", None, "column time: '2024_05' is not a number; choose numeric columns"),
-        ("time,load\n1,high\n", "load", None, r"data row 1 \(line 2\), column load: 'high' is not a number"),
+        ("time,load\n1,high\n", "load", None, r"data row 1 \(line 2\), column load: the target 'high' is not a number"),
+        (
+            "time,load\n1,no\n",
+            "load",
+            None,
+            r"encode the classes as 0, 1, \.\.\. \(true and false are read as 1 and 0\)",
+        ),
+        ("time,load\ntrue,0\n", "load", None, r"column time: 'true' is not a number; choose numeric columns"),
     ],
 )
 @pytest.mark.parametrize("name", ["small.csv", "small.csv.gz"])
 def test_what_is_wrong_is_said(tmp_path, text, target, features, message, name):
     with pytest.raises(ValueError, match=message):
         read_csv(written(tmp_path, text, name), target, features)
+
+
+def test_true_and_false_are_targets_in_any_case(tmp_path):
+    table = read_csv(written(tmp_path, "time,load\n0,true\n1,FALSE\n2,\n3, False \n4,1\n"), "load")
+    assert table.y[[0, 1, 3, 4]].tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert math.isnan(table.y[2])
+    assert table.source.has_words
+    assert not read_csv(written(tmp_path, GOOD), "load").source.has_words
+
+
+def test_a_table_knows_the_lines_of_its_rows(tmp_path):
+    path = written(tmp_path, "\n\ntime,load\n\n1,2\n\n\n3,4\n")
+    table = read_csv(path, "load")
+    assert table.source.lines.tolist() == [5, 8]
+    assert table.where(1) == f"{path}, data row 2 (line 8)"
 
 
 def test_lines_are_those_of_the_file(tmp_path):

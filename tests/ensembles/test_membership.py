@@ -10,7 +10,9 @@ from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
+    CombinedRules,
     DiscountedOnlineNewton,
+    DynamicModelAveraging,
     ExponentiatedGradient,
     FixedShare,
     MarkovSwitching,
@@ -96,3 +98,54 @@ def test_the_dead_come_back():
         revive_experts(online, ["z"], 0.1)
     with pytest.raises(ValueError, match="alive"):
         revive_experts(online, ["e"], 0.1)
+
+
+def test_default_names_number_on():
+    online = OnlineEnsemble(Ensemble([linear()], FixedShare(), ["a", "new 1"]))
+    twice = add_experts(add_experts(online, [linear()], 0.1), [bumps()], 0.1)
+    assert twice.names == ("a", "new 1", "new 0", "new 2", "new 3")
+
+
+def test_the_share_is_in_force_before_the_next_forgetting():
+    online = OnlineEnsemble(Ensemble([bumps()], DynamicModelAveraging()))
+    bigger = add_experts(online, [bumps()], 0.2)
+    torch.testing.assert_close(bigger.state.meta.log_weights.exp()[1], torch.tensor(0.2, dtype=torch.float64))
+    odds = (0.2 / 0.8) ** 0.99
+    torch.testing.assert_close(bigger.log_weights.exp()[1], torch.tensor(odds / (1 + odds), dtype=torch.float64))
+
+
+def combined(*rules):
+    return CombinedRules(rules, FixedShare())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (FixedShare(), OnlineNewton()),
+        (FixedShare(), combined(FixedShare(), SoftBayes())),
+        (OnlineNewton(), DiscountedOnlineNewton()),  # memories of one shape and another meaning
+        (combined(FixedShare(), SoftBayes()), OnlineNewton()),
+        (combined(FixedShare(), SoftBayes()), combined(FixedShare(), OnlineNewton())),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_a_rule_cannot_go_on_from_a_memory_of_another(old, new):
+    X, y = stream()
+    online = OnlineEnsemble(Ensemble([linear()], old))
+    online.observe(X, y)
+    before = [value.clone() for value in online.state_dict().values()]
+    words = f"{type(new).__name__} goes on from a memory of its own, which {type(old).__name__} did not keep"
+    with pytest.raises(ValueError, match=words):
+        add_experts(online, [bumps()], 0.1, meta_learner=new)
+    assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("old", [OnlineNewton(), combined(FixedShare(), SoftBayes())], ids=lambda r: type(r).__name__)
+def test_a_rule_without_memory_or_of_the_same_kind_goes_on(old):
+    X, y = stream()
+    online = OnlineEnsemble(Ensemble([linear()], old))
+    online.observe(X, y)
+    same = OnlineNewton(delta=0.5) if isinstance(old, OnlineNewton) else combined(FixedShare(0.2), SoftBayes())
+    for rule in (FixedShare(), same):
+        bigger = add_experts(online, [bumps()], 0.1, meta_learner=rule)
+        assert bool(bigger.observe(X, y).log_prob.isfinite().all())

@@ -96,11 +96,16 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
 @pytest.mark.parametrize(
     ("kind", "row", "value", "words"),
     [
-        ("binary", 5, "2", "2 in row"),
-        ("binary", 250, "0.5", "0.5 in row"),
-        ("classes", 250, "3", "3 in row"),
-        ("counts", 250, "-1", "-1 in row"),
-        ("counts", 5, "1.5", "1.5 in row"),
+        ("binary", 5, "2", "row 6 (line 7), column y: the target is 2"),
+        ("binary", 250, "0.5", "row 251 (line 252), column y: the target is 0.5"),
+        (
+            "classes",
+            250,
+            "3",
+            "row 251 (line 252), column y: the target is 3, but the classes are 0 to 2 (ClassTarget)",
+        ),
+        ("counts", 250, "-1", "row 251 (line 252), column y: the target is -1"),
+        ("counts", 5, "1.5", "row 6 (line 7), column y: the target is 1.5"),
     ],
 )
 def test_impossible_targets_are_named(tmp_path, small, capsys, kind, row, value, words):
@@ -119,5 +124,5 @@ def test_one_class_in_the_warm_up_is_refused(tmp_path, small, capsys):
         row[2] = "1"
     small.write(tmp_path / "data.csv", rows)
     assert run(tmp_path, "data.csv", "out", "binary") == 2
-    assert "constant in the 120 warm-up rows" in capsys.readouterr().err
+    assert "constant in the 120 warm-up rows of data: always 1;" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -107,6 +107,9 @@ def test_bad_input():
     before = [value.clone() for value in online.state_dict().values()]
     with pytest.raises(ValueError, match="row 3"):
         online.observe(X, y)
+    for columns in (y[:, :2], torch.cat([y, y], dim=-1), y[:, 0]):
+        with pytest.raises(ValueError, match=r"y must have shape \(5, 3\)|a column for each output"):
+            online.observe(X, columns)
     assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
     with pytest.raises(ValueError, match="at least one output"):
         MultiOutputExpert(bumps(), 0)

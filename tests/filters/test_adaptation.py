@@ -223,3 +223,17 @@ def test_gradients_flow_through_every_adaptation():
 def test_bad_input(build, words):
     with pytest.raises(ValueError, match=words):
         build()
+
+
+@pytest.mark.parametrize(
+    ("covariance", "words"),
+    [
+        (2, r"floating point tensor of shape \(..., F, F\), got 2; for independent steps use RandomWalk"),
+        (torch.ones(2, 2, dtype=torch.int64), "got one of torch.int64"),
+    ],
+)
+def test_the_covariance_of_a_walk_is_a_tensor(covariance, words):
+    with pytest.raises(TypeError, match=words):
+        CorrelatedWalk(covariance)
+    with pytest.raises(ValueError, match=r"got \(\); for independent steps use RandomWalk"):
+        CorrelatedWalk(torch.tensor(2.0))

@@ -1,13 +1,21 @@
 """Targets that a likelihood cannot produce: the message names value, row and remedy."""
 
 import math
+import pickle
 
 import pytest
 import torch
 from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from torch.distributions import ContinuousBernoulli, Gamma
 
-from gp_ensembles.likelihoods import LogisticLikelihood, check_classes, check_support
+from gp_ensembles.likelihoods import (
+    LogisticLikelihood,
+    LogPoissonLikelihood,
+    MulticlassLikelihood,
+    check_classes,
+    check_support,
+)
+from gp_ensembles.likelihoods.support import IllegalTargetError
 
 NONE = torch.Size([])
 
@@ -32,17 +40,32 @@ def test_an_illegal_target_is_named_with_its_row(case):
         with pytest.raises(ValueError) as caught:
             check_support(likelihood, y)
         message = str(caught.value)
-        assert message.startswith(f"target {value:.10g} in row {len(case.legal) + 1} is outside the support of ")
-        assert type(likelihood).__name__ in message
-        assert case.says in message
-        assert message.endswith("correct it, or set it to NaN if it is missing")
+        assert message.startswith(f"target {value:.10g} in row {len(case.legal) + 1} is not possible: {case.says}; ")
+        assert message.endswith(", or set it to NaN if it is missing")
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "remedy"),
+    [
+        (LogisticLikelihood(), "recode other labels (-1 and 1, say) as 0 and 1, or"),
+        (MulticlassLikelihood(3), "recode other labels (1 to 3, say) as 0 to 2, or"),
+        (LogPoissonLikelihood(), "counts must be whole numbers from zero; correct it, or"),
+    ],
+)
+def test_the_message_says_how_to_mend_it(likelihood, remedy):
+    with pytest.raises(IllegalTargetError) as caught:
+        check_support(likelihood, torch.tensor([0.0, 1.0, -1.0]))
+    assert remedy in str(caught.value)
+    assert (caught.value.row, caught.value.value) == (2, -1.0)
+    again = pickle.loads(pickle.dumps(caught.value))  # through a pool of processes, say
+    assert str(again) == str(caught.value)
 
 
 def test_our_likelihoods_check_by_themselves(case):
     likelihood = case.build(NONE)
     if type(likelihood).__module__.startswith("gp_ensembles"):
         likelihood.check_targets(torch.tensor(case.legal, dtype=torch.float64))
-        with pytest.raises(ValueError, match="in row 0 is outside"):
+        with pytest.raises(ValueError, match="in row 0 is not possible"):
             likelihood.check_targets(torch.tensor(case.illegal, dtype=torch.float64))
 
 
@@ -73,7 +96,9 @@ class Positive(Likelihood):
 
 def test_the_support_of_a_foreign_likelihood_is_its_distributions_own():
     check_support(Closed(), torch.tensor([0.0, 0.5, 1.0]))
-    with pytest.raises(ValueError, match=r"target 1\.5 in row 1 is outside the support of Closed"):
+    with pytest.raises(
+        ValueError, match=r"target 1\.5 in row 1 is not possible: values must be strictly between 0 and 1"
+    ):
         check_support(Closed(), torch.tensor([0.0, 1.5]))
     check_support(Positive(), torch.tensor([0.5, 3.0]))
     with pytest.raises(ValueError, match=r"target -1 in row 0 .* Gamma takes values of GreaterThanEq"):

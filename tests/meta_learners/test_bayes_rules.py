@@ -416,3 +416,9 @@ def test_golden_rules(folder):
     ):
         _, weights, _ = run(rule, data["expert_loglik"])
         np.testing.assert_allclose(weights, data[key], rtol=1e-8, atol=1e-8)
+
+
+def test_prior_weights_are_relative():
+    like = torch.ones(1, dtype=torch.float64)
+    weights = BayesianModelAveraging(torch.tensor([0.5, 1.5], dtype=torch.float64)).init(2, like).log_weights.exp()
+    torch.testing.assert_close(weights, torch.tensor([0.25, 0.75], dtype=torch.float64))

@@ -72,6 +72,13 @@ def test_growth():
     rule.update_block(grown, densities(7))
 
 
+def test_a_class_is_no_rule():
+    with pytest.raises(TypeError, match="the class FixedShare; call it"):
+        CombinedRules([FixedShare, FixedShare()], over=FixedShare())
+    with pytest.raises(TypeError, match="got 'BMA'"):
+        CombinedRules([FixedShare(), FixedShare()], over="BMA")
+
+
 def test_one_rule_is_not_enough():
     with pytest.raises(ValueError, match="at least two rules"):
         CombinedRules([SoftBayes()], over=FixedShare())

@@ -12,6 +12,7 @@ from gp_ensembles.metrics import (
     summarise_classes,
     update_class_scores,
 )
+from gp_ensembles.metrics.discrete import ranked_probability_of_counts, ranked_probability_of_poisson
 
 
 def predictions(num_rows=200, num_classes=3, seed=0):
@@ -74,3 +75,46 @@ def test_ranked_probability_is_the_expected_distance():
     torch.testing.assert_close(ranked_probability_score(probabilities.cumsum(-1), y), want)
     y[3] = torch.nan
     assert bool(torch.isnan(ranked_probability_score(probabilities.cumsum(-1), y)[3]))
+
+
+@given(rate=st.floats(0.01, 200), y=st.integers(0, 400), known=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_ranked_probability_of_poisson_counts(rate, y, known):
+    """In closed form, by the sum over all counts, and by runs of counts, inside a window and far beyond."""
+    rate, y = torch.tensor([rate], dtype=torch.float64), torch.tensor([float(y)], dtype=torch.float64)
+    table = torch.special.gammaincc(torch.arange(1.0, 601.0, dtype=torch.float64), rate.unsqueeze(-1))
+    want = ranked_probability_score(table, y)
+    torch.testing.assert_close(ranked_probability_of_poisson(rate, y), want, rtol=1e-8, atol=1e-8)
+    visited = []
+
+    def cdf(k, rows):
+        visited.append(k.numel())
+        if known:
+            assert torch.equal(k, k.round())
+        return torch.special.gammaincc(k + 1, rate[rows])
+
+    def reach(k, rows):
+        return torch.ones_like(k) if known else 2 * k.sqrt()
+
+    upper = (rate + 9 * rate.sqrt() + 30).ceil()
+    lower = (rate - 9 * rate.sqrt()).floor().clamp_min(0)
+    got = ranked_probability_of_counts(cdf, reach, y, lower, upper)
+    torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+    assert sum(visited) <= float(upper - lower) + 16
+    far = ranked_probability_of_counts(cdf, reach, y + 1e9, lower, upper)
+    torch.testing.assert_close(far, ranked_probability_of_poisson(rate, y + 1e9))
+    assert bool(torch.isnan(ranked_probability_of_counts(cdf, reach, y * torch.nan, lower, upper)).all())
+
+
+def test_ranked_probability_beyond_what_numbers_resolve():
+    """A window whose ends float64 can hardly tell apart is left in a few steps."""
+    lower = torch.tensor([1e34], dtype=torch.float64)
+
+    def cdf(k, rows):
+        return torch.full_like(k, 0.5)
+
+    def reach(k, rows):
+        return torch.full_like(k, 4.0)
+
+    got = ranked_probability_of_counts(cdf, reach, lower, lower, lower * (1 + 1e-15))
+    assert bool(torch.isfinite(got).all())

@@ -297,3 +297,48 @@ def test_gradients_flow_through_regret_and_bound():
     metrics.static_regret(own, estimate.log_prob)[-1].backward()
     assert bool(noise.grad.isfinite().all())
     assert bool((noise.grad != 0).any())
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), num_experts=st.integers(1, 4), num_steps=st.integers(1, 8))
+def test_infinite_losses_cancel_one_for_one(seed, num_experts, num_steps):
+    """Against finite losses so large that they stand for infinite ones."""
+    g = torch.Generator().manual_seed(seed)
+    experts = -torch.randint(0, 9, (num_experts, num_steps), generator=g).double()
+    log_prob = -torch.randint(0, 9, (num_steps,), generator=g).double()
+    large = 1e6
+    for values in (experts, log_prob):
+        values[torch.rand(values.shape, generator=g) < 0.4] = -large
+    for curve in (metrics.static_regret, metrics.anytime_regret):
+        finite = curve(log_prob, experts)
+        count = (finite / large).round()
+        # A lost target counts 0 and not as the finite losses at its step do: that is what is left.
+        want = torch.where(count > 0, torch.inf, torch.where(count < 0, -torch.inf, finite))
+        got = curve(*(torch.where(v == -large, -torch.inf, v) for v in (log_prob, experts)))
+        assert torch.equal(got, want)
+
+
+def test_impossible_for_both_is_no_regret():
+    impossible = -math.inf
+    log_prob = torch.tensor([-1.0, impossible, -2.0], dtype=torch.float64)
+    experts = torch.tensor([[-1.0, impossible, -1.5], [-0.5, -9.0, impossible]], dtype=torch.float64)
+    want = torch.tensor([0.0, 0.0, 0.5], dtype=torch.float64)
+    torch.testing.assert_close(metrics.static_regret(log_prob, experts[:1]), want)
+    torch.testing.assert_close(metrics.anytime_regret(log_prob, experts[:1]), want)
+    torch.testing.assert_close(metrics.mixture_regret(log_prob, experts[0]), want)
+    torch.testing.assert_close(metrics.switching_regret(log_prob, experts[:1], 1), want)
+    assert not bool(metrics.anytime_regret(log_prob, experts).isnan().any())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_values_that_are_no_log_densities_are_named(value):
+    log_prob, experts = densities(0, 3, 6)[0], densities(1, 3, 6)
+    bad, holed = log_prob.clone(), experts.clone()
+    bad[4], holed[2, 3] = value, value
+    for curve in (metrics.static_regret, metrics.anytime_regret, lambda p, e: metrics.switching_regret(p, e, 1)):
+        with pytest.raises(ValueError, match=f"^log_prob is {value} in row 4;"):
+            curve(bad, experts)
+        with pytest.raises(ValueError, match=f"expert_log_prob is {value} in row 3 of expert 2;"):
+            curve(log_prob, holed)
+    with pytest.raises(ValueError, match=f"log_prob is {value} in row 4"):
+        metrics.mixture_regret(bad, log_prob)

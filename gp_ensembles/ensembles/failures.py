@@ -1,0 +1,136 @@
+"""Numerical failures within a stream, told in the terms of its user: the row of the call and the expert's name."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
+from gp_ensembles.ensembles.predictions import flatten
+from gp_ensembles.ensembles.runners import CompactRunner, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.filters.forgetting import ExponentialForgetting
+from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions
+from gp_ensembles.numerics.cholesky import NumericalError
+
+# Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
+_INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
+
+
+class Block(NamedTuple):
+    """A block that failed, and what was to run on it.
+
+    Attributes:
+        bound: The bound experts.
+        states: Their states before the block.
+        runners: What runs each of them.
+        alive: Indices of the experts that were run, (L,); ``None`` for all.
+        X: Inputs of the block, shape (B, D).
+        y: Its targets, shape (B,) or (B, O).
+        first_row: Row of the call with which it starts.
+    """
+
+    bound: Sequence[BoundExpert]
+    states: Sequence[FilterState]
+    runners: Sequence[Runner]
+    alive: Tensor | None
+    X: Tensor
+    y: Tensor
+    first_row: int
+
+
+def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> NumericalError:
+    """The same failure with its row and expert, found by running the block once more; states are not touched.
+
+    States that runners keep for themselves are brought back to where they came from, so that they can be read.
+
+    Args:
+        error: What a runner or the weight rule raised.
+        ensemble: The ensemble.
+        block: The block on which it did.
+
+    Returns:
+        The error to raise from ``error``.
+    """
+    for runner in block.runners:
+        if isinstance(runner, CompactRunner):
+            runner.scatter()
+    reason = _INTERNAL.sub("", str(error))
+    parts: list[Predictions] = []
+    start = 0
+    for number, Phi in enumerate(evaluate(block.bound, block.X)):
+        expert = ensemble.experts[number]
+        part = _stage(block.runners[number], Phi, block.y)
+        if part is None:
+            entry, runner = _culprit(number, expert, block, start, Phi)
+            row = block.first_row + _first_failure(runner, Phi, block.y)
+            name = _name(ensemble.names, start, expert.num_experts, entry)
+            return NumericalError(f"{name} failed at row {row} of this call: {reason}{_mend(expert)}")
+        parts.append(part)
+        start += expert.num_experts
+    log_prob = flatten(parts).log_prob
+    illegal = ~(log_prob < torch.inf)
+    if bool(illegal.any()):
+        step = int(illegal.any(0).int().argmax())
+        index = int(illegal[:, step].int().argmax())
+        return NumericalError(
+            f"expert {ensemble.names[index]!r} failed at row {block.first_row + step} of this call: the log density of "
+            f"the target is {float(log_prob[index, step])}, its predictive variance has vanished or is not a number"
+            f"{_mend(_object_of(ensemble.experts, index))}"
+        )
+    last = block.first_row + block.y.shape[0] - 1
+    return NumericalError(f"the weights failed within rows {block.first_row} to {last} of this call: {reason}")
+
+
+def _culprit(number: int, expert: Expert, block: Block, start: int, Phi: Tensor) -> tuple[int | None, Runner]:
+    """The expert within an object that fails alone, and what runs it; ``None`` and the whole if it cannot be told."""
+    whole, state = block.runners[number], block.states[number]
+    if expert.num_experts == 1 or isinstance(state, MultiOutputState):
+        return (0 if expert.num_experts == 1 else None), whole
+    for entry in range(expert.num_experts):
+        if block.alive is not None and not bool((block.alive == start + entry).any()):
+            continue
+        index = torch.tensor([entry], dtype=torch.int64, device=block.y.device)
+        single = CompactRunner(block.bound[number], state, index)
+        if _stage(single, Phi, block.y) is None:
+            return entry, single
+    return None, whole
+
+
+def _stage(runner: Runner, Phi: Tensor, y: Tensor) -> Predictions | None:
+    try:
+        return runner.stage(Phi, y, bool(torch.isnan(y).any()))
+    except NumericalError:
+        return None
+
+
+def _first_failure(runner: Runner, Phi: Tensor, y: Tensor) -> int:
+    """The step after which a runner fails; the last one has done so."""
+    lengths = range(1, y.shape[0])
+    failed = (n - 1 for n in lengths if _stage(runner, Phi[..., :n, :], y[:n]) is None)
+    return next(failed, y.shape[0] - 1)
+
+
+def _name(names: Sequence[str], start: int, num_experts: int, entry: int | None) -> str:
+    if entry is None:
+        return f"one of the experts {names[start]!r} to {names[start + num_experts - 1]!r}"
+    return f"expert {names[start + entry]!r}"
+
+
+def _object_of(experts: Sequence[Expert], index: int) -> Expert:
+    for expert in experts:
+        if index < expert.num_experts:
+            return expert
+        index -= expert.num_experts
+    raise IndexError("no such expert")
+
+
+def _mend(expert: Expert) -> str:
+    if not isinstance(expert.adaptation, ExponentialForgetting):
+        return ""
+    return (
+        "; under ExponentialForgetting the covariance winds up where inputs do not vary: use StabilisedForgetting or "
+        "RandomWalk instead"
+    )

@@ -1,0 +1,34 @@
+"""Changes that an interruption from the keyboard must not tear in two."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C until the end of the block; cheap enough for every row.
+
+    Python interrupts its main thread only, and only where a handler of SIGINT in Python is installed; anywhere else
+    there is nothing to put off.
+
+    Example:
+        >>> with uninterrupted():
+        ...     total = sum(range(3))
+        >>> total
+        3
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(*received[0])

@@ -1,0 +1,54 @@
+"""What the shell reads from its ensemble once and uses until it is stale."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState, responses_of
+from gp_ensembles.ensembles.runners import Runner, make_runner
+
+
+class Live:
+    """What is read from the hyperparameters once, and how to tell that it is stale.
+
+    It is stale when a hyperparameter changed (GPyTorch writes through ``.data``, so values are compared, not
+    version counters), or when ``.to`` or loading with ``assign`` put other tensors where the state was.
+    """
+
+    def __init__(self, ensemble: Ensemble, state: EnsembleState) -> None:
+        self._parameters = list(ensemble.parameters())
+        self._values = self._flat_parameters()
+        self._buffers = list(ensemble.buffers())
+        self._versions = [tensor._version for tensor in self._buffers]
+        self._places = named_tensors(state)
+        self.state = state
+        self.like = state.meta.log_weights
+        self.bounded = ensemble.bounded_features()
+        self.bound = ensemble.bind()
+        self.responses = tuple(response.frozen() for response in responses_of(self.bound))
+        limits = (e.adaptation.max_rows for e in ensemble.experts if e.adaptation is not None)
+        self.limits = [limit for limit in limits if limit is not None]  # longest blocks that adaptations allow
+        self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
+
+    def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
+        """Whether nothing that was read has changed since, and the state still lies in these buffers."""
+        return (
+            all(buffers[name] is value for name, value in self._places)
+            and self._versions == [tensor._version for tensor in self._buffers]
+            and torch.equal(self._values, self._flat_parameters())
+        )
+
+    def _flat_parameters(self) -> Tensor:
+        parts = [parameter.detach().reshape(-1) for parameter in self._parameters]
+        return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
+
+
+def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:
+    """Every tensor of a state with the name of its buffer."""
+    named = [
+        (f"expert_{number}_{field}", value)
+        for number, part in enumerate(state.experts)
+        for field, value in part._asdict().items()
+    ]
+    return named + [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]

@@ -1,0 +1,185 @@
+"""The mixture posterior against brute force: moments, quantiles, densities, draws."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.sampling.get_sampler import get_sampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from scipy import optimize, stats
+from torch import Size
+
+from gp_ensembles.bo import MixturePosterior, ViewNeededError
+
+M, Q = 4, 3
+WEIGHTS = {"even": (0.4, 0.3, 0.2, 0.1), "one": (0.97, 0.01, 0.01, 0.01), "dead": (0.0, 0.6, 0.0, 0.4)}
+
+
+def posterior(weights=WEIGHTS["even"], batch=(), num_outputs=1, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    mean = 2 * torch.randn(*batch, M, Q, num_outputs, generator=g, dtype=torch.float64)
+    factor = torch.randn(*batch, M, num_outputs, Q, Q, generator=g, dtype=torch.float64)
+    covariance = factor @ factor.mT + 0.1 * torch.diag_embed(torch.ones(Q, dtype=torch.float64))
+    log_weights = torch.tensor(weights, dtype=torch.float64).log()
+    return MixturePosterior(log_weights.to(dtype), mean.to(dtype), covariance.to(dtype))
+
+
+def numpy_draws(p, num, seed=0):
+    """Draws of all points of a posterior without batch, (num, Q, O): expert by expert."""
+    rng = np.random.default_rng(seed)
+    weights = p.log_weights.exp().double().numpy()
+    counts = rng.multinomial(num, weights / weights.sum())
+    outputs = range(p.component_mean.shape[-1])
+    parts = [
+        np.stack(
+            [
+                rng.multivariate_normal(
+                    p.component_mean[m, :, o].double().numpy(), p.component_covariance[m, o].double().numpy(), count
+                )
+                for o in outputs
+            ],
+            axis=-1,
+        )
+        for m, count in enumerate(counts)
+        if count
+    ]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_moments_are_those_of_draws(weights, num_outputs):
+    p = posterior(WEIGHTS[weights], num_outputs=num_outputs)
+    draws = numpy_draws(p, 400_000)
+    error = 5 / math.sqrt(len(draws))
+    np.testing.assert_allclose(p.mean, draws.mean(0), atol=error * draws.std())
+    np.testing.assert_allclose(p.variance, draws.var(0), rtol=0.02)
+    for o in range(num_outputs):
+        np.testing.assert_allclose(p.covariance[o], np.cov(draws[..., o].T), atol=0.02 * draws.var())
+    matched = p.moment_matched()
+    np.testing.assert_allclose(matched.mean, p.mean)
+    np.testing.assert_allclose(matched.variance, p.variance)
+    if num_outputs == 2:  # outputs are linked through the experts' means
+        full = matched.distribution.covariance_matrix.unflatten(0, (2, Q)).unflatten(-1, (2, Q))
+        cross = np.cov(draws[..., 0].T, draws[..., 1].T)[:Q, Q:]
+        np.testing.assert_allclose(full[0, :, 1, :], cross, atol=0.02 * draws.var())
+
+
+def test_quantiles_and_cdf_are_those_of_each_point():
+    p = posterior(batch=(2,), num_outputs=2)
+    levels = torch.tensor([0.01, 0.5, 0.99], dtype=torch.float64)
+    quantiles = p.quantile(levels)
+    assert quantiles.shape == (3, 2, Q, 2)
+    assert p.quantile(torch.tensor(0.5)).shape == (2, Q, 2)
+    weights = p.log_weights.exp().numpy()
+    for index in np.ndindex(2, Q, 2):
+        b, q, o = index
+        mean, sd = p.component_mean[b, :, q, o].numpy(), p.component_variance[b, :, q, o].sqrt().numpy()
+
+        def cdf(x, mean=mean, sd=sd):
+            return float((weights * stats.norm.cdf(x, mean, sd)).sum())
+
+        for k, level in enumerate(levels.tolist()):
+            expected = optimize.brentq(lambda x, cdf=cdf, level=level: cdf(x) - level, -60, 60, xtol=1e-12)
+            assert float(quantiles[(k, *index)]) == pytest.approx(expected, abs=1e-8)
+    torch.testing.assert_close(p.cdf(quantiles), levels.reshape(-1, 1, 1, 1).expand(3, 2, Q, 2))
+    density = p.density(torch.zeros(2, Q, 2, dtype=torch.float64))
+    mean, sd = p.component_mean, p.component_variance.sqrt()
+    expected = (torch.as_tensor(weights)[:, None, None] * torch.as_tensor(stats.norm.pdf(0, mean, sd))).sum(-3)
+    torch.testing.assert_close(density, expected)
+
+
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_joint_density(num_outputs):
+    p = posterior(num_outputs=num_outputs)
+    value = torch.randn(5, Q, num_outputs, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    for s in range(5):
+        terms = [
+            math.log(p.log_weights[m].exp())
+            + sum(
+                stats.multivariate_normal.logpdf(
+                    value[s, :, o], p.component_mean[m, :, o], p.component_covariance[m, o]
+                )
+                for o in range(num_outputs)
+            )
+            for m in range(M)
+        ]
+        assert float(p.log_prob(value)[s]) == pytest.approx(np.logaddexp.reduce(terms), rel=1e-10)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_draws_have_the_mixtures_law(weights, batch, dtype):
+    """Every point against its exact distribution function, pairs of points against their covariance."""
+    p = posterior(WEIGHTS[weights], batch, dtype=dtype)
+    for sampler in (IIDNormalSampler(Size([20_000]), seed=0), get_sampler(p, Size([8192]), seed=1)):
+        draws = sampler(p)
+        assert draws.dtype == dtype
+        assert draws.shape == (*sampler.sample_shape, *batch, Q, 1)
+        uniform = p.cdf(draws)
+        levels = torch.linspace(0.02, 0.98, 25, dtype=dtype)
+        shares = (uniform.unsqueeze(-1) <= levels).to(dtype).mean(0)
+        assert float((shares - levels).abs().max()) < 4.5 * 0.5 / math.sqrt(len(draws))
+        centred = (draws - draws.mean(0)).squeeze(-1)
+        covariance = torch.einsum("s...i,s...j->...ij", centred, centred) / len(draws)
+        torch.testing.assert_close(covariance, p.covariance.squeeze(-3), rtol=0.1, atol=0.3)
+
+
+def test_a_draw_does_not_depend_on_its_neighbours():
+    whole = posterior(batch=(5,))
+    sampler = SobolQMCNormalSampler(Size([64]), seed=2)
+    draws = sampler(whole)
+    for b in range(5):
+        alone = MixturePosterior(whole.log_weights, whole.component_mean[b], whole.component_covariance[b])
+        torch.testing.assert_close(
+            SobolQMCNormalSampler(Size([64]), seed=2)(alone), draws[:, b], rtol=1e-12, atol=1e-12
+        )
+
+
+def test_weights_of_each_batch_entry_pick_its_experts():
+    """The same moments with weights of their own: the path that fantasies take."""
+    p = posterior()
+    log_weights = torch.stack([torch.tensor(w, dtype=torch.float64).log() for w in WEIGHTS.values()])
+    many = MixturePosterior(log_weights, p.component_mean.expand(3, M, Q, 1), p.component_covariance)
+    draws = SobolQMCNormalSampler(Size([256]), seed=4)(many)
+    for b, weights in enumerate(log_weights):
+        alone = MixturePosterior(weights, p.component_mean, p.component_covariance)
+        expected = SobolQMCNormalSampler(Size([256]), seed=4)(alone)
+        torch.testing.assert_close(draws[:, b], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_first_points_of_a_longer_batch_are_drawn_alike():
+    """Sequential greedy batches lean on it: base normals run point by point behind the one that picks the expert."""
+    p = posterior()
+    fewer = MixturePosterior(p.log_weights, p.component_mean[:, :2], p.component_covariance[..., :2, :2])
+    base = torch.randn(50, 1 + Q, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    long = p.rsample_from_base_samples(Size([50]), base)
+    short = fewer.rsample_from_base_samples(Size([50]), base[:, :3])
+    torch.testing.assert_close(long[:, :2], short)
+
+
+def test_affine_transforms_of_outputs_are_exact():
+    p = posterior(num_outputs=2, batch=(3,))
+    weights = torch.tensor([0.5, -2.0], dtype=torch.float64)
+    transform = ScalarizedPosteriorTransform(weights, offset=1.5)
+    scalar = p.map_components(lambda normal: transform(normal))
+    torch.testing.assert_close(scalar.mean, 1.5 + (p.mean @ weights).unsqueeze(-1))
+    first, second = p.component_covariance.unbind(-3)
+    torch.testing.assert_close(scalar.component_covariance.squeeze(-3), 0.25 * first + 4 * second)
+    part = p.select_outputs([1])
+    torch.testing.assert_close(part.mean, p.mean[..., [1]])
+
+
+def test_what_does_not_fit_is_said():
+    p = posterior()
+    with pytest.raises(ValueError, match="do not fit"):
+        MixturePosterior(p.log_weights[:2], p.component_mean, p.component_covariance)
+    with pytest.raises(ValueError, match="base samples must have shape"):
+        p.rsample_from_base_samples(Size([2]), torch.zeros(2, Q, dtype=torch.float64))
+    for name in ("distribution", "mvn"):
+        with pytest.raises(ViewNeededError, match="GaussianView"):
+            getattr(p, name)
+        assert not hasattr(p, name)

@@ -1,0 +1,193 @@
+"""Distributions of counts against dense quadrature and enumerated probabilities; what they cost."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gp_ensembles.ensembles import count_mixture
+from gp_ensembles.ensembles.count_mixture import PoissonCounts, TabulatedCounts
+from gp_ensembles.metrics.discrete import ranked_probability_of_counts
+
+F64 = torch.float64
+RATES = [0.1, 0.7, 3.0, 12.0, 50.0]
+STDDEVS = [0.0, 0.03, 0.2, 0.48, 0.52, 1.0, 2.0]
+
+
+def one(value):
+    return torch.tensor([[value]], dtype=F64)
+
+
+def single(rate, stddev):
+    return PoissonCounts(torch.zeros(1, dtype=F64), one(math.log(rate)), one(stddev**2))
+
+
+def dense(rate, stddev, counts):
+    """Distribution function at counts (K,) by 4001 equidistant latent values."""
+    z = torch.linspace(-9, 9, 4_001, dtype=F64)
+    shares = torch.exp(-0.5 * z.square())
+    step = torch.special.gammaincc(counts.unsqueeze(-1) + 1, (math.log(rate) + stddev * z).exp())
+    return step @ (shares / shares.sum())
+
+
+def score(counts, y, calls=None):
+    def cdf(k, rows):
+        if calls is not None:
+            calls.append(k.numel())
+        return counts.cdf(k, rows)
+
+    return ranked_probability_of_counts(cdf, counts.reach, y, counts.lower, counts.upper)
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("stddev", STDDEVS)
+def test_distribution_functions_quantiles_and_scores(rate, stddev):
+    counts = single(rate, stddev)
+    k = torch.cat([torch.arange(200.0, dtype=F64), torch.tensor([1e3, 1e4], dtype=F64)])
+    want = dense(rate, stddev, k)
+    got = counts.cdf(k.unsqueeze(-1), torch.tensor([0])).squeeze(-1)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-8)
+    for level in (0.0, 0.05, 0.5, 0.9):
+        if level > float(got[199]):
+            continue
+        assert float(counts.quantile(one(level))) == float((got < level).sum())
+    if stddev <= 0.52:
+        table = dense(rate, stddev, torch.arange(min(float(counts.upper) + 1, 2000.0), dtype=F64))
+        for y in (0.0, float(round(rate)), float(round(3 * rate + 2)), 3000.0):
+            step = (torch.arange(len(table)) >= y).to(F64)
+            far = max(0.0, y - len(table))
+            want = (table - step).square().sum() + far
+            torch.testing.assert_close(score(counts, one(y)[0]), want.reshape(1), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("stddev", [0.1, 0.6])
+def test_long_sums_of_few_nodes(stddev):
+    counts = single(400.0, stddev)
+    k = torch.arange(float(counts.upper), dtype=F64)[:30_000]
+    table = counts.cdf(k.unsqueeze(-1), torch.tensor([0])).squeeze(-1)
+    for y in (0.0, 333.0, 20_000.0):
+        calls: list[int] = []
+        got = score(counts, one(y)[0], calls)
+        want = (table - (k >= y).to(F64)).square().sum() + max(0.0, y - len(k))
+        torch.testing.assert_close(got, want.reshape(1), rtol=1e-6, atol=1e-6)
+        assert sum(calls) < 500
+
+
+@given(
+    mean=st.lists(st.floats(-4, 6), min_size=3, max_size=3),
+    stddev=st.lists(st.floats(0, 0.8), min_size=3, max_size=3),
+    weights=st.lists(st.floats(-40, 0), min_size=3, max_size=3),
+    y=st.integers(0, 600),
+)
+@settings(max_examples=25, deadline=None)
+def test_experts_that_disagree(mean, stddev, weights, y):
+    latent = torch.tensor(mean, dtype=F64).unsqueeze(-1), torch.tensor(stddev, dtype=F64).square().unsqueeze(-1)
+    log_weights = torch.tensor(weights, dtype=F64).log_softmax(0)
+    counts = PoissonCounts(log_weights, *latent)
+    k = torch.arange(3000.0, dtype=F64)
+    parts = [single(math.exp(m), s).cdf(k.unsqueeze(-1), torch.tensor([0])) for m, s in zip(mean, stddev, strict=True)]
+    table = (log_weights.exp() * torch.cat(parts, dim=-1)).sum(-1)
+    if float(counts.upper) > 3000 and float(table[-1]) < 1 - 1e-9:
+        return
+    torch.testing.assert_close(counts.cdf(k.unsqueeze(-1), torch.tensor([0])).squeeze(-1), table, rtol=0, atol=1e-12)
+    want = (table - (k >= y).to(F64)).square().sum().reshape(1)
+    torch.testing.assert_close(score(counts, torch.tensor([float(y)], dtype=F64)), want, rtol=1e-6, atol=1e-6)
+    for level in (0.1, 0.77):
+        assert float(counts.quantile(one(level))) == float((table < level).sum())
+
+
+def many(num_rows=40):
+    g = torch.Generator().manual_seed(2)
+    mean = torch.randn(3, num_rows, dtype=F64, generator=g)
+    return PoissonCounts(torch.zeros(3, dtype=F64).log_softmax(0), mean, 0.01 + 0 * mean)
+
+
+def test_one_gross_count_costs_nothing():
+    counts, y = many(), torch.full((40,), 2.0, dtype=F64)
+    usual: list[int] = []
+    want = score(counts, y, usual)
+    y[7] = 1e9
+    gross: list[int] = []
+    got = score(counts, y, gross)
+    assert sum(gross) <= sum(usual) + 64
+    torch.testing.assert_close(got[:7], want[:7])
+    assert 1e9 - 20 < float(got[7]) < 1e9
+
+
+def test_one_gross_rate_costs_as_little():
+    """Quantiles by bisection, scores by runs: both grow with the logarithm of a rate."""
+    mean = torch.zeros(1, 20, dtype=F64)
+    mean[0, 3] = math.log(1e7)
+    counts = PoissonCounts(torch.zeros(1, dtype=F64), mean, 0.04 + 0 * mean)
+    calls: list[int] = []
+    got = score(counts, counts.quantile(torch.full((20,), 0.5, dtype=F64)), calls)
+    assert sum(calls) < 20 * 200
+    assert float(counts.quantile(torch.full((20,), 0.5, dtype=F64))[3]) == pytest.approx(1e7, rel=1e-4)
+    normal = 0.2337 * 0.2 * 1e7  # about that of a normal distribution of this spread
+    assert float(got[3]) == pytest.approx(normal, rel=0.05)
+
+
+def test_ends_of_quantiles():
+    counts = many()
+    levels = torch.tensor([0.0, 1.0], dtype=F64).unsqueeze(-1).expand(2, 40)
+    lowest, highest = counts.quantile(levels)
+    assert bool((lowest == 0).all())
+    assert bool(torch.isposinf(highest).all())
+    huge = single(1.0, 30.0)
+    assert math.log(float(huge.quantile(one(0.99)))) == pytest.approx(30 * stats.norm.ppf(0.99), rel=1e-6)
+    assert bool(torch.isfinite(score(huge, one(3.0)[0])).all())
+    none = PoissonCounts(torch.zeros(1, dtype=F64), torch.zeros(1, 0, dtype=F64), torch.zeros(1, 0, dtype=F64))
+    assert none.quantile(torch.zeros(2, 0, dtype=F64)).shape == (2, 0)
+
+
+def test_no_row_depends_on_others():
+    g = torch.Generator().manual_seed(5)
+    mean, stddev = 2 * torch.randn(2, 3, 30, dtype=F64, generator=g)
+    log_weights, y = torch.zeros(3, dtype=F64).log_softmax(0), torch.arange(30, dtype=F64)
+    every = PoissonCounts(log_weights, mean, stddev.square())
+    crps = score(every, y)
+    for row in range(0, 30, 7):
+        alone = PoissonCounts(log_weights, mean[:, row : row + 1], stddev[:, row : row + 1].square())
+        torch.testing.assert_close(score(alone, y[row : row + 1]), crps[row : row + 1], rtol=1e-14, atol=0)
+
+
+def tabulated(rates, evaluated=None):
+    rates = torch.tensor(rates, dtype=F64)
+
+    def log_prob(k, rows):
+        if evaluated is not None:
+            evaluated.append(k.numel())
+        return torch.xlogy(k, rates[rows]) - rates[rows] - torch.lgamma(k + 1)
+
+    return TabulatedCounts(log_prob, rates, rates.sqrt())
+
+
+def test_tables_equal_the_exact_way():
+    rates = [0.01, 3.0, 80.0]
+    table, exact = tabulated(rates), PoissonCounts(
+        torch.zeros(1, dtype=F64), torch.tensor([rates], dtype=F64).log(), torch.zeros(1, 3, dtype=F64)
+    )  # fmt: skip
+    rows = torch.arange(3)
+    k = torch.tensor([[0.0, 3.0, 70.0], [1.0, 5.0, 90.0], [1e300, 1e6, 5000.0]], dtype=F64)
+    torch.testing.assert_close(table.cdf(k, rows), exact.cdf(k, rows), rtol=0, atol=1e-9)
+    levels = torch.tensor([[0.05], [0.5], [0.99]], dtype=F64).expand(3, 3)
+    assert torch.equal(table.quantile(levels), exact.quantile(levels))
+    for y in ([0.0, 3.0, 80.0], [9.0, 1e5, torch.nan]):
+        y = torch.tensor(y, dtype=F64)
+        torch.testing.assert_close(score(table, y), score(exact, y), rtol=1e-8, atol=1e-8, equal_nan=True)
+
+
+def test_each_row_has_a_table_of_its_own():
+    evaluated: list[int] = []
+    table = tabulated([2.0] * 50 + [3000.0], evaluated)
+    assert int(table.sizes[0]) == 32
+    assert sum(evaluated) == table.table.numel() < 50 * 32 + 6000
+
+
+def test_a_table_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(count_mixture, "_MOST_COUNTS", 100)
+    with pytest.raises(ValueError, match="row 1 spread over more than 100 values; draw samples"):
+        tabulated([1.0, 1e4])

@@ -1,0 +1,209 @@
+"""Failures and interruptions within a stream: the row of the call, the expert's name, and an unchanged state."""
+
+import _thread
+import signal
+import threading
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.interrupts import uninterrupted
+from gp_ensembles.ensembles.runners import CovarianceRunner
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters import ExponentialForgetting
+from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.meta_learners import BayesianModelAveraging, DynamicModelAveraging, FixedShare, OnlineNewton
+from gp_ensembles.numerics.cholesky import NumericalError
+
+NAMES = ["good", "fine", "bad", "last"]
+
+
+def features(batch=1):
+    return LinearFeatures(1, torch.ones(batch, dtype=torch.float64))
+
+
+def stream(num_rows=60):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, 1, generator=g, dtype=torch.float64).clamp(-1, 1)
+    return X, 2 * X.squeeze(-1)
+
+
+def snapshot(online):
+    return [value.clone() for value in online.state_dict().values()]
+
+
+def unchanged(online, before):
+    return all(torch.equal(old, new) for old, new in zip(before, snapshot(online), strict=True))
+
+
+def spoiled(rule, batch=3, **settings):
+    """The second expert of a batch (or the only one) has lost its variance, which shows where X is far from zero."""
+    experts = [GaussianExpert(features()), GaussianExpert(features(batch), **settings)]
+    online = OnlineEnsemble(Ensemble(experts, rule, NAMES[: batch + 1]), block_size=8)
+    moments = online.expert_1_moments[1 if batch > 1 else 0]
+    moments[..., :2] = torch.diag_embed(moments.new_tensor([-1e-3, 0.0]))
+    return online
+
+
+@pytest.mark.parametrize("rule", [BayesianModelAveraging(), FixedShare(), DynamicModelAveraging(), OnlineNewton()])
+@pytest.mark.parametrize("row", [0, 5, 8, 43])
+def test_the_row_and_the_expert_are_those_of_the_call(rule, row):
+    X, y = stream()
+    online = spoiled(rule)
+    before = snapshot(online)
+    X[row] = 1e4
+    with pytest.raises(NumericalError, match=rf"expert 'bad' failed at row {row} of this call: the predictive cov"):
+        online.observe(X, y)
+    assert unchanged(online, before)
+
+
+def test_a_call_of_one_block():
+    X, y = stream(6)
+    online = spoiled(FixedShare())
+    before = snapshot(online)
+    X[4] = 1e4
+    with pytest.raises(NumericalError, match="expert 'bad' failed at row 4 of") as caught:
+        online.observe(X, y)
+    assert "step" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, NumericalError)
+    assert unchanged(online, before)
+
+
+def test_among_the_living():
+    """Experts that died are not run and not blamed, though they would fail."""
+    X, y = stream()
+    weights = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    online = spoiled(BayesianModelAveraging(weights))
+    online.expert_1_moments[0] = online.expert_1_moments[1]
+    before = snapshot(online)
+    X[21] = 1e4
+    with pytest.raises(NumericalError, match="expert 'bad' failed at row 21"):
+        online.observe(X, y)
+    assert unchanged(online, before)
+
+
+def test_several_outputs():
+    X, y = stream()
+    experts = [MultiOutputExpert(features(), 2), MultiOutputExpert(features(2), 2)]
+    online = OnlineEnsemble(Ensemble(experts, FixedShare(), NAMES[:3]), block_size=8)
+    online.expert_1_covariance.zero_()
+    online.expert_1_covariance[..., 0, 0] = -1e-3
+    X[19] = 1e4
+    before = snapshot(online)
+    with pytest.raises(NumericalError, match=r"one of the experts 'fine' to 'bad' failed at row 19 of this call"):
+        online.observe(X, torch.stack([y, y], 1))
+    assert unchanged(online, before)
+
+
+@pytest.mark.filterwarnings("ignore:the mode of a target")
+def test_a_wound_up_covariance_is_explained():
+    """As some hundred rows of one input leave it: each of them multiplies what is not excited."""
+    X, y = stream(4)
+    y = (y > 0).double()
+    adaptations = {"steady": None, "fading": ExponentialForgetting(0.5)}
+    experts = [LaplaceExpert(features(), LogisticLikelihood(), adaptation=each) for each in adaptations.values()]
+    online = OnlineEnsemble(Ensemble(experts, FixedShare(), list(adaptations)))
+    online.expert_1_moments.mul_(1e100)
+    before = snapshot(online)
+    with pytest.raises(NumericalError, match=r"expert 'fading' failed at row \d+ .*use StabilisedForgetting or Random"):
+        online.observe(X, y)
+    assert unchanged(online, before)
+
+
+def test_a_density_that_is_no_number():
+    X, y = stream()
+    online = OnlineEnsemble(Ensemble([GaussianExpert(features(3))], FixedShare(), NAMES[:3]), block_size=8)
+    online.expert_0_moments[2, :, -1] = torch.nan
+    before = [value.nan_to_num(7.0) for value in snapshot(online)]
+    with pytest.raises(NumericalError, match=r"expert 'bad' failed at row 0 of this call: the log density .* is nan"):
+        online.observe(X, y)
+    assert all(torch.equal(old, new.nan_to_num(7.0)) for old, new in zip(before, snapshot(online), strict=True))
+
+
+def test_weights_that_fail_name_the_rows(monkeypatch):
+    X, y = stream()
+    rule = FixedShare()
+    online = OnlineEnsemble(Ensemble([GaussianExpert(features(2))], rule), block_size=8)
+    original, calls = FixedShare.update_block, []
+
+    def failing(self, *args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise NumericalError("the curvature is singular at step 3")
+        return original(self, *args)
+
+    monkeypatch.setattr(FixedShare, "update_block", failing)
+    before = snapshot(online)
+    with pytest.raises(NumericalError, match=r"weights failed within rows 16 to 23 of this call: .* is singular$"):
+        online.observe(X, y)
+    assert unchanged(online, before)
+
+
+@pytest.fixture
+def keyboard():
+    """Interruptions raise KeyboardInterrupt here, whatever the runner of the tests has set."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("keyboard")
+@pytest.mark.parametrize("rows", [1, 8])
+def test_an_interruption_never_tears_a_block(rows, monkeypatch):
+    """Ctrl-C while the second of three experts learns: all have learned the block, or none."""
+    X, y = stream(rows)
+    build = [GaussianExpert(features()) for _ in range(3)]
+    online, other = (OnlineEnsemble(Ensemble(build, FixedShare()), block_size=8) for _ in range(2))
+    other.observe(X, y)
+    original, calls = CovarianceRunner.commit, []
+
+    def interrupted(self):
+        calls.append(1)
+        if len(calls) == 2:
+            _thread.interrupt_main()
+        original(self)
+
+    monkeypatch.setattr(CovarianceRunner, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        online.observe(X, y)
+    assert len(calls) == 3
+    assert unchanged(online, snapshot(other))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("keyboard")
+def test_an_interruption_of_several_blocks_changes_nothing(monkeypatch):
+    X, y = stream()
+    online = OnlineEnsemble(Ensemble([GaussianExpert(features()) for _ in range(3)], FixedShare()), block_size=8)
+    before = snapshot(online)
+    original, calls = CovarianceRunner.commit, []
+
+    def interrupted(self):
+        calls.append(1)
+        if len(calls) == 11:
+            _thread.interrupt_main()
+        original(self)
+
+    monkeypatch.setattr(CovarianceRunner, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        online.observe(X, y)
+    assert unchanged(online, before)
+
+
+@pytest.mark.usefixtures("keyboard")
+def test_other_threads_and_errors_leave_the_handler_alone():
+    with pytest.raises(ValueError, match="inside"), uninterrupted():
+        raise ValueError("inside")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    seen = []
+
+    def work():
+        with uninterrupted():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]

@@ -1,0 +1,147 @@
+"""Mixtures of classes and counts: targets that cannot be, shapes, ends, several rows of targets."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, StudentTLikelihood
+
+from gp_ensembles.ensembles.count_mixture import TabulatedCounts
+from gp_ensembles.ensembles.latent_mixture import LatentMixture, Response
+from gp_ensembles.likelihoods import (
+    GaussHermite,
+    LogisticLikelihood,
+    LogPoissonLikelihood,
+    MulticlassLikelihood,
+    OrdinalLikelihood,
+    Probit,
+)
+
+F64 = torch.float64
+N = 5
+LIKELIHOODS = {
+    "logistic": LogisticLikelihood,
+    "ordinal": lambda: OrdinalLikelihood(4, Probit()),
+    "multiclass": lambda: MulticlassLikelihood(3),
+    "poisson": LogPoissonLikelihood,
+    "softplus poisson": PoissonLikelihood,
+    "negative binomial": NegativeBinomialLikelihood,
+}
+NUM_CLASSES = {"logistic": 2, "ordinal": 4, "multiclass": 3}
+
+
+def make(likelihood, dtype=F64, by_row=False):
+    """Two objects of two and one experts."""
+    g = torch.Generator().manual_seed(0)
+    log_weights = torch.randn(3, N, generator=g, dtype=F64).log_softmax(0).to(dtype)
+    dim = (3,) if isinstance(likelihood, MulticlassLikelihood) else ()
+    mean = torch.randn(3, N, *dim, generator=g, dtype=F64).to(dtype)
+    variance = torch.rand(3, N, *dim, generator=g, dtype=F64).to(dtype) + 0.1
+    likelihood = likelihood.to(dtype)
+    responses = tuple(Response(likelihood, GaussHermite(), size, torch.Size([size])) for size in (2, 1))
+    return LatentMixture(
+        log_weights if by_row else log_weights[:, 0].log_softmax(0),
+        mean,
+        variance.diag_embed() if dim else variance,
+        responses,
+    )
+
+
+@pytest.fixture(params=LIKELIHOODS, name="name")
+def _name(request):
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["shared weights", "weights by row"], name="mixture")
+def _mixture(request, name):
+    return make(LIKELIHOODS[name](), by_row=request.param)
+
+
+def levels(name, most=60):
+    return torch.arange(NUM_CLASSES.get(name, most), dtype=F64).unsqueeze(-1).expand(-1, N)
+
+
+def test_distribution_functions_are_sums_of_probabilities(name, mixture):
+    y = levels(name)
+    sums = torch.stack([mixture.log_prob(row).exp() for row in y]).cumsum(0)
+    torch.testing.assert_close(mixture.log_prob(y).exp().cumsum(0), sums)
+    torch.testing.assert_close(mixture.cdf(y), sums, rtol=0, atol=1e-7)
+    torch.testing.assert_close(mixture.cdf(y + 0.5), sums, rtol=0, atol=1e-7)
+    torch.testing.assert_close(mixture.cdf(y.reshape(-1, 1, N))[:, 0], sums, rtol=0, atol=1e-7)
+    p = torch.tensor([0.05, 0.5, 0.9], dtype=F64)
+    want = (sums < p.reshape(-1, 1, 1)).sum(1).to(F64)
+    assert torch.equal(mixture.quantile(p.unsqueeze(-1)), want)
+    assert torch.equal(mixture.quantile(0.5), want[1])
+    assert torch.equal(mixture.quantile(p[[0, 1, 2, 1, 0]]), want[[0, 1, 2, 1, 0], range(N)])
+
+
+def test_ends(name, mixture):
+    y = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.5, 1e300], dtype=F64)
+    torch.testing.assert_close(
+        mixture.cdf(y), torch.tensor([torch.nan, 1, 0, 0, 1], dtype=F64), equal_nan=True, atol=1e-9, rtol=0
+    )
+    assert bool(torch.isnan(mixture.cdf(y * torch.nan)).all())
+    assert bool(torch.isnan(mixture.log_prob(y * torch.nan)).all())
+    lowest, highest = mixture.quantile(0.0), mixture.quantile(1.0)
+    assert lowest.tolist() == [0.0] * N
+    assert highest.tolist() == [NUM_CLASSES.get(name, math.inf + 1) - 1] * N
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, torch.inf, -torch.inf])
+def test_impossible_targets_are_named(mixture, value):
+    y = torch.ones(N, dtype=F64)
+    y[0], y[3] = torch.nan, value
+    with pytest.raises(ValueError, match=rf"{value:g}.* in row 3"):
+        mixture.log_prob(y)
+
+
+def test_labels_beyond_the_last_class(name, mixture):
+    if name in NUM_CLASSES:
+        with pytest.raises(ValueError, match="in row 0"):
+            mixture.log_prob(torch.full((N,), float(NUM_CLASSES[name]), dtype=F64))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (N + 1,), (N, 1)])
+@pytest.mark.parametrize("method", ["log_prob", "cdf"])
+def test_shapes_do_not_stretch(mixture, shape, method):
+    with pytest.raises(ValueError, match=r"shape \(\.\.\., 5\), one value a row"):
+        getattr(mixture, method)(torch.ones(shape, dtype=F64))
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [(1.5, "between 0 and 1"), (math.nan, "between 0 and 1"), (torch.full((4,), 0.5), "must broadcast")],
+)
+def test_bad_probabilities(mixture, p, words):
+    with pytest.raises(ValueError, match=words):
+        mixture.quantile(p)
+
+
+def test_whole_numbers_and_single_precision(name):
+    mixture = make(LIKELIHOODS[name](), torch.float32)
+    exact = make(LIKELIHOODS[name]())
+    y = torch.ones(N, dtype=torch.int64)
+    for got, want in (
+        (mixture.log_prob(y), exact.log_prob(y)),
+        (mixture.cdf(y), exact.cdf(y)),
+        (mixture.quantile(0.4), exact.quantile(0.4)),
+    ):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4)
+
+
+def test_real_targets_have_no_distribution_function():
+    mixture = make(StudentTLikelihood())
+    for call in (lambda: mixture.cdf(torch.zeros(N, dtype=F64)), lambda: mixture.quantile(0.5), mixture.counts):
+        with pytest.raises(TypeError, match="draw samples"):
+            call()
+    with pytest.raises(TypeError, match="LogisticLikelihood"):
+        make(LogisticLikelihood()).counts()
+
+
+def test_poisson_counts_need_no_table():
+    mixture = make(LogPoissonLikelihood())
+    large = mixture._replace(latent_mean=mixture.latent_mean + 16)
+    assert not isinstance(large.counts(), TabulatedCounts)
+    assert bool((large.quantile(0.5) > 1e6).all())
+    assert isinstance(make(NegativeBinomialLikelihood()).counts(), TabulatedCounts)

@@ -1,0 +1,121 @@
+"""Misuse of recipes and rows: one clear sentence that names the argument and the mend."""
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, presets
+from gp_ensembles.ensembles.automatic import auto
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.label_targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget
+from gp_ensembles.ensembles.targets import OutlierTarget, RealTarget, UnknownNoiseTarget
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
+from gp_ensembles.experts.inference import Laplace, MomentMatching
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.meta_learners import FixedShare
+
+QUICK = FitSettings(method=None, num_samples=1)
+
+
+def rows(num_rows=30):
+    X = torch.randn(num_rows, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return X, (X[:, 0] > 0).double()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: ClassTarget(1), ValueError, "num_classes of ClassTarget must be at least 2, got 1"),
+        (lambda: ClassTarget(2.0), TypeError, "num_classes of ClassTarget must be a whole number, got 2.0"),
+        (lambda: ClassTarget("3"), TypeError, "num_classes of ClassTarget must be a whole number, got '3'"),
+        (lambda: ClassTarget(True), TypeError, "num_classes of ClassTarget must be a whole number"),
+        (lambda: ClassTarget(3, Laplace), TypeError, "inference of ClassTarget .* got the class Laplace: call it"),
+        (lambda: LevelTarget(1), ValueError, "num_levels of LevelTarget must be at least 2, got 1"),
+        (lambda: LevelTarget(3.0), TypeError, "num_levels of LevelTarget must be a whole number"),
+        (lambda: BinaryTarget(inference="Laplace"), TypeError, r"inference of BinaryTarget .*Laplace\(\).*'Laplace'"),
+        (lambda: BinaryTarget(Laplace()), TypeError, "is_probit of BinaryTarget must be True or False"),
+        (lambda: CountTarget(3), TypeError, "inference of CountTarget must be an object"),
+        (lambda: UnknownNoiseTarget(1.5), ValueError, "noise_discount of UnknownNoiseTarget .* at most 1, got 1.5"),
+        (lambda: UnknownNoiseTarget(0.0), ValueError, "noise_discount of UnknownNoiseTarget must be positive"),
+        (lambda: UnknownNoiseTarget("0.9"), TypeError, "noise_discount of UnknownNoiseTarget must be a number"),
+        (lambda: OutlierTarget(-1.0), ValueError, "threshold of OutlierTarget must be positive and finite, got -1"),
+        (lambda: OutlierTarget(float("nan")), ValueError, "threshold of OutlierTarget must be positive and finite"),
+    ],
+)
+def test_targets_are_checked_when_they_are_made(make, kind, words):
+    with pytest.raises(kind, match=words):
+        make()
+
+
+def test_legal_targets():
+    assert ClassTarget(2, MomentMatching()).num_labels == 2
+    assert LevelTarget(2).num_labels == 2
+    assert not BinaryTarget(True, Laplace()).is_real
+    assert UnknownNoiseTarget(1).noise_discount == 1
+    assert OutlierTarget(3).threshold == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"target": BinaryTarget}, "target must be an object such as .*, got the class BinaryTarget: call it"),
+        ({"target": "binary"}, "target must be an object such as .*, got 'binary'"),
+        ({"bases": LinearBasis()}, r"bases must be a list .* use bases=\[LinearBasis"),
+        ({"bases": [LinearBasis(), LinearBasis]}, r"bases\[1\] must be .*, got the class LinearBasis: call it"),
+        ({"bases": "linear"}, r"bases must be a list of recipes such as \[LinearBasis\(\)\], got 'linear'"),
+        ({"bases": 3}, "bases must be a list of recipes"),
+    ],
+)
+@pytest.mark.parametrize("preset", [presets.oebe, presets.e_doebe, auto])
+def test_recipes_of_the_wrong_kind(preset, settings, words):
+    X, y = rows()
+    with pytest.raises(TypeError, match=words):
+        preset(X, y, **{"bases": [LinearBasis()], "fit": QUICK, "target": BinaryTarget(), **settings})
+
+
+BAD_ROWS = [
+    (lambda X, y: (X[:, 0], y), ValueError, r"X must have shape .*use X.unsqueeze\(-1\)"),
+    (lambda X, y: (X[0, 0], y), ValueError, r"X must have shape .*use X.reshape\(1, 1\)"),
+    (lambda X, y: (X.tolist(), y), TypeError, "X must be a floating point tensor, got list"),
+    (lambda X, y: (X, y.long()), TypeError, r"got torch.int64; use y.to\(X.dtype\)"),
+    (lambda X, y: (X, y.bool()), TypeError, r"got torch.bool; use y.to\(X.dtype\)"),
+    (lambda X, y: (X, y.tolist()), TypeError, "y must be a tensor, got list; use torch.as_tensor"),
+    (lambda X, y: (X, y.unsqueeze(-1)), ValueError, r"use y.squeeze\(-1\)"),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), BAD_ROWS)
+@pytest.mark.parametrize("target", [RealTarget(), BinaryTarget()], ids=["real", "binary"])
+def test_rows_of_a_preset(change, kind, words, target):
+    for preset in (presets.oebe, auto):
+        with pytest.raises(kind, match=words):
+            preset(*change(*rows()), [LinearBasis()], QUICK, target=target)
+    with pytest.raises(kind, match=words):
+        presets.ie_gp(*change(*rows()), 10, QUICK, target=target)
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), BAD_ROWS)
+def test_rows_of_a_stream(change, kind, words):
+    features = LinearFeatures(2, torch.ones(2, dtype=torch.float64))
+    for expert in (LaplaceExpert(features, LogisticLikelihood()), GaussianExpert(features)):
+        online = OnlineEnsemble(Ensemble([expert], FixedShare()))
+        before = [value.clone() for value in online.state_dict().values()]
+        with pytest.raises(kind, match=words):
+            online.observe(*change(*rows()))
+        with pytest.raises(kind, match=words):
+            online.ensemble.update(online.state, *change(*rows()))
+        assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
+
+
+def test_one_row_without_its_axis():
+    X, y = rows()
+    features = LinearFeatures(2, torch.ones(1, dtype=torch.float64))
+    online = OnlineEnsemble(Ensemble([GaussianExpert(features)], FixedShare()))
+    with pytest.raises(ValueError, match=r"use X.unsqueeze\(0\) for one row"):
+        online.predict(X[0])
+    with pytest.raises(ValueError, match="use MultiOutputExpert"):
+        online.observe(X, torch.stack([y, y], 1))
+    single = OnlineEnsemble(Ensemble([MultiOutputExpert(features, 1)], FixedShare()))
+    with pytest.raises(ValueError, match=r"use y.unsqueeze\(-1\)"):
+        single.observe(X, y)

@@ -1,0 +1,49 @@
+"""What the library promises on real streams. The data lie beside the repository; without them these tests skip."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gp_ensembles.data import Standardizer, load_folder
+from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles.label_targets import BinaryTarget
+
+WARMUP, FEATURES = 1000, 30
+
+
+@pytest.fixture(scope="module")
+def banana(shared: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs on the file's scale, and labels."""
+    folder = shared / "data"
+    if not (folder / "banana.csv.gz").is_file():
+        pytest.skip("the banana set is not in the shared data folder")
+    table = load_folder(folder, "banana")
+    return table.X, table.y
+
+
+def cumulative_error(preset, X, y, order):
+    """Share of labels after the warm-up that are predicted wrongly one step ahead, and their log loss."""
+    X, y = X[order], y[order]
+    X = Standardizer.fit_inputs(X[:WARMUP], y).transform_inputs(X)
+    generator = torch.Generator().manual_seed(0)
+    online = preset(X[:WARMUP], y[:WARMUP], FEATURES, target=BinaryTarget(), generator=generator)
+    predictions = online.observe(X[WARMUP:], y[WARMUP:])
+    wrong = (predictions.mean > 0.5).double() != y[WARMUP:]
+    return float(wrong.double().mean()), -float(predictions.log_prob.mean())
+
+
+def test_incremental_ensemble_errs_on_at_most_eleven_percent_of_shuffled_banana(banana):
+    X, y = banana
+    order = torch.randperm(y.shape[0], generator=torch.Generator().manual_seed(0))
+    error, _ = cumulative_error(presets.ie_gp, X, y, order)
+    assert error <= 0.11
+
+
+def test_a_dynamic_ensemble_beats_a_static_one_on_banana_in_the_order_of_an_input(banana):
+    X, y = banana
+    order = X[:, 0].argsort()
+    static_error, static_loss = cumulative_error(presets.ie_gp, X, y, order)
+    dynamic_error, dynamic_loss = cumulative_error(presets.die_gp, X, y, order)
+    assert dynamic_error < static_error
+    assert dynamic_loss < static_loss
