@@ -98,7 +98,7 @@ def test_a_class_far_out_of_reach_leaves_a_covariance(num_classes):
 
 
 @pytest.mark.parametrize("noise", [1e-2, 1e-3, 1e-4])
-@pytest.mark.parametrize("place", [0.3, 3.0])
+@pytest.mark.parametrize("place", [0.3, 3.0, 9.0])
 def test_a_sharp_density_between_the_nodes_is_found(noise, place):
     """Of a Gaussian density the posterior is known; at first all of its mass lies on one node."""
     mean = torch.zeros(2, dtype=torch.float64)
