@@ -9,10 +9,11 @@ import torch
 from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
+from gp_ensembles.ensembles.count_mixture import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
+from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import Predictive, num_classes
 from gp_ensembles.likelihoods.response import conditional
-
-_MOST_COUNTS = 100_000  # where a table of counts stops
+from gp_ensembles.likelihoods.support import check_support
 
 
 class Response(NamedTuple):
@@ -60,6 +61,11 @@ class LatentMixture(NamedTuple):
     responses: tuple[Response, ...]
 
     @property
+    def num_rows(self) -> int:
+        """Number of rows N."""
+        return self.latent_mean.shape[1]
+
+    @property
     def mean(self) -> Tensor:
         """Mean of the target, shape (N,); probabilities (N, C) for unordered classes."""
         return self.moments()[0]
@@ -95,25 +101,46 @@ class LatentMixture(NamedTuple):
         return centre, (weights * (variance + (mean - centre).square())).sum(0)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log predictive probability (or density) of targets (N,), shape (N,); NaN where y is."""
+        """Log predictive probability (or density) of targets (..., N), of that shape; NaN where y is.
+
+        Raises:
+            ValueError: If the shape is another, or a target is outside the support of the likelihood.
+        """
+        self._check_shape(y)
+        for response in self.responses:
+            check_support(response.likelihood, y.reshape(-1))
+        y = y.to(self.latent_mean.dtype)
         seen = ~torch.isnan(y)
         if not bool(seen.any()):
             return torch.full_like(y, torch.nan)
-        filled = torch.where(seen, y, y[seen][0])
-        parts = [r.predictive.log_prob(r.likelihood, mean, s, filled) for r, mean, s in self._parts()]
-        value = (self._column_weights() + _stack(parts, 1)).logsumexp(0)
+        rows = torch.arange(self.num_rows, device=y.device).expand(y.shape).flatten()
+        filled = torch.where(seen, y, y[seen][0]).flatten()
+        value = (self if y.ndim == 1 else self._select(rows))._log_prob(filled).reshape(y.shape)
         return torch.where(seen, value, torch.nan)
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability of a target up to y (N,), shape (N,), for classes and counts.
+        """Probability of a target up to y (..., N), of that shape, for classes and counts; NaN where y is.
+
+        Any number will do: it is zero below zero and one at infinity. For Poisson counts it is right to 1e-9; for other
+        counts see :class:`~gp_ensembles.ensembles.count_mixture.TabulatedCounts`.
 
         Raises:
+            ValueError: If the shape is another.
             TypeError: If targets are real numbers, for which torch's likelihoods have no distribution function.
         """
-        table = self._table(int(y[~torch.isnan(y)].amax().clamp_min(0)) + 1 if y.numel() else 1)
-        level = y.floor().nan_to_num(-1.0).clamp(-1, table.shape[1] - 1).to(torch.int64)
-        value = table.gather(1, level.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return torch.where(torch.isnan(y), torch.nan, torch.where(level < 0, 0.0, value))
+        self._check_shape(y)
+        level = y.double().floor()
+        inside = (level >= 0) & torch.isfinite(level)
+        place = torch.where(inside, level, 0.0)
+        table = self._class_cdf()
+        if table is None:
+            rows = torch.arange(self.num_rows, device=y.device)
+            value = self.counts().cdf(place, rows)
+        else:
+            place = place.clamp_max(table.shape[-1] - 1).to(torch.int64)
+            value = table.expand(*place.shape, -1).gather(-1, place.unsqueeze(-1)).squeeze(-1).double()
+        value = torch.where(inside, value, (level > 0).double()).masked_fill(torch.isnan(level), torch.nan)
+        return value.to(self.latent_mean.dtype)
 
     def quantile(self, p: float | Tensor) -> Tensor:
         """Smallest target whose probability of not being exceeded is at least p, for classes and counts.
@@ -122,22 +149,41 @@ class LatentMixture(NamedTuple):
             p: One probability, or a tensor that broadcasts with (..., N).
 
         Returns:
-            Quantiles, shape (N,) or (..., N).
+            Quantiles, shape (N,) or (..., N). Probabilities within 1e-12 of one count as 1 - 1e-12, save that for
+            counts one itself gives infinity.
 
         Raises:
-            ValueError: If a probability is not in [0, 1].
+            ValueError: If a probability is not in [0, 1], or there are not as many as rows.
             TypeError: As in :meth:`cdf`.
         """
         level = p if isinstance(p, Tensor) else self.latent_mean.new_tensor(p)
         if not bool(((level >= 0) & (level <= 1)).all()):
             raise ValueError("p must be probabilities between 0 and 1")
-        size, highest = 64, float(level.clamp_max(1 - 1e-12).max())
-        table = self._table(size)
-        while table.shape[1] == size and size < _MOST_COUNTS and bool((table[:, -1] < highest).any()):
-            size *= 4
-            table = self._table(size)
-        level = level.expand(torch.broadcast_shapes(level.shape, table.shape[:1])).clamp_max(1 - 1e-12)
-        return (table < level.unsqueeze(-1)).sum(-1).clamp_max(table.shape[1] - 1).to(table.dtype)
+        if level.ndim and level.shape[-1] not in (1, self.num_rows):
+            raise ValueError(f"p must broadcast with (..., {self.num_rows}), got shape {tuple(level.shape)}")
+        level = level.expand(torch.broadcast_shapes(level.shape, (self.num_rows,)))
+        table = self._class_cdf()
+        if table is None:
+            return self.counts().quantile(level).to(self.latent_mean.dtype)
+        below = table < level.clamp_max(1 - EXACT).unsqueeze(-1)
+        return below.sum(-1).clamp_max(table.shape[1] - 1).to(table.dtype)
+
+    def counts(self) -> CountDistributions:
+        """The rows' distributions of counts, to be asked more than once: the table that some need is built here.
+
+        Raises:
+            TypeError: If targets are no counts.
+            ValueError: If a row spreads over too many of them for a table; never for Poisson counts.
+        """
+        likelihoods = [response.likelihood for response in self.responses]
+        if all(isinstance(likelihood, LogPoissonLikelihood) for likelihood in likelihoods):
+            return PoissonCounts(self.log_weights, self.latent_mean, self.latent_variance)
+        support = conditional(likelihoods[0], self.latent_mean.new_zeros(1)).support
+        if num_classes(likelihoods[0]) is not None or support is None or not support.is_discrete:
+            name = type(likelihoods[0]).__name__
+            raise TypeError(f"predictions under {name} have no distribution function in torch; draw samples")
+        mean, variance = self.moments()
+        return TabulatedCounts(lambda count, rows: self._select(rows)._log_prob(count), mean, variance.sqrt())
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws for each row: an expert, a latent value, a target; shape (S, N).
@@ -167,20 +213,29 @@ class LatentMixture(NamedTuple):
                 start += response.num_experts
         return torch.cat(draws, dim=1).gather(1, component.unsqueeze(1)).squeeze(1)
 
-    def _table(self, size: int) -> Tensor:
-        """Distribution function at 0, 1, ..., shape (N, K): K is size for counts, and the number of classes."""
-        likelihood = self.responses[0].likelihood
-        if num_classes(likelihood) is not None:
-            return self.class_probabilities.cumsum(-1)
-        probe = conditional(likelihood, self.latent_mean.new_zeros(1)).support
-        if probe is None or not probe.is_discrete:
-            raise TypeError(
-                f"predictions under {type(likelihood).__name__} have no distribution function in torch; draw samples"
-            )
-        num_rows = self.latent_mean.shape[1]
-        counts = torch.arange(size, dtype=self.latent_mean.dtype, device=self.latent_mean.device)
-        columns = [self.log_prob(count.expand(num_rows)) for count in counts]
-        return torch.stack(columns, dim=-1).exp().cumsum(-1).clamp_max(1.0)
+    def _log_prob(self, y: Tensor) -> Tensor:
+        """Log probabilities of legal targets (N,)."""
+        parts = [r.predictive.log_prob(r.likelihood, mean, s, y) for r, mean, s in self._parts()]
+        return (self._column_weights() + _stack(parts, 1)).logsumexp(0)
+
+    def _class_cdf(self) -> Tensor | None:
+        """Distribution function of the classes, (N, C); ``None`` without classes."""
+        if num_classes(self.responses[0].likelihood) is None:
+            return None
+        return self.class_probabilities.cumsum(-1).clamp_max(1.0)
+
+    def _select(self, rows: Tensor) -> "LatentMixture":
+        """The mixtures of some rows, in the order given."""
+        log_weights = self.log_weights if self.log_weights.ndim == 1 else self.log_weights[:, rows]
+        return self._replace(
+            log_weights=log_weights,
+            latent_mean=self.latent_mean[:, rows],
+            latent_variance=self.latent_variance[:, rows],
+        )
+
+    def _check_shape(self, y: Tensor) -> None:
+        if y.ndim == 0 or y.shape[-1] != self.num_rows:
+            raise ValueError(f"y must have shape (..., {self.num_rows}), one value a row, got {tuple(y.shape)}")
 
     def _column_weights(self) -> Tensor:
         return self.log_weights.unsqueeze(-1) if self.log_weights.ndim == 1 else self.log_weights

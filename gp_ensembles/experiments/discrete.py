@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.ensembles.count_mixture import PoissonCounts
 from gp_ensembles.ensembles.latent_mixture import LatentMixture
 from gp_ensembles.likelihoods import MulticlassLikelihood, num_classes
 from gp_ensembles.metrics import (
@@ -15,6 +16,7 @@ from gp_ensembles.metrics import (
     ranked_probability_score,
     update_class_scores,
 )
+from gp_ensembles.metrics.discrete import ranked_probability_of_counts, ranked_probability_of_poisson
 
 
 class DiscreteRows(NamedTuple):
@@ -63,11 +65,9 @@ def rows_of_mixture(mixture: LatentMixture, y: Tensor) -> DiscreteRows:
         is_ordered = not isinstance(likelihood, MulticlassLikelihood)
         return rows_of_classes(probabilities, log_prob, y.double().cpu(), is_ordered=is_ordered)
     mean, variance = mixture.moments()
-    lower, upper = mixture.quantile(y.new_tensor([[0.05], [0.95]]))
-    largest = torch.cat([upper, y[~torch.isnan(y)]]).max() + 1
-    levels = torch.arange(int(largest) + 1, dtype=y.dtype, device=y.device)
-    cdf = torch.stack([mixture.log_prob(level.expand_as(y)) for level in levels], dim=-1).exp().cumsum(-1)
-    crps = ranked_probability_score(cdf.clamp_max(1.0), y)
+    counts = mixture.counts()
+    lower, upper = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
+    crps = ranked_probability_of_counts(counts.cdf, counts.reach, y.double(), counts.lower, counts.upper)
     rows = mean, variance, lower, upper, mixture.log_prob(y), crps, y.new_empty(y.shape[0], 0)
     return DiscreteRows(*(part.double().cpu() for part in rows))
 
@@ -75,12 +75,12 @@ def rows_of_mixture(mixture: LatentMixture, y: Tensor) -> DiscreteRows:
 def rows_of_rates(rate: Tensor, y: Tensor) -> DiscreteRows:
     """Rows from Poisson rates (B,)."""
     rate = rate.clamp_min(1e-6)
-    largest = float(torch.cat([rate + 12 * rate.sqrt() + 20, y[~torch.isnan(y)] + 1]).max())
-    levels = torch.arange(int(largest) + 1, dtype=y.dtype, device=y.device)
-    cdf = torch.special.gammaincc(levels + 1, rate.unsqueeze(-1))
-    lower, upper = ((cdf < level).sum(-1).to(y.dtype) for level in (0.05, 0.95))
+    counts = PoissonCounts(rate.new_zeros(1), rate.log().unsqueeze(0), torch.zeros_like(rate).unsqueeze(0))
+    lower, upper = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
     log_prob = torch.xlogy(y, rate) - rate - torch.lgamma(y + 1)
-    return DiscreteRows(rate, rate, lower, upper, log_prob, ranked_probability_score(cdf, y), y.new_empty(len(y), 0))
+    return DiscreteRows(
+        rate, rate, lower, upper, log_prob, ranked_probability_of_poisson(rate, y), y.new_empty(len(y), 0)
+    )
 
 
 def update_discrete(state: StreamScores | ClassScores, y: Tensor, rows: DiscreteRows) -> StreamScores | ClassScores:
