@@ -1,5 +1,6 @@
 """What a model knows: its ensemble's state after all rows, and what follows for the next one."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,10 +28,10 @@ class Knowledge(NamedTuple):
     beliefs: Beliefs
 
 
-def stamp_of(ensemble: Ensemble) -> Tensor:
-    """All hyperparameters of an ensemble, flattened: what its knowledge is good for."""
-    like = ensemble.experts[0].features.prior_variance.detach()
-    return torch.cat([like.new_empty(0), *(p.detach().reshape(-1) for p in ensemble.parameters())])
+def stamp_of(parameters: Sequence[Tensor]) -> Tensor:
+    """All hyperparameters, flattened: what knowledge is good for."""
+    parts = [p.detach().reshape(-1) for p in parameters]
+    return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
 
 
 @torch.no_grad()
@@ -38,7 +39,8 @@ def learn_all(ensemble: Ensemble, rows: Observations) -> Knowledge:
     """Learn all rows, (n, D) and (n, O), from the prior on."""
     bound = ensemble.bind()
     state = learn(ensemble, bound, ensemble.init(), rows)
-    return Knowledge(bound, stamp_of(ensemble), state, believed(ensemble, bound, state))
+    stamp = stamp_of(tuple(ensemble.parameters()))
+    return Knowledge(bound, stamp, state, believed(ensemble, bound, state))
 
 
 @torch.no_grad()

@@ -37,8 +37,8 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights that the observations
     have earned. Conditioning costs O(F²) for each observation, whatever their number; fantasies share one covariance.
 
-    Monte Carlo acquisition functions are exact under the mixture; for analytic ones and for entropy searches there are
-    views, see :mod:`gp_ensembles.bo.views`. Observations are learned in the order of their rows.
+    Monte Carlo acquisition functions are exact under the mixture; for others see :mod:`gp_ensembles.bo.views`.
+    Observations are learned in the order of their rows.
 
     Args:
         train_X: Inputs, shape (n, D); about the unit cube, or with an ``input_transform`` that puts them there.
@@ -95,6 +95,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         self.eval()
         self.ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         checks.check_ensemble(self.ensemble, rows.X, rows.Y)
+        self._hyperparameters = tuple(self.ensemble.parameters())  # walking the modules takes longer than predicting
         self._num_outputs = train_Y.shape[-1]
         self._learned: Knowledge | None = None
         self._supposed: Knowledge | None = None
@@ -229,7 +230,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     def construct_inputs(
         cls, training_data: SupervisedDataset, ensemble: Ensemble | OnlineEnsemble | Preset | None = None
     ) -> dict[str, Any]:
-        """Arguments of the constructor from a BoTorch data set, as Ax asks for them."""
+        """Arguments of the constructor from a data set, as Ax asks for them."""
         return {**super().construct_inputs(training_data), **({} if ensemble is None else {"ensemble": ensemble})}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -253,8 +254,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
         """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`, each expert by its own evidence."""
-        self.fit()
-        return mll.eval()
+        return mll.eval() if self.fit() else mll
 
     def beliefs(self) -> Beliefs:
         """What is believed about the weights of every expert before the next observation."""
@@ -264,14 +264,13 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         if self._supposed is not None:
             return self._supposed
         known = self._learned
-        if known is None or not torch.equal(known.stamp, stamp_of(self.ensemble)):
+        if known is None or not torch.equal(known.stamp, stamp_of(self._hyperparameters)):
             known = self._learned = learn_all(self.ensemble, self._all_rows())
         return known
 
     def _with(self, data: TrainingData, learned: Knowledge | None, supposed: Knowledge | None) -> Self:
-        """A model of other data that shares all other modules with this one."""
         other = type(self).__new__(type(self))
-        other.__dict__ = {**self.__dict__, "_modules": {**self._modules, "data": data}}
+        other.__dict__ = {**self.__dict__, "_modules": {**self._modules, "data": data}}  # all other modules are shared
         other._learned, other._supposed = learned, supposed
         return other
 
@@ -283,9 +282,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         inputs = cast(InputTransform | None, self._modules.get("input_transform"))
         return transform_rows(inputs, self._outcome_transform, X, Y, Yvar)
 
-    @torch.no_grad()
     def _all_rows(self) -> Observations:
-        """The model's own rows as the experts see them."""
         return self._rows(self.data.X, self.data.Y, self.data.Yvar)
 
     def _enter_evaluation(self) -> None:
@@ -296,5 +293,8 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         """Nothing to do: the data are kept as they were given, and transformed when they are learned."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._learned = None
-        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+        before = self.data.X
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if (self.data.X.dtype, self.data.X.device) != (before.dtype, before.device):  # acquisitions move often, in vain
+            self._learned = None
+        return self
