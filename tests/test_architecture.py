@@ -48,7 +48,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (
         frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "spectral"}),
-        frozenset({"gpytorch", "botorch", "linear_operator", "tqdm"}),
+        frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "ax"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (
@@ -59,7 +59,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
     "experiments": (
         EVERYTHING,
-        frozenset({"gpytorch", "botorch", "numpy", "scipy", "tqdm", "jsonargparse", "yaml"}),
+        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     "": (EVERYTHING | {"experiments"}, frozenset()),
@@ -67,6 +67,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
     "data": frozenset({"river", "sklearn"}),
+    "bo": frozenset({"ax"}),
     "interfaces": frozenset({"river", "sklearn"}),
     "experiments": frozenset({"gp_ensembles.plots"}),
 }

@@ -247,13 +247,11 @@ class MixturePosterior(Posterior):
         """
         raise ViewNeededError(
             "the posterior of an ensemble is a mixture, not one normal distribution, which this component asks for: "
-            "give it GaussianView(model) (same mean and covariance) or EqualView(model, K) (K equally weighted ones)"
+            "give it GaussianView(model), EqualView(model, K) or a WeightedAcquisition; which one is in "
+            "docs/acquisition_functions.md"
         )
 
-    @property
-    def mvn(self) -> MultivariateNormal:
-        """As :attr:`distribution`."""
-        return self.distribution
+    mvn = covariance_matrix = distribution  # other names that BoTorch asks for
 
     @property
     def _weights(self) -> Tensor:

@@ -9,8 +9,11 @@ from typing import Any, final
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.active_learning import PairwiseMCPosteriorVariance
 from botorch.acquisition.analytic import PosteriorStandardDeviation, UpperConfidenceBound
-from botorch.acquisition.monte_carlo import qUpperConfidenceBound
+from botorch.acquisition.max_value_entropy_search import MaxValueBase
+from botorch.acquisition.monte_carlo import qPosteriorStandardDeviation, qUpperConfidenceBound
+from botorch.acquisition.multi_objective.joint_entropy_search import LowerBoundMultiObjectiveEntropySearch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
@@ -19,10 +22,22 @@ from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
 from botorch.utils.transforms import t_batch_mode_transform
+from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.posterior import MixturePosterior
+
+# What depends on the posterior by its mean, its variance or its entropy: none of them is the average of the experts'.
+_NO_EXPECTATIONS = (
+    UpperConfidenceBound,
+    qUpperConfidenceBound,
+    PosteriorStandardDeviation,
+    qPosteriorStandardDeviation,
+    PairwiseMCPosteriorVariance,
+    MaxValueBase,
+    LowerBoundMultiObjectiveEntropySearch,
+)
 
 
 @final
@@ -78,6 +93,11 @@ class GaussianView(Model):
         mixture = _mixture(self.model.posterior(X, output_indices, observation_noise))
         posterior = mixture.moment_matched()
         return posterior if posterior_transform is None else posterior_transform(posterior, X)
+
+    def forward(self, X: Tensor) -> MultivariateNormal:
+        """The distribution of :meth:`posterior`: what GIBBON with pending points asks a model for."""
+        normal: MultivariateNormal = _mixture(self.model.posterior(X)).moment_matched().distribution
+        return normal
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **options: Any) -> "GaussianView":
         """See :meth:`EnsembleModel.condition_on_observations`."""
@@ -232,11 +252,20 @@ class WeightedAcquisition(AcquisitionFunction):
         super().__init__(model)
         self.ensemble: EnsembleModel = model
         self.each: AcquisitionFunction = make(ExpertsView(model))
-        if isinstance(self.each, UpperConfidenceBound | qUpperConfidenceBound | PosteriorStandardDeviation):
+        if isinstance(self.each, _NO_EXPECTATIONS):
             raise UnsupportedError(
                 f"{type(self.each).__name__} is no expectation over the posterior, so it cannot be averaged over "
                 f"experts; give it the model itself, whose mean and variance are those of the mixture"
             )
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Pending points, of which every expert's acquisition function takes account.
+
+        Raises:
+            UnsupportedError: If that acquisition function cannot, as BoTorch's analytic ones.
+        """
+        self.each.set_X_pending(X_pending)
+        self.X_pending = self.each.X_pending
 
     @t_batch_mode_transform()  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:

@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_said():
         MixturePosterior(p.log_weights[:2], p.component_mean, p.component_covariance)
     with pytest.raises(ValueError, match="base samples must have shape"):
         p.rsample_from_base_samples(Size([2]), torch.zeros(2, Q, dtype=torch.float64))
-    for name in ("distribution", "mvn"):
+    for name in ("distribution", "mvn", "covariance_matrix"):
         with pytest.raises(ViewNeededError, match="GaussianView"):
             getattr(p, name)
         assert not hasattr(p, name)

@@ -1,0 +1,67 @@
+"""The Ax door: what Ax has to be told once, so that ensembles serve as surrogates of its BoTorch generator."""
+
+import warnings
+from typing import Any
+
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
+from gpytorch.mlls import ExactMarginalLogLikelihood, MarginalLogLikelihood
+
+from gp_ensembles.bo.checks import check_varies
+from gp_ensembles.bo.model import EnsembleModel
+
+
+def register() -> None:
+    """Tell Ax how an :class:`~gp_ensembles.bo.model.EnsembleModel` is fitted, and its name in files of experiments.
+
+    Call it once, before the first trial; calling it again changes nothing. After that ``EnsembleModel`` may stand as
+    ``botorch_model_class`` in a ``ModelConfig``, with an ``ensemble`` or a preset in its ``model_options`` if wanted.
+
+    Raises:
+        ImportError: If Ax is not installed.
+    """
+    try:
+        from ax.generators.torch.botorch_modular.utils import fit_botorch_model
+        from ax.storage.botorch_modular_registry import register_model
+    except ImportError:
+        raise ImportError("this door needs Ax; install gp_ensembles[ax]") from None
+
+    fit_botorch_model.register(EnsembleModel)(fit_surrogate)
+    register_model(EnsembleModel)
+
+
+def fit_surrogate(
+    model: EnsembleModel,
+    mll_class: type[MarginalLogLikelihood] = ExactMarginalLogLikelihood,
+    mll_options: dict[str, Any] | None = None,
+) -> None:
+    """Fit a surrogate in place, as Ax asks for it.
+
+    Where all outcomes are equal there is nothing to fit to; since Ax goes on with other metrics and later trials, the
+    model then keeps the hyperparameters it has, with a warning.
+
+    Args:
+        model: The surrogate.
+        mll_class: Ax's default; each expert is fitted by its own evidence, and by nothing else.
+        mll_options: Has to be empty.
+
+    Raises:
+        UnsupportedError: If another likelihood, or an option of it, is asked for.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> before = model.ensemble.experts[0].likelihood.noise.item()
+        >>> fit_surrogate(model)
+        >>> model.ensemble.experts[0].likelihood.noise.item() < before
+        True
+    """
+    if mll_class is not ExactMarginalLogLikelihood or mll_options:
+        raise UnsupportedError("experts are fitted by their own evidence; leave mll_class and mll_options as they are")
+    try:
+        check_varies(model.data.Y)
+    except InputDataError as error:
+        warnings.warn(str(error), InputDataWarning, stacklevel=2)
+        return
+    model.fit()

@@ -1,0 +1,540 @@
+"""Every acquisition function that BoTorch exports, and which view of an ensemble it takes.
+
+``python tests/bo/acquisition_cases.py > docs/acquisition_functions.md`` writes the table of the documentation.
+"""
+
+import importlib
+import inspect
+import math
+import pkgutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import botorch.acquisition
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import LogExpectedImprovement, PosteriorMean
+from botorch.acquisition.cost_aware import InverseCostWeightedUtility
+from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.acquisition.multi_objective.utils import compute_sample_box_decomposition
+from botorch.acquisition.objective import GenericMCObjective
+from botorch.acquisition.penalized import L2Penalty
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import ModelList
+from botorch.models.cost import AffineFidelityCostModel
+from botorch.sampling.base import MCSampler
+from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
+from torch import Size, Tensor
+
+from gp_ensembles.bo import EnsembleModel, EqualView, GaussianView, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.meta_learners import BayesianModelAveraging
+
+NUM_INPUTS, NUM_ROWS, NUM_BASELINE = 2, 12, 4
+WEIGHTS = {"uneven": (0.4, 0.3, 0.2, 0.1), "nearly one": (0.97, 0.01, 0.01, 0.01)}
+BEST, BOUND, BETA = 0.3, 0.2, 2.0
+FRONT = ((0.6, -0.5), (0.1, 0.1), (-0.6, 0.7))
+REFERENCE = (-1.5, -1.5)
+NUM_FANTASIES, NUM_PARETO = 3, 2
+
+MODEL = "the model"
+WEIGHTED = "`WeightedAcquisition`"
+GAUSSIAN = "`GaussianView`"
+EQUAL = "`EqualView`"
+SAME = "as the one it changes"
+NONE = "none"
+
+
+class Setting(NamedTuple):
+    """Models of some data, and how carefully they are to be sampled.
+
+    Attributes:
+        model: Four experts that disagree, one output.
+        pair: The same kernels, two outputs that share weights.
+        both: Two models of one output, weights of their own.
+        X: The inputs they have seen, (n, D).
+        num_samples: Samples of Monte Carlo acquisition functions.
+        smoothing: Temperature of smooth maxima.
+        listed: Whether posteriors are lists of mixtures, which need a sampler each.
+    """
+
+    model: EnsembleModel
+    pair: EnsembleModel
+    both: ModelList
+    X: Tensor
+    num_samples: int = 64
+    smoothing: float = 1e-2
+    listed: bool = False
+
+    def sampler(self, num_samples: int | None = None) -> MCSampler:
+        """The same draws each time."""
+        if self.listed:
+            return self.samplers(self.num_samples)
+        return SobolQMCNormalSampler(Size([num_samples or self.num_samples]), seed=1)
+
+    def samplers(self, num_samples: int) -> ListSampler:
+        """One for each model of a list; two Sobol sequences would not be independent of each other."""
+        return ListSampler(*(IIDNormalSampler(Size([num_samples]), seed=seed) for seed in range(2)))
+
+    @property
+    def baseline(self) -> Tensor:
+        """Some of the inputs that were seen, (NUM_BASELINE, D)."""
+        return self.X[:NUM_BASELINE]
+
+    @property
+    def front(self) -> NondominatedPartitioning:
+        """The space above the front that is known."""
+        reference = self.X.new_tensor(REFERENCE)
+        return NondominatedPartitioning(reference, Y=self.X.new_tensor(FRONT))
+
+    @property
+    def soft(self) -> dict[str, Any]:
+        """How smooth logarithms of improvements are."""
+        return {"tau_max": self.smoothing, "tau_relu": min(1e-4, self.smoothing)}
+
+
+Make = Callable[[Any, Setting], AcquisitionFunction]
+
+
+class Case(NamedTuple):
+    """How an acquisition function takes an ensemble.
+
+    Attributes:
+        view: What it is given.
+        make: Makes one from its class.
+        note: What a user should know.
+        sizes: Rows q that it is tried with, auxiliary points included.
+        num_values: Values of one input, where there are several.
+        rough: Sizes with which its gradient is not that of differences.
+        fixed: Whether it says the same twice.
+        alone: Whether it takes one t-batch at a time.
+        num_inputs: Columns of its inputs.
+        error: What is raised, for those that take no view.
+    """
+
+    view: str
+    make: Make
+    note: str = ""
+    sizes: tuple[int, ...] = (1, 3)
+    num_values: int | None = None
+    rough: tuple[int, ...] = ()
+    fixed: bool = True
+    alone: bool = False
+    num_inputs: int = NUM_INPUTS
+    error: type[Exception] | None = None
+
+
+def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **options: Any) -> Setting:
+    """A setting in which the experts have the weights given."""
+    generator = torch.Generator().manual_seed(7)
+    X = torch.rand(NUM_ROWS, NUM_INPUTS, generator=generator, dtype=torch.float64)
+    Y = torch.cat([(4 * X.sum(-1, keepdim=True)).sin(), (5 * X[:, :1] - 3 * X[:, 1:]).cos()], dim=-1)
+    Y = Y + 0.1 * torch.randn(Y.shape, generator=generator, dtype=torch.float64)
+    wanted = X.new_tensor(weights)
+    parts = [_model(X, Y[:, [output]], wanted) for output in range(2)]
+    pair, both = _model(X, Y, wanted).to(dtype), ModelList(*parts).to(dtype)
+    return Setting(both.models[0], pair, both, X.to(dtype), **options)
+
+
+def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
+    """Hyperparameters are far apart, so that experts disagree; prior weights make up for what they have earned."""
+    generator = torch.Generator().manual_seed(11)
+    recipe = kernel_ensemble(
+        X, Y.shape[-1], num_features=64, smoothnesses=(math.inf, 2.5, 1.5, 0.5), generator=generator
+    )
+    scales, noises = (0.25, 1.0, 0.5, 0.12), (0.02, 0.3, 0.1, 0.05)
+    for expert, lengthscale, noise in zip(recipe.experts, scales, noises, strict=True):
+        expert.features.parts[0].kernel.base_kernel.lengthscale = lengthscale
+        expert.likelihood.noise = noise
+    earned = EnsembleModel(X, Y, ensemble=recipe).log_weights.detach()
+    prior = torch.softmax(wanted.log() - earned, dim=-1)
+    return EnsembleModel(X, Y, ensemble=Ensemble(recipe.experts, BayesianModelAveraging(prior), recipe.names))
+
+
+# Views: a class and a setting to an acquisition function.
+
+
+def on_model(**options: Any) -> Make:
+    """Of the model itself, options as functions of the setting."""
+    return lambda A, s: A(s.model, **_read(options, s))
+
+
+def on_pair(**options: Any) -> Make:
+    """Of the model of two outputs."""
+    return lambda A, s: A(s.pair, **_read(options, s))
+
+
+def on_both(**options: Any) -> Make:
+    """Of the list of two models."""
+    return lambda A, s: A(s.both, **_read(options, s))
+
+
+def on_experts(**options: Any) -> Make:
+    """Of every expert, values weighed."""
+    return lambda A, s: WeightedAcquisition(s.model, lambda experts: A(experts, **_read(options, s)))
+
+
+def on_pair_experts(**options: Any) -> Make:
+    """Of every expert of the model of two outputs, values weighed."""
+    return lambda A, s: WeightedAcquisition(s.pair, lambda experts: A(experts, **_read(options, s)))
+
+
+def on_gaussian(**options: Any) -> Make:
+    """Of the normal distribution with the mixture's moments."""
+    return lambda A, s: A(GaussianView(s.model), **_read(options, s))
+
+
+def on_gaussian_pair(**options: Any) -> Make:
+    """The same for two outputs."""
+    return lambda A, s: A(GaussianView(s.pair), **_read(options, s))
+
+
+def _read(options: dict[str, Any], s: Setting) -> dict[str, Any]:
+    return {name: option(s) if inspect.isfunction(option) else option for name, option in options.items()}
+
+
+def _log_ei(s: Setting) -> AcquisitionFunction:
+    return WeightedAcquisition(s.model, lambda experts: LogExpectedImprovement(experts, BEST))
+
+
+def _q_log_ei(s: Setting) -> AcquisitionFunction:
+    return qLogExpectedImprovement(s.model, BEST, s.sampler(), **s.soft)
+
+
+def _sampled(s: Setting) -> MCSampler:
+    return s.sampler()
+
+
+def _best_below(samples: Tensor) -> Tensor:
+    """A constraint on the second output: negative where it holds."""
+    return samples[..., 1] - BOUND
+
+
+def _cost(s: Setting) -> InverseCostWeightedUtility:
+    return InverseCostWeightedUtility(AffineFidelityCostModel({-1: 1.0}, fixed_cost=1.0).to(s.X))
+
+
+def _to_target(X: Tensor) -> Tensor:
+    """The highest fidelity, which is the last column."""
+    return torch.cat([X[..., :-1], torch.ones_like(X[..., -1:])], dim=-1)
+
+
+def _optima(s: Setting) -> Tensor:
+    """Where the maximum may be, (3, D)."""
+    return s.X[4:7] + 0.05
+
+
+def _fronts(s: Setting) -> Tensor:
+    """Fronts that may be the true one, (2, P, O)."""
+    front = s.X.new_tensor(FRONT)
+    return torch.stack([front, front + 0.2])
+
+
+def _sets(s: Setting) -> Tensor:
+    """Inputs of such fronts, (2, P, D)."""
+    return s.X[:6].unflatten(0, (2, 3)) + 0.03
+
+
+def _boxes(s: Setting) -> Tensor:
+    return compute_sample_box_decomposition(_fronts(s))
+
+
+class _LogPrior(torch.nn.Module):
+    """The user believes in the middle of the square."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Log density of every point, (..., q)."""
+        return -(X - 0.5).square().sum(-1)
+
+
+_FRONT: dict[str, Any] = {
+    "ref_point": lambda s: s.X.new_tensor(REFERENCE),
+    "partitioning": lambda s: s.front,
+    "sampler": _sampled,
+}
+_NOISY: dict[str, Any] = {
+    "X_baseline": lambda s: s.baseline,
+    "sampler": _sampled,
+    "prune_baseline": False,
+}
+_MODEL_BEST: dict[str, Any] = {"best_f": BEST, "sampler": _sampled}
+_SMOOTH: dict[str, Any] = {"tau_max": lambda s: s.soft["tau_max"], "tau_relu": lambda s: s.soft["tau_relu"]}
+_ONE_SHOT = (1 + NUM_FANTASIES, 3 + NUM_FANTASIES)
+_HYPERVOLUME = (1 + NUM_FANTASIES * NUM_PARETO, 3 + NUM_FANTASIES * NUM_PARETO)
+_TREE = (1 + NUM_FANTASIES + NUM_FANTASIES,)
+_FANTASIES: dict[str, Any] = {"num_fantasies": None, "sampler": lambda s: s.sampler(NUM_FANTASIES)}
+_CANDIDATES: dict[str, Any] = {"candidate_set": lambda s: s.X[:6] / 2}
+_CONSTRAINED: dict[str, Any] = {"best_f": BEST, "objective_index": 0, "constraints": {1: [None, BOUND]}}
+_SINGLE_TASK = "BoTorch accepts a `SingleTaskGP` with known noise only; use `qLogNoisyExpectedImprovement`"
+_PAIRWISE = "BoTorch asks for the data of a `PairwiseGP`; use `qExpectedUtilityOfBestOption`"
+_AVERAGE = "an expectation: exact for every expert, then weighed"
+_DRAWS = "sampled from the mixture"
+_MOMENTS = "its formula is for one normal distribution"
+_LISTED = (
+    "a `ModelList` of one model for each objective; weights move with the fantasies; one t-batch at a time, BoTorch "
+    "mixes those of several up"
+)
+
+CASES: dict[str, Case] = {
+    # Analytic
+    "ExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
+    "LogExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
+    "ProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
+    "LogProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
+    "qAnalyticProbabilityOfImprovement": Case(
+        WEIGHTED, on_experts(best_f=BEST), f"{_AVERAGE}; for q > 1 BoTorch's gradient of it is off", rough=(3,)
+    ),
+    "ConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), _AVERAGE, (1,)),
+    "LogConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), _AVERAGE, (1,)),
+    "LogProbabilityOfFeasibility": Case(WEIGHTED, on_pair_experts(constraints={1: [None, BOUND]}), _AVERAGE, (1,)),
+    "PosteriorMean": Case(MODEL, on_model(), "the mean of the mixture", (1,)),
+    "ScalarizedPosteriorMean": Case(
+        MODEL, on_model(weights=lambda s: s.X.new_tensor([0.5, -1.0, 2.0])), "the mean of the mixture", (3,)
+    ),
+    "PosteriorStandardDeviation": Case(MODEL, on_model(), "the experts' disagreement included", (1,)),
+    "UpperConfidenceBound": Case(MODEL, on_model(beta=BETA), "mean and variance of the mixture", (1,)),
+    "NoisyExpectedImprovement": Case(
+        NONE, on_model(X_observed=lambda s: s.X), _SINGLE_TASK, (1,), error=UnsupportedError
+    ),
+    "LogNoisyExpectedImprovement": Case(
+        NONE, on_model(X_observed=lambda s: s.X), _SINGLE_TASK, (1,), error=UnsupportedError
+    ),
+    # Monte Carlo
+    "qExpectedImprovement": Case(MODEL, on_model(**_MODEL_BEST), _DRAWS),
+    "qLogExpectedImprovement": Case(MODEL, on_model(**_MODEL_BEST, **_SMOOTH), _DRAWS),
+    "qNoisyExpectedImprovement": Case(MODEL, on_model(**_NOISY), _DRAWS),
+    "qLogNoisyExpectedImprovement": Case(MODEL, on_model(**_NOISY, **_SMOOTH), _DRAWS),
+    "qProbabilityOfImprovement": Case(MODEL, on_model(**_MODEL_BEST, tau=lambda s: s.smoothing), _DRAWS),
+    "qLogProbabilityOfFeasibility": Case(
+        MODEL,
+        on_pair(
+            constraints=[_best_below],
+            sampler=_sampled,
+            eta=lambda s: s.smoothing,
+            tau_max=lambda s: s.smoothing,
+            fat=False,
+        ),
+        _DRAWS,
+    ),
+    "qSimpleRegret": Case(MODEL, on_model(sampler=_sampled), _DRAWS),
+    "qUpperConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled), f"{_DRAWS}; around its mean"),
+    "qLowerConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled), f"{_DRAWS}; around its mean"),
+    "qPosteriorStandardDeviation": Case(
+        MODEL,
+        on_model(sampler=_sampled),
+        f"{_DRAWS}; for q = 1 the mean absolute deviation times √(π/2), which is no standard deviation of a mixture",
+    ),
+    "qExpectedUtilityOfBestOption": Case(MODEL, on_model(sampler=_sampled), _DRAWS),
+    # Looking ahead
+    "qKnowledgeGradient": Case(MODEL, on_model(**_FANTASIES), "weights move with the fantasies", _ONE_SHOT),
+    "qMultiFidelityKnowledgeGradient": Case(
+        MODEL,
+        on_model(
+            **_FANTASIES,
+            cost_aware_utility=_cost,
+            project=lambda s: _to_target,
+            current_value=lambda s: s.X.new_zeros(()),
+        ),
+        "weights move with the fantasies",
+        _ONE_SHOT,
+    ),
+    "ProjectedAcquisitionFunction": Case(SAME, lambda A, s: A(PosteriorMean(s.model), project=_to_target), sizes=(1,)),
+    "qMultiStepLookahead": Case(
+        MODEL,
+        on_model(
+            batch_sizes=[1],
+            samplers=lambda s: [s.sampler(NUM_FANTASIES)],
+        ),
+        "weights move with the fantasies",
+        (1 + NUM_FANTASIES,),
+    ),
+    # Entropy searches
+    "qMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), _MOMENTS, (1,)),
+    "qLowerBoundMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), _MOMENTS, (1,)),
+    "qMultiFidelityMaxValueEntropy": Case(
+        GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), _MOMENTS, (1,)
+    ),
+    "qMultiFidelityLowerBoundMaxValueEntropy": Case(
+        GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), _MOMENTS, (1,)
+    ),
+    "qJointEntropySearch": Case(
+        GAUSSIAN,
+        on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2)),
+        _MOMENTS,
+    ),
+    "qPredictiveEntropySearch": Case(
+        GAUSSIAN, on_gaussian(optimal_inputs=_optima), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)
+    ),
+    # Active learning
+    "qNegIntegratedPosteriorVariance": Case(
+        GAUSSIAN,
+        on_gaussian(mc_points=lambda s: s.X, sampler=lambda s: s.sampler(1)),
+        "takes the variance after one fantasy, on which that of a mixture depends; `IntegratedVariance` averages",
+    ),
+    "PairwiseMCPosteriorVariance": Case(
+        MODEL,
+        on_model(objective=lambda s: GenericMCObjective(lambda Y, X=None: Y.squeeze(-1).sigmoid()), sampler=_sampled),
+        _DRAWS,
+        (2, 4),
+    ),
+    "qBayesianActiveLearningByDisagreement": Case(
+        EQUAL,
+        lambda A, s: A(EqualView(s.model, 20), s.sampler()),
+        "which expert is right; `ExpertInformation` is exact for q = 1",
+    ),
+    "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), _PAIRWISE, (2,), error=AttributeError),
+    "PairwiseBayesianActiveLearningByDisagreement": Case(
+        GAUSSIAN, on_gaussian(), f"{_MOMENTS}; draws anew in each call", (2,), fixed=False
+    ),
+    # Thompson samples
+    "PathwiseThompsonSampling": Case(MODEL, on_model(), "an expert by its weight, then one of its functions"),
+    # Changes of another acquisition function
+    "FixedFeatureAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), NUM_INPUTS, [1], [0.4]), num_inputs=1),
+    "PenalizedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), L2Penalty(s.X[0]), 0.1)),
+    "PriorGuidedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), _LogPrior(), log=True)),
+    "ProximalAcquisitionFunction": Case(
+        SAME,
+        lambda A, s: A(_log_ei(s), s.X.new_ones(NUM_INPUTS), beta=1.0),
+        "for models without an input transform: it compares transformed inputs with `train_inputs`, which are as given",
+        (1,),
+    ),
+    "MultiOutputAcquisitionFunctionWrapper": Case(
+        SAME, lambda A, s: A([_log_ei(s), PosteriorMean(s.model)]), sizes=(1,), num_values=2
+    ),
+    "MultiOutputPosteriorMean": Case(MODEL, on_pair(), "the means of the mixture", (1,), num_values=2),
+    # Several objectives
+    "ExpectedHypervolumeImprovement": Case(
+        WEIGHTED, on_pair_experts(ref_point=list(REFERENCE), partitioning=_FRONT["partitioning"]), _AVERAGE, (1,)
+    ),
+    "qExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT), _DRAWS),
+    "qLogExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT, **_SMOOTH), _DRAWS),
+    "qNoisyExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_NOISY, ref_point=_FRONT["ref_point"]), _DRAWS),
+    "qLogNoisyExpectedHypervolumeImprovement": Case(
+        MODEL, on_pair(**_NOISY, **_SMOOTH, ref_point=_FRONT["ref_point"]), _DRAWS
+    ),
+    "MOMF": Case(MODEL, on_pair(**_FRONT), _DRAWS),
+    "qLogNParEGO": Case(
+        MODEL, on_pair(**_NOISY, **_SMOOTH, scalarization_weights=lambda s: s.X.new_tensor([0.7, 0.3])), _DRAWS
+    ),
+    "qHypervolumeKnowledgeGradient": Case(
+        MODEL,
+        on_both(
+            ref_point=_FRONT["ref_point"],
+            num_fantasies=NUM_FANTASIES,
+            num_pareto=NUM_PARETO,
+            sampler=lambda s: s.samplers(NUM_FANTASIES),
+        ),
+        _LISTED,
+        _HYPERVOLUME,
+        alone=True,
+    ),
+    "qMultiFidelityHypervolumeKnowledgeGradient": Case(
+        MODEL,
+        on_both(
+            ref_point=_FRONT["ref_point"],
+            target_fidelities={1: 1.0},
+            num_fantasies=NUM_FANTASIES,
+            num_pareto=NUM_PARETO,
+            sampler=lambda s: s.samplers(NUM_FANTASIES),
+            project=lambda s: _to_target,
+        ),
+        _LISTED,
+        _HYPERVOLUME,
+        alone=True,
+    ),
+    "qLowerBoundMultiObjectiveMaxValueEntropySearch": Case(
+        GAUSSIAN, on_gaussian_pair(hypercell_bounds=_boxes), _MOMENTS
+    ),
+    "qLowerBoundMultiObjectiveJointEntropySearch": Case(
+        GAUSSIAN,
+        on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes),
+        _MOMENTS,
+    ),
+    "qMultiObjectivePredictiveEntropySearch": Case(
+        GAUSSIAN, on_gaussian_pair(pareto_sets=_sets), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)
+    ),
+}
+
+
+def exported() -> dict[str, type[AcquisitionFunction]]:
+    """Every acquisition function of BoTorch that is not abstract, by name."""
+    package = botorch.acquisition
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(found.name)
+    waiting, classes = [AcquisitionFunction], {}
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            waiting.append(kind)
+            if kind.__module__.startswith(package.__name__) and not inspect.isabstract(kind):
+                classes[kind.__name__] = kind
+    return classes
+
+
+def document() -> str:
+    """The page of the documentation."""
+    lines = [PREFACE]
+    for part, names in sections().items():
+        lines += [f"## {part}", "", "| Acquisition function | Give it | Remarks |", "| --- | --- | --- |"]
+        lines += [f"| `{name}` | {CASES[name].view} | {CASES[name].note} |" for name in names]
+        lines.append("")
+    return "\n".join(lines)
+
+
+# First acquisition function of each part of the table.
+PARTS = {
+    "ExpectedImprovement": "Formulas for one candidate",
+    "qExpectedImprovement": "Monte Carlo",
+    "qKnowledgeGradient": "Looking ahead",
+    "qMaxValueEntropy": "Entropy searches",
+    "qNegIntegratedPosteriorVariance": "Active learning and preferences",
+    "PathwiseThompsonSampling": "Thompson samples",
+    "FixedFeatureAcquisitionFunction": "Changes and lists of other acquisition functions",
+    "ExpectedHypervolumeImprovement": "Several objectives",
+}
+
+
+def sections() -> dict[str, list[str]]:
+    """Names of each part, in the order of the table."""
+    found: dict[str, list[str]] = {}
+    for name in CASES:
+        part = PARTS.get(name, next(reversed(found), ""))
+        found.setdefault(part, []).append(name)
+    return found
+
+
+PREFACE = f"""# Which acquisition function takes which view
+
+`EnsembleModel` is a BoTorch model whose posterior is a mixture of normal distributions with unequal weights. BoTorch
+has no such posterior: what draws samples is right with the model itself, what has a formula for one normal distribution
+needs a view of it. This table holds for botorch {botorch.__version__}. It is written by
+`python tests/bo/acquisition_cases.py` and every line of it is tried by `tests/bo/test_acquisitions.py`; values of those
+that are expectations are compared with plain Monte Carlo over the weighted mixture in
+`tests/bo/test_acquisition_values.py`.
+
+- **{MODEL}**: `acquisition(model, ...)`.
+- **{WEIGHTED}**: `WeightedAcquisition(model, lambda experts: acquisition(experts, ...))`. The value under every expert,
+  weighed: exact for expectations. The same acquisition function *accepts* the model itself where it needs mean and
+  variance only, but then takes the mixture for one normal distribution, which is another number.
+- **{GAUSSIAN}**: `acquisition(GaussianView(model), ...)`. The normal distribution with the mean and the covariance of
+  the mixture.
+- **{EQUAL}**: `acquisition(EqualView(model, K), ...)`. K normal distributions of equal weight, experts repeated in
+  proportion to theirs.
+- **{SAME}**: it changes another acquisition function, and that one is given its view.
+- **{NONE}**: BoTorch accepts a class of its own only; the remark says what to use instead.
+
+Several objectives or constraints are outputs of one model (`train_Y` with several columns: they share weights) or,
+where the table says *{MODEL}*, models in a `ModelList` as well (weights of their own).
+
+Samplers for a `ModelList` are best left to BoTorch, without a seed: it draws independently for every model. Two Sobol
+sequences, or two samplers of one seed, would make the models' draws depend on each other.
+
+Analytic acquisition functions take no pending points, nor do they when weighed: for several candidates at once use
+those whose name begins with `q`. Where values are drawn from fantasies (`qMultiStepLookahead` of several steps,
+`qKnowledgeGradient` with an objective), gradients leave out that the drawn expert depends on the candidate through its
+weight.
+"""
+
+if __name__ == "__main__":
+    print(document(), end="")

@@ -1,0 +1,314 @@
+"""Acquisition values against plain Monte Carlo over the weighted mixture, within four standard errors.
+
+An expert is drawn by its weight with NumPy, then values from its joint normal distribution, then the utility is applied
+that the acquisition function is the expectation of: nothing of the mixture's own sampling takes part.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.analytic import ExpectedImprovement, LogExpectedImprovement, ProbabilityOfImprovement
+from botorch.acquisition.multi_objective import logei
+from botorch.utils.multi_objective.scalarization import get_chebyshev_scalarization
+from torch import Tensor
+
+from gp_ensembles.bo import ExpertsView
+from tests.bo.acquisition_cases import (
+    BEST,
+    BETA,
+    BOUND,
+    CASES,
+    FRONT,
+    NUM_INPUTS,
+    REFERENCE,
+    WEIGHTED,
+    WEIGHTS,
+    build,
+    exported,
+)
+
+NUM_DRAWS, NUM_BATCHES, NUM_POINTS = 200_000, 3, 3
+CLASSES = exported()
+pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch):
+    monkeypatch.setattr(logei, "_load_attempted", True)
+
+
+class Draws(NamedTuple):
+    """Draws from the mixture at candidates and at the baseline, (N, T, q, O) and (N, T, b, O).
+
+    ``mean`` (T, q, O) and ``baseline_mean`` (b, O) are the mixture's, ``X`` (T, q, D) the candidates.
+    """
+
+    X: Tensor
+    values: Tensor
+    baseline: Tensor
+    mean: Tensor
+    baseline_mean: Tensor
+
+    def few(self, size):
+        """The same for the first candidates only."""
+        return self._replace(X=self.X[:, :size], values=self.values[:, :, :size], mean=self.mean[:, :size])
+
+
+@functools.cache
+def setting(weights, dtype=torch.float64, num_samples=2**14):
+    return build(WEIGHTS[weights], dtype, num_samples=num_samples, smoothing=1e-5)
+
+
+@functools.cache
+def draws(weights, models):
+    """Brute force. Outputs of one model share the expert, models of a list draw their own."""
+    generator = np.random.default_rng(5)
+    s = setting(weights)
+    X = torch.rand(NUM_BATCHES, NUM_POINTS, NUM_INPUTS, generator=torch.Generator().manual_seed(9), dtype=s.X.dtype)
+    w = np.array(WEIGHTS[weights])
+    places = torch.cat([X, s.baseline.expand(NUM_BATCHES, -1, -1)], dim=1)
+    sources = {"one": [(s.model, [0])], "pair": [(s.pair, [0, 1])], "list": [(m, [0]) for m in s.both.models]}
+    values, means = [], []
+    for model, outputs in sources[models]:
+        picked = generator.choice(len(w), size=NUM_DRAWS, p=w)
+        view = ExpertsView(model)
+        for output in outputs:
+            drawn = np.empty((NUM_DRAWS, *places.shape[:-1]))
+            mean = np.empty((len(w), *places.shape[:-1]))
+            for t, points in enumerate(places):
+                normal = view.posterior(points, output_indices=[output]).distribution
+                moments = normal.mean.detach().numpy(), normal.covariance_matrix.detach().numpy()
+                for m, (centre, covariance) in enumerate(zip(*moments, strict=True)):
+                    chosen = picked == m
+                    factor = np.linalg.cholesky(covariance + 1e-10 * np.identity(len(points)))
+                    normals = generator.standard_normal((chosen.sum(), len(points)))
+                    drawn[chosen, t] = centre + normals @ factor.T
+                    mean[m, t] = centre
+            values.append(torch.from_numpy(drawn))
+            means.append(torch.from_numpy(np.tensordot(w, mean, 1)))
+    values, means = torch.stack(values, dim=-1), torch.stack(means, dim=-1)
+    return Draws(X, values[:, :, :NUM_POINTS], values[:, :, NUM_POINTS:], means[:, :NUM_POINTS], means[0, NUM_POINTS:])
+
+
+# Utilities of each draw, (N, T).
+
+
+def best(d):
+    return d.values[..., 0].amax(-1)
+
+
+def improvement(d):
+    return (best(d) - BEST).clamp_min(0)
+
+
+def improves(d):
+    return (best(d) > BEST).double()
+
+
+def feasible(d):
+    return (d.values[..., 1] <= BOUND).any(-1).double()
+
+
+def feasible_improvement(d):
+    return improvement(d) * feasible(d)
+
+
+def over_baseline(d):
+    return (best(d) - d.baseline[..., 0].amax(-1)).clamp_min(0)
+
+
+def bound(sign):
+    def utility(d):
+        mean = d.mean[..., 0]
+        return (mean + sign * math.sqrt(BETA * math.pi / 2) * (d.values[..., 0] - mean).abs()).amax(-1)
+
+    return utility
+
+
+def absolute_deviation(d):
+    return math.sqrt(math.pi / 2) * (d.values[..., 0] - d.mean[..., 0]).abs().amax(-1)
+
+
+def outputs(d):
+    return d.values[:, :, 0]
+
+
+def linear(d):
+    return (d.values[..., 0] * torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)).sum(-1)
+
+
+def deviation(d):
+    """Linear in the second moment, so that its mean is the standard deviation and its spread that one's error."""
+    square = (d.values[:, :, 0, 0] - d.values[:, :, 0, 0].mean(0)).square()
+    root = square.mean(0).sqrt()
+    return root + (square - square.mean(0)) / (2 * root)
+
+
+def upper_bound(d):
+    return best(d) + math.sqrt(BETA) * deviation(d)
+
+
+def pair_variance(d):
+    link = (d.values[:, :, 0, 0] - d.values[:, :, 1, 0]).sigmoid()
+    return (link - link.mean(0)).square()
+
+
+def hypervolume(points):
+    """Area between points (..., P, 2) and the reference: strips from the highest first objective down."""
+    reference = torch.tensor(REFERENCE, dtype=torch.float64)
+    above = (points - reference).clamp_min(0)
+    order = above[..., 0].argsort(-1, descending=True)
+    first, second = (above[..., o].gather(-1, order) for o in range(2))
+    widths = first - torch.cat([first[..., 1:], torch.zeros_like(first[..., :1])], dim=-1)
+    return (widths * second.cummax(-1).values).sum(-1)
+
+
+def hypervolume_improvement(d):
+    front = torch.tensor(FRONT, dtype=torch.float64)
+    both = torch.cat([front.expand(*d.values.shape[:2], *front.shape), d.values], dim=-2)
+    return hypervolume(both) - hypervolume(front)
+
+
+def hypervolume_over_baseline(d):
+    return hypervolume(torch.cat([d.baseline, d.values], dim=-2)) - hypervolume(d.baseline)
+
+
+def hypervolume_for_its_cost(d):
+    return hypervolume_improvement(d) / (1 + d.X[..., -1]).sum(-1)
+
+
+def scalarised_over_baseline(d):
+    weights = torch.tensor([0.7, 0.3], dtype=torch.float64)
+    scalar = get_chebyshev_scalarization(weights, d.baseline_mean)
+    return (scalar(d.values).amax(-1) - scalar(d.baseline).amax(-1)).clamp_min(0)
+
+
+class Value(NamedTuple):
+    """What an acquisition function is the expectation of, and of which candidates and models."""
+
+    utility: Callable[[Draws], Tensor]
+    sizes: tuple[int, ...] = (1, 3)
+    models: tuple[str, ...] = ("one",)
+    num_samples: int = 2**14
+
+
+_TWO = ("pair", "list")
+_FEW = 2**12  # subsets of candidates for each sample
+_SLOW = 2**10  # a decomposition of the space for each sample
+
+VALUES = {
+    "ExpectedImprovement": Value(improvement, (1,)),
+    "LogExpectedImprovement": Value(improvement, (1,)),
+    "ProbabilityOfImprovement": Value(improves, (1,)),
+    "LogProbabilityOfImprovement": Value(improves, (1,)),
+    "qAnalyticProbabilityOfImprovement": Value(improves, (1,)),
+    "ConstrainedExpectedImprovement": Value(feasible_improvement, (1,), ("pair",)),
+    "LogConstrainedExpectedImprovement": Value(feasible_improvement, (1,), ("pair",)),
+    "LogProbabilityOfFeasibility": Value(feasible, (1,), ("pair",)),
+    "PosteriorMean": Value(best, (1,)),
+    "ScalarizedPosteriorMean": Value(linear, (3,)),
+    "PosteriorStandardDeviation": Value(deviation, (1,)),
+    "UpperConfidenceBound": Value(upper_bound, (1,)),
+    "qExpectedImprovement": Value(improvement),
+    "qLogExpectedImprovement": Value(improvement),
+    "qNoisyExpectedImprovement": Value(over_baseline),
+    "qLogNoisyExpectedImprovement": Value(over_baseline),
+    "qProbabilityOfImprovement": Value(improves),
+    "qLogProbabilityOfFeasibility": Value(feasible, models=_TWO),
+    "qSimpleRegret": Value(best),
+    "qExpectedUtilityOfBestOption": Value(best),
+    "qUpperConfidenceBound": Value(bound(1)),
+    "qLowerConfidenceBound": Value(bound(-1)),
+    "qPosteriorStandardDeviation": Value(absolute_deviation),
+    "PairwiseMCPosteriorVariance": Value(pair_variance, (2,)),
+    "MultiOutputPosteriorMean": Value(outputs, (1,), _TWO),
+    "ExpectedHypervolumeImprovement": Value(hypervolume_improvement, (1,), ("pair",)),
+    "qExpectedHypervolumeImprovement": Value(hypervolume_improvement, models=_TWO),
+    "qLogExpectedHypervolumeImprovement": Value(hypervolume_improvement, models=_TWO, num_samples=_FEW),
+    "qNoisyExpectedHypervolumeImprovement": Value(hypervolume_over_baseline, models=_TWO, num_samples=_SLOW),
+    "qLogNoisyExpectedHypervolumeImprovement": Value(hypervolume_over_baseline, models=_TWO, num_samples=_SLOW),
+    "MOMF": Value(hypervolume_for_its_cost, models=_TWO),
+    "qLogNParEGO": Value(scalarised_over_baseline, models=_TWO),
+}
+
+
+def value_of(name, models, size, s):
+    if models == "list":
+        s = s._replace(pair=s.both, listed=True)
+    acquisition = CASES[name].make(CLASSES[name], s)
+    with torch.no_grad():
+        values = acquisition(draws("uneven", "one").X[:, :size].to(s.X))
+    logarithmic = "Log" in name
+    return (values.exp() if logarithmic else values).double()
+
+
+@functools.cache
+def brute_force(utility, weights, models, size):
+    """Mean and variance of a utility, (T,) each."""
+    utilities = utility(draws(weights, models).few(size))
+    return utilities.mean(0), utilities.var(0)
+
+
+def check(found, moments, num_samples):
+    """Four standard errors of brute force and, where it draws samples, of the acquisition function."""
+    mean, variance = moments
+    error = (variance / NUM_DRAWS + (variance / num_samples if num_samples else 0)).sqrt()
+    return (found - mean).abs() <= 4 * error + 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(
+    ("name", "models", "size"), [(n, models, q) for n, v in VALUES.items() for models in v.models for q in v.sizes]
+)
+def test_values_are_expectations_over_the_weighted_mixture(name, models, size, weights, dtype):
+    value = VALUES[name]
+    s = setting(weights, dtype, value.num_samples)
+    moments = brute_force(value.utility, weights, models, size)
+    sampled = CASES[name].view != WEIGHTED and not name.startswith(("Posterior", "Scalarized", "Upper", "MultiOutput"))
+    found = value_of(name, models, size, s)
+    assert found.shape == moments[0].shape
+    assert bool(check(found, moments, value.num_samples if sampled else 0).all()), (found, moments[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "utility"),
+    [
+        (ExpectedImprovement, improvement),
+        (LogExpectedImprovement, improvement),
+        (ProbabilityOfImprovement, improves),
+    ],
+)
+def test_taking_the_mixture_for_one_normal_distribution_is_wrong(kind, utility):
+    """Why there is a weighted view: a formula that needs mean and variance only accepts the model itself."""
+    s, d = setting("uneven"), draws("uneven", "one").few(1)
+    with torch.no_grad():
+        found = kind(s.model, best_f=BEST)(d.X)
+    found = found.exp() if kind is LogExpectedImprovement else found
+    assert not bool(check(found, brute_force(utility, "uneven", "one", 1), 0).all())
+
+
+def test_equal_weights_are_wrong():
+    """What BoTorch's average over an ensemble would say."""
+    s, d = setting("uneven"), draws("uneven", "one").few(1)
+    with torch.no_grad():
+        each = ExpectedImprovement(ExpertsView(s.model), best_f=BEST)(d.X.unsqueeze(-3).expand(-1, 4, -1, -1))
+    assert not bool(check(each.mean(-1), brute_force(improvement, "uneven", "one", 1), 0).any())
+
+
+def test_the_knowledge_gradient_obeys_the_tower_rule():
+    """Where the same point is chosen whatever is observed, nothing is gained: E[E[f(x) | y]] = E[f(x)]."""
+    s = setting("uneven")
+    kind, count = CLASSES["qKnowledgeGradient"], 512
+    d = draws("uneven", "one")
+    acquisition = kind(s.model, num_fantasies=None, sampler=s.sampler(count))
+    chosen = s.X[:1] / 2
+    X = torch.cat([d.X, chosen.expand(NUM_BATCHES, count, -1)], dim=1)
+    posterior = s.model.posterior(chosen)
+    with torch.no_grad():
+        assert float((acquisition(X) - posterior.mean).abs().max()) < 4 * float(posterior.variance.sqrt()) / count**0.5

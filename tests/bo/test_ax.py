@@ -1,0 +1,298 @@
+"""Ensembles as surrogates of Ax: the example of the docs, fitting, cross-validation that does not leak, two metrics."""
+
+import copy
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models import ModelList
+from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood
+
+pytest.importorskip("ax", reason="Ax is an optional extra")
+
+from ax.adapter.cross_validation import cross_validate
+from ax.adapter.registry import Generators
+from ax.api.client import Client
+from ax.api.configs import RangeParameterConfig
+from ax.generation_strategy.generation_node import GenerationNode
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
+from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
+from ax.generators.torch.botorch_modular.utils import fit_botorch_model
+
+from gp_ensembles.bo import EnsembleModel, kernel_ensemble
+from gp_ensembles.bo.ax import fit_surrogate, register
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+
+# Ax itself uses what pandas, and Ax, are about to take away.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "ax.md"
+DTYPE = torch.float64
+NUM_TRIALS = 12
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register()
+
+
+@pytest.fixture(autouse=True)
+def _same_draws():
+    """Ax takes no generator: random features come from torch's global one, which is put back."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def evaluate(parameters, sem=None):
+    """A bumpy metric and a sloping one, with their standard errors if known."""
+    x = torch.tensor([parameters["x1"], parameters["x2"]], dtype=DTYPE)
+    values = {"bumpy": (5 * x[0]).sin() + (x[1] / 3).cos() * x[0], "sloping": x[0] + 0.1 * x[1].square()}
+    return {name: value.item() if sem is None else (value.item(), sem) for name, value in values.items()}
+
+
+def experiment(objective="-bumpy", constraints=None, sem=None, num_trials=NUM_TRIALS):
+    """A client with trials that somebody else chose."""
+    client = Client(random_seed=0)
+    client.configure_experiment(
+        [
+            RangeParameterConfig(name="x1", bounds=(-1.0, 1.0), parameter_type="float"),
+            RangeParameterConfig(name="x2", bounds=(0.0, 10.0), parameter_type="float"),
+        ]
+    )
+    client.configure_optimization(objective=objective, outcome_constraints=constraints)
+    wanted = client._experiment.metrics
+    for unit in torch.quasirandom.SobolEngine(2, scramble=True, seed=1).draw(NUM_TRIALS, dtype=DTYPE)[:num_trials]:
+        parameters = {"x1": 2 * unit[0].item() - 1, "x2": 10 * unit[1].item()}
+        data = {name: value for name, value in evaluate(parameters, sem).items() if name in wanted}
+        client.complete_trial(client.attach_trial(parameters), raw_data=data)
+    return client
+
+
+def small_ensemble(**options):
+    like = torch.rand(1, 2, dtype=DTYPE)
+    return kernel_ensemble(like, num_features=32, smoothnesses=[2.5, 1.5], generator=generator(), **options)
+
+
+def surrogate(model_class=EnsembleModel, **options):
+    return SurrogateSpec([ModelConfig(botorch_model_class=model_class, **options)])
+
+
+def adapter(client, spec=None):
+    """Ax's adapter, with the model fitted to all trials; cross-validation does not fit again."""
+    spec = surrogate() if spec is None else spec
+    return Generators.BOTORCH_MODULAR(experiment=client._experiment, surrogate_spec=spec, refit_on_cv=False)
+
+
+def submodels(fitted):
+    model = fitted.generator.surrogate.model
+    return list(model.models) if isinstance(model, ModelList) else [model]
+
+
+def close(a, b, tolerance=1e-8):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def evidence(model):
+    rows = model._all_rows()
+    with torch.no_grad():
+        return torch.stack([expert.log_evidence(rows.X, rows.Y.squeeze(-1)).sum() for expert in model.ensemble.experts])
+
+
+def test_the_example_of_the_docs_improves_on_its_initial_design(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
+    namespace = {}
+    exec(compile(block, str(DOCS), "exec"), namespace)
+    values = namespace["values"]
+    assert len(values) == 10
+    assert min(values[5:]) < min(values[:5])
+    assert namespace["branin"].optimal_value <= min(values) < 3
+    assert isinstance(namespace["client"]._generation_strategy.adapter.generator.surrogate.model, EnsembleModel)
+    assert "the minimum is 0.40" in capsys.readouterr().out
+
+
+def test_ax_fits_the_hyperparameters():
+    X = torch.rand(15, 2, dtype=DTYPE)
+    model = EnsembleModel(X, (5 * X.sum(-1, keepdim=True)).sin())
+    before, start = evidence(model), copy.deepcopy(list(model.ensemble.parameters()))
+    fit_botorch_model(model, mll_class=ExactMarginalLogLikelihood, mll_options={})
+    assert bool((evidence(model) > before + 0.1).all())
+    for new, old in zip(model.ensemble.parameters(), start, strict=True):
+        assert bool((new != old).any()) == new.requires_grad
+    by_hand = EnsembleModel(X, model.data.Y, ensemble=copy.deepcopy(model.ensemble))
+    close(model.posterior(X).mean, by_hand.posterior(X).mean)
+
+
+def test_registering_again_changes_nothing():
+    before = dict(fit_botorch_model.funcs)
+    register()
+    assert fit_botorch_model.funcs == before
+    assert fit_botorch_model.dispatch(EnsembleModel) is fit_surrogate
+
+
+def test_without_ax_the_door_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ax.storage.botorch_modular_registry", None)
+    with pytest.raises(ImportError, match=r"gp_ensembles\[ax\]"):
+        register()
+
+
+@pytest.mark.parametrize(
+    "asked", [{"mll_class": LeaveOneOutPseudoLikelihood}, {"mll_options": {"train_x": 1}}], ids=["class", "options"]
+)
+def test_another_likelihood_is_refused(asked):
+    X = torch.rand(5, 2, dtype=DTYPE)
+    model = EnsembleModel(X, X[:, :1])
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(UnsupportedError, match="by their own evidence"):
+        fit_botorch_model(model, **{"mll_class": ExactMarginalLogLikelihood, **asked})
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_equal_outcomes_are_no_obstacle():
+    """A constraint that every trial of the initial design meets alike, beside an objective that varies."""
+    client = experiment("-bumpy", ["flat <= 1"], num_trials=0)
+    for k in range(4):
+        index = client.attach_trial({"x1": 0.3 * k, "x2": float(k)})
+        client.complete_trial(index, raw_data={"bumpy": float(k * k), "flat": 0.0})
+    with pytest.warns(InputDataWarning, match="all 4 observations"):
+        fitted = adapter(client)
+    assert len(fitted.gen(1).arms) == 1
+
+
+class Carrier(EnsembleModel):
+    """What must not be: a model that takes the posterior of another one over with its hyperparameters."""
+
+    def get_extra_state(self):
+        return self._knowledge()
+
+    def set_extra_state(self, state):
+        """Taken over when all else is in place."""
+
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        result = super().load_state_dict(state_dict, strict, assign)
+        self._learned = state_dict["_extra_state"]
+        return result
+
+
+def cross_validated(fitted):
+    """Means and variances of Ax's leave-one-out predictions in the models' units, (2, n, O), by trial."""
+    datasets = fitted.generator.surrogate.training_data
+    found = torch.full((2, NUM_TRIALS, len(datasets)), torch.nan, dtype=DTYPE)
+    for result in cross_validate(fitted, untransform=False):
+        row = int(result.observed.arm_name.partition("_")[0])
+        for o, dataset in enumerate(datasets):
+            (name,) = dataset.outcome_names
+            seen = result.observed.data
+            assert seen.means[seen.metric_signatures.index(name)] == pytest.approx(dataset.Y[row].item())
+            at = result.predicted.metric_signatures.index(name)
+            found[0, row, o] = float(result.predicted.means[at])
+            found[1, row, o] = float(result.predicted.covariance[at, at])
+    return found
+
+
+def moments(model, X):
+    with torch.no_grad():
+        posterior = model.posterior(X)
+        return torch.stack([posterior.mean, posterior.variance])
+
+
+def left_out(model):
+    """The same, from models of all rows but one with the hyperparameters of the model of all rows."""
+    found = []
+    for row in range(NUM_TRIALS):
+        rest = torch.arange(NUM_TRIALS) != row
+        held = EnsembleModel(
+            model.data.X[rest],
+            model.data.Y[rest],
+            None if model.data.Yvar is None else model.data.Yvar[rest],
+            ensemble=copy.deepcopy(model.ensemble),
+            outcome_transform=None,
+            input_transform=copy.deepcopy(model.input_transform),
+        )
+        found.append(moments(held, model.data.X[row : row + 1]))
+    return torch.cat(found, -2)
+
+
+def check_no_leak(fitted):
+    """Held-out predictions are those of models that never saw the row, and not those of the model of all rows."""
+    found = cross_validated(fitted)
+    close(found, torch.cat([left_out(model) for model in submodels(fitted)], -1))
+    in_sample = torch.cat([moments(model, model.data.X) for model in submodels(fitted)], -1)
+    assert bool(((found - in_sample).abs() > 1e-2).any(-2).all())
+
+
+TWO_METRICS = {"objective": "-bumpy", "constraints": ["sloping <= 2"]}
+CASES = {
+    "one metric": ({}, {}),
+    "known noise": ({"sem": 0.1}, {}),
+    "a preset": ({}, {"model_options": {"ensemble": partial(oebe, bases=[LinearBasis(), FourierBasis(20)])}}),
+    "forgetting": ({}, {"model_options": {"ensemble": small_ensemble(forgetting=[0.9])}}),
+    "two metrics": (TWO_METRICS, {"model_options": {"ensemble": small_ensemble()}}),
+}
+
+
+@pytest.mark.parametrize(("trials", "options"), CASES.values(), ids=CASES.keys())
+def test_cross_validation_does_not_leak(trials, options):
+    fitted = adapter(experiment(**trials), surrogate(**options))
+    noisy = [model.data.Yvar is not None for model in submodels(fitted)]
+    assert all(noisy) if "sem" in trials else not any(noisy)
+    check_no_leak(fitted)
+
+
+@pytest.mark.parametrize("trials", [{}, TWO_METRICS], ids=["one metric", "two metrics"])
+def test_a_posterior_in_the_state_dict_is_found(trials):
+    fitted = adapter(experiment(**trials), surrogate(Carrier, model_options={"ensemble": small_ensemble()}))
+    found = cross_validated(fitted)
+    close(found, torch.cat([moments(model, model.data.X) for model in submodels(fitted)], -1))
+    with pytest.raises(AssertionError):
+        check_no_leak(fitted)
+
+
+def searching(client, spec):
+    generator_spec = GeneratorSpec(Generators.BOTORCH_MODULAR, generator_kwargs={"surrogate_spec": spec})
+    node = GenerationNode(name="ensemble", generator_specs=[generator_spec])
+    client.set_generation_strategy(GenerationStrategy(nodes=[node]))
+    return client
+
+
+GOALS = {
+    "two objectives": ("-bumpy, sloping", ["bumpy <= 1", "sloping >= 0"]),  # the constraints are the reference point
+    "objective and constraint": tuple(TWO_METRICS.values()),
+}
+
+
+@pytest.mark.parametrize(("objective", "constraints"), GOALS.values(), ids=GOALS.keys())
+def test_two_metrics_become_a_list_of_ensembles(objective, constraints):
+    client = searching(experiment(objective, constraints), surrogate(model_options={"ensemble": small_ensemble()}))
+    ((index, parameters),) = client.get_next_trials(max_trials=1).items()
+    client.complete_trial(index, raw_data=evaluate(parameters))
+    model = client._generation_strategy.adapter.generator.surrogate.model
+    assert isinstance(model, ModelList)
+    assert [type(part) for part in model.models] == [EnsembleModel, EnsembleModel]
+    if "," in objective:
+        assert client.get_pareto_frontier(use_model_predictions=False)
+    else:
+        best = client.get_best_parameterization(use_model_predictions=False)[0]
+        assert evaluate(best)["sloping"] <= 2
+
+
+def test_an_experiment_is_saved_and_resumed(tmp_path):
+    client = searching(experiment(), surrogate())
+    ((index, parameters),) = client.get_next_trials(max_trials=1).items()
+    client.complete_trial(index, raw_data={"bumpy": evaluate(parameters)["bumpy"]})
+    path = str(tmp_path / "experiment.json")
+    client.save_to_json_file(path)
+    resumed = Client.load_from_json_file(path)
+    ((index, _),) = resumed.get_next_trials(max_trials=1).items()
+    assert index == NUM_TRIALS + 1
+    assert isinstance(resumed._generation_strategy.adapter.generator.surrogate.model, EnsembleModel)
