@@ -49,7 +49,6 @@ EXCEPTIONS = {
     ("meta_learners/transitions.py", "dtype"): INTEGERS,
     ("features/neural.py", "device"): "a number becomes a parameter on the host; the module's .to moves it",
     ("features/shapes.py", "device"): "a number becomes a parameter on the host; the module's .to moves it",
-    ("bo/thompson.py", "torch.manual_seed"): "BoTorch draws from the global generator, which is put back",
     ("meta_learners/transitions.py", "device"): "built from plain numbers; the rule that takes them moves them",
 }
 # Public names that may do without an example, and why.

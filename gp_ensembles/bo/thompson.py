@@ -7,7 +7,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.models.transforms.input import Normalize
 from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
-from botorch.utils.sampling import draw_sobol_samples, optimize_posterior_samples
+from botorch.utils.sampling import draw_sobol_samples, manual_seed, optimize_posterior_samples
 from torch import Tensor
 from tqdm import tqdm
 
@@ -91,6 +91,7 @@ class ThompsonLoop:
         self.Y = bounds.new_empty(0, 1)
         self._model: EnsembleModel | None = None
         self._num_fitted = 0
+        self._design_seed = self._seed()  # one sequence, however many calls draw from it
         if X is not None and Y is not None:
             self.observe(X, Y)
 
@@ -124,11 +125,10 @@ class ThompsonLoop:
             raise ValueError(f"a batch needs at least one point, got {batch_size}")
         num_seen = self.Y.shape[0]
         if num_seen < self.num_initial:
-            points = draw_sobol_samples(self.bounds, 1, num_seen + batch_size, seed=self._seed())[0]
+            points = draw_sobol_samples(self.bounds, num_seen + batch_size, 1, seed=self._design_seed).squeeze(-2)
             return points[num_seen:]
         model = self.model()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed())
+        with manual_seed(self._seed()):
             paths = get_matheron_path_model(model, torch.Size([batch_size]))
             best, _ = optimize_posterior_samples(
                 paths, self.bounds, self.settings.raw_samples, self.settings.num_restarts

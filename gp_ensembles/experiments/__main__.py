@@ -17,6 +17,7 @@ from gp_ensembles.experiments.checkpoint import load_checkpoint
 from gp_ensembles.experiments.commands import Output, report, resume, stream
 from gp_ensembles.experiments.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.experiments.config import add_config, config_from, load_config
+from gp_ensembles.experiments.optimise.command import add_optimise, run_optimise
 from gp_ensembles.experiments.reproduce.command import add_reproduce, run_reproduce
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
 from gp_ensembles.experiments.tables import read_more, read_table, without_constant
@@ -113,6 +114,8 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         command = ArgumentParser(exit_on_error=False, description=text)
         if name == "reproduce":
             add_reproduce(command)
+        elif name == "optimise":
+            add_optimise(command)
         elif name != "demo":
             command.add_argument("data", type=str, help=_DATA)
             command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
@@ -136,7 +139,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             )
             command.add_argument("--drop_constant", type=bool, default=False, help="leave constant columns out")
         command.add_argument("--out", type=Path, default=Path("out") / name, help=_OUT)
-        if name not in ("compare", "reproduce"):
+        if name not in ("compare", "reproduce", "optimise"):
             command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
             command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
         command.add_argument("--progress", type=bool, default=True, help="show a progress bar")
@@ -193,14 +196,22 @@ def _reproduce(parser: ArgumentParser, values: Namespace) -> int:
     return 0
 
 
+def _optimise(parser: ArgumentParser, values: Namespace) -> int:
+    return run_optimise(values)
+
+
 _HELP = {
     "stream": "Predict every row of a table before its target is seen, and learn from it.",
     "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
     "compare": "Run several configs on one stream and print one table.",
     "demo": "The whole job on real data that travels with the package, in under two minutes.",
     "reproduce": "Make the figures and tables of the papers again.",
+    "optimise": "Bayesian optimisation with ensembles and with single Gaussian processes, in one table of regrets.",
 }
-_COMMANDS = {"stream": _stream, "resume": _resume, "compare": _compare, "demo": _demo, "reproduce": _reproduce}
+_COMMANDS = {
+    "stream": _stream, "resume": _resume, "compare": _compare, "demo": _demo, "reproduce": _reproduce,
+    "optimise": _optimise,
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -113,6 +113,17 @@ def test_the_loop_finds_a_maximum_and_goes_on_where_it_stopped():
     assert len(other.Y) == 14
 
 
+def test_the_first_points_are_one_low_discrepancy_sequence():
+    """Eight points of a scrambled sequence fall into eight different eighths, drawn together or in parts."""
+    line = UNIT[:, :1]
+    for parts in ((8,), (3, 5)):
+        loop = ThompsonLoop(line, ThompsonSettings(num_initial=8), generator=generator(4))
+        for size in parts:
+            X = loop.suggest(size)
+            loop.observe(X, X)
+        assert sorted((8 * loop.X.flatten()).floor().tolist()) == list(range(8))
+
+
 def test_an_interrupted_loop_loses_nothing_it_saw():
     loop = ThompsonLoop(UNIT, ThompsonSettings(num_features=16, raw_samples=32, num_restarts=1), generator=generator(0))
     calls = []
