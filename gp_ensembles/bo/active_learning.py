@@ -18,7 +18,7 @@ from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 
-_NUM_FANTASIES, _NUM_NODES = 32, 32
+_NUM_FANTASIES, _NUM_NODES, _CHUNK = 32, 32, 8
 
 
 @final
@@ -63,11 +63,9 @@ class IntegratedVariance(AcquisitionFunction):
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, q, D), shape (\*t)."""
         fantasies = self.ensemble.fantasize(X, self.sampler)
-        posterior = fantasies.posterior(self.points)
-        if not isinstance(posterior, MixturePosterior):
-            raise TypeError("an integrated variance needs a linear outcome transform such as Standardize")
-        variance = posterior.variance  # (S, *t, N, 1)
-        return -variance.mean((-2, -1)).mean(0)
+        # A few points at a time: the posterior is joint, and only its variances are wanted.
+        parts = [_variance_at(fantasies, points) for points in self.points.split(_CHUNK)]  # (S, *t, n, 1) each
+        return -torch.cat(parts, dim=-2).mean((-2, -1)).mean(0)
 
 
 @final
@@ -158,3 +156,10 @@ def _mixture_at(model: EnsembleModel, X: Tensor, observation_noise: bool) -> Mix
     if not isinstance(posterior, MixturePosterior) or model.num_outputs > 1:
         raise TypeError("an entropy needs a model of one output with a linear outcome transform such as Standardize")
     return posterior
+
+
+def _variance_at(model: EnsembleModel, points: Tensor) -> Tensor:
+    posterior = model.posterior(points)
+    if not isinstance(posterior, MixturePosterior):
+        raise TypeError("an integrated variance needs a linear outcome transform such as Standardize")
+    return posterior.variance

@@ -1,7 +1,8 @@
 """What a BoTorch model accepts: every refusal names the row and how to mend it."""
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.transforms.input import InputTransform
 from torch import Tensor
 
 from gp_ensembles.ensembles.ensemble import Ensemble
@@ -125,6 +126,19 @@ def check_ensemble(ensemble: Ensemble, X: Tensor, Y: Tensor) -> None:
     if ensemble.num_inputs != X.shape[1]:
         raise BotorchTensorDimensionError(f"the experts take {ensemble.num_inputs} inputs, train_X has {X.shape[1]}")
     ensemble.check_inputs(X)
+
+
+def check_input_transform(transform: InputTransform | None) -> None:
+    """Raise if an input transform has something to learn: ensembles fit their own hyperparameters only.
+
+    Raises:
+        UnsupportedError: Naming the transform.
+    """
+    if transform is not None and any(p.requires_grad for p in transform.parameters()):
+        raise UnsupportedError(
+            f"{type(transform).__name__} has parameters to be trained, which an ensemble does not do; set them and "
+            f"call transform.requires_grad_(False) to use it as it is"
+        )
 
 
 def check_domain(ensemble: Ensemble, X: Tensor) -> None:

@@ -48,10 +48,15 @@ class TrainingData(nn.Module):
         for name, values in (("X", X), ("Y", Y), ("Yvar", Yvar)):
             self.register_buffer(name, None if values is None else values.detach().clone(), persistent=False)
 
-    def followed_by(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> "TrainingData":
-        """These rows and further ones."""
-        both = None if self.Yvar is None or Yvar is None else torch.cat([self.Yvar, Yvar])
-        return TrainingData(torch.cat([self.X, X]), torch.cat([self.Y, Y]), both)
+    def followed_by(
+        self, X: Tensor, Y: Tensor, rows: Observations, outcome_transform: OutcomeTransform | None
+    ) -> "TrainingData":
+        """These rows and further ones, (n, D) and (n, O), whose noise is known in transformed units only."""
+        Yvar = rows.noise
+        if Yvar is not None and outcome_transform is not None:
+            Yvar = outcome_transform.untransform(rows.Y, Yvar)[1]
+        both = None if self.Yvar is None or Yvar is None else torch.cat([self.Yvar, Yvar.detach()])
+        return TrainingData(torch.cat([self.X, X.detach()]), torch.cat([self.Y, Y.detach()]), both)
 
 
 def transform_rows(

@@ -1,5 +1,6 @@
 """An ensemble as a BoTorch model: what `SingleTaskGP(train_X, train_Y)` is replaced by."""
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Self, cast, final
 
@@ -9,7 +10,6 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
-from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
 from botorch.utils.datasets import SupervisedDataset
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.bo import checks
 from gp_ensembles.bo.data import Observations, TrainingData, transform_rows
+from gp_ensembles.bo.fantasies import draw_targets
 from gp_ensembles.bo.fitting import fit_ensemble
 from gp_ensembles.bo.inference import Beliefs, predict
 from gp_ensembles.bo.knowledge import Knowledge, about, learn_all, learn_more, stamp_of, suppose
@@ -48,28 +49,27 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         ensemble: An ensemble with its hyperparameters, of which only the experts and the rule are used; or a preset
             such as :func:`gp_ensembles.ensembles.presets.e_doebe`, called as ``preset(X, y, generator=generator)`` with
             transformed data; by default a dictionary of kernels, :func:`~gp_ensembles.bo.recipes.kernel_ensemble`,
-            with the hyperparameters it starts with: call :meth:`fit`, or BoTorch's ``fit_gpytorch_mll``.
+            with the hyperparameters it starts with: call :meth:`fit`, or BoTorch's ``fit_gpytorch_mll``. (Not after
+            a preset: it has fitted already, and fitting again would pull its sampled experts together.)
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
         input_transform: As in ``SingleTaskGP``.
         generator: Source of random features; torch's global one if ``None``.
 
     Raises:
-        BotorchTensorDimensionError: If a shape is wrong.
-        InputDataError: If a value is not finite, there is only one observation, or dtypes differ.
+        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is only one observation.
 
     Example:
         >>> import torch
         >>> from botorch.acquisition import qLogExpectedImprovement
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> X = torch.rand(12, 2, generator=generator, dtype=torch.float64)
+        >>> X = torch.rand(12, 2, dtype=torch.float64)
         >>> Y = (X.sum(-1, keepdim=True) - 1).square().neg()
-        >>> model = EnsembleModel(X, Y, generator=generator).fit()
-        >>> acquisition = qLogExpectedImprovement(model, best_f=Y.max())
-        >>> acquisition(X[:5].unsqueeze(-2)).shape
+        >>> model = EnsembleModel(X, Y).fit()
+        >>> qLogExpectedImprovement(model, best_f=Y.max())(X[:5].unsqueeze(-2)).shape
         torch.Size([5])
     """
 
     data: TrainingData
+    _hyperparameters: tuple[Tensor, ...]
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     ) -> None:
         super().__init__()
         checks.check_training_data(train_X, train_Y, train_Yvar)
+        checks.check_input_transform(input_transform)
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1])
         # Attributes that are absent where there is no transform, as BoTorch's own models have them.
@@ -95,10 +96,12 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         self.eval()
         self.ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         checks.check_ensemble(self.ensemble, rows.X, rows.Y)
-        self._hyperparameters = tuple(self.ensemble.parameters())  # walking the modules takes longer than predicting
         self._num_outputs = train_Y.shape[-1]
+        self._is_shared = False  # whether another model has the same ensemble and transforms
         self._learned: Knowledge | None = None
         self._supposed: Knowledge | None = None
+        _forget(self)
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @property
     def num_outputs(self) -> int:
@@ -107,12 +110,12 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Shape of the batch of fantasies; empty for a model of data."""
+        """Shape of the batch of fantasies."""
         return torch.Size() if self._supposed is None else self._supposed.beliefs.batch_shape
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
-        """Inputs as they were given, (n, D), in a tuple as BoTorch's models have them."""
+        """Inputs as they were given, (n, D), in a tuple."""
         return (self.data.X,)
 
     @property
@@ -148,13 +151,9 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
             posterior_transform: Applied to every expert, so it has to give normal posteriors.
 
         Returns:
-            A :class:`~gp_ensembles.bo.posterior.MixturePosterior`, or a ``TransformedPosterior`` of one where the
-            outcome transform is not linear.
+            A ``MixturePosterior``, or a ``TransformedPosterior`` of one where the outcome transform is not linear.
 
-        Raises:
-            BotorchTensorDimensionError: If X has the wrong shape.
-            InputDataError: If X is not finite, or of another dtype or device.
-            ValueError: If X is outside the domain of an expert's features (a Hilbert-space basis has one).
+        Raises a BotorchError if X is malformed, a ValueError if it is outside the domain of an expert's features.
         """
         self._enter_evaluation()
         checks.check_queries(X, self.data.X)
@@ -175,9 +174,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
             Y: Observations, shape (\*y, n, O); in a batch, the dimensions of X that Y lacks are the same for all.
             noise: Known noise variances in transformed outcomes, (..., n, 1), if the model was built with some.
 
-        Raises:
-            BotorchTensorDimensionError: If a shape is wrong.
-            InputDataError: If a value is not finite or of another dtype, or known noise is missing.
+        Raises a BotorchError if a shape, value or dtype is wrong, or known noise is missing.
         """
         self._enter_evaluation()
         checks.check_observations(X, Y, self.data.X, self.num_outputs)
@@ -188,39 +185,25 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         before = self._knowledge()
         if X.ndim > 2 or Y.ndim > 2 or before.state is None:
             return self._with(self.data, None, suppose(self.ensemble, before, rows))
-        Yvar = noise
-        if self._outcome_transform is not None and noise is not None:
-            Yvar = self._outcome_transform.untransform(rows.Y, noise)[1]
-        data = self.data.followed_by(X.detach(), Y.detach(), Yvar)
+        data = self.data.followed_by(X, Y, rows, self._outcome_transform)
         return self._with(data, learn_more(self.ensemble, before, rows), None)
 
     def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:
         r"""Condition on draws from the posterior at X (\*t, q, D): the fantasies come first in the batch shape.
 
-        Args:
-            X: Inputs; with q = 0 the batch is expanded and nothing learned.
-            sampler: Draws the observations, noise included.
-            observation_noise: Noise variance to use instead of the inferred one, (..., q or 1, O), in transformed
-                outcomes.
-            options: Handed to :meth:`condition_on_observations`.
+        With q = 0 the batch is expanded and nothing learned. Arguments as in BoTorch's models.
         """
         options.pop("propagate_grads", None)
-        if observation_noise is None and self.data.Yvar is not None:
-            observation_noise = cast(Tensor, self._all_rows().usual_noise())
-        if X.shape[-2] == 0:
-            Y = X.new_empty(*sampler.sample_shape, *X.shape[:-2], 0, self.num_outputs)
-        else:
-            asked = True if observation_noise is None else observation_noise
-            with fantasize_flag():
-                Y = sampler(self.posterior(X, observation_noise=asked))
         noise = observation_noise
-        if noise is not None:
-            noise = noise.expand(*noise.shape[:-2], X.shape[-2], noise.shape[-1])
+        if noise is None and self.data.Yvar is not None:
+            noise = cast(Tensor, self._all_rows().usual_noise())
+        Y, noise = draw_targets(self, X, sampler, noise)
         return self.condition_on_observations(X, Y, noise=noise, **options)
 
     def subset_output(self, idcs: list[int]) -> Self:
         """The model of some of the outputs, with the weights that all have earned; it has no data of its own."""
-        other = self._with(self.data, None, about(self._knowledge(), idcs))
+        data = TrainingData(self.data.X, self.data.Y[:, idcs], self.data.Yvar)
+        other = self._with(data, None, about(self._knowledge(), idcs))
         other._num_outputs = len(idcs)
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(idcs)
@@ -233,21 +216,20 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         """Arguments of the constructor from a data set, as Ax asks for them."""
         return {**super().construct_inputs(training_data), **({} if ensemble is None else {"ensemble": ensemble})}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load hyperparameters and transforms; this model's own data are then learned anew with them."""
-        result = nn.Module.load_state_dict(self, state_dict, strict, assign)
-        self._learned = None
-        return result
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, keep_transforms: bool = True
+    ) -> Any:
+        """Load hyperparameters and transforms; this model's own data are then always learned anew with them."""
+        self._part()
+        return nn.Module.load_state_dict(self, state_dict, strict, assign)
 
     def fit(self, *, progress: bool = False) -> Self:
-        """Maximise the evidence of all rows over each expert's hyperparameters, with their priors; in place.
-
-        Raises InputDataError if all observations of an output are equal, UnsupportedError for a fantasy model.
-        """
+        """Maximise the evidence of all rows, with priors, in place; equal observations are refused with an error."""
         if self._supposed is not None:
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()
         checks.check_varies(self.data.Y)
+        self._part()
         fit_ensemble(self.ensemble, self._all_rows(), progress)
         self._learned = None
         return self
@@ -263,16 +245,27 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     def _knowledge(self) -> Knowledge:
         if self._supposed is not None:
             return self._supposed
-        known = self._learned
-        if known is None or not torch.equal(known.stamp, stamp_of(self._hyperparameters)):
-            known = self._learned = learn_all(self.ensemble, self._all_rows())
-        return known
+        stamp = stamp_of(self._hyperparameters)
+        if self._learned is None or not torch.equal(self._learned.stamp, stamp):
+            self._learned = learn_all(self.ensemble, self._all_rows(), stamp)
+        return self._learned
 
     def _with(self, data: TrainingData, learned: Knowledge | None, supposed: Knowledge | None) -> Self:
         other = type(self).__new__(type(self))
         other.__dict__ = {**self.__dict__, "_modules": {**self._modules, "data": data}}  # all other modules are shared
         other._learned, other._supposed = learned, supposed
+        self._is_shared = other._is_shared = True
         return other
+
+    def _part(self) -> None:
+        """Before anything changes in place: modules of its own, so that related models stay as they are."""
+        if self._is_shared:
+            self._modules.update({name: copy.deepcopy(m) for name, m in self._modules.items() if name != "data"})
+            self._is_shared = False
+            _forget(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_learned": None}  # functions cannot be saved; what they know is learned again
 
     @property
     def _outcome_transform(self) -> OutcomeTransform | None:
@@ -293,8 +286,15 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         """Nothing to do: the data are kept as they were given, and transformed when they are learned."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        before = self.data.X
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if (self.data.X.dtype, self.data.X.device) != (before.dtype, before.device):  # acquisitions move often, in vain
+        before, after = self.data.X, fn(self.data.X[:0])
+        if (after.dtype, after.device) != (before.dtype, before.device):  # acquisitions move often, in vain
+            self._part()
             self._learned = None
-        return self
+        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+
+
+def _forget(model: EnsembleModel, *_: object) -> None:
+    """Whatever was loaded or replaced, the rows are learned anew with it."""
+    model._learned = None
+    transforms = (m for name, m in model._modules.items() if name != "data" and m is not None)
+    model._hyperparameters = tuple(p for m in transforms for p in m.parameters())  # walking modules takes long

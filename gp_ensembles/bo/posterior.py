@@ -247,8 +247,8 @@ class MixturePosterior(Posterior):
         """
         raise ViewNeededError(
             "the posterior of an ensemble is a mixture, not one normal distribution, which this component asks for: "
-            "give it GaussianView(model), EqualView(model, K) or a WeightedAcquisition; which one is in "
-            "docs/acquisition_functions.md"
+            "give it GaussianView(model), EqualView(model, K) or a WeightedAcquisition, see "
+            "docs/acquisition_functions.md; and join models in a ModelList, not in a ModelListGP"
         )
 
     mvn = covariance_matrix = distribution  # other names that BoTorch asks for
@@ -267,8 +267,10 @@ class MixturePosterior(Posterior):
 
     def _factors(self) -> Tensor:
         """Lower triangular factors of the experts' covariances, (..., M, O, q, q)."""
-        factors: Tensor = psd_safe_cholesky(self.component_covariance)
-        return factors
+        scale = self.component_covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        scale = torch.where(scale > 0, scale, 1.0)  # jitter, where there has to be some, is relative to the variances
+        factors: Tensor = psd_safe_cholesky(self.component_covariance / scale)
+        return factors * scale.sqrt()
 
     def _pick(self, normals: Tensor) -> Tensor:
         """The expert that a standard normal picks, integers of the same shape."""

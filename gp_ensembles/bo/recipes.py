@@ -1,9 +1,11 @@
 """The ensemble a Bayesian optimiser starts with: a dictionary of kernels with BoTorch's own priors."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models.utils.gpytorch_modules import MIN_INFERRED_NOISE_LEVEL
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
@@ -103,9 +105,13 @@ def make_ensemble(
     if ensemble is None:
         return kernel_ensemble(X, Y.shape[-1], generator=generator)
     if isinstance(ensemble, OnlineEnsemble):
-        return ensemble.ensemble
+        ensemble = ensemble.ensemble
     if isinstance(ensemble, Ensemble):
-        return ensemble
+        return copy.deepcopy(ensemble)  # fitting one model must not change another
+    if Y.shape[-1] > 1 and callable(ensemble):
+        raise UnsupportedError(
+            "a preset makes experts of one output; build a model for each and join them in a ModelList"
+        )
     if not callable(ensemble):
         raise TypeError(f"ensemble must be an Ensemble, an OnlineEnsemble or a preset, got {type(ensemble).__name__}")
     return ensemble(X, Y.squeeze(-1), generator=generator).ensemble

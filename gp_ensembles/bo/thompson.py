@@ -1,4 +1,4 @@
-"""EGP-TS: Bayesian optimisation by Thompson samples of an ensemble, at constant cost for each observation."""
+"""EGP-TS: Bayesian optimisation by Thompson samples of an ensemble."""
 
 from collections.abc import Callable
 from typing import NamedTuple, final
@@ -25,7 +25,8 @@ class ThompsonSettings(NamedTuple):
         smoothnesses: Kernels, one expert for each; see :func:`~gp_ensembles.bo.recipes.kernel_ensemble`.
         forgetting: Empty for an objective that stands still; for one that drifts, such as ``(0.99, 0.97, 0.9)``.
         num_initial: Points of a Sobol sequence before the first model; ``None`` for twice the dimensions plus two.
-        refit_every: Observations after which hyperparameters are fitted again; in between only weights are learned.
+        refit_every: Observations after which hyperparameters are fitted again, but no fewer than a tenth of those seen;
+            in between only weights are learned.
         raw_samples: Points at which each draw is evaluated before its best ones are improved by gradients.
         num_restarts: How many are improved.
     """
@@ -48,8 +49,8 @@ class ThompsonLoop:
 
     Each point of a batch is the maximum of a function drawn from the posterior: an expert by its weight, then its
     weights from their normal distribution. Observations are learned in their order, at O(F²) each; hyperparameters are
-    fitted again now and then. All state is here, so a run that was interrupted goes on with another call of
-    :meth:`run`, and a loop of the same ``X`` and ``Y`` takes up where an earlier one ended.
+    fitted again to all of them ever more rarely. All state is here, so a run that was interrupted goes on with another
+    call of :meth:`run`, and a loop of the same ``X`` and ``Y`` takes up where an earlier one ended.
 
     Args:
         bounds: Lower and upper bounds of the inputs, shape (2, D).
@@ -82,6 +83,10 @@ class ThompsonLoop:
     ) -> None:
         if bounds.ndim != 2 or bounds.shape[0] != 2:
             raise BotorchTensorDimensionError(f"bounds must have shape (2, D), got {tuple(bounds.shape)}")
+        if not bounds.is_floating_point():
+            raise InputDataError(f"bounds must be floating point numbers, got {bounds.dtype}; use bounds.double()")
+        if (X is None) != (Y is None):
+            raise InputDataError("give X and Y of earlier observations together")
         if not bool((bounds[0] < bounds[1]).all()):
             raise InputDataError(f"lower bounds must lie below upper ones, got {bounds.tolist()}")
         self.bounds = bounds
@@ -105,10 +110,11 @@ class ThompsonLoop:
         """The ensemble after all observations; fitted again if it is time to.
 
         Raises:
-            InputDataError: If there are fewer than two observations, or all are equal.
+            InputDataError: If there are fewer than two observations.
         """
         settings, num_seen = self.settings, self.Y.shape[0]
-        if self._model is None or num_seen - self._num_fitted >= settings.refit_every:
+        due = max(settings.refit_every, self._num_fitted // 10)  # ever rarer, so that fits do not dominate
+        if self._model is None or num_seen - self._num_fitted >= due:
             self._model, self._num_fitted = self._fitted(), num_seen
         elif self._model.data.Y.shape[0] < num_seen:
             seen = self._model.data.Y.shape[0]
@@ -136,12 +142,13 @@ class ThompsonLoop:
         return best.detach()
 
     def observe(self, X: Tensor, Y: Tensor) -> None:
-        """Take in observations in their order: X (q, D), Y (q, 1).
+        """Take in observations in their order: X (q, D), Y (q, 1) or (q,).
 
         Raises:
             BotorchTensorDimensionError: If a shape is wrong.
             InputDataError: If a value is not finite.
         """
+        Y = Y.unsqueeze(-1) if Y.ndim == 1 else Y
         if X.ndim != 2 or X.shape[1] != self.bounds.shape[1] or Y.shape != (X.shape[0], 1):
             raise BotorchTensorDimensionError(
                 f"observations must be X (q, {self.bounds.shape[1]}) and Y (q, 1), got {tuple(X.shape)} and "
@@ -188,7 +195,9 @@ class ThompsonLoop:
             generator=self.generator,
         )
         unit = Normalize(self.bounds.shape[1], bounds=self.bounds)
-        return EnsembleModel(self.X, self.Y, ensemble=ensemble, input_transform=unit).fit()
+        model = EnsembleModel(self.X, self.Y, ensemble=ensemble, input_transform=unit)
+        is_flat = bool((self.Y[:1] == self.Y).all())  # a plateau tells nothing about length scales
+        return model if is_flat else model.fit()
 
     def _seed(self) -> int:
         return int(torch.randint(2**31 - 1, (), generator=self.generator, device="cpu"))

@@ -5,10 +5,11 @@ import warnings
 
 import pytest
 import torch
+from botorch.acquisition import qExpectedImprovement
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelList, SingleTaskGP
-from botorch.models.transforms.input import InputPerturbation, Normalize
+from botorch.models.transforms.input import InputPerturbation, Normalize, Warp
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.list_sampler import ListSampler
@@ -399,6 +400,75 @@ def test_hyperparameters_travel_without_the_data():
     by_hand = EnsembleModel(X[:10], (Y[:10] - level) / scale, ensemble=full.ensemble, outcome_transform=None)
     close(held_out.posterior(points).mean, by_hand.posterior(points).mean * scale + level)
     close(held_out.log_weights, by_hand.log_weights)
+
+
+def test_models_of_one_ensemble_do_not_change_one_another():
+    X, Y = rows(20)
+    shared = kernel_ensemble(X, num_features=16, generator=generator())
+    first = EnsembleModel(X, Y, ensemble=shared).fit()
+    points = rows(5, seed=6)[0]
+    before = first.posterior(points).mean
+    EnsembleModel(X, 7 * Y.square(), ensemble=shared).fit()
+    assert torch.equal(first.posterior(points).mean, before)
+    child = first.condition_on_observations(*rows(3, seed=8))
+    child.fit()
+    assert torch.equal(first.posterior(points).mean, before)
+    sibling = first.condition_on_observations(*rows(3, seed=9))
+    after = sibling.posterior(points).mean
+    first.float()
+    assert torch.equal(sibling.posterior(points).mean, after)
+
+
+def test_hyperparameters_loaded_through_a_parent_are_used():
+    X, Y = rows(20)
+    source, target = (EnsembleModel(X, Y, generator=generator(seed)) for seed in (1, 2))
+    source.fit()
+    points = rows(5, seed=6)[0]
+    target.posterior(points)
+    torch.nn.ModuleList([target]).load_state_dict(torch.nn.ModuleList([source]).state_dict())
+    same(target, source, points)
+    other = EnsembleModel(X, Y, generator=generator(3))
+    other.load_state_dict(source.state_dict(), assign=True, keep_transforms=False)
+    same(other, source, points)
+    assert other.beliefs() is other.beliefs()  # learned once
+
+
+def test_a_model_that_has_predicted_can_be_saved(tmp_path):
+    ours = model()
+    points = rows(5, seed=6)[0]
+    mean = ours.posterior(points).mean
+    torch.save(ours, tmp_path / "model.pt")
+    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False).posterior(points).mean, mean)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e8])
+def test_the_scale_of_outcomes_does_not_matter(scale):
+    """Nearly equal points need jitter, which is relative: improvements scale with the outcomes."""
+    X, Y = rows()
+    point = rows(1, seed=6)[0]
+    close_by = torch.cat([point, point, point + 1e-4]).unsqueeze(0)
+    ours = EnsembleModel(X, scale * Y, ensemble=ensemble(), outcome_transform=Standardize(1, min_stdv=1e-12))
+    values = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch in (close_by, point.unsqueeze(0)):
+            sampler = SobolQMCNormalSampler(Size([4096]), seed=0)
+            values.append(float(qExpectedImprovement(ours, scale * Y.mean(), sampler=sampler)(batch)))
+    assert 0.98 < values[0] / values[1] < 1.05
+
+
+def test_transforms_with_something_to_learn_are_refused():
+    X, Y = rows()
+    warp = Warp(d=NUM_INPUTS, indices=[0, 1])
+    with pytest.raises(UnsupportedError, match="Warp has parameters to be trained"):
+        EnsembleModel(X, Y, ensemble=ensemble(), input_transform=warp)
+    ours = EnsembleModel(X, Y, ensemble=ensemble(), input_transform=warp.requires_grad_(False))
+    before = ours.posterior(X).mean
+    with torch.no_grad():
+        ours.input_transform.concentration0.fill_(2.0)
+    by_hand = EnsembleModel(X, Y, ensemble=ensemble(), input_transform=copy.deepcopy(ours.input_transform))
+    close(ours.posterior(X).mean, by_hand.posterior(X).mean)
+    assert not torch.allclose(ours.posterior(X).mean, before)
 
 
 def test_changed_hyperparameters_are_learned_with_anew():

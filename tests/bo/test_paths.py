@@ -124,6 +124,13 @@ def test_the_first_points_are_one_low_discrepancy_sequence():
         assert sorted((8 * loop.X.flatten()).floor().tolist()) == list(range(8))
 
 
+def test_a_plateau_is_no_end():
+    loop = ThompsonLoop(UNIT, ThompsonSettings(num_features=16, raw_samples=32, num_restarts=1), generator=generator(0))
+    X, Y = loop.run(lambda X: torch.zeros(len(X), dtype=X.dtype), num_rounds=2)
+    assert X.shape == (8, 2)
+    assert Y.shape == (8, 1)
+
+
 def test_an_interrupted_loop_loses_nothing_it_saw():
     loop = ThompsonLoop(UNIT, ThompsonSettings(num_features=16, raw_samples=32, num_restarts=1), generator=generator(0))
     calls = []
@@ -176,7 +183,7 @@ def test_bad_bounds_and_observations_are_refused():
         ThompsonLoop(UNIT.flip(0))
     loop = ThompsonLoop(UNIT)
     with pytest.raises(BotorchTensorDimensionError, match="observations must be"):
-        loop.observe(UNIT, torch.zeros(2, dtype=torch.float64))
+        loop.observe(UNIT, torch.zeros(2, 2, dtype=torch.float64))
     with pytest.raises(InputDataError, match="row 1"):
         loop.observe(UNIT, torch.tensor([[0.0], [torch.nan]], dtype=torch.float64))
     with pytest.raises(ValueError, match="at least one point"):
