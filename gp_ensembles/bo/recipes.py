@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models.utils.assorted import check_min_max_scaling
 from botorch.models.utils.gpytorch_modules import MIN_INFERRED_NOISE_LEVEL
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
@@ -103,6 +104,7 @@ def make_ensemble(
 ) -> Ensemble:
     """The ensemble that the user asked for."""
     if ensemble is None:
+        check_min_max_scaling(X)  # warns: the priors of length scales are for the unit cube
         return kernel_ensemble(X, Y.shape[-1], generator=generator)
     if isinstance(ensemble, OnlineEnsemble):
         ensemble = ensemble.ensemble

@@ -5,8 +5,9 @@ import warnings
 
 import pytest
 import torch
-from botorch.acquisition import qExpectedImprovement
+from botorch.acquisition import PosteriorMean, qExpectedImprovement, qKnowledgeGradient, qMultiStepLookahead
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelList, SingleTaskGP
 from botorch.models.transforms.input import InputPerturbation, Normalize, Warp
@@ -264,6 +265,47 @@ def test_fantasised_means_are_a_martingale(transform):
     assert float(weights.std(0).max()) > 0.01  # they do move
 
 
+@pytest.mark.parametrize("adaptation", ["static", "stabilised"])
+def test_knowledge_gradient_is_that_of_refitted_models(adaptation):
+    """The one-shot value by hand: each target drawn, learned for good by a model of its own, asked at its own point."""
+    ours = model(adaptation=ADAPTATIONS[adaptation])
+    sampler = SobolQMCNormalSampler(Size([4]), seed=0)
+    acquisition = qKnowledgeGradient(ours, num_fantasies=4, sampler=sampler)
+    X = torch.rand(3, 2 + 4, NUM_INPUTS, generator=generator(5), dtype=DTYPE)
+    values = acquisition(X)
+    targets = sampler(ours.posterior(X[:, :2], observation_noise=True))  # (4, 3, 2, 1)
+    for b in range(3):
+        means = [
+            ours.condition_on_observations(X[b, :2], targets[s, b]).posterior(X[b, 2 + s : 3 + s]).mean
+            for s in range(4)
+        ]
+        close(values[b], torch.stack(means).mean())
+
+
+def test_looking_two_steps_ahead_is_refitting_twice():
+    ours = model()
+    samplers = [SobolQMCNormalSampler(Size([3]), seed=0), SobolQMCNormalSampler(Size([2]), seed=1)]
+    acquisition = qMultiStepLookahead(
+        ours, batch_sizes=[1, 1], samplers=samplers, valfunc_cls=[None, None, PosteriorMean]
+    )
+    X = torch.rand(1, acquisition.get_augmented_q_batch_size(1), NUM_INPUTS, generator=generator(5), dtype=DTYPE)
+    _, shapes, sizes = acquisition.get_split_shapes(X)
+    assert [tuple(shape[:-3]) for shape in shapes] == [(), (3,), (2, 3)]
+    assert sizes == [1, 3, 6]
+    total = 0.0
+    first = samplers[0](ours.posterior(X[:, :1], observation_noise=True)).squeeze(1)  # (3, 1, 1)
+    batch = ours.condition_on_observations(X[0, :1], first)
+    second_X = X[0, 1:4].unsqueeze(1)  # (3, 1, D): a point for each first target
+    second = samplers[1](batch.posterior(second_X, observation_noise=True))  # (2, 3, 1, 1)
+    for s in range(3):
+        once = ours.condition_on_observations(X[0, :1], first[s])
+        for r in range(2):
+            twice = once.condition_on_observations(second_X[s], second[r, s])
+            place = X[0, 4 + 3 * r + s].unsqueeze(0)
+            total += float(twice.posterior(place).mean)
+    assert float(acquisition(X)) == pytest.approx(total / 6, abs=1e-8)
+
+
 def test_fantasies_do_not_copy_the_covariance():
     ours = model()
     fantasies = ours.fantasize(torch.rand(7, 1, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([11]), seed=0))
@@ -368,6 +410,7 @@ def test_some_outputs_are_those_of_all():
     close(part.posterior(points).mean, whole.mean[:, [2, 0]])
     close(part.posterior(points).variance, whole.variance[:, [2, 0]])
     close(ours.posterior(points, output_indices=[1]).mean, whole.mean[:, [1]])
+    assert part.train_targets.shape == (2, 14)
     more, Y = rows(2, 3, seed=7)
     conditioned = part.condition_on_observations(more, Y[:, [2, 0]])
     assert conditioned.posterior(points).mean.shape == (4, 2)
@@ -626,6 +669,14 @@ def test_a_refused_observation_changes_nothing(spoil, error):
     assert torch.equal(after.log_weights, before.log_weights)
     assert all(torch.equal(value, state[name]) for name, value in ours.state_dict().items())
     assert len(ours.data.Y) == len(rows()[1])
+
+
+def test_inputs_outside_the_unit_cube_are_warned_of():
+    X, Y = rows()
+    with pytest.warns(InputDataWarning, match="unit cube"):
+        EnsembleModel(10 * X, Y)
+    with pytest.raises(UnsupportedError, match="a preset makes experts of one output"):
+        EnsembleModel(*rows(num_outputs=2), ensemble=oebe)
 
 
 def test_what_fantasies_cannot_do_is_said():
