@@ -1,5 +1,6 @@
 """Time of every weight rule per step beside that of the experts it weighs: 30 Gaussian ones of 100 features."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -24,7 +25,7 @@ from gp_ensembles.meta_learners import (
     sticky_transition,
 )
 
-M, F = 30, 100
+M, F = int(os.environ.get("EXPERTS", "30")), 100
 BLOCK = choose_block_size(F, M)
 NUM_ROWS = BLOCK * (2000 // BLOCK)
 
