@@ -1,0 +1,185 @@
+"""Log marginal likelihoods of many kernels at once."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.bayesian_quadrature.spectral_mixture import (
+    AT_ORIGIN,
+    Reflection,
+    SpectralMixtures,
+    at_lags,
+    covariance,
+)
+
+_CHUNK_BYTES = 2**25  # matrices worked on at once: about what caches hold; more is slower, not faster
+_SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
+
+
+class Lags(NamedTuple):
+    """The distinct lags of a set of inputs on a line.
+
+    Args:
+        values: Distinct absolute differences, shape (U,).
+        index: Which of them stands at each place of the covariance matrix, shape (N, N).
+    """
+
+    values: Tensor
+    index: Tensor
+
+
+def distinct_lags(X: Tensor) -> Lags | None:
+    """The distinct lags of inputs (N, D), or ``None`` where they are too many (or D > 1) to be worth it.
+
+    Example:
+        >>> import torch
+        >>> distinct_lags(torch.arange(5.0, dtype=torch.float64).unsqueeze(-1)).values
+        tensor([0., 1., 2., 3., 4.], dtype=torch.float64)
+    """
+    if X.shape[-1] != 1 or X.shape[-2] < 2:
+        return None
+    lags = (X - X.mT).abs()
+    unit = _SAME_LAG * lags.max()
+    if not bool(unit > 0):
+        return None
+    steps, index = torch.unique((lags / unit).round(), return_inverse=True)
+    if 4 * steps.numel() > lags.numel():
+        return None
+    # the mean of the lags that share a step, so that nothing is moved by more than rounding
+    sums = lags.new_zeros(steps.numel()).index_add(0, index.reshape(-1), lags.reshape(-1))
+    return Lags(sums / index.reshape(-1).bincount(minlength=steps.numel()), index)
+
+
+class GaussianLikelihoods:
+    r"""Log marginal likelihoods of one data set under many kernels, batched over them.
+
+    .. math:: \log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)
+
+    Covariance matrices are assembled from the distinct lags where inputs lie on a grid, and worked on in chunks that
+    fit into caches. A matrix that cannot be factorised gives NaN: a fact about that kernel, not a failure.
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,).
+        reflection: How the kernels' components are made symmetric.
+
+    Raises:
+        ValueError: If shapes do not fit, there is no row, or a value is not finite (the first is named).
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> likelihoods = GaussianLikelihoods(X, torch.sin(6.0 * X.squeeze(-1)))
+        >>> mixtures = SpectralMixtures.unflatten(torch.tensor([[1.0, 1.0, 0.1], [1.0, 9.0, 4.0]]).double(), 1)
+        >>> one = torch.ones(2, dtype=torch.float64)
+        >>> likelihoods(mixtures, one, 1e-3 * one).shape
+        torch.Size([2])
+    """
+
+    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN) -> None:
+        check_data(X, y)
+        self.X = X
+        self.y = y
+        self.reflection = reflection
+        self._lags = distinct_lags(X)
+
+    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
+        """Log marginal likelihoods.
+
+        Args:
+            mixtures: B mixtures.
+            outputscale: Factors c of their covariances, shape (B,).
+            noise: Noise variances, shape (B,).
+
+        Returns:
+            Shape (B,), differentiable; NaN where a covariance cannot be factorised.
+        """
+        order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
+        chunk = max(1, _CHUNK_BYTES // (self.y.element_size() * self.y.shape[0] ** 2))
+        values = []
+        for rows in order.split(chunk):
+            matrices = outputscale[rows, None, None] * self.covariance(mixtures[rows].trim())
+            matrices = matrices + torch.diag_embed(noise[rows, None].expand(-1, self.y.shape[0]))
+            values.append(log_marginal(matrices, self.y))
+        return torch.cat(values)[order.argsort()] if values else self.y.new_zeros(0)
+
+    def covariance(self, mixtures: SpectralMixtures) -> Tensor:
+        """Covariances of the training rows, shape (B, N, N), without noise and scale."""
+        if self._lags is None:
+            return covariance(mixtures, self.X, self.X, self.reflection)
+        values = at_lags(mixtures, self._lags.values)
+        return values[..., self._lags.index]
+
+
+class _LogMarginal(torch.autograd.Function):
+    r"""Gaussian log density whose gradient needs one inverse: d/dK = (a a^T - K^{-1}) / 2 with a = K^{-1} y."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False).squeeze(-1)
+        ctx.save_for_backward(factor, white, info)
+        log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        value = -0.5 * white.square().sum(-1) - log_determinant - 0.5 * y.shape[-1] * math.log(2.0 * math.pi)
+        return torch.where((info == 0) & value.isfinite(), value, torch.nan)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        factor, white, info = ctx.saved_tensors
+        solution = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
+        inverse = torch.cholesky_inverse(factor)
+        slope = 0.5 * (solution @ solution.mT - inverse)
+        good = ((info == 0) & gradient.isfinite())[..., None, None]
+        return torch.where(good, gradient[..., None, None] * slope, 0.0), None
+
+
+def log_marginal(covariance: Tensor, y: Tensor) -> Tensor:
+    r"""Log density of y under normal distributions of mean zero; NaN where a covariance is not positive definite.
+
+    Args:
+        covariance: Covariances, shape (\*batch, N, N), noise included.
+        y: Values, shape (N,).
+
+    Returns:
+        Shape (\*batch), differentiable once in the covariances (Rasmussen and Williams, 2006, equation 5.9).
+
+    Example:
+        >>> import torch
+        >>> eye = torch.diag(torch.ones(2, dtype=torch.float64))
+        >>> log_marginal(torch.stack([eye, -eye]), torch.zeros(2, dtype=torch.float64))
+        tensor([-1.8379,     nan], dtype=torch.float64)
+    """
+    value: Tensor = _LogMarginal.apply(covariance, y)
+    return value
+
+
+def check_data(X: Tensor, y: Tensor) -> None:
+    """Refuse what no likelihood can use, naming the first offence.
+
+    Example:
+        >>> import torch
+        >>> check_data(torch.zeros(0, 1), torch.zeros(0))
+        Traceback (most recent call last):
+        ...
+        ValueError: there are no rows of data; at least two are needed
+    """
+    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
+        raise ValueError(f"inputs (N, D) and targets (N,) do not fit: {tuple(X.shape)} and {tuple(y.shape)}")
+    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
+        raise ValueError(
+            f"inputs and targets must be real numbers of one dtype on one device, got {X.dtype} on {X.device} and "
+            f"{y.dtype} on {y.device}"
+        )
+    if X.shape[0] < 2:
+        raise ValueError("there are no rows of data; at least two are needed" if not X.shape[0] else
+                         "there is one row of data; at least two are needed")
+    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
+        bad = (~values.isfinite()).nonzero()
+        if bad.numel():
+            row, column = bad[0].tolist()
+            raise ValueError(
+                f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}; leave out rows "
+                f"with missing values"
+            )
