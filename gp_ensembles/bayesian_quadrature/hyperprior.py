@@ -164,6 +164,12 @@ class Hyperprior:
         extras = torch.arange(size * (1 + 2 * num_inputs), self.num_columns)
         return torch.cat([sticks, means, means + size * num_inputs, extras]).to(self.means.scale.device)
 
+    def fixed_features(self, components: int) -> dict[int, float]:
+        """Columns that stay what they are while n components are optimised, for BoTorch's optimisers."""
+        used = set(self.used(components).tolist())
+        rest = {column: 0.5 for column in range(1, self.num_columns) if column not in used}
+        return {0: float(components), **rest}
+
     def draw(self, count: int, components: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C).
 

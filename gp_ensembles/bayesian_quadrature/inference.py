@@ -1,0 +1,151 @@
+"""The loop: likelihoods until the budget is spent, the time is up or the evidence is known well enough."""
+
+import time
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tqdm import tqdm
+
+from gp_ensembles.bayesian_quadrature.checkpoint import fingerprint, load_state, save_state
+from gp_ensembles.bayesian_quadrature.integral import Integral
+from gp_ensembles.bayesian_quadrature.problem import Problem
+from gp_ensembles.bayesian_quadrature.result import Marginalisation
+from gp_ensembles.bayesian_quadrature.search import (
+    Search,
+    SearchState,
+    climb,
+    explore,
+    integral_of,
+    start,
+    surrogate_of,
+)
+
+_FEWEST = 5
+
+
+class Budget(NamedTuple):
+    """When to stop: whichever comes first.
+
+    Args:
+        evaluations: Likelihoods, those of ascents included.
+        seconds: Seconds of wall time; a round that has begun is finished.
+        log_evidence_sd: Stop once the standard deviation of the log evidence is below this.
+    """
+
+    evaluations: int = 200
+    seconds: float | None = None
+    log_evidence_sd: float | None = None
+
+
+class Step(NamedTuple):
+    """The state of affairs after a round: evaluations, seconds, best log-likelihood, log evidence and its deviation."""
+
+    evaluations: int
+    seconds: float
+    best_log_likelihood: float
+    log_evidence: float
+    log_evidence_sd: float
+
+
+def marginalise(
+    problem: Problem,
+    budget: Budget = Budget(),  # noqa: B008 (immutable)
+    search: Search = Search(),  # noqa: B008
+    *,
+    checkpoint: str | PathLike[str] | None = None,
+    progress: bool = True,
+    generator: torch.Generator | None = None,
+) -> Marginalisation:
+    """Marginalise over kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022).
+
+    Args:
+        problem: Data and prior.
+        budget: When to stop.
+        search: How kernels are chosen.
+        checkpoint: File that the search is written to after every round, atomically, and goes on from if it is there.
+        progress: Whether to show a progress bar: best log-likelihood, log evidence and its standard deviation.
+        generator: Source of randomness; the result is a function of its state.
+
+    Returns:
+        The result; what there is of it after an interruption from the keyboard, with a warning.
+
+    Raises:
+        ValueError: If the budget is below five evaluations, no kernel has a likelihood, or the checkpoint belongs to
+            another problem or search.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, torch.sin(5.0 * X.squeeze(-1)))
+        >>> found = marginalise(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+        >>> found.num_evaluations, found.posterior_components.shape
+        (40, torch.Size([5]))
+    """
+    if budget.evaluations < _FEWEST:
+        raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
+    path = None if checkpoint is None else Path(checkpoint)
+    mark = fingerprint(problem, search)
+    state = load_state(path, mark) if path is not None and path.exists() else None
+    clock = time.perf_counter()
+    history: list[Step] = []
+    with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
+        try:
+            if state is None:
+                state = start(problem, search, budget.evaluations, generator or _seeded())
+            _record(problem, state, clock, history, bar)
+            while not _is_over(state, budget, clock, history):
+                state = _round(problem, search, state, budget.evaluations)
+                _record(problem, state, clock, history, bar)
+                if path is not None:
+                    save_state(state, path, mark)
+        except KeyboardInterrupt:
+            if state is None or not history:
+                raise
+            warnings.warn(
+                f"interrupted after {state.spent} of {budget.evaluations} likelihoods; the result is that of those",
+                stacklevel=2,
+            )
+    return Marginalisation(problem, state, tuple(history))
+
+
+def _round(problem: Problem, search: Search, state: SearchState, evaluations: int) -> SearchState:
+    """An ascent (if there are any) and a batch of the policy's."""
+    if search.ascents:
+        state = climb(problem, search, state, min(search.ascent_evaluations, evaluations - state.spent))
+    left = evaluations - state.spent
+    return explore(problem, search, state, min(search.batch_size, left)) if left else state
+
+
+def _record(problem: Problem, state: SearchState, clock: float, history: list[Step], bar: "tqdm[None]") -> None:
+    before = time.perf_counter()
+    surrogate = surrogate_of(problem, state)
+    integral: Integral = integral_of(problem, surrogate, state)
+    state.seconds["surrogate"] += time.perf_counter() - before
+    step = Step(
+        state.spent,
+        time.perf_counter() - clock,
+        float(surrogate.log_scale),
+        float(integral.log_evidence),
+        float(integral.log_evidence_sd),
+    )
+    history.append(step)
+    bar.update(state.spent - bar.n)
+    bar.set_postfix_str(
+        f"best {step.best_log_likelihood:.1f}, log evidence {step.log_evidence:.2f} ± {step.log_evidence_sd:.2f}"
+    )
+
+
+def _is_over(state: SearchState, budget: Budget, clock: float, history: list[Step]) -> bool:
+    if state.spent >= budget.evaluations:
+        return True
+    if budget.seconds is not None and time.perf_counter() - clock >= budget.seconds:
+        return True
+    return budget.log_evidence_sd is not None and history[-1].log_evidence_sd <= budget.log_evidence_sd
+
+
+def _seeded() -> torch.Generator:
+    """A generator from torch's global one, so that ``torch.manual_seed`` of the user's counts."""
+    return torch.Generator().manual_seed(int(torch.randint(2**31, ())))

@@ -1,0 +1,108 @@
+"""Kernels whose components stand at the peaks of the data's periodogram, as starts of ascents."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.bayesian_quadrature.hyperprior import EDGE, Hyperprior
+
+_OVERSAMPLING = 5  # frequencies per cycle over the range
+_MAX_FREQUENCIES = 5_000
+_TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a trend
+
+
+def spectral_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
+    r"""For each number of components, kernels at the largest peaks of a periodogram; none for several inputs.
+
+    Peaks are found one at a time: the frequency whose sinusoid takes most from the residual of all before it, by least
+    squares with a straight line. For every n there are four kernels: with and without a component for a trend, and with
+    scales at the prior's median or a quarter of a cycle over the range. (Wilson and Adams (2013) start from the
+    empirical spectrum too.)
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,).
+        prior: The prior, whose rows they become; its means and scales by their quantiles.
+
+    Returns:
+        Rows of the cube, shape (4 N_max, C), or (0, C) for several inputs.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature.priors import default_prior
+        >>> X = torch.arange(60.0, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(2 * torch.pi * 0.1 * X.squeeze(-1))
+        >>> prior = default_prior(X, y, max_components=1)
+        >>> [round(float(m), 3) for m in prior.mixtures(spectral_starts(X, y, prior)).means[:, 0, 0]]
+        [0.0, 0.1, 0.0, 0.1]
+    """
+    if X.shape[1] != 1:
+        return X.new_zeros(0, prior.num_columns)
+    x = X.squeeze(-1) - X.mean()
+    nyquist = float(prior.means.icdf(X.new_full((1,), 1.0 - EDGE)))  # the largest frequency the prior knows
+    peaks, power = _peaks(x, y, prior.max_components, nyquist)
+    median = prior.scales.icdf(X.new_full((1,), 0.5))
+    narrow = (0.25 / (x.max() - x.min())).reshape(1)
+    rows = []
+    for scale in (median, narrow):
+        for count in range(1, prior.max_components + 1):
+            trend = torch.cat([peaks.new_zeros(1), peaks[: count - 1]]), _shares(
+                torch.cat([power.new_full((1,), _TREND_SHARE), power[: count - 1]])
+            )
+            for means, weights in (trend, (peaks[:count], _shares(power[:count]))):
+                rows.append(_row(prior, weights, means, scale.expand(count)))
+    return torch.stack(rows)
+
+
+def _shares(power: Tensor) -> Tensor:
+    return power / power.sum()
+
+
+def _peaks(x: Tensor, y: Tensor, count: int, nyquist: float) -> tuple[Tensor, Tensor]:
+    """Frequencies and their shares of the variance, largest first."""
+    extent = float(x.max() - x.min())
+    size = min(max(int(nyquist * extent * _OVERSAMPLING), 1), _MAX_FREQUENCIES)
+    grid = torch.arange(1, size + 1, device=x.device, dtype=x.dtype) * (nyquist / size)
+    columns = [torch.ones_like(x), x / extent]
+    residual = _residual(columns, y)
+    total = y.square().sum()
+    frequencies, shares = [], []
+    for _ in range(count):
+        angles = 2.0 * math.pi * grid.unsqueeze(-1) * x
+        power = (angles.cos() @ residual).square() + (angles.sin() @ residual).square()
+        frequencies.append(grid[power.argmax()])
+        angle = 2.0 * math.pi * frequencies[-1] * x
+        columns += [angle.cos(), angle.sin()]
+        rest = _residual(columns, y)
+        shares.append(((residual.square().sum() - rest.square().sum()) / total).clamp_min(1e-3))
+        residual = rest
+    return torch.stack(frequencies), torch.stack(shares)
+
+
+def _residual(columns: list[Tensor], y: Tensor) -> Tensor:
+    design = torch.stack(columns, -1)
+    # singular for few rows: the least-norm solution will do
+    return y - design @ torch.linalg.pinv(design) @ y
+
+
+def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
+    """Inverse of the prior's map: sticks from weights, probabilities from means and scales by bisection."""
+    count = weights.numel()
+    left = torch.cat([weights.new_ones(1), 1.0 - weights.cumsum(0)[:-1]])
+    sticks = 1.0 - (1.0 - (weights / left).clamp(EDGE, 1.0 - EDGE)) ** torch.arange(
+        count - 1, -1, -1, device=weights.device, dtype=weights.dtype
+    )
+    levels = [sticks[: count - 1], _probability(prior.means.icdf, means), _probability(prior.scales.icdf, scales)]
+    levels.append(weights.new_full((prior.num_extras,), 0.5))
+    return prior.embed(torch.cat(levels).clamp(EDGE, 1.0 - EDGE), count)
+
+
+def _probability(icdf, values: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    """Probabilities of values from quantiles alone, which is all that a user's prior has to know."""
+    lower, upper = torch.full_like(values, EDGE), torch.full_like(values, 1.0 - EDGE)
+    for _ in range(50):
+        middle = 0.5 * (lower + upper)
+        below = icdf(middle.unsqueeze(-1)).squeeze(-1) < values
+        lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+    return 0.5 * (lower + upper)

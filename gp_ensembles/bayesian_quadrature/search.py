@@ -1,0 +1,176 @@
+"""How a budget of likelihoods is spent: draws of the prior, peaks of the spectrum, ascents, acquisitions."""
+
+import time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.bayesian_quadrature.ascent import ascend
+from gp_ensembles.bayesian_quadrature.fitting import fitted_surrogate
+from gp_ensembles.bayesian_quadrature.integral import Integral, Nodes, draw_nodes, integrate
+from gp_ensembles.bayesian_quadrature.periodogram import spectral_starts
+from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy, draw_stratified
+from gp_ensembles.bayesian_quadrature.problem import Problem
+from gp_ensembles.bayesian_quadrature.store import Evaluations
+from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+
+_GAIN = 1.0  # nats that the last part of an ascent must have brought for it to go on
+
+
+class Search(NamedTuple):
+    """How evaluations are chosen.
+
+    Args:
+        policy: Chooses kernels between ascents.
+        initial: Share of the budget that goes to draws from the prior first.
+        batch_size: Kernels that the policy chooses at a time.
+        ascents: Ascents to start before any is continued; 0 for none at all.
+        ascent_evaluations: Likelihoods of a part of an ascent.
+        spectral: Whether kernels at the peaks of the periodogram are tried (one input only).
+    """
+
+    policy: Policy = InformationPolicy()
+    initial: float = 0.3
+    batch_size: int = 5
+    ascents: int = 4
+    ascent_evaluations: int = 20
+    spectral: bool = True
+
+
+class Path(NamedTuple):
+    """An ascent: the row of its best kernel among the evaluations, its log-likelihood, and the last part's gain."""
+
+    row: int
+    log_likelihood: float
+    gain: float
+
+
+class SearchState(NamedTuple):
+    """Everything a search knows.
+
+    Args:
+        evaluations: Evaluated kernels.
+        origins: How each was chosen: 0 prior, 1 spectrum, 2 ascent, 3 policy; shape (h,).
+        paths: The ascents so far.
+        seconds: Time spent on likelihoods, ascents, the surrogate and the policy.
+        random: State of the generator.
+        nodes_seed: Seed of the nodes of all integrals.
+    """
+
+    evaluations: Evaluations
+    origins: Tensor
+    paths: tuple[Path, ...]
+    seconds: dict[str, float]
+    random: Tensor
+    nodes_seed: int
+
+    @property
+    def spent(self) -> int:
+        """Likelihoods evaluated so far."""
+        return self.evaluations.log_likelihood.numel()
+
+
+NODES_PER_SIZE = 256
+COVARIANCE_NODES = 64
+
+
+def start(problem: Problem, search: Search, evaluations: int, generator: torch.Generator) -> SearchState:
+    """The first evaluations: draws of the prior, and kernels at the peaks of the periodogram."""
+    clock = time.perf_counter()
+    nodes_seed = int(torch.randint(2**31, (), generator=generator))
+    count = max(2, min(evaluations, round(search.initial * evaluations)))
+    drawn = draw_stratified(problem.prior, count, generator=generator)
+    peaks = spectral_starts(problem.X, problem.y, problem.prior) if search.spectral else drawn[:0]
+    cube = torch.cat([drawn, peaks[: max(0, evaluations - count)]])
+    values = problem.evaluate(cube)
+    origins = torch.cat([torch.zeros(count), torch.ones(cube.shape[0] - count)]).long()
+    seconds = {"likelihoods": time.perf_counter() - clock, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
+    return SearchState(Evaluations(cube, values), origins, (), seconds, generator.get_state(), nodes_seed)
+
+
+def climb(problem: Problem, search: Search, state: SearchState, limit: int) -> SearchState:
+    """One part of an ascent, from a kernel not yet climbed from or on from the end of a path."""
+    clock = time.perf_counter()
+    row, path = _where(state, search)
+    if row is None:
+        return state
+    found = ascend(problem.likelihoods, problem.prior, state.evaluations.cube[row], limit)
+    first = state.spent
+    state = _with(state, found.cube, found.log_likelihood, 2)
+    values = found.log_likelihood.nan_to_num(nan=-torch.inf)
+    top = int(values.argmax())
+    before = float(state.evaluations.log_likelihood[row])
+    climbed = Path(first + top, float(values[top]), float(values[top]) - before)
+    kept = tuple(old for index, old in enumerate(state.paths) if index != path)
+    return _timed(state._replace(paths=(*kept, climbed)), "ascents", clock)
+
+
+def explore(problem: Problem, search: Search, state: SearchState, limit: int) -> SearchState:
+    """A batch chosen by the policy, evaluated."""
+    generator = torch.Generator()
+    generator.set_state(state.random)
+    clock = time.perf_counter()
+    nodes = nodes_of(problem, state)
+    if isinstance(search.policy, PriorPolicy):  # needs no surrogate
+        cube = draw_stratified(problem.prior, limit, generator=generator)
+    else:
+        surrogate = surrogate_of(problem, state)
+        state = _timed(state, "surrogate", clock)
+        clock = time.perf_counter()
+        cube = search.policy.propose(surrogate, nodes, limit, generator=generator).detach()
+    state = _timed(state, "policy", clock)
+    clock = time.perf_counter()
+    state = _with(state, cube, problem.evaluate(cube), 3)._replace(random=generator.get_state())
+    return _timed(state, "likelihoods", clock)
+
+
+def surrogate_of(problem: Problem, state: SearchState) -> Surrogate:
+    """The surrogate of everything evaluated so far, its hyper-parameters fitted."""
+    return fitted_surrogate(state.evaluations, problem.geometry)
+
+
+def nodes_of(problem: Problem, state: SearchState, per_size: int = NODES_PER_SIZE) -> Nodes:
+    """The nodes of all integrals of this search."""
+    return draw_nodes(problem.prior, per_size, generator=torch.Generator().manual_seed(state.nodes_seed))
+
+
+def integral_of(problem: Problem, surrogate: Surrogate, state: SearchState) -> Integral:
+    """Moments of the evidence under the surrogate."""
+    nodes = nodes_of(problem, state)
+    return integrate(surrogate, nodes, nodes.first(COVARIANCE_NODES))
+
+
+def _where(state: SearchState, search: Search) -> tuple[int | None, int | None]:
+    """Row to climb from, and the path it continues: new ones first, then the best that still gains, then new ones."""
+    fresh = state.evaluations.log_likelihood.nan_to_num(nan=-torch.inf).clone()
+    fresh[state.origins == 2] = -torch.inf
+    used = {int(row) for row in _climbed_from(state)}
+    for row in used:
+        fresh[row] = -torch.inf
+    best = int(fresh.argmax()) if bool((fresh > -torch.inf).any()) else None
+    gaining = [index for index, path in enumerate(state.paths) if path.gain > _GAIN]
+    if len(state.paths) >= search.ascents and gaining:
+        index = max(gaining, key=lambda i: state.paths[i].log_likelihood)
+        return state.paths[index].row, index
+    return best, None
+
+
+def _climbed_from(state: SearchState) -> Tensor:
+    """Rows whose kernel is also the first of an ascent."""
+    cube = state.evaluations.cube
+    climbed = cube[state.origins == 2]
+    others = (state.origins != 2).nonzero().squeeze(-1)
+    if not climbed.numel():
+        return others[:0]
+    near = torch.cdist(cube[others], climbed, compute_mode="donot_use_mm_for_euclid_dist").amin(-1)
+    return others[near < 1e-5]
+
+
+def _with(state: SearchState, cube: Tensor, values: Tensor, origin: int) -> SearchState:
+    origins = torch.cat([state.origins, torch.full((values.numel(),), origin, dtype=torch.long)])
+    return state._replace(evaluations=state.evaluations.append(cube, values), origins=origins)
+
+
+def _timed(state: SearchState, what: str, since: float) -> SearchState:
+    return state._replace(seconds={**state.seconds, what: state.seconds[what] + time.perf_counter() - since})
