@@ -13,7 +13,8 @@ from gp_ensembles.bayesian_quadrature.geometry import HyperGeometry, SurrogatePa
 from gp_ensembles.bayesian_quadrature.hyperkernel import MMDHyperKernel
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters, Hyperprior, fixed, inferred
 from gp_ensembles.bayesian_quadrature.inference import Budget, Step, marginalise
-from gp_ensembles.bayesian_quadrature.integral import Integral, Nodes, draw_nodes, integrate
+from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
+from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.kernel import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.likelihood import GaussianLikelihoods
 from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal, Normal

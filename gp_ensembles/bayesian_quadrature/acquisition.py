@@ -5,7 +5,7 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_transform
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.integral import Nodes
+from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 _TINY = 1e-300
@@ -33,11 +33,12 @@ class Explained:
         self.surrogate = surrogate
         self.nodes = nodes
         with torch.no_grad():
-            cross = surrogate.cross(nodes.cube)
+            self.placed = surrogate.geometry.measure(nodes.cube)
+            cross = surrogate.cross(self.placed)
             self.weighted = nodes.weights * (cross @ surrogate.solved)
             self.projected = self.weighted @ cross  # cov(g(Theta), I) before the data
             self.solved = surrogate.solve(self.projected)
-            among = surrogate.kernel(nodes.cube, nodes.cube)
+            among = surrogate.kernel(self.placed, self.placed)
             prior = self.weighted @ among @ self.weighted
             self.variance = (prior - self.projected @ self.solved).clamp_min(_TINY)
 
@@ -52,13 +53,13 @@ class Explained:
 
     def _covariances(self, X: Tensor) -> tuple[Tensor, Tensor]:
         surrogate = self.surrogate
-        flat = X.reshape(-1, X.shape[-1])
+        flat = surrogate.geometry.measure(X.reshape(-1, X.shape[-1]))
         cross = surrogate.cross(flat)
         white = torch.linalg.solve_triangular(surrogate.factor, cross.mT, upper=False).mT
         white = white.reshape(*X.shape[:-1], -1)
-        covariance = surrogate.kernel(X, X) - white @ white.mT
+        covariance = _among(surrogate, X) - white @ white.mT
         noise = surrogate.parameters.noise.expand(X.shape[-2])
-        with_integral = surrogate.kernel(flat, self.nodes.cube) @ self.weighted - cross @ self.solved
+        with_integral = surrogate.kernel(flat, self.placed) @ self.weighted - cross @ self.solved
         return covariance + torch.diag_embed(noise), with_integral.reshape(X.shape[:-1])
 
 
@@ -146,13 +147,21 @@ class Uncertainty(AcquisitionFunction):  # type: ignore[misc]
     def forward(self, X: Tensor) -> Tensor:
         r"""Values of batches (\*batch, q, C), shape (\*batch)."""
         surrogate, prior = self.surrogate, self.surrogate.geometry.prior
-        cross = surrogate.cross(X.reshape(-1, X.shape[-1]))
+        cross = surrogate.cross(surrogate.geometry.measure(X.reshape(-1, X.shape[-1])))
         mean = (cross @ surrogate.solved).reshape(X.shape[:-1])
         white = torch.linalg.solve_triangular(surrogate.factor, cross.mT, upper=False).mT.reshape(*X.shape[:-1], -1)
-        covariance = surrogate.kernel(X, X) - white @ white.mT
+        covariance = _among(surrogate, X) - white @ white.mT
         noise = surrogate.parameters.noise.expand(X.shape[-2])
         factor, info = torch.linalg.cholesky_ex(covariance + torch.diag_embed(noise))
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).clamp_min(_TINY).log().sum(-1)
         log_prior = prior.log_prob_components[prior.num_components(X) - 1].sum(-1)
         value = log_determinant + mean.square().clamp_min(_TINY).log().sum(-1) + 2.0 * log_prior
         return torch.where(info == 0, value, 2.0 * torch.tensor(_TINY).log().to(value))
+
+
+def _among(surrogate: Surrogate, X: Tensor) -> Tensor:
+    """Prior covariances within batches X (*batch, q, C): (*batch, q, q)."""
+    if X.shape[-2] == 1:
+        return surrogate.parameters.outputscale.expand(*X.shape[:-1], 1)
+    placed = surrogate.geometry.measure(X)
+    return surrogate.kernel(placed, placed)

@@ -99,6 +99,20 @@ class Atoms(NamedTuple):
         return torch.cat([means, scales], -1).where(present, means.new_zeros(()))
 
 
+class Measured(NamedTuple):
+    r"""Mixtures as a distance sees them.
+
+    Args:
+        weights: Weights, shape (\*batch, A, Q).
+        atoms: Where components stand, shape (\*batch, A, Q, 2 D).
+        own: Mean dissimilarity of a mixture's components from one another, E(p, p), shape (\*batch, A).
+    """
+
+    weights: Tensor
+    atoms: Tensor
+    own: Tensor
+
+
 class Discrepancy(NamedTuple):
     r"""Half the squared maximum mean discrepancy of two mixtures, as equation 7 of Hamid et al. (2022) has it.
 
@@ -123,33 +137,35 @@ class Discrepancy(NamedTuple):
     atoms: Atoms = Atoms()
 
     def between(self, first: SpectralMixtures, second: SpectralMixtures) -> Tensor:
-        r"""Every one of A mixtures against every one of B, shapes (\*batch, A, ...), (\*batch, B, ...): (\*batch, A, B)."""
-        cross = self._cross(first, second)
-        value = cross - 0.5 * (self.own(first).unsqueeze(-1) + self.own(second).unsqueeze(-2))
+        r"""Every one of A mixtures against every one of B, (\*batch, A, ...) and (\*batch, B, ...): (\*batch, A, B)."""
+        return self.of(self.measure(first), self.measure(second))
+
+    def measure(self, mixtures: SpectralMixtures) -> "Measured":
+        """What distances from mixtures need, computed once."""
+        mixtures = mixtures.trim()
+        atoms = self.atoms(mixtures)
+        own = mixtures.weights.unsqueeze(-2) @ self._table(atoms, atoms) @ mixtures.weights.unsqueeze(-1)
+        return Measured(mixtures.weights, atoms, own.squeeze(-1).squeeze(-1))
+
+    def of(self, first: "Measured", second: "Measured") -> Tensor:
+        r"""As :meth:`between`, of mixtures that are measured already."""
+        value = self._cross(first, second) - 0.5 * (first.own.unsqueeze(-1) + second.own.unsqueeze(-2))
         return value.clamp_min(0.0)  # equal mixtures round to either side of zero
 
-    def own(self, mixtures: SpectralMixtures) -> Tensor:
-        r"""E(p, p), shape (\*batch)."""
-        return self._energy(mixtures.weights.unsqueeze(-2), self.atoms(mixtures), mixtures).squeeze(-2).squeeze(-1)
-
-    def _cross(self, first: SpectralMixtures, second: SpectralMixtures) -> Tensor:
+    def _cross(self, first: "Measured", second: "Measured") -> Tensor:
         """E of all pairs, in chunks of the first so that the table of pairs of atoms stays small."""
-        first, second = first.trim(), second.trim()
-        other = self.atoms(second)  # (*batch, B, Q', 2 D)
-        *batch, count, size, width = other.shape
-        flat = other.reshape(*batch, count * size, width)
-        rows = first.weights.shape[-2] if batch else max(1, _CHUNK // max(first.weights.shape[-1] * count * size, 1))
+        *batch, count, size, _ = second.atoms.shape
+        flat = second.atoms.flatten(-3, -2)
+        length, components = first.weights.shape[-2:]
+        rows = length if batch else max(1, _CHUNK // max(components * count * size, 1))
         parts = []
-        for start in range(0, first.weights.shape[-2], rows):
-            part = first if batch else first[start : start + rows]
-            atoms = self.atoms(part)
+        for start in range(0, length, rows):
+            weights = first.weights.narrow(-2, start, min(rows, length - start))
+            atoms = first.atoms.narrow(-3, start, min(rows, length - start))
             table = self._table(atoms.flatten(-3, -2), flat).unflatten(-1, (count, size))
             table = table.unflatten(-3, atoms.shape[-3:-1])
-            parts.append(torch.einsum("...aq,...aqbr,...br->...ab", part.weights, table, second.weights))
+            parts.append(torch.einsum("...aq,...aqbr,...br->...ab", weights, table, second.weights))
         return torch.cat(parts, -2)
-
-    def _energy(self, weights: Tensor, atoms: Tensor, mixtures: SpectralMixtures) -> Tensor:
-        return weights @ self._table(atoms, atoms) @ mixtures.weights.unsqueeze(-1)
 
     def _table(self, a: Tensor, b: Tensor) -> Tensor:
         """Dissimilarities of atoms (..., A, 2 D) and (..., B, 2 D)."""

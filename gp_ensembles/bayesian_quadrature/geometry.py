@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.distances import Atoms, Discrepancy, Dissimilarity, Energy
+from gp_ensembles.bayesian_quadrature.distances import Atoms, Discrepancy, Dissimilarity, Energy, Measured
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperprior
 
 
@@ -18,6 +18,18 @@ class Distances(NamedTuple):
     """
 
     mixtures: Tensor
+    extras: Tensor
+
+
+class Placed(NamedTuple):
+    r"""Kernels as a distance sees them.
+
+    Args:
+        mixtures: Their mixtures.
+        extras: Their standardised output scale and noise, shape (\*batch, A, E).
+    """
+
+    mixtures: Measured
     extras: Tensor
 
 
@@ -64,13 +76,20 @@ class HyperGeometry:
         self.prior = prior
         self.discrepancy = Discrepancy(dissimilarity, Atoms(prior.means, prior.scales) if atoms is None else atoms)
 
+    def measure(self, cube: Tensor) -> "Placed":
+        r"""What distances from rows (\*batch, A, C) need, computed once, differentiably."""
+        return Placed(self.discrepancy.measure(self.prior.mixtures(cube)), self.prior.extras(cube))
+
     def between(self, first: Tensor, second: Tensor) -> Distances:
         r"""Distances of rows (\*batch, A, C) from rows (\*batch, B, C), each (\*batch, A, B), differentiable."""
-        mixtures = self.discrepancy.between(self.prior.mixtures(first), self.prior.mixtures(second))
+        return self.of(self.measure(first), self.measure(second))
+
+    def of(self, first: "Placed", second: "Placed") -> Distances:
+        """As :meth:`between`, of kernels that are measured already."""
+        mixtures = self.discrepancy.of(first.mixtures, second.mixtures)
         if not self.prior.num_extras:
             return Distances(mixtures, torch.zeros_like(mixtures))
-        a, b = self.prior.extras(first), self.prior.extras(second)
-        squares = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1)
+        squares = (first.extras.unsqueeze(-2) - second.extras.unsqueeze(-3)).square().sum(-1)
         return Distances(mixtures, 0.5 * squares)
 
 

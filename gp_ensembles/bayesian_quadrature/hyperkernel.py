@@ -48,10 +48,10 @@ class MMDHyperKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         r"""Covariances of rows (\*batch, A, P) and (\*batch, B, P): (\*batch, A, B), or (\*batch, A) if ``diag``.
 
         Raises:
-            NotImplementedError: If columns are to be treated as a batch, which makes no sense for mixtures.
+            ValueError: If columns are to be treated as a batch, which makes no sense for mixtures.
         """
         if last_dim_is_batch:
-            raise NotImplementedError("a column of a mixture is no mixture; MMDHyperKernel has no last_dim_is_batch")
+            raise ValueError("a column of a mixture is no mixture; MMDHyperKernel has no last_dim_is_batch")
         first = SpectralMixtures.unflatten(x1, self.num_inputs)
         second = SpectralMixtures.unflatten(x2, self.num_inputs)
         if diag:
@@ -64,4 +64,7 @@ class MMDHyperKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return self._of(self.discrepancy.between(first, second), self.lengthscale)
 
     def _of(self, distance: Tensor, lengthscale: Tensor) -> Tensor:
-        return (-(distance.sqrt() if self.root else distance) / lengthscale).exp()
+        if self.root:
+            apart = distance > 0  # the root has no slope at zero
+            distance = distance.where(apart, 1.0).sqrt().where(apart, 0.0)
+        return (-distance / lengthscale).exp()

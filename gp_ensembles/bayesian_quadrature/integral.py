@@ -5,53 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.hyperprior import Hyperprior
+from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import WSABI_L, Surrogate, Warp
-
-
-class Nodes(NamedTuple):
-    r"""Points by which integrals over the prior are taken: the same ones for every integral.
-
-    With shared points, :math:`\sum_s \omega_s L(\theta_s)` is an exact linear functional of the linearised likelihood:
-    its variance is never negative, and no observation explains more than all of it.
-
-    Args:
-        cube: Rows of the prior's cube, shape (S, C).
-        weights: Shares of the prior, shape (S,), their sum is one.
-        components: Number of components n of each, shape (S,).
-    """
-
-    cube: Tensor
-    weights: Tensor
-    components: Tensor
-
-    def first(self, count: int) -> "Nodes":
-        """The first ``count`` nodes of every n, with the same share of the prior for each n."""
-        parts = []
-        for components in self.components.unique():
-            rows = (self.components == components).nonzero().squeeze(-1)
-            kept = rows[:count]
-            scale = self.weights[rows].sum() / self.weights[kept].sum()
-            parts.append(Nodes(self.cube[kept], self.weights[kept] * scale, self.components[kept]))
-        return Nodes(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-
-
-def draw_nodes(prior: Hyperprior, per_size: int, *, generator: torch.Generator | None = None) -> Nodes:
-    """Scrambled Sobol points of the prior, ``per_size`` for each number of components.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=2)
-        >>> nodes = draw_nodes(prior, 4, generator=torch.Generator().manual_seed(0))
-        >>> nodes.cube.shape, float(nodes.weights.sum())
-        (torch.Size([8, 6]), 1.0)
-    """
-    sizes = range(1, prior.max_components + 1)
-    cube = torch.cat([prior.draw(per_size, n, generator=generator) for n in sizes])
-    components = prior.num_components(cube)
-    return Nodes(cube, prior.log_prob_components.exp()[components - 1] / per_size, components)
 
 
 class Integral(NamedTuple):
@@ -74,8 +29,8 @@ class Integral(NamedTuple):
 
     @property
     def log_evidence_sd(self) -> Tensor:
-        """Its standard deviation, by linearising the logarithm."""
-        return self.covariance.sum().clamp_min(0.0).sqrt() / self.mean.sum()
+        """Its standard deviation if the evidence is log-normal with these moments; for small ones, their ratio."""
+        return torch.log1p(self.covariance.sum().clamp_min(0.0) / self.mean.sum().square()).sqrt()
 
     @property
     def posterior(self) -> Tensor:
@@ -116,7 +71,7 @@ def integrate(surrogate: Surrogate, nodes: Nodes, covariance_nodes: Nodes, warp:
 
 def _means(surrogate: Surrogate, nodes: Nodes, warp: Warp) -> Tensor:
     """Means of the likelihood at the nodes, without their covariances among one another."""
-    cross = surrogate.cross(nodes.cube)
+    cross = surrogate.cross(surrogate.geometry.measure(nodes.cube))
     mean = surrogate.alpha + 0.5 * (cross @ surrogate.solved).square()
     if not warp.matches_moments:
         return mean

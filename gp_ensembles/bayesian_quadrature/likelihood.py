@@ -129,7 +129,8 @@ class _LogMarginal(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         factor, white, info = ctx.saved_tensors
         solution = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
-        inverse = torch.cholesky_inverse(factor)
+        broken = factor.diagonal(dim1=-2, dim2=-1) == 0  # LAPACK refuses the whole batch for one of them
+        inverse = torch.cholesky_inverse(factor + torch.diag_embed(broken.to(factor)))
         slope = 0.5 * (solution @ solution.mT - inverse)
         good = ((info == 0) & gradient.isfinite())[..., None, None]
         return torch.where(good, gradient[..., None, None] * slope, 0.0), None

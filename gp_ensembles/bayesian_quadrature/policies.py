@@ -1,16 +1,15 @@
 """How the next kernels are chosen."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.optim import optimize_acqf_mixed
-from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.acquisition import Explained, InformationGain, Uncertainty
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperprior
-from gp_ensembles.bayesian_quadrature.integral import Nodes
+from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.recombination import recombine
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
@@ -29,44 +28,45 @@ class Optimiser(NamedTuple):
 
     Args:
         num_restarts: Ascents for each number of components.
-        raw_samples: Points among which they start, for each number of components.
+        raw_samples: Points among which they start, for each number of components: draws of the prior, and of the
+            neighbourhood of the best kernels.
         max_iterations: Iterations of L-BFGS.
         sizes: Numbers of components looked at for each batch: those whose best raw sample is best.
     """
 
     num_restarts: int = 1
     raw_samples: int = 32
-    max_iterations: int = 10
+    max_iterations: int = 8
     sizes: int = 2
 
     def best(
-        self, acquisition: AcquisitionFunction, prior: Hyperprior, count: int, generator: torch.Generator | None
+        self, acquisition: AcquisitionFunction, surrogate: Surrogate, count: int, generator: torch.Generator | None
     ) -> Tensor:
         """A batch of ``count`` kernels, chosen one after the other, so that it may mix numbers of components."""
-        sizes = self._promising(acquisition, prior, generator)
-        with manual_seed(seed=int(torch.randint(2**31, (), generator=generator))):
-            batch, _ = optimize_acqf_mixed(
-                acquisition,
-                bounds=prior.bounds,
-                q=count,
-                num_restarts=self.num_restarts,
-                raw_samples=self.raw_samples,
-                fixed_features_list=[prior.fixed_features(n) for n in sizes],
-                options={"maxiter": self.max_iterations, "batch_limit": self.num_restarts},
-            )
-        return batch
-
-    def _promising(
-        self, acquisition: AcquisitionFunction, prior: Hyperprior, generator: torch.Generator | None
-    ) -> list[int]:
-        every = range(1, prior.max_components + 1)
-        if len(every) <= self.sizes:
-            return list(every)
+        prior = surrogate.geometry.prior
+        raw = draw_nodes(prior, self.raw_samples, around=surrogate.evaluations.best(3).cube, generator=generator)
         with torch.no_grad():
-            best = [
-                float(acquisition(prior.draw(self.raw_samples, n, generator=generator).unsqueeze(-2)).max()) for n in every
-            ]
-        return sorted(sorted(every, key=lambda n: -best[n - 1])[: self.sizes])
+            values = acquisition(raw.cube.unsqueeze(-2))
+        best = [float(values[raw.components == n].max()) for n in range(1, prior.max_components + 1)]
+        sizes = sorted(sorted(range(1, prior.max_components + 1), key=lambda n: -best[n - 1])[: self.sizes])
+
+        def initial_conditions(**settings: Any) -> Tensor:  # what is best of the raw points now, with pending points
+            mine = raw.cube[raw.components == int(settings["fixed_features"][0])].unsqueeze(-2)
+            with torch.no_grad():
+                order = acquisition(mine).argsort(descending=True, stable=True)
+            return mine[order[: settings["num_restarts"]]]
+
+        batch, _ = optimize_acqf_mixed(
+            acquisition,
+            bounds=prior.bounds,
+            q=count,
+            num_restarts=min(self.num_restarts, self.raw_samples),
+            raw_samples=self.raw_samples,
+            fixed_features_list=[prior.fixed_features(n) for n in sizes],
+            ic_generator=initial_conditions,
+            options={"maxiter": self.max_iterations},
+        )
+        return batch
 
 
 class InformationPolicy(NamedTuple):
@@ -83,7 +83,7 @@ class InformationPolicy(NamedTuple):
     def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
         acquisition = InformationGain(Explained(surrogate, nodes.first(self.nodes)), log=True)
-        return self.optimiser.best(acquisition, surrogate.geometry.prior, count, generator)
+        return self.optimiser.best(acquisition, surrogate, count, generator)
 
 
 class UncertaintyPolicy(NamedTuple):
@@ -97,7 +97,7 @@ class UncertaintyPolicy(NamedTuple):
 
     def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
-        return self.optimiser.best(Uncertainty(surrogate), surrogate.geometry.prior, count, generator)
+        return self.optimiser.best(Uncertainty(surrogate), surrogate, count, generator)
 
 
 class RecombinationPolicy(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.integral import draw_nodes
+from gp_ensembles.bayesian_quadrature.nodes import draw_nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.ascent import ascend
 from gp_ensembles.bayesian_quadrature.fitting import fitted_surrogate
-from gp_ensembles.bayesian_quadrature.integral import Integral, Nodes, draw_nodes, integrate
+from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
+from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.periodogram import spectral_starts
 from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy, draw_stratified
 from gp_ensembles.bayesian_quadrature.problem import Problem
@@ -131,8 +132,11 @@ def surrogate_of(problem: Problem, state: SearchState) -> Surrogate:
 
 
 def nodes_of(problem: Problem, state: SearchState, per_size: int = NODES_PER_SIZE) -> Nodes:
-    """The nodes of all integrals of this search."""
-    return draw_nodes(problem.prior, per_size, generator=torch.Generator().manual_seed(state.nodes_seed))
+    """The nodes of all integrals of this search, some of them around the best kernels."""
+    best = state.evaluations.best(1).cube
+    ends = state.evaluations.cube[[path.row for path in state.paths]]
+    generator = torch.Generator().manual_seed(state.nodes_seed)
+    return draw_nodes(problem.prior, per_size, around=torch.cat([best, ends]), generator=generator)
 
 
 def integral_of(problem: Problem, surrogate: Surrogate, state: SearchState) -> Integral:

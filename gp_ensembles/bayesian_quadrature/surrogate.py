@@ -7,7 +7,13 @@ import torch
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.geometry import Distances, HyperGeometry, SurrogateParameters, correlations
+from gp_ensembles.bayesian_quadrature.geometry import (
+    Distances,
+    HyperGeometry,
+    Placed,
+    SurrogateParameters,
+    correlations,
+)
 from gp_ensembles.bayesian_quadrature.store import Evaluations
 
 NO_LIKELIHOOD = (
@@ -100,7 +106,8 @@ class Surrogate:
         self.parameters = parameters
         self.log_scale = usable.log_likelihood.max()
         self.roots, self.alpha = warped(usable.log_likelihood, alpha_share)
-        own = geometry.between(usable.cube, usable.cube) if distances is None else distances
+        self.placed = geometry.measure(usable.cube)
+        own = geometry.of(self.placed, self.placed) if distances is None else distances
         gram = parameters.outputscale * correlations(own, parameters)
         gram = gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1]))
         self.factor = psd_safe_cholesky(gram)
@@ -111,19 +118,20 @@ class Surrogate:
         columns = right.unsqueeze(-1) if right.ndim == 1 else right
         return torch.cholesky_solve(columns, self.factor).reshape(right.shape)
 
-    def kernel(self, first: Tensor, second: Tensor) -> Tensor:
-        r"""Prior covariances of rows (\*batch, A, C) and (\*batch, B, C) of the cube."""
-        return self.parameters.outputscale * correlations(self.geometry.between(first, second), self.parameters)
+    def kernel(self, first: Placed, second: Placed) -> Tensor:
+        r"""Prior covariances of kernels (\*batch, A) and (\*batch, B) that the geometry has measured."""
+        return self.parameters.outputscale * correlations(self.geometry.of(first, second), self.parameters)
 
-    def cross(self, cube: Tensor) -> Tensor:
-        """Prior covariances of rows (A, C) with the evaluated kernels, (A, h)."""
-        return self.kernel(cube, self.evaluations.cube)
+    def cross(self, kernels: Placed) -> Tensor:
+        """Prior covariances of A measured kernels with the evaluated ones, (A, h)."""
+        return self.kernel(kernels, self.placed)
 
     def latent(self, cube: Tensor) -> Latent:
         """Posterior of the latent process at rows (A, C) of the cube, differentiable."""
-        cross = self.cross(cube)
+        placed = self.geometry.measure(cube)
+        cross = self.cross(placed)
         white = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False)
-        return Latent(cross @ self.solved, self.kernel(cube, cube) - white.mT @ white)
+        return Latent(cross @ self.solved, self.kernel(placed, placed) - white.mT @ white)
 
     def likelihood(self, cube: Tensor, warp: Warp = WSABI_L) -> Latent:
         """Moments of the likelihood, over the largest one so far, at rows (A, C) of the cube."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.geometry import correlations
-from gp_ensembles.bayesian_quadrature.integral import Nodes
+from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 
@@ -22,7 +22,7 @@ class RootWeights(NamedTuple):
 
 def root_weights(surrogate: Surrogate, nodes: Nodes) -> RootWeights:
     r"""The weights of the paper, with :math:`Q = K^{-1} A K^{-1} / 2` and :math:`A = \sum_s \omega_s k(s) k(s)^\top`."""
-    solved = surrogate.solve(surrogate.cross(nodes.cube).mT)  # (h, S)
+    solved = surrogate.solve(surrogate.cross(surrogate.geometry.measure(nodes.cube)).mT)  # (h, S)
     quadratic = 0.5 * (solved * nodes.weights) @ solved.mT
     roots = (0.5 * surrogate.evaluations.log_likelihood - 0.5 * surrogate.log_scale).exp()
     mean = surrogate.roots @ quadratic @ surrogate.roots  # as in the numerator, alpha is left out
@@ -39,7 +39,7 @@ def positive_weights(surrogate: Surrogate, nodes: Nodes) -> Tensor:
 
     For draws from the prior these are importance weights; where kernels crowd, they share.
     """
-    distances = surrogate.geometry.between(nodes.cube, surrogate.evaluations.cube)
+    distances = surrogate.geometry.of(surrogate.geometry.measure(nodes.cube), surrogate.placed)
     shares = correlations(distances, surrogate.parameters).clamp_min(torch.finfo(surrogate.roots.dtype).tiny)
     volume = (nodes.weights.unsqueeze(-1) * shares / shares.sum(-1, keepdim=True)).sum(0)
     return (surrogate.evaluations.log_likelihood + volume.log()).log_softmax(-1)
