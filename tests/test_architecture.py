@@ -22,7 +22,7 @@ MAX_LINES = 300
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {"data", "metrics", "interfaces", "plots", "bo"}
+    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
@@ -49,6 +49,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "bo": (
         frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "spectral"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "ax"}),
+    ),
+    # bo: the posterior of a mixture. scipy: L-BFGS, linear programmes, quantiles of the beta distribution.
+    "bayesian_quadrature": (
+        frozenset({"numerics", "spectral", "bo"}),
+        frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (

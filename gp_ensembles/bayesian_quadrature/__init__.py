@@ -12,13 +12,13 @@ from gp_ensembles.bayesian_quadrature.fitting import fitted_surrogate
 from gp_ensembles.bayesian_quadrature.geometry import HyperGeometry, SurrogateParameters
 from gp_ensembles.bayesian_quadrature.hyperkernel import MMDHyperKernel
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters, Hyperprior, fixed, inferred
-from gp_ensembles.bayesian_quadrature.inference import Budget, Step, marginalise
+from gp_ensembles.bayesian_quadrature.inference import Budget, marginalise
 from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
-from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.kernel import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.likelihood import GaussianLikelihoods
 from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal, Normal
 from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
+from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.policies import (
     InformationPolicy,
     Optimiser,
@@ -30,7 +30,7 @@ from gp_ensembles.bayesian_quadrature.predict import RootMixture
 from gp_ensembles.bayesian_quadrature.priors import default_prior, paper_prior
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.recombination import recombine
-from gp_ensembles.bayesian_quadrature.result import Marginalisation
+from gp_ensembles.bayesian_quadrature.result import Marginalisation, Prediction, Step
 from gp_ensembles.bayesian_quadrature.search import Search
 from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     AT_ORIGIN,
@@ -71,6 +71,7 @@ __all__ = [
     "Nodes",
     "Normal",
     "Optimiser",
+    "Prediction",
     "PriorPolicy",
     "Problem",
     "RecombinationPolicy",

@@ -1,7 +1,9 @@
 """Where the next likelihood tells most about the evidence: BoTorch acquisition functions over the prior's cube."""
 
+import math
+
 import torch
-from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_transform
 from torch import Tensor
 
@@ -27,6 +29,18 @@ class Explained:
 
     Attributes:
         variance: V, shape ().
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> bool((Explained(surrogate, nodes)(problem.prior.draw(3, 2, generator=generator).unsqueeze(-2)) <= 1).all())
+        True
     """
 
     def __init__(self, surrogate: Surrogate, nodes: Nodes) -> None:
@@ -63,7 +77,7 @@ class Explained:
         return covariance + torch.diag_embed(noise), with_integral.reshape(X.shape[:-1])
 
 
-class InformationGain(AcquisitionFunction):  # type: ignore[misc]
+class InformationGain(AcquisitionFunction):
     r"""Mutual information between the likelihoods of a batch and the integral (MASKERADE-I), in nats.
 
     .. math:: -\tfrac12 \log(1 - \rho^2)
@@ -72,8 +86,8 @@ class InformationGain(AcquisitionFunction):  # type: ignore[misc]
 
     Args:
         explained: What a batch explains of the integral.
-        log: Whether to return the logarithm of :math:`\rho^2` in place of the information: it has the same maximiser and
-            a gradient that does not vanish where everything is known to within rounding.
+        log: Whether to return the logarithm of :math:`\rho^2` in place of the information: it has the same maximiser,
+            and a gradient that does not vanish where everything is known to within rounding.
         X_pending: Points under evaluation, shape (m, C), as part of every batch.
 
     Example:
@@ -91,40 +105,53 @@ class InformationGain(AcquisitionFunction):  # type: ignore[misc]
     """
 
     def __init__(self, explained: Explained, *, log: bool = False, X_pending: Tensor | None = None) -> None:
-        super().__init__(model=None)
+        super().__init__(model=None)  # type: ignore[arg-type]  # the surrogate is no model of the data
         self.explained = explained
         self.log = log
         self.set_X_pending(X_pending)
 
-    @t_batch_mode_transform()  # type: ignore[untyped-decorator]
-    @concatenate_pending_points  # type: ignore[untyped-decorator]
+    @t_batch_mode_transform()
+    @concatenate_pending_points
     def forward(self, X: Tensor) -> Tensor:
         r"""Values of batches (\*batch, q, C), shape (\*batch)."""
         share = self.explained(X)
         return share.clamp_min(_TINY).log() if self.log else -0.5 * torch.log1p(-share)
 
 
-class IntegralVarianceReduction(AcquisitionFunction):  # type: ignore[misc]
+class IntegralVarianceReduction(AcquisitionFunction):
     r"""Expected reduction of the integral's variance, :math:`V \rho^2`, likelihoods over the largest so far.
 
     Args:
         explained: What a batch explains of the integral.
         X_pending: Points under evaluation, shape (m, C), as part of every batch.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> acquisition = IntegralVarianceReduction(Explained(surrogate, nodes))
+        >>> acquisition(problem.prior.draw(3, 2, generator=generator).unsqueeze(-2)).shape
+        torch.Size([3])
     """
 
     def __init__(self, explained: Explained, *, X_pending: Tensor | None = None) -> None:
-        super().__init__(model=None)
+        super().__init__(model=None)  # type: ignore[arg-type]  # the surrogate is no model of the data
         self.explained = explained
         self.set_X_pending(X_pending)
 
-    @t_batch_mode_transform()  # type: ignore[untyped-decorator]
-    @concatenate_pending_points  # type: ignore[untyped-decorator]
+    @t_batch_mode_transform()
+    @concatenate_pending_points
     def forward(self, X: Tensor) -> Tensor:
         r"""Values of batches (\*batch, q, C), shape (\*batch)."""
         return self.explained.variance * self.explained(X)
 
 
-class Uncertainty(AcquisitionFunction):  # type: ignore[misc]
+class Uncertainty(AcquisitionFunction):
     r"""Uncertainty of the likelihood in the cube (MASKERADE-U): log determinant of its linearised covariance.
 
     .. math:: \log \det\big(D\, C(X, X)\, D\big) + 2 \log p(n), \qquad D = \mathrm{diag}(m(X))
@@ -135,15 +162,26 @@ class Uncertainty(AcquisitionFunction):  # type: ignore[misc]
     Args:
         surrogate: The surrogate.
         X_pending: Points under evaluation, shape (m, C), as part of every batch.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> Uncertainty(surrogate)(problem.prior.draw(6, 2, generator=generator).reshape(3, 2, -1)).shape
+        torch.Size([3])
     """
 
     def __init__(self, surrogate: Surrogate, *, X_pending: Tensor | None = None) -> None:
-        super().__init__(model=None)
+        super().__init__(model=None)  # type: ignore[arg-type]  # the surrogate is no model of the data
         self.surrogate = surrogate
         self.set_X_pending(X_pending)
 
-    @t_batch_mode_transform()  # type: ignore[untyped-decorator]
-    @concatenate_pending_points  # type: ignore[untyped-decorator]
+    @t_batch_mode_transform()
+    @concatenate_pending_points
     def forward(self, X: Tensor) -> Tensor:
         r"""Values of batches (\*batch, q, C), shape (\*batch)."""
         surrogate, prior = self.surrogate, self.surrogate.geometry.prior
@@ -156,7 +194,7 @@ class Uncertainty(AcquisitionFunction):  # type: ignore[misc]
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).clamp_min(_TINY).log().sum(-1)
         log_prior = prior.log_prob_components[prior.num_components(X) - 1].sum(-1)
         value = log_determinant + mean.square().clamp_min(_TINY).log().sum(-1) + 2.0 * log_prior
-        return torch.where(info == 0, value, 2.0 * torch.tensor(_TINY).log().to(value))
+        return torch.where(info == 0, value, 2.0 * math.log(_TINY))
 
 
 def _among(surrogate: Surrogate, X: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Gradient ascents of the likelihood under the prior: where prior-wide acquisition never looks."""
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -68,9 +69,7 @@ def ascend(likelihoods: GaussianLikelihoods, prior: Hyperprior, start: Tensor, m
         return float(target.detach()), gradient.cpu().double().numpy()
 
     first = torch.special.ndtri(start[columns]).cpu().double().numpy()
-    limit = float(torch.special.ndtri(torch.tensor(1.0 - EDGE, dtype=torch.float64)))
-    try:
+    limit = float(torch.special.ndtri(start.new_tensor(1.0 - EDGE)))
+    with suppress(_Spent):
         minimize(objective, first, jac=True, method="L-BFGS-B", bounds=[(-limit, limit)] * len(first))
-    except _Spent:
-        pass
     return Evaluated(torch.stack(cubes), torch.stack(values))

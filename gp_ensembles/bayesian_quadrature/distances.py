@@ -34,7 +34,7 @@ class Energy(NamedTuple):
 
     def __call__(self, distance: Tensor) -> Tensor:
         """Values of the shape of the distances."""
-        return distance if self.power == 1.0 else distance**self.power
+        return distance if self.power == 1.0 else distance.pow(self.power)
 
 
 class Gaussian(NamedTuple):
@@ -50,7 +50,8 @@ class Gaussian(NamedTuple):
 
     def __call__(self, distance: Tensor) -> Tensor:
         """Values of the shape of the distances."""
-        return -(-0.5 * (distance / self.bandwidth).square()).exp()
+        value: Tensor = -(-0.5 * (distance / self.bandwidth).square()).exp()
+        return value
 
 
 class Matern52(NamedTuple):
@@ -67,7 +68,8 @@ class Matern52(NamedTuple):
     def __call__(self, distance: Tensor) -> Tensor:
         """Values of the shape of the distances."""
         r = 5.0**0.5 * distance / self.bandwidth
-        return -(1.0 + r + r.square() / 3.0) * (-r).exp()
+        value: Tensor = -(1.0 + r + r.square() / 3.0) * (-r).exp()
+        return value
 
 
 class Atoms(NamedTuple):

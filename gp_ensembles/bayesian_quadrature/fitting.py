@@ -21,6 +21,17 @@ def fitted_surrogate(evaluations: Evaluations, geometry: HyperGeometry) -> Surro
 
     Raises:
         ValueError: If no kernel has a likelihood.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> bool(surrogate.parameters.lengthscale > 0)
+        True
     """
     usable = evaluations.usable()
     if not usable.log_likelihood.numel():
@@ -33,8 +44,8 @@ def fitted_surrogate(evaluations: Evaluations, geometry: HyperGeometry) -> Surro
 def fit_surrogate(roots: Tensor, distances: Distances) -> SurrogateParameters:
     r"""Length scales and output scale that make the observed roots most likely.
 
-    The output scale has a closed form, :math:`\lambda^2 = z^\top R^{-1} z / h` for correlations R. The length scales are
-    found by L-BFGS from three starts under a weak log-normal prior around twice the median distance: roots that are
+    The output scale has a closed form, :math:`\lambda^2 = z^\top R^{-1} z / h` for correlations R. The length scales
+    are found by L-BFGS from three starts under a weak log-normal prior around twice the median distance: roots that are
     zero but for a spike say little about them.
 
     Args:
@@ -67,7 +78,9 @@ def fit_surrogate(roots: Tensor, distances: Distances) -> SurrogateParameters:
 
     bounds = [(value - _BOUND, value + _BOUND) for value in centre]
     results = [
-        minimize(objective, np.array(centre) + shift, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
+        minimize(
+            objective, np.array(centre) + shift, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30}
+        )
         for shift in (-1.5, 0.0, 1.5)
     ]
     best = torch.as_tensor(min(results, key=lambda result: result.fun).x).to(roots)
@@ -97,7 +110,8 @@ def _factor(distances: Distances, parameters: SurrogateParameters) -> Tensor:
 
 def _outputscale(roots: Tensor, factor: Tensor) -> Tensor:
     white = torch.linalg.solve_triangular(factor, roots.unsqueeze(-1), upper=False)
-    return white.square().mean().clamp_min(torch.finfo(roots.dtype).tiny)
+    scale: Tensor = white.square().mean().clamp_min(torch.finfo(roots.dtype).tiny)
+    return scale
 
 
 def _profile(roots: Tensor, distances: Distances, logs: Tensor) -> Tensor:

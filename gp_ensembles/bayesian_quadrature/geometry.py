@@ -51,6 +51,9 @@ class SurrogateParameters(NamedTuple):
     noise: Tensor
 
 
+SMOOTH_ENERGY = Energy(1.5)
+
+
 class HyperGeometry:
     """Distances between kernels given as rows of the prior's cube.
 
@@ -71,7 +74,10 @@ class HyperGeometry:
     """
 
     def __init__(
-        self, prior: Hyperprior, dissimilarity: Dissimilarity = Energy(1.5), atoms: Atoms | None = None  # noqa: B008
+        self,
+        prior: Hyperprior,
+        dissimilarity: Dissimilarity = SMOOTH_ENERGY,
+        atoms: Atoms | None = None,
     ) -> None:
         self.prior = prior
         self.discrepancy = Discrepancy(dissimilarity, Atoms(prior.means, prior.scales) if atoms is None else atoms)
@@ -102,6 +108,9 @@ def correlations(distances: Distances, parameters: SurrogateParameters) -> Tenso
         >>> correlations(Distances(2.0 * one, 0.0 * one), SurrogateParameters(one, 2.0 * one, one, 0.0 * one))
         tensor(0.3679, dtype=torch.float64)
     """
-    return (
-        -distances.mixtures / parameters.lengthscale - distances.extras / parameters.extras_lengthscale**2
-    ).exp()
+    return log_correlations(distances, parameters).exp()
+
+
+def log_correlations(distances: Distances, parameters: SurrogateParameters) -> Tensor:
+    """Logarithm of :func:`correlations`."""
+    return -distances.mixtures / parameters.lengthscale - distances.extras / parameters.extras_lengthscale**2

@@ -10,7 +10,18 @@ from torch.quasirandom import SobolEngine
 from gp_ensembles.bayesian_quadrature.marginals import Marginal, beta_quantile
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 
+_LEAST = 1e-6  # of a stick goes to either side
 EDGE = 1e-6  # cube coordinates stay this far from the faces, where quantiles are infinite
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A seed for what takes no generator, from one (or from torch's global one).
+
+    Example:
+        >>> draw_seed(torch.Generator().manual_seed(0)) == draw_seed(torch.Generator().manual_seed(0))
+        True
+    """
+    return int(torch.randint(2**31, (), generator=generator, device="cpu"))
 
 
 class Hyperparameters(NamedTuple):
@@ -159,10 +170,10 @@ class Hyperprior:
     def used(self, components: int) -> Tensor:
         """The columns, without the first, that n components use; shape (n (1 + 2 D) - 1 + E,)."""
         size, num_inputs = self.max_components, self.num_inputs
-        sticks = torch.arange(1, components)
-        means = size + torch.arange(components * num_inputs)
-        extras = torch.arange(size * (1 + 2 * num_inputs), self.num_columns)
-        return torch.cat([sticks, means, means + size * num_inputs, extras]).to(self.means.scale.device)
+        sticks = torch.arange(1, components, device=self.means.scale.device)
+        means = size + torch.arange(components * num_inputs, device=self.means.scale.device)
+        extras = torch.arange(size * (1 + 2 * num_inputs), self.num_columns, device=self.means.scale.device)
+        return torch.cat([sticks, means, means + size * num_inputs, extras])
 
     def fixed_features(self, components: int) -> dict[int, float]:
         """Columns that stay what they are while n components are optimised, for BoTorch's optimisers."""
@@ -179,7 +190,7 @@ class Hyperprior:
         if not 1 <= components <= self.max_components:
             raise ValueError(f"the prior knows 1 to {self.max_components} components, not {components}")
         columns = self.used(components)
-        seed = int(torch.randint(2**31, (), generator=generator))
+        seed = draw_seed(generator)
         points = SobolEngine(len(columns), scramble=True, seed=seed).draw(count, dtype=torch.float64)
         return self.embed(points.to(self.means.scale).clamp(EDGE, 1.0 - EDGE), components)
 
@@ -213,7 +224,8 @@ class Hyperprior:
 
     def extras(self, cube: Tensor) -> Tensor:
         r"""Standardised logarithms of what is inferred beside the mixture (output scale, noise), (\*batch, E)."""
-        return torch.special.ndtri(cube[..., self.num_columns - self.num_extras :])
+        value: Tensor = torch.special.ndtri(cube[..., self.num_columns - self.num_extras :])
+        return value
 
     def hyperparameters(self, cube: Tensor) -> Hyperparameters:
         r"""Mixtures, output scales and noise variances of rows, of batch shape (\*batch), differentiable."""
@@ -230,7 +242,7 @@ class Hyperprior:
         count = present.sum(-1).to(mixtures.weights)
         alpha = torch.as_tensor(self.concentration).to(mixtures.weights)
         dirichlet = (alpha * count).lgamma() - count * alpha.lgamma()
-        dirichlet = dirichlet + torch.where(present, (alpha - 1.0) * mixtures.weights.clamp_min(1e-300).log(), 0.0).sum(-1)
+        dirichlet = dirichlet + (alpha - 1.0) * mixtures.weights.where(present, 1.0).log().sum(-1)
         each = self.means.log_prob(mixtures.means) + self.scales.log_prob(
             mixtures.scales.where(present.unsqueeze(-1), mixtures.scales.new_ones(()))
         )
@@ -238,13 +250,14 @@ class Hyperprior:
 
     def _weights(self, sticks: Tensor, components: Tensor) -> Tensor:
         """Breaks a stick of length one: what is left after k pieces is shared by n - k components."""
-        index = torch.arange(1, self.max_components, device=sticks.device)
+        index = torch.arange(1, self.max_components, device=self.means.scale.device)
         rest = (components.unsqueeze(-1) - index).to(sticks)
         if self.concentration == 1.0:
             share = -torch.expm1(torch.log1p(-sticks) / rest.clamp_min(1.0))
         else:
             alpha = torch.full_like(rest, self.concentration)
             share = beta_quantile(sticks, alpha, alpha * rest.clamp_min(1.0))
+        share = share.clamp(_LEAST, 1.0 - _LEAST)  # a piece that rounds to nothing would lose the others behind it
         share = torch.where(rest > 0, share, (rest == 0).to(sticks))
         share = torch.cat([share, (components == self.max_components).to(sticks).unsqueeze(-1)], -1)
         left = torch.cat([torch.ones_like(share[..., :1]), (1.0 - share[..., :-1]).cumprod(-1)], -1)

@@ -4,15 +4,16 @@ import time
 import warnings
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
 
 from gp_ensembles.bayesian_quadrature.checkpoint import fingerprint, load_state, save_state
+from gp_ensembles.bayesian_quadrature.hyperprior import draw_seed
 from gp_ensembles.bayesian_quadrature.integral import Integral
 from gp_ensembles.bayesian_quadrature.problem import Problem
-from gp_ensembles.bayesian_quadrature.result import Marginalisation
+from gp_ensembles.bayesian_quadrature.result import Marginalisation, Step
 from gp_ensembles.bayesian_quadrature.search import (
     Search,
     SearchState,
@@ -38,16 +39,6 @@ class Budget(NamedTuple):
     evaluations: int = 200
     seconds: float | None = None
     log_evidence_sd: float | None = None
-
-
-class Step(NamedTuple):
-    """The state of affairs after a round: evaluations, seconds, best log-likelihood, log evidence and its deviation."""
-
-    evaluations: int
-    seconds: float
-    best_log_likelihood: float
-    log_evidence: float
-    log_evidence_sd: float
 
 
 def marginalise(
@@ -91,6 +82,7 @@ def marginalise(
     state = load_state(path, mark) if path is not None and path.exists() else None
     clock = time.perf_counter()
     history: list[Step] = []
+    bar: tqdm[Any]
     with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
         try:
             if state is None:
@@ -119,7 +111,7 @@ def _round(problem: Problem, search: Search, state: SearchState, evaluations: in
     return explore(problem, search, state, min(search.batch_size, left)) if left else state
 
 
-def _record(problem: Problem, state: SearchState, clock: float, history: list[Step], bar: "tqdm[None]") -> None:
+def _record(problem: Problem, state: SearchState, clock: float, history: list[Step], bar: "tqdm[Any]") -> None:
     before = time.perf_counter()
     surrogate = surrogate_of(problem, state)
     integral: Integral = integral_of(problem, surrogate, state)
@@ -148,4 +140,4 @@ def _is_over(state: SearchState, budget: Budget, clock: float, history: list[Ste
 
 def _seeded() -> torch.Generator:
     """A generator from torch's global one, so that ``torch.manual_seed`` of the user's counts."""
-    return torch.Generator().manual_seed(int(torch.randint(2**31, ())))
+    return torch.Generator().manual_seed(draw_seed(None))

@@ -56,6 +56,19 @@ def integrate(surrogate: Surrogate, nodes: Nodes, covariance_nodes: Nodes, warp:
 
     Returns:
         The integrals' moments.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> integral = integrate(surrogate, nodes, nodes.first(8))
+        >>> integral.mean.shape, bool((integral.covariance.diagonal() >= 0).all())
+        (torch.Size([5]), True)
     """
     sizes = surrogate.geometry.prior.max_components
     mean = nodes.weights * _means(surrogate, nodes, warp)
@@ -76,4 +89,5 @@ def _means(surrogate: Surrogate, nodes: Nodes, warp: Warp) -> Tensor:
     if not warp.matches_moments:
         return mean
     white = torch.linalg.solve_triangular(surrogate.factor, cross.mT, upper=False)
-    return mean + 0.5 * (surrogate.parameters.outputscale - white.square().sum(0))
+    value: Tensor = mean + 0.5 * (surrogate.parameters.outputscale - white.square().sum(0))
+    return value

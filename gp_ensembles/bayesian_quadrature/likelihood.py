@@ -23,11 +23,11 @@ class Lags(NamedTuple):
 
     Args:
         values: Distinct absolute differences, shape (U,).
-        index: Which of them stands at each place of the covariance matrix, shape (N, N).
+        places: Which of them stands at each place of the covariance matrix, shape (N, N).
     """
 
     values: Tensor
-    index: Tensor
+    places: Tensor
 
 
 def distinct_lags(X: Tensor) -> Lags | None:
@@ -100,7 +100,7 @@ class GaussianLikelihoods:
         chunk = max(1, _CHUNK_BYTES // (self.y.element_size() * self.y.shape[0] ** 2))
         values = []
         for rows in order.split(chunk):
-            matrices = outputscale[rows, None, None] * self.covariance(mixtures[rows].trim())
+            matrices = outputscale[rows, None, None] * self.covariance(mixtures.take(rows).trim())
             matrices = matrices + torch.diag_embed(noise[rows, None].expand(-1, self.y.shape[0]))
             values.append(log_marginal(matrices, self.y))
         return torch.cat(values)[order.argsort()] if values else self.y.new_zeros(0)
@@ -110,14 +110,14 @@ class GaussianLikelihoods:
         if self._lags is None:
             return covariance(mixtures, self.X, self.X, self.reflection)
         values = at_lags(mixtures, self._lags.values)
-        return values[..., self._lags.index]
+        return values[..., self._lags.places]
 
 
 class _LogMarginal(torch.autograd.Function):
     r"""Gaussian log density whose gradient needs one inverse: d/dK = (a a^T - K^{-1}) / 2 with a = K^{-1} y."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, matrix: Tensor, y: Tensor) -> Tensor:
         factor, info = torch.linalg.cholesky_ex(matrix)
         white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False).squeeze(-1)
         ctx.save_for_backward(factor, white, info)
@@ -126,7 +126,7 @@ class _LogMarginal(torch.autograd.Function):
         return torch.where((info == 0) & value.isfinite(), value, torch.nan)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         factor, white, info = ctx.saved_tensors
         solution = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
         broken = factor.diagonal(dim1=-2, dim2=-1) == 0  # LAPACK refuses the whole batch for one of them
@@ -152,7 +152,7 @@ def log_marginal(covariance: Tensor, y: Tensor) -> Tensor:
         >>> log_marginal(torch.stack([eye, -eye]), torch.zeros(2, dtype=torch.float64))
         tensor([-1.8379,     nan], dtype=torch.float64)
     """
-    value: Tensor = _LogMarginal.apply(covariance, y)
+    value: Tensor = _LogMarginal.apply(covariance, y)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -174,13 +174,16 @@ def check_data(X: Tensor, y: Tensor) -> None:
             f"{y.dtype} on {y.device}"
         )
     if X.shape[0] < 2:
-        raise ValueError("there are no rows of data; at least two are needed" if not X.shape[0] else
-                         "there is one row of data; at least two are needed")
+        raise ValueError(
+            "there are no rows of data; at least two are needed"
+            if not X.shape[0]
+            else "there is one row of data; at least two are needed"
+        )
     for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
         bad = (~values.isfinite()).nonzero()
         if bad.numel():
             row, column = bad[0].tolist()
             raise ValueError(
-                f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}; leave out rows "
-                f"with missing values"
+                f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}; leave out "
+                f"rows with missing values"
             )

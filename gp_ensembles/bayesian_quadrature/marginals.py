@@ -43,7 +43,8 @@ class HalfNormal(NamedTuple):
 
     def icdf(self, probability: Tensor) -> Tensor:
         """Quantiles."""
-        return self.scale * math.sqrt(2.0) * torch.special.erfinv(probability)
+        value: Tensor = self.scale * math.sqrt(2.0) * torch.special.erfinv(probability)
+        return value
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density."""
@@ -70,7 +71,8 @@ class Normal(NamedTuple):
 
     def icdf(self, probability: Tensor) -> Tensor:
         """Quantiles."""
-        return self.location + self.scale * torch.special.ndtri(probability)
+        value: Tensor = self.location + self.scale * torch.special.ndtri(probability)
+        return value
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density."""
@@ -97,7 +99,8 @@ class LogNormal(NamedTuple):
 
     def icdf(self, probability: Tensor) -> Tensor:
         """Quantiles."""
-        return (self.location + self.scale * torch.special.ndtri(probability)).exp()
+        value: Tensor = (self.location + self.scale * torch.special.ndtri(probability)).exp()
+        return value
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density."""
@@ -113,14 +116,14 @@ class _BetaQuantile(torch.autograd.Function):
     """Quantiles of Beta(a, b) with the slope one over the density; the shapes are constants."""
 
     @staticmethod
-    def forward(ctx, probability: Tensor, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[no-untyped-def,override]
+    def forward(ctx, probability: Tensor, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         value = special.betaincinv(*(t.detach().cpu().double().numpy() for t in (a, b, probability)))
         quantile = torch.as_tensor(value).to(probability)
         ctx.save_for_backward(quantile, a, b)
         return quantile
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def,override]
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
         quantile, a, b = ctx.saved_tensors
         log_density = torch.distributions.Beta(a, b, validate_args=False).log_prob(quantile)
         return gradient * (-log_density).exp(), None, None
@@ -135,5 +138,5 @@ def beta_quantile(probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
         >>> round(float(beta_quantile(half, 4.0 * half, 2.0 * half)), 4)  # Beta(2, 1): the square root
         0.7071
     """
-    value: Tensor = _BetaQuantile.apply(*torch.broadcast_tensors(probability, a, b))
+    value: Tensor = _BetaQuantile.apply(*torch.broadcast_tensors(probability, a, b))  # type: ignore[no-untyped-call]
     return value

@@ -32,8 +32,8 @@ def check_memory(X: Tensor, available: int | None = None) -> int:
     if there is not None and needed > _SHARE * there:
         most = int((_SHARE * there / (_MATRICES * X.element_size())) ** 0.5)
         raise MemoryError(
-            f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB and there are {there / 2**30:.1f}; "
-            f"use at most {most} rows, for instance every {-(-X.shape[0] // max(most, 1))}th"
+            f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB and there are "
+            f"{there / 2**30:.1f}; use at most {most} rows, for instance every {-(-X.shape[0] // max(most, 1))}th"
         )
     return needed
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from gp_ensembles.bayesian_quadrature.hyperprior import EDGE, Hyperprior
+from gp_ensembles.bayesian_quadrature.hyperprior import EDGE, Hyperprior, draw_seed
 
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations of draws around a kernel, in normal quantiles of the cube
 _EVERY = 3  # one node in three stands around a centre
@@ -23,6 +23,14 @@ class Nodes(NamedTuple):
         cube: Rows of the prior's cube, shape (S, C).
         weights: Shares of the prior, shape (S,), their sum is one.
         components: Number of components n of each, shape (S,).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> nodes = draw_nodes(default_prior(X, X.squeeze(-1).sin(), max_components=2), 16)
+        >>> nodes.first(4).components.tolist()
+        [1, 1, 1, 1, 2, 2, 2, 2]
     """
 
     cube: Tensor
@@ -46,9 +54,9 @@ def draw_nodes(
     r"""Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centres.
 
     With enough data the likelihood is a spike that no draw of the prior comes near, and integrals by such draws alone
-    are zero. So for each n that has centres a third of the nodes are draws from normal distributions around them (in the
-    normal quantiles of the cube's coordinates, widths 0.1, 0.3 and 1), all weighted as draws from the mixture of prior
-    and normals (the balance heuristic of Veach and Guibas, 1995): no weight is more than 3/2 of a plain draw's.
+    are zero. So for each n that has centres a third of the nodes are draws from normal distributions around them (in
+    the normal quantiles of the cube's coordinates, widths 0.1, 0.3 and 1), all weighted as draws from the mixture of
+    prior and normals (the balance heuristic of Veach and Guibas, 1995): no weight is more than 3/2 of a plain draw's.
 
     Args:
         prior: The prior.
@@ -86,7 +94,7 @@ def _with_centres(
     local = torch.special.ndtri(centres[:, columns])  # (K, d)
     drawn = torch.special.ndtri(prior.draw(count - num_local, size, generator=generator)[:, columns])
     widths = local.new_tensor(_WIDTHS)
-    seed = int(torch.randint(2**31, (), generator=generator))
+    seed = draw_seed(generator)
     points = SobolEngine(len(columns) + 1, scramble=True, seed=seed).draw(num_local, dtype=torch.float64).to(local)
     pick = (points[:, 0] * (len(widths) * local.shape[0])).long().clamp_max(len(widths) * local.shape[0] - 1)
     normal = torch.special.ndtri(points[:, 1:].clamp(EDGE, 1.0 - EDGE))
@@ -94,8 +102,8 @@ def _with_centres(
     limit = float(torch.special.ndtri(local.new_tensor(1.0 - EDGE)))
     # one of a centre after every two of the prior, so that the first few nodes are a fair sample of all
     everything = torch.cat([drawn, moved.clamp(-limit, limit)])
-    place = torch.cat([torch.arange(len(drawn)) / len(drawn), (torch.arange(num_local) + 0.5) / max(num_local, 1)])
-    everything = everything[place.argsort(stable=True).to(everything.device)]
+    places = [(torch.ones_like(part[:, 0]).cumsum(0) - 0.5) / len(part) for part in (drawn, moved) if len(part)]
+    everything = everything[torch.cat(places).argsort(stable=True)]
     log_prior = _log_normal(everything, local.new_zeros(1, len(columns)), local.new_ones(1)).squeeze(-1)
     around = _log_normal(everything, local, widths).logsumexp(-1) - math.log(len(widths) * local.shape[0])
     mixture = torch.logaddexp(log_prior + math.log(count - num_local), around + math.log(max(num_local, 1)))

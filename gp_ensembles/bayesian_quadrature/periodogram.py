@@ -34,7 +34,7 @@ def spectral_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
         >>> X = torch.arange(60.0, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(2 * torch.pi * 0.1 * X.squeeze(-1))
         >>> prior = default_prior(X, y, max_components=1)
-        >>> [round(float(m), 3) for m in prior.mixtures(spectral_starts(X, y, prior)).means[:, 0, 0]]
+        >>> [round(float(m), 2) for m in prior.mixtures(spectral_starts(X, y, prior)).means[:, 0, 0]]
         [0.0, 0.1, 0.0, 0.1]
     """
     if X.shape[1] != 1:
@@ -47,8 +47,9 @@ def spectral_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
     rows = []
     for scale in (median, narrow):
         for count in range(1, prior.max_components + 1):
-            trend = torch.cat([peaks.new_zeros(1), peaks[: count - 1]]), _shares(
-                torch.cat([power.new_full((1,), _TREND_SHARE), power[: count - 1]])
+            trend = (
+                torch.cat([peaks.new_zeros(1), peaks[: count - 1]]),
+                _shares(torch.cat([power.new_full((1,), _TREND_SHARE), power[: count - 1]])),
             )
             for means, weights in (trend, (peaks[:count], _shares(power[:count]))):
                 rows.append(_row(prior, weights, means, scale.expand(count)))
@@ -83,7 +84,8 @@ def _peaks(x: Tensor, y: Tensor, count: int, nyquist: float) -> tuple[Tensor, Te
 def _residual(columns: list[Tensor], y: Tensor) -> Tensor:
     design = torch.stack(columns, -1)
     # singular for few rows: the least-norm solution will do
-    return y - design @ torch.linalg.pinv(design) @ y
+    value: Tensor = y - design @ torch.linalg.pinv(design) @ y
+    return value
 
 
 def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from botorch.acquisition import AcquisitionFunction
-from botorch.optim import optimize_acqf_mixed
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.optim.optimize import optimize_acqf_mixed
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.acquisition import Explained, InformationGain, Uncertainty
@@ -17,9 +17,7 @@ from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 class Policy(Protocol):
     """Chooses kernels; any such class will do."""
 
-    def propose(
-        self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None
-    ) -> Tensor:
+    def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
 
 
@@ -32,6 +30,19 @@ class Optimiser(NamedTuple):
             neighbourhood of the best kernels.
         max_iterations: Iterations of L-BFGS.
         sizes: Numbers of components looked at for each batch: those whose best raw sample is best.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> acquisition = InformationGain(Explained(surrogate, nodes), log=True)
+        >>> Optimiser(sizes=1).best(acquisition, surrogate, 2, generator).shape[0]
+        2
     """
 
     num_restarts: int = 1
@@ -63,7 +74,7 @@ class Optimiser(NamedTuple):
             num_restarts=min(self.num_restarts, self.raw_samples),
             raw_samples=self.raw_samples,
             fixed_features_list=[prior.fixed_features(n) for n in sizes],
-            ic_generator=initial_conditions,
+            ic_generator=initial_conditions,  # type: ignore[arg-type]  # any acquisition function will do
             options={"maxiter": self.max_iterations},
         )
         return batch
@@ -75,6 +86,18 @@ class InformationPolicy(NamedTuple):
     Args:
         optimiser: How the acquisition function is optimised.
         nodes: Nodes of the integral for each number of components, as far as the choice is concerned.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> InformationPolicy(Optimiser(sizes=1), nodes=16).propose(surrogate, nodes, 2, generator=generator).shape[0]
+        2
     """
 
     optimiser: Optimiser = Optimiser()
@@ -91,6 +114,18 @@ class UncertaintyPolicy(NamedTuple):
 
     Args:
         optimiser: How the acquisition function is optimised.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> UncertaintyPolicy(Optimiser(sizes=1)).propose(surrogate, nodes, 2, generator=generator).shape[0]
+        2
     """
 
     optimiser: Optimiser = Optimiser()
@@ -105,6 +140,18 @@ class RecombinationPolicy(NamedTuple):
 
     Args:
         candidates: Draws of the prior to choose from, for each number of components.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> RecombinationPolicy(candidates=20).propose(surrogate, nodes, 2, generator=generator).shape[0]
+        2
     """
 
     candidates: int = 100
@@ -115,7 +162,20 @@ class RecombinationPolicy(NamedTuple):
 
 
 class PriorPolicy(NamedTuple):
-    """Draws from the prior, whatever has been seen (MASKERADE-R)."""
+    """Draws from the prior, whatever has been seen (MASKERADE-R).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> PriorPolicy().propose(surrogate, nodes, 2, generator=generator).shape[0]
+        2
+    """
 
     def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""

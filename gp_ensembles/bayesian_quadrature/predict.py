@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters
-from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection, SpectralMixtures, covariance
+from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection, covariance
 from gp_ensembles.numerics.cholesky import cholesky
 
 
@@ -29,7 +29,7 @@ class Conditioned(NamedTuple):
     reflection: Reflection
 
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Joint predictions of the function at points (\*batch, q, D): means (\*batch, R, q), covariances (…, R, q, q)."""
+        r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
         kernels, scale, _ = self.hyperparameters
         points = X.unsqueeze(-3)  # (*batch, 1, q, D)
         scale = scale[:, None, None]
@@ -42,7 +42,7 @@ class Conditioned(NamedTuple):
         """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
         means, variances = [], []
         for r in range(self.solved.shape[0]):  # one kernel at a time: memory for one table of test and training points
-            kernel, scale = self.hyperparameters.mixtures[r], self.hyperparameters.outputscale[r]
+            kernel, scale = self.hyperparameters.mixtures.take(r), self.hyperparameters.outputscale[r]
             cross = scale * covariance(kernel, X, self.X, self.reflection)
             white = torch.linalg.solve_triangular(self.factor[r], cross.mT, upper=False)
             means.append(cross @ self.solved[r])
@@ -60,7 +60,7 @@ def condition(
     """
     factors = []
     for r in range(hyperparameters.noise.shape[0]):
-        matrix = hyperparameters.outputscale[r] * covariance(hyperparameters.mixtures[r], X, X, reflection)
+        matrix = hyperparameters.outputscale[r] * covariance(hyperparameters.mixtures.take(r), X, X, reflection)
         noise = torch.diag_embed(hyperparameters.noise[r].expand(y.shape[0]))
         factors.append(cholesky(matrix + noise, f"the covariance of the training rows under kernel {r}"))
     factor = torch.stack(factors)
@@ -84,6 +84,14 @@ class RootMixture(NamedTuple):
         mean: Means c, shape (P, M).
         variance: Variances V, shape (P, M).
         mass: Sum of W B before normalisation, shape (M,): one if the surrogate were exact.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature.predict import root_mixture
+        >>> means, variances = torch.tensor([[0.0], [2.0]]), torch.ones(2, 1)
+        >>> mixture = root_mixture(torch.full((2, 2), 0.25), means, variances)
+        >>> [round(float(moment), 3) for moment in mixture.moments()]
+        [1.0, 1.622]
     """
 
     weights: Tensor

@@ -22,10 +22,10 @@ _OUTPUT_LOG_SD = 0.5
 def paper_prior(X: Tensor, y: Tensor, max_components: int = 5, noise: float = 1e-3) -> Hyperprior:
     r"""The prior of Hamid et al. (2022): section 3.1.1 for one input; for more, scales as in the authors' code.
 
-    Means are half-normal with a fifth of the Nyquist frequency. Scales are log-normal: for one input, one over the range
-    and the Nyquist frequency are five standard deviations from the median; for several, the median is one cycle over
-    each input's range and the deviation 0.35. The output scale is fixed at the targets' variance, the noise at a share
-    of it (their code fixes 0.001; the paper does not say).
+    Means are half-normal with a fifth of the Nyquist frequency. Scales are log-normal: for one input, one over the
+    range and the Nyquist frequency are five deviations from the median; for several, the median is one cycle over each
+    input's range and the deviation 0.35. The output scale is fixed at the targets' variance, the noise at a share of it
+    (their code fixes 0.001; the paper does not say).
 
     Args:
         X: Inputs, shape (N, D).

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
+from gp_ensembles.bayesian_quadrature.distances import Matern52
 from gp_ensembles.bayesian_quadrature.geometry import HyperGeometry
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperprior
 from gp_ensembles.bayesian_quadrature.likelihood import GaussianLikelihoods, check_data
 from gp_ensembles.bayesian_quadrature.memory import check_memory
-from gp_ensembles.bayesian_quadrature.distances import Matern52
 from gp_ensembles.bayesian_quadrature.priors import default_prior
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection
 

@@ -44,6 +44,18 @@ def recombine(
 
     Raises:
         ValueError: If there are fewer candidates than points wanted.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = Problem(X, X.squeeze(-1).sin())
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> cube = problem.prior.draw(8, 1, generator=generator)
+        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> batch = recombine(surrogate, 5, candidates=20, generator=generator)
+        >>> batch.cube.shape[0], bool((batch.weights >= 0).all())
+        (5, True)
     """
     nodes = draw_nodes(surrogate.geometry.prior, candidates, generator=generator)
     if nodes.cube.shape[0] < count:
@@ -70,4 +82,5 @@ def _vertex(covariance: Tensor, measure: Tensor, count: int) -> np.ndarray:
     # the objective picks among vertices: rather where the measure is large
     cost = -np.log(np.maximum(measure.cpu().double().numpy(), 1e-300))
     result = linprog(cost, A_eq=equations, b_eq=target, bounds=(0.0, None), method="highs-ds")
-    return result.x if result.success else measure.cpu().double().numpy()
+    weights: np.ndarray = np.asarray(result.x if result.success else measure.cpu().double().numpy())
+    return weights

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.ascent import ascend
 from gp_ensembles.bayesian_quadrature.fitting import fitted_surrogate
+from gp_ensembles.bayesian_quadrature.hyperprior import draw_seed
 from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
 from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.periodogram import spectral_starts
@@ -79,13 +80,13 @@ COVARIANCE_NODES = 64
 def start(problem: Problem, search: Search, evaluations: int, generator: torch.Generator) -> SearchState:
     """The first evaluations: draws of the prior, and kernels at the peaks of the periodogram."""
     clock = time.perf_counter()
-    nodes_seed = int(torch.randint(2**31, (), generator=generator))
+    nodes_seed = draw_seed(generator)
     count = max(2, min(evaluations, round(search.initial * evaluations)))
     drawn = draw_stratified(problem.prior, count, generator=generator)
     peaks = spectral_starts(problem.X, problem.y, problem.prior) if search.spectral else drawn[:0]
     cube = torch.cat([drawn, peaks[: max(0, evaluations - count)]])
     values = problem.evaluate(cube)
-    origins = torch.cat([torch.zeros(count), torch.ones(cube.shape[0] - count)]).long()
+    origins = (values.new_ones(values.shape).cumsum(0) > count).long()
     seconds = {"likelihoods": time.perf_counter() - clock, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
     return SearchState(Evaluations(cube, values), origins, (), seconds, generator.get_state(), nodes_seed)
 
@@ -172,7 +173,7 @@ def _climbed_from(state: SearchState) -> Tensor:
 
 
 def _with(state: SearchState, cube: Tensor, values: Tensor, origin: int) -> SearchState:
-    origins = torch.cat([state.origins, torch.full((values.numel(),), origin, dtype=torch.long)])
+    origins = torch.cat([state.origins, state.origins.new_full((values.numel(),), origin)])
     return state._replace(evaluations=state.evaluations.append(cube, values), origins=origins)
 
 

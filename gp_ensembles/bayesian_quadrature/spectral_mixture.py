@@ -41,8 +41,8 @@ class SpectralMixtures(NamedTuple):
         num_components, rest = divmod(theta.shape[-1], 1 + 2 * num_inputs)
         if rest or not num_components:
             raise ValueError(
-                f"rows of {theta.shape[-1]} numbers are no mixtures over {num_inputs} input(s): Q weights, Q D means and "
-                f"Q D scales make a multiple of {1 + 2 * num_inputs}"
+                f"rows of {theta.shape[-1]} numbers are no mixtures over {num_inputs} input(s): Q weights, Q D means "
+                f"and Q D scales make a multiple of {1 + 2 * num_inputs}"
             )
         weights, means, scales = theta.split([num_components] + [num_components * num_inputs] * 2, -1)
         shape = (*theta.shape[:-1], num_components, num_inputs)
@@ -68,9 +68,9 @@ class SpectralMixtures(NamedTuple):
         size = max(int(used.nonzero().max()) + 1 if bool(used.any()) else 1, 1)
         return SpectralMixtures(self.weights[..., :size], self.means[..., :size, :], self.scales[..., :size, :])
 
-    def __getitem__(self, index: object) -> "SpectralMixtures":  # type: ignore[override]
+    def take(self, index: int | slice | Tensor) -> "SpectralMixtures":
         """Some of the mixtures; the index runs over the batch."""
-        return SpectralMixtures(self.weights[index], self.means[index], self.scales[index])  # type: ignore[index]
+        return SpectralMixtures(self.weights[index], self.means[index], self.scales[index])
 
 
 class Reflection(NamedTuple):
@@ -159,5 +159,7 @@ def _cosine_of_difference(phase1: Tensor, phase2: Tensor) -> Tensor:
 
 
 def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype != torch.float64:  # the expansion below loses as many digits as the points are far from the centre
+        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()
     squared = a.square().sum(-1).unsqueeze(-1) + b.square().sum(-1).unsqueeze(-2) - 2.0 * (a @ b.mT)
     return squared.clamp_min(0.0)  # exact zeros on the diagonal round to either side

@@ -35,6 +35,12 @@ class Warp(NamedTuple):
 
     Args:
         matches_moments: ``False`` linearises at the mean (WSABI-L), ``True`` takes the exact moments (WSABI-M).
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1)
+        >>> WSABI_L.moments(torch.tensor(0.5), Latent(one[0], one)).mean
+        tensor([1.])
     """
 
     matches_moments: bool = False
@@ -166,4 +172,5 @@ def log_marginal_of_roots(roots: Tensor, distances: Distances, parameters: Surro
     factor = psd_safe_cholesky(gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1])))
     white = torch.linalg.solve_triangular(factor, roots.unsqueeze(-1), upper=False)
     log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return -0.5 * white.square().sum() - log_determinant - 0.5 * roots.numel() * math.log(2.0 * math.pi)
+    value: Tensor = -0.5 * white.square().sum() - log_determinant - 0.5 * roots.numel() * math.log(2.0 * math.pi)
+    return value

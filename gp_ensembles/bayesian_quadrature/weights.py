@@ -2,12 +2,13 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.geometry import correlations
+from gp_ensembles.bayesian_quadrature.geometry import log_correlations
 from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+
+_SHARPNESS = 10.0  # of the cells around the evaluated kernels
 
 
 class RootWeights(NamedTuple):
@@ -21,7 +22,7 @@ class RootWeights(NamedTuple):
 
 
 def root_weights(surrogate: Surrogate, nodes: Nodes) -> RootWeights:
-    r"""The weights of the paper, with :math:`Q = K^{-1} A K^{-1} / 2` and :math:`A = \sum_s \omega_s k(s) k(s)^\top`."""
+    r"""The weights of the paper: :math:`Q = K^{-1} A K^{-1} / 2` with :math:`A = \sum_s \omega_s k(s) k(s)^\top`."""
     solved = surrogate.solve(surrogate.cross(surrogate.geometry.measure(nodes.cube)).mT)  # (h, S)
     quadratic = 0.5 * (solved * nodes.weights) @ solved.mT
     roots = (0.5 * surrogate.evaluations.log_likelihood - 0.5 * surrogate.log_scale).exp()
@@ -32,14 +33,15 @@ def root_weights(surrogate: Surrogate, nodes: Nodes) -> RootWeights:
 def positive_weights(surrogate: Surrogate, nodes: Nodes) -> Tensor:
     r"""Log weights of a mixture of the evaluated kernels that is a distribution, shape (h,).
 
-    Every node gives its share of the prior to the evaluated kernels in proportion to their correlations with it; a
-    kernel's weight is its likelihood times what it was given:
+    Every node gives its share of the prior to the evaluated kernels near it, nearly all of it to the nearest; a kernel's
+    weight is its likelihood times what it was given:
 
-    .. math:: w_i \propto L_i \sum_s \omega_s \frac{r(s, \theta_i)}{\sum_j r(s, \theta_j)}
+    .. math:: w_i \propto L_i \sum_s \omega_s \frac{r(s, \theta_i)^{10}}{\sum_j r(s, \theta_j)^{10}}
 
-    For draws from the prior these are importance weights; where kernels crowd, they share.
+    with the surrogate's correlations r. For draws of the prior these are importance weights with the error of the draws'
+    clumps taken out; where kernels crowd, as along an ascent, they share.
     """
     distances = surrogate.geometry.of(surrogate.geometry.measure(nodes.cube), surrogate.placed)
-    shares = correlations(distances, surrogate.parameters).clamp_min(torch.finfo(surrogate.roots.dtype).tiny)
-    volume = (nodes.weights.unsqueeze(-1) * shares / shares.sum(-1, keepdim=True)).sum(0)
-    return (surrogate.evaluations.log_likelihood + volume.log()).log_softmax(-1)
+    shares = (_SHARPNESS * log_correlations(distances, surrogate.parameters)).log_softmax(-1)
+    log_volume = (nodes.weights.log().unsqueeze(-1) + shares).logsumexp(0)
+    return (surrogate.evaluations.log_likelihood + log_volume).log_softmax(-1)

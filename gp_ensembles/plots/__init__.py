@@ -16,6 +16,17 @@ from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.classes import plot_class_calibration
 from gp_ensembles.plots.saving import save_figure
 from gp_ensembles.plots.score import plot_score
+from gp_ensembles.plots.spectra import plot_evidence, plot_fit, plot_spectra
 from gp_ensembles.plots.weights import plot_weights
 
-__all__ = ["plot_bands", "plot_calibration", "plot_class_calibration", "plot_score", "plot_weights", "save_figure"]
+__all__ = [
+    "plot_bands",
+    "plot_calibration",
+    "plot_class_calibration",
+    "plot_evidence",
+    "plot_fit",
+    "plot_score",
+    "plot_spectra",
+    "plot_weights",
+    "save_figure",
+]

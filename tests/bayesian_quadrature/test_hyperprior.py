@@ -211,7 +211,7 @@ def test_log_densities_against_scipy(concentration):
     for components in (1, 2, 3, 4):
         mixtures = prior.mixtures(cube_of(prior, components, 3, components))
         for row, value in zip(range(3), prior.log_prob(mixtures), strict=True):
-            w, m, s = (np.asarray(part)[:components] for part in tuple(mixtures[row]))
+            w, m, s = (np.asarray(part)[:components] for part in tuple(mixtures.take(row)))
             expected = stats.halfnorm(scale=[2.0, 3.0]).logpdf(m).sum()
             expected += stats.lognorm([0.35, 0.2], scale=np.exp([0.0, -0.5])).logpdf(s).sum()
             if components > 1:

@@ -267,7 +267,7 @@ def test_log_likelihoods_are_those_of_the_batched_ones():
     ones = torch.ones(4).double()
     expected = GaussianLikelihoods(X, y)(mixtures, 1.7 * ones, 0.01 * ones)
     for b in range(4):
-        kernel = ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures[b])).double()
+        kernel = ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures.take(b))).double()
         kernel.outputscale = torch.tensor(1.7, dtype=torch.float64)
         model = model_of(X, y, kernel, 0.01)
         value = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model.train()(X), y) * 12
@@ -315,7 +315,7 @@ def test_numbers_keep_their_digits_in_double_precision(wrong_default_dtype):
 
 def test_kernels_of_one_size_can_be_stacked():
     mixtures = random_mixtures(0, 2, (3,))
-    parts = [ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures[b])).double() for b in range(3)]
+    parts = [ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures.take(b))).double() for b in range(3)]
     stacked, X = stack_kernels(parts), inputs(0, 5, 2)
     assert stacked.batch_shape == (3,)
     for b in range(3):

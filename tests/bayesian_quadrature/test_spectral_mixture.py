@@ -70,7 +70,7 @@ def test_covariances_are_the_sums_written_out(num_inputs, reflection):
     value = covariance(mixtures, x1, x2, reflection)
     assert value.shape == (2, 3, 5, 4)
     for index in product(range(2), range(3)):
-        expected = by_loops(mixtures[index], x1, x2, reflection)
+        expected = by_loops(mixtures.take(index), x1, x2, reflection)
         np.testing.assert_allclose(value[index], expected, rtol=0, atol=1e-13)
 
 
@@ -83,7 +83,7 @@ def test_batches_of_inputs_broadcast_with_the_mixtures():
         assert value.shape == (2, 3, 4, 5)
         for i, j in product(range(2), range(3)):
             torch.testing.assert_close(
-                value[i, j], covariance(mixtures[j], x1[i, j], x2, reflection), rtol=0, atol=1e-14
+                value[i, j], covariance(mixtures.take(j), x1[i, j], x2, reflection), rtol=0, atol=1e-14
             )
 
 
@@ -194,13 +194,13 @@ def test_numbers_of_components_trimming_and_selection():
     mixtures = random_mixtures(0, 2, (20,), size=5)
     counts = mixtures.num_components
     assert set(counts.tolist()) == {1, 2, 3, 4, 5}
-    small = mixtures[counts <= 2]
+    small = mixtures.take(counts <= 2)
     assert small.weights.shape == (int((counts <= 2).sum()), 5)
     trimmed = small.trim()
     assert trimmed.weights.shape[-1] == trimmed.means.shape[-2] == trimmed.scales.shape[-2] == 2
     assert torch.equal(trimmed.weights, small.weights[:, :2])
-    assert mixtures[3].weights.shape == (5,)
-    one = mixtures[int((counts == 3).nonzero()[0])].trim()
+    assert mixtures.take(3).weights.shape == (5,)
+    one = mixtures.take(int((counts == 3).nonzero()[0])).trim()
     assert one.weights.shape == (3,)
     nothing = SpectralMixtures.unflatten(torch.zeros(2, 9), 1).trim()
     assert nothing.weights.shape == (2, 1)

@@ -5,19 +5,34 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.experiments.reproduce import doebe, ie_gp
+from gp_ensembles.experiments.reproduce import doebe, ie_gp, maskerade
+from gp_ensembles.experiments.reproduce.maskerade_methods import METHODS
 
 _EXPERIMENTS = ("1", "2", "3", "C", "D")
+_PAPERS = "Lu et al. 2022, Waxman and Djuric 2024, or Hamid et al. 2022"
+_METHODS = f"of maskerade: {', '.join(METHODS)}; those of the table by default"
 
 
 def add_reproduce(parser: ArgumentParser) -> None:
     """Give a parser the options of the command."""
-    parser.add_argument("paper", type=Literal["ie-gp", "doebe"], help="Lu et al. 2022, or Waxman and Djuric 2024")
+    parser.add_argument("--config", action="config", help="YAML file with any of this command's options")
+    parser.add_argument("paper", type=Literal["ie-gp", "doebe", "maskerade"], help=_PAPERS)
     parser.add_argument("--figure", type=int | None, default=None, help="of ie-gp: 2, 3, 4, 10 or 11")
     parser.add_argument("--experiment", type=str | None, default=None, help="of doebe: 1, 2, 3, C or D")
     parser.add_argument("--data", type=Path | None, default=None, help="a folder with a manifest.json")
     parser.add_argument("--draws", type=int, default=3, help="of ie-gp: draws of frequencies; tables show their median")
     parser.add_argument("--seeds", type=int, default=1, help="of doebe: repetitions; tables show their mean")
+    parser.add_argument("--table", type=int | None, default=None, help="of maskerade: 1, 2, 3, 5 or 6")
+    start = maskerade.Options()
+    parser.add_argument(
+        "--evaluations", type=int, default=start.evaluations, help="of maskerade: likelihoods for a method and a split"
+    )
+    parser.add_argument(
+        "--folds", type=int | None, default=None, help="of maskerade: splits of each set; the paper's number by default"
+    )
+    parser.add_argument("--sets", type=str, nargs="+", default=None, help="of maskerade: only these sets")
+    parser.add_argument("--methods", type=str, nargs="+", default=None, help=_METHODS)
+    parser.add_argument("--seed", type=int, default=start.seed, help="of maskerade: seed of the first split")
     parser.add_argument("--max_rows", type=int | None, default=None, help="most rows of a stream")
 
 
@@ -34,6 +49,9 @@ def run_reproduce(values: Namespace) -> str:
             values.experiment, values.data, values.out,
             seeds=values.seeds, max_rows=values.max_rows, progress=values.progress,
         )  # fmt: skip
+    if values.paper == "maskerade":
+        options = maskerade.Options(values.evaluations, values.folds, values.sets, values.methods, values.seed)
+        return maskerade.run(values.table, values.data, values.out, options, progress=values.progress)
     if values.figure not in ie_gp.FIGURES:
         raise ValueError(f"--figure of ie-gp must be one of {', '.join(map(str, ie_gp.FIGURES))}, got {values.figure}")
     return ie_gp.run(

@@ -1,0 +1,198 @@
+"""Which kernels a marginalisation believes in: their spectra, the evidence they add up to, and the fit they give."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gp_ensembles.plots.canvas import ALARM, BAND, FAINT, INK, MEAN, SERIES, Array, as_array, label, new_figure
+
+_POINTS = 600
+_REACH = 5.0  # deviations of a component that are drawn
+_AROUND = _REACH * np.linspace(
+    -1.0, 1.0, 49
+)  # places around a peak, in its deviations, so that narrow ones are drawn whole
+_FAINTEST = 0.04
+_FLOOR = 1e-6  # heights below this share of the highest are not shown
+
+
+def plot_spectra(
+    weights: Tensor | ArrayLike,
+    means: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    log_weights: Tensor | ArrayLike,
+    *,
+    max_kernels: int = 30,
+    input_name: str = "x",
+) -> Figure:
+    r"""Spectral densities of the heaviest kernels over frequency, the heavier the more opaque.
+
+    A kernel's density over frequencies :math:`f \ge 0` is that of its mixture and its mirror image,
+    :math:`S(f) = \sum_q w_q [N(f; m_q, s_q^2) + N(f; -m_q, s_q^2)]`. The height is logarithmic. For several inputs give
+    one column of the means and scales: the components' marginal densities in that input.
+
+    Args:
+        weights: Weights w of the components, shape (K, Q); zero where a component is absent.
+        means: Mean frequencies m in cycles per unit of the input, shape (K, Q).
+        scales: Standard deviations s of the frequencies, shape (K, Q); ignored where the weight is zero.
+        log_weights: Log posterior weights of the kernels, shape (K,), up to a constant.
+        max_kernels: How many of the heaviest are drawn.
+        input_name: Name of the input, with its unit if it has one.
+
+    Returns:
+        The figure, a line for each kernel, the heaviest on top.
+
+    Raises:
+        ValueError: If shapes do not fit, ``max_kernels`` is not positive, a weight or a scale of a component that is
+            there is not a positive number, or no kernel has a weight.
+
+    Example:
+        >>> figure = plot_spectra([[0.7, 0.3]], [[0.0, 1.0]], [[0.1, 0.02]], [0.0], input_name="years")
+        >>> figure.axes[0].get_xlabel()
+        'frequency, cycles per unit of years'
+    """
+    named = {"weights": weights, "means": means, "scales": scales}
+    w, m, s = (as_array(values, 2, name) for name, values in named.items())
+    heavy = as_array(log_weights, 1, "log_weights")
+    if not (w.shape == m.shape == s.shape) or len(heavy) != len(w):
+        raise ValueError(
+            f"weights, means and scales (K, Q) and log_weights (K,) do not fit: {w.shape}, {m.shape}, {s.shape} and "
+            f"{heavy.shape}"
+        )
+    if max_kernels < 1:
+        raise ValueError(f"max_kernels must be positive, got {max_kernels}")
+    present = w != 0
+    if not ((w >= 0) & np.isfinite(w) & np.isfinite(m)).all() or not ((s[present] > 0) & np.isfinite(s[present])).all():
+        raise ValueError("components need finite means, weights that are not negative, and positive finite scales")
+    if np.isnan(heavy).any() or not np.isfinite(heavy.max()):
+        raise ValueError("no kernel has a weight: log_weights must be numbers, at least one of them finite")
+    order = np.argsort(-heavy, kind="stable")[:max_kernels]
+    share = np.exp(heavy[order] - heavy[order].max())
+    places = _frequencies(m[order][present[order]], s[order][present[order]])
+    curves = [_density(places, w[k][present[k]], m[k][present[k]], s[k][present[k]]) for k in order]
+    figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
+    for rank in reversed(range(len(order))):
+        axis.plot(places, curves[rank], color=MEAN, alpha=max(_FAINTEST, float(share[rank])), linewidth=1.3)
+    title = f"spectra of the {len(order)} heaviest kernels, the heavier the more opaque"
+    label(axis, title, f"frequency, cycles per unit of {input_name}", "density")
+    highest = max(float(curve.max()) for curve in curves)
+    axis.set_yscale("log")
+    axis.set_ylim(_FLOOR * highest, 2.0 * highest)
+    axis.set_xlim(0.0, float(places[-1]))
+    return figure
+
+
+def plot_evidence(
+    curves: Mapping[str, tuple[Tensor | ArrayLike, Tensor | ArrayLike, Tensor | ArrayLike]],
+    *,
+    truth: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Log evidence against the likelihoods spent on it, with two standard deviations either side.
+
+    Args:
+        curves: By name, the number of evaluations, the log evidence and its standard deviation, each of shape (T,).
+        truth: The log evidence, where it is known.
+        title: What the evidence is of.
+
+    Returns:
+        The figure, a line and a band for each curve.
+
+    Raises:
+        ValueError: If there is no curve, there are more than nine, or the three of one do not have the same length.
+
+    Example:
+        >>> figure = plot_evidence({"information": ([10, 20], [-5.0, -4.0], [1.0, 0.2])}, truth=-4.1)
+        >>> len(figure.axes[0].lines)
+        2
+    """
+    if not 1 <= len(curves) <= len(SERIES):
+        raise ValueError(f"from 1 to {len(SERIES)} curves can be told apart, got {len(curves)}")
+    figure, (axis,) = new_figure(1, 1, 8.0, 3.8)
+    label(axis, f"{title}: evidence" if title else "evidence", "likelihoods evaluated", "log evidence, nats")
+    for colour, (name, columns) in zip(SERIES, curves.items(), strict=False):
+        x, middle, deviation = (as_array(values, 1, f"{name} of curves") for values in columns)
+        if not len(x) == len(middle) == len(deviation):
+            raise ValueError(f"{name}: {len(x)} evaluations, {len(middle)} log evidences, {len(deviation)} deviations")
+        axis.plot(x, middle, color=colour, marker="o", markersize=3, linewidth=1.5, label=name)
+        axis.fill_between(x, middle - 2 * deviation, middle + 2 * deviation, color=colour, alpha=0.15, linewidth=0)
+    if truth is not None:
+        axis.axhline(truth, color=INK, linestyle="--", linewidth=1.2, label="truth")
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def plot_fit(
+    x: Tensor | ArrayLike,
+    mean: Tensor | ArrayLike,
+    lower: Tensor | ArrayLike,
+    upper: Tensor | ArrayLike,
+    *,
+    seen: tuple[Tensor | ArrayLike, Tensor | ArrayLike],
+    unseen: tuple[Tensor | ArrayLike, Tensor | ArrayLike] | None = None,
+    names: tuple[str, str] = ("x", "y"),
+) -> Figure:
+    """A function of one input: predictive mean and 90 % band, the rows it was learned from, and those it was not.
+
+    Args:
+        x: Where it is predicted, shape (N,), in any order.
+        mean: Predictive means, shape (N,).
+        lower: Predictive 5 % quantiles, shape (N,).
+        upper: Predictive 95 % quantiles, shape (N,).
+        seen: Inputs and targets of the training rows.
+        unseen: Inputs and targets of the test rows.
+        names: Names of the input and the target, with their units if they have any.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If lengths do not fit, or there are no rows.
+
+    Example:
+        >>> figure = plot_fit([0.0, 1.0], [0.0, 0.1], [-1.0, -1.0], [1.0, 1.2], seen=([0.5], [0.3]))
+        >>> [line.get_label() for line in figure.axes[0].lines]
+        ['predictive mean', 'seen']
+    """
+    given = {"x": x, "mean": mean, "lower": lower, "upper": upper}
+    arrays = {name: as_array(values, 1, name) for name, values in given.items()}
+    lengths = {name: len(values) for name, values in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"x, mean, lower and upper must have the same length, got {lengths}")
+    order = np.argsort(arrays["x"], kind="stable")
+    places, middle, low, high = (values[order] for values in arrays.values())
+    figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
+    axis.fill_between(places, low, high, color=BAND, alpha=0.55, linewidth=0, label="90 % band")
+    axis.plot(places, middle, color=MEAN, linewidth=1.2, label="predictive mean")
+    _draw_rows(axis, seen, "seen", FAINT)
+    if unseen is not None:
+        _draw_rows(axis, unseen, "not seen", ALARM)
+    label(axis, f"{names[1]}: predictions and rows", *names)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_rows(axis: Axes, rows: tuple[Tensor | ArrayLike, Tensor | ArrayLike], name: str, colour: str) -> None:
+    x, y = (as_array(values, 1, f"{what} of the rows {name}") for what, values in zip(("x", "y"), rows, strict=True))
+    if len(x) != len(y):
+        raise ValueError(f"the rows {name} have {len(x)} inputs and {len(y)} targets")
+    axis.plot(x, y, linestyle="none", marker="o", markersize=3.0, color=colour, alpha=0.9, label=name)
+
+
+def _frequencies(means: Array, scales: Array) -> Array:
+    """Where the densities are drawn: evenly up to the end of the last component, and closely around every peak."""
+    last = float((np.abs(means) + _REACH * scales).max())
+    around = (np.abs(means)[:, None] + scales[:, None] * _AROUND).ravel()
+    return np.unique(np.concatenate([np.linspace(0.0, last, _POINTS), around[(around >= 0) & (around <= last)]]))
+
+
+def _density(places: Array, weights: Array, means: Array, scales: Array) -> Array:
+    """The density of a mixture and its mirror image at frequencies of shape (P,)."""
+    total = np.zeros_like(places)
+    for w, m, s in zip(weights, means, scales, strict=True):
+        for centre in (m, -m):
+            total += w * np.exp(-0.5 * ((places - centre) / s) ** 2) / (s * np.sqrt(2.0 * np.pi))
+    return total

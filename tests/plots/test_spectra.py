@@ -1,0 +1,115 @@
+"""Pictures of kernels: densities that integrate to their weights, opacity by weight, evidence with its deviation."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_rgba
+from scipy.stats import norm
+
+from gp_ensembles.plots import plot_evidence, plot_fit, plot_spectra
+
+WEIGHTS = torch.tensor([[0.7, 0.3], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
+MEANS = torch.tensor([[0.0, 3.0], [1.0, 0.0], [2.0, 0.1]], dtype=torch.float64)
+SCALES = torch.tensor([[0.5, 1e-3], [0.2, 0.0], [0.3, 0.3]], dtype=torch.float64)
+LOG_WEIGHTS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+
+
+def drawn(figure):
+    figure.canvas.draw()
+    return figure.axes[0]
+
+
+@pytest.mark.parametrize("kernel", range(3))
+def test_a_spectrum_integrates_to_its_weights_over_positive_frequencies(kernel):
+    axis = drawn(plot_spectra(*(values[kernel : kernel + 1] for values in (WEIGHTS, MEANS, SCALES)), [0.0]))
+    (line,) = axis.lines
+    f, density = line.get_xdata(), line.get_ydata()
+    assert f[0] == 0
+    assert np.trapezoid(density, f) == pytest.approx(float(WEIGHTS[kernel].sum()), rel=2e-3)
+
+
+def test_heights_are_those_of_the_mixture_and_its_mirror_image():
+    axis = drawn(plot_spectra(WEIGHTS[2:], MEANS[2:], SCALES[2:], [-3.0]))
+    f, density = axis.lines[0].get_data()
+    expected = sum(0.5 * (norm.pdf(f, m, 0.3) + norm.pdf(f, -m, 0.3)) for m in (2.0, 0.1))
+    np.testing.assert_allclose(density, expected, rtol=1e-12)
+
+
+def test_opacity_follows_the_weights_and_the_heaviest_is_on_top():
+    axis = drawn(plot_spectra(WEIGHTS, MEANS, SCALES, LOG_WEIGHTS, input_name="years"))
+    assert [line.get_alpha() for line in axis.lines] == pytest.approx([0.4, 0.6, 1.0])
+    assert "3 heaviest" in axis.get_title(loc="left")
+    assert axis.get_xlabel() == "frequency, cycles per unit of years"
+
+
+def test_only_the_heaviest_kernels_are_drawn_and_none_is_invisible():
+    log_weights = torch.tensor([-1e6, 0.0, -math.inf])
+    axis = drawn(plot_spectra(WEIGHTS, MEANS, SCALES, log_weights, max_kernels=2))
+    assert len(axis.lines) == 2
+    assert axis.lines[-1].get_alpha() == 1.0
+    assert 0 < axis.lines[0].get_alpha() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights": WEIGHTS[:2]}, "do not fit"),
+        ({"log_weights": LOG_WEIGHTS[:2]}, "do not fit"),
+        ({"max_kernels": 0}, "max_kernels"),
+        ({"scales": 0.0 * SCALES}, "positive finite scales"),
+        ({"weights": -WEIGHTS}, "not negative"),
+        ({"means": MEANS * math.nan}, "finite means"),
+        ({"log_weights": LOG_WEIGHTS - math.inf}, "no kernel has a weight"),
+        ({"log_weights": LOG_WEIGHTS * math.nan}, "no kernel has a weight"),
+        ({"weights": WEIGHTS[0]}, "2 axes"),
+    ],
+)
+def test_what_is_no_spectrum_is_refused(change, words):
+    given = {"weights": WEIGHTS, "means": MEANS, "scales": SCALES, "log_weights": LOG_WEIGHTS} | change
+    positional = [given.pop(name) for name in ("weights", "means", "scales", "log_weights")]
+    with pytest.raises(ValueError, match=words):
+        plot_spectra(*positional, **given)
+
+
+def test_evidence_has_a_line_and_two_deviations_for_each_curve():
+    x = torch.tensor([10.0, 20.0, 30.0], requires_grad=True)
+    curves = {"a": (x, -x, x / 10), "b": ([10], [-5.0], [0.5])}
+    axis = drawn(plot_evidence(curves, truth=-7.0, title="airfoil"))
+    assert [line.get_label() for line in axis.lines] == ["a", "b", "truth"]
+    np.testing.assert_array_equal(axis.lines[0].get_ydata(), [-10, -20, -30])
+    heights = axis.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() == pytest.approx(-36)
+    assert heights.max() == pytest.approx(-8)
+    assert to_rgba(axis.lines[0].get_color()) != to_rgba(axis.lines[1].get_color())
+
+
+@pytest.mark.parametrize(
+    ("curves", "words"), [({}, "from 1 to 9"), ({"a": ([1], [1.0, 2.0], [1.0])}, "a: 1 evaluations, 2 log evidences")]
+)
+def test_curves_that_do_not_fit_are_refused(curves, words):
+    with pytest.raises(ValueError, match=words):
+        plot_evidence(curves)
+
+
+def test_a_fit_is_drawn_in_order_with_its_rows():
+    x = torch.tensor([2.0, 0.0, 1.0])
+    unseen = (torch.tensor([1.5]), torch.tensor([0.5]))
+    figure = plot_fit(x, x, x - 1, x + 1, seen=(x[:2], x[:2]), unseen=unseen, names=("year", "flow"))
+    axis = drawn(figure)
+    lines = {line.get_label(): line for line in axis.lines}
+    np.testing.assert_array_equal(lines["predictive mean"].get_xdata(), [0, 1, 2])
+    np.testing.assert_array_equal(lines["predictive mean"].get_ydata(), [0, 1, 2])
+    np.testing.assert_array_equal(lines["seen"].get_xdata(), [2, 0])
+    np.testing.assert_array_equal(lines["not seen"].get_ydata(), [0.5])
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("year", "flow")
+    assert "not seen" not in [line.get_label() for line in drawn(plot_fit(x, x, x, x, seen=(x, x))).lines]
+
+
+def test_a_fit_whose_rows_do_not_fit_is_refused():
+    one, two = torch.zeros(1), torch.zeros(2)
+    with pytest.raises(ValueError, match="same length"):
+        plot_fit(one, two, two, two, seen=(one, one))
+    with pytest.raises(ValueError, match="seen have 1 inputs and 2 targets"):
+        plot_fit(two, two, two, two, seen=(one, two))
