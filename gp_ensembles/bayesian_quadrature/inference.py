@@ -20,9 +20,11 @@ from gp_ensembles.bayesian_quadrature.search import (
     climb,
     explore,
     integral_of,
+    is_covered,
     start,
     surrogate_of,
 )
+from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 _FEWEST = 5
 
@@ -87,10 +89,10 @@ def marginalise(
         try:
             if state is None:
                 state = start(problem, search, budget.evaluations, generator or _seeded())
-            _record(problem, state, clock, history, bar)
+            surrogate = _record(problem, state, clock, history, bar)
             while not _is_over(state, budget, clock, history):
-                state = _round(problem, search, state, budget.evaluations)
-                _record(problem, state, clock, history, bar)
+                state = _round(problem, search, state, surrogate, budget.evaluations)
+                surrogate = _record(problem, state, clock, history, bar)
                 if path is not None:
                     save_state(state, path, mark)
         except KeyboardInterrupt:
@@ -103,15 +105,16 @@ def marginalise(
     return Marginalisation(problem, state, tuple(history))
 
 
-def _round(problem: Problem, search: Search, state: SearchState, evaluations: int) -> SearchState:
-    """An ascent (if there are any) and a batch of the policy's."""
-    if search.ascents:
-        state = climb(problem, search, state, min(search.ascent_evaluations, evaluations - state.spent))
+def _round(problem: Problem, search: Search, state: SearchState, surrogate: Surrogate, evaluations: int) -> SearchState:
+    """A batch of the policy's, and part of an ascent if the likelihood needs any."""
+    state = explore(problem, search, state, surrogate, min(search.batch_size, evaluations - state.spent))
     left = evaluations - state.spent
-    return explore(problem, search, state, min(search.batch_size, left)) if left else state
+    if not left or not search.ascents or is_covered(search, state):
+        return state
+    return climb(problem, search, state, min(search.ascent_evaluations, left))
 
 
-def _record(problem: Problem, state: SearchState, clock: float, history: list[Step], bar: "tqdm[Any]") -> None:
+def _record(problem: Problem, state: SearchState, clock: float, history: list[Step], bar: "tqdm[Any]") -> Surrogate:
     before = time.perf_counter()
     surrogate = surrogate_of(problem, state)
     integral: Integral = integral_of(problem, surrogate, state)
@@ -128,6 +131,7 @@ def _record(problem: Problem, state: SearchState, clock: float, history: list[St
     bar.set_postfix_str(
         f"best {step.best_log_likelihood:.1f}, log evidence {step.log_evidence:.2f} ± {step.log_evidence_sd:.2f}"
     )
+    return surrogate
 
 
 def _is_over(state: SearchState, budget: Budget, clock: float, history: list[Step]) -> bool:

@@ -1,5 +1,6 @@
 """How the next kernels are chosen."""
 
+import warnings
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -67,16 +68,20 @@ class Optimiser(NamedTuple):
                 order = acquisition(mine).argsort(descending=True, stable=True)
             return mine[order[: settings["num_restarts"]]]
 
-        batch, _ = optimize_acqf_mixed(
-            acquisition,
-            bounds=prior.bounds,
-            q=count,
-            num_restarts=min(self.num_restarts, self.raw_samples),
-            raw_samples=self.raw_samples,
-            fixed_features_list=[prior.fixed_features(n) for n in sizes],
-            ic_generator=initial_conditions,  # type: ignore[arg-type]  # any acquisition function will do
-            options={"maxiter": self.max_iterations},
-        )
+        with warnings.catch_warnings():
+            # a line search that finds no further progress has found the maximum to within rounding
+            warnings.filterwarnings("ignore", message="Optimization failed", category=RuntimeWarning)
+            batch, _ = optimize_acqf_mixed(
+                acquisition,
+                bounds=prior.bounds,
+                q=count,
+                num_restarts=min(self.num_restarts, self.raw_samples),
+                raw_samples=self.raw_samples,
+                fixed_features_list=[prior.fixed_features(n) for n in sizes],
+                ic_generator=initial_conditions,  # type: ignore[arg-type]  # any acquisition function will do
+                options={"maxiter": self.max_iterations},
+                retry_on_optimization_warning=False,
+            )
         return batch
 
 

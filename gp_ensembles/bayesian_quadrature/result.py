@@ -13,7 +13,13 @@ from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, without_eac
 from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.predict import root_mixture
 from gp_ensembles.bayesian_quadrature.problem import Problem
-from gp_ensembles.bayesian_quadrature.search import SearchState, integral_of, nodes_of, surrogate_of
+from gp_ensembles.bayesian_quadrature.search import (
+    FINAL_NODES_PER_SIZE,
+    SearchState,
+    integral_of,
+    nodes_of,
+    surrogate_of,
+)
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 from gp_ensembles.bayesian_quadrature.weights import RootWeights, positive_weights, root_weights
 from gp_ensembles.numerics import mixtures
@@ -96,7 +102,7 @@ class Marginalisation:
     @cached_property
     def integral(self) -> Integral:
         """Moments of the evidence for each number of components."""
-        return integral_of(self.problem, self.surrogate, self.state)
+        return integral_of(self.problem, self.surrogate, self.state, FINAL_NODES_PER_SIZE)
 
     @property
     def log_evidence(self) -> float:

@@ -12,16 +12,19 @@ from gp_ensembles.bayesian_quadrature.hyperprior import draw_seed
 from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
 from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.periodogram import spectral_starts
-from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy, draw_stratified
+from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, draw_stratified
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.store import Evaluations
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
+NODES_PER_SIZE = 256
+FINAL_NODES_PER_SIZE = 1024
+COVARIANCE_NODES = 96
 _GAIN = 1.0  # nats that the last part of an ascent must have brought for it to go on
 
 
 class Search(NamedTuple):
-    """How evaluations are chosen.
+    r"""How evaluations are chosen.
 
     Args:
         policy: Chooses kernels between ascents.
@@ -29,6 +32,8 @@ class Search(NamedTuple):
         batch_size: Kernels that the policy chooses at a time.
         ascents: Ascents to start before any is continued; 0 for none at all.
         ascent_evaluations: Likelihoods of a part of an ascent.
+        covered: Effective share of the draws from the prior, :math:`(\\sum L)^2 / (h \\sum L^2)`, above which there are
+            no ascents: such a likelihood has no spike that draws would miss.
         spectral: Whether kernels at the peaks of the periodogram are tried (one input only).
     """
 
@@ -37,6 +42,7 @@ class Search(NamedTuple):
     batch_size: int = 5
     ascents: int = 4
     ascent_evaluations: int = 20
+    covered: float = 0.1
     spectral: bool = True
 
 
@@ -73,10 +79,6 @@ class SearchState(NamedTuple):
         return self.evaluations.log_likelihood.numel()
 
 
-NODES_PER_SIZE = 256
-COVARIANCE_NODES = 64
-
-
 def start(problem: Problem, search: Search, evaluations: int, generator: torch.Generator) -> SearchState:
     """The first evaluations: draws of the prior, and kernels at the peaks of the periodogram."""
     clock = time.perf_counter()
@@ -108,19 +110,19 @@ def climb(problem: Problem, search: Search, state: SearchState, limit: int) -> S
     return _timed(state._replace(paths=(*kept, climbed)), "ascents", clock)
 
 
-def explore(problem: Problem, search: Search, state: SearchState, limit: int) -> SearchState:
+def is_covered(search: Search, state: SearchState) -> bool:
+    """Whether draws from the prior alone carry the likelihood's mass."""
+    drawn = state.evaluations.log_likelihood[state.origins == 0]
+    weights = drawn[drawn.isfinite()].softmax(-1)
+    return weights.numel() > 1 and float(1.0 / weights.square().sum()) >= search.covered * weights.numel()
+
+
+def explore(problem: Problem, search: Search, state: SearchState, surrogate: Surrogate, limit: int) -> SearchState:
     """A batch chosen by the policy, evaluated."""
     generator = torch.Generator()
     generator.set_state(state.random)
     clock = time.perf_counter()
-    nodes = nodes_of(problem, state)
-    if isinstance(search.policy, PriorPolicy):  # needs no surrogate
-        cube = draw_stratified(problem.prior, limit, generator=generator)
-    else:
-        surrogate = surrogate_of(problem, state)
-        state = _timed(state, "surrogate", clock)
-        clock = time.perf_counter()
-        cube = search.policy.propose(surrogate, nodes, limit, generator=generator).detach()
+    cube = search.policy.propose(surrogate, nodes_of(problem, state), limit, generator=generator).detach()
     state = _timed(state, "policy", clock)
     clock = time.perf_counter()
     state = _with(state, cube, problem.evaluate(cube), 3)._replace(random=generator.get_state())
@@ -140,9 +142,9 @@ def nodes_of(problem: Problem, state: SearchState, per_size: int = NODES_PER_SIZ
     return draw_nodes(problem.prior, per_size, around=torch.cat([best, ends]), generator=generator)
 
 
-def integral_of(problem: Problem, surrogate: Surrogate, state: SearchState) -> Integral:
+def integral_of(problem: Problem, surrogate: Surrogate, state: SearchState, per_size: int = NODES_PER_SIZE) -> Integral:
     """Moments of the evidence under the surrogate."""
-    nodes = nodes_of(problem, state)
+    nodes = nodes_of(problem, state, per_size)
     return integrate(surrogate, nodes, nodes.first(COVARIANCE_NODES))
 
 

@@ -33,13 +33,13 @@ def root_weights(surrogate: Surrogate, nodes: Nodes) -> RootWeights:
 def positive_weights(surrogate: Surrogate, nodes: Nodes) -> Tensor:
     r"""Log weights of a mixture of the evaluated kernels that is a distribution, shape (h,).
 
-    Every node gives its share of the prior to the evaluated kernels near it, nearly all of it to the nearest; a kernel's
-    weight is its likelihood times what it was given:
+    Every node gives its share of the prior to the evaluated kernels near it, nearly all of it to the nearest; a
+    kernel's weight is its likelihood times what it was given:
 
     .. math:: w_i \propto L_i \sum_s \omega_s \frac{r(s, \theta_i)^{10}}{\sum_j r(s, \theta_j)^{10}}
 
-    with the surrogate's correlations r. For draws of the prior these are importance weights with the error of the draws'
-    clumps taken out; where kernels crowd, as along an ascent, they share.
+    with the surrogate's correlations r. For draws of the prior these are importance weights with the error of the
+    draws' clumps taken out; where kernels crowd, as along an ascent, they share.
     """
     distances = surrogate.geometry.of(surrogate.geometry.measure(nodes.cube), surrogate.placed)
     shares = (_SHARPNESS * log_correlations(distances, surrogate.parameters)).log_softmax(-1)

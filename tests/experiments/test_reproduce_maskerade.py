@@ -305,10 +305,11 @@ def test_evidence_is_shown_as_it_was_known(tmp_path):
     header = next(line for line in text.splitlines() if line.startswith("method") and "after" in line)
     assert [word for word in header.split() if word.isdigit()] == ["6", "10", "15", "20"]
     assert (tmp_path / "maskerade_table_6.png").exists()
-    content = json.loads((tmp_path / "maskerade_table_6.json").read_text())
-    evidence = next(r for r in content["rows"] if r["method"] == "maskerade-r-noascents")["mean"]["log_evidence"]
+    (part,) = (tmp_path / "maskerade_parts").iterdir()
+    curves = json.loads(part.read_text())["curves"]
+    assert curves["evaluations"][-1] == 20
     last = next(line for line in reversed(text.splitlines()) if line.startswith("maskerade-r-noascents"))
-    assert float(last.split()[-3]) == pytest.approx(evidence, rel=1e-4)
+    assert float(last.split()[-3]) == pytest.approx(curves["log_evidence"][-1], rel=1e-4)
 
 
 @pytest.mark.parametrize(
