@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = normalised(given)
         wants_traceback = "--traceback=true" in arguments
         for option, file in pairwise(arguments):
-            if option == "--config":
+            if option == "--config" and arguments[0] == "stream":
                 load_config(file)  # alone first: its complaints name the file
         parser, commands = _parsers()
         values = parser.parse_args(arguments)
