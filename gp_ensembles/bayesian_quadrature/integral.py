@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 import torch
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
+from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_without_each_group
 from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import WSABI_L, Surrogate, Warp
 
@@ -16,11 +18,14 @@ class Integral(NamedTuple):
         mean: Shape (N,).
         covariance: Shape (N, N).
         log_scale: Logarithm of the largest likelihood, by which the others are divided.
+        replicates: Means of the surrogates that each lack a tenth of the evaluations, shape (G, N), for a jackknife:
+            the surrogate's own covariance takes its smoothness for granted, and knows nothing of a spike it has not seen.
     """
 
     mean: Tensor
     covariance: Tensor
     log_scale: Tensor
+    replicates: Tensor
 
     @property
     def log_evidence(self) -> Tensor:
@@ -29,8 +34,9 @@ class Integral(NamedTuple):
 
     @property
     def log_evidence_sd(self) -> Tensor:
-        """Its standard deviation if the evidence is log-normal with these moments; for small ones, their ratio."""
-        return torch.log1p(self.covariance.sum().clamp_min(0.0) / self.mean.sum().square()).sqrt()
+        """Its standard deviation: of a log-normal evidence with these moments, and the jackknife's, as independent."""
+        own = torch.log1p(self.covariance.sum().clamp_min(0.0) / self.mean.sum().square())
+        return (own + jackknife_sd(list(self.replicates.sum(-1).log())).square()).sqrt()
 
     @property
     def posterior(self) -> Tensor:
@@ -39,10 +45,12 @@ class Integral(NamedTuple):
 
     @property
     def posterior_sd(self) -> Tensor:
-        """Their standard deviations, by linearising the ratio."""
+        """Their standard deviations: by linearising the ratio, and the jackknife's, as independent."""
         total, size = self.mean.sum(), self.mean.shape[0]
         slope = (torch.diag_embed(self.mean.new_ones(size)) - self.posterior.unsqueeze(-1)) / total
-        return (slope @ self.covariance @ slope.mT).diagonal().clamp_min(0.0).sqrt()
+        own = (slope @ self.covariance @ slope.mT).diagonal().clamp_min(0.0)
+        again = jackknife_sd(list(self.replicates / self.replicates.sum(-1, keepdim=True)))
+        return (own + again.square()).sqrt()
 
 
 def integrate(surrogate: Surrogate, nodes: Nodes, covariance_nodes: Nodes, warp: Warp = WSABI_L) -> Integral:
@@ -71,7 +79,8 @@ def integrate(surrogate: Surrogate, nodes: Nodes, covariance_nodes: Nodes, warp:
         (torch.Size([5]), True)
     """
     sizes = surrogate.geometry.prior.max_components
-    mean = nodes.weights * _means(surrogate, nodes, warp)
+    cross = surrogate.cross(surrogate.geometry.measure(nodes.cube))
+    mean = nodes.weights * _means(surrogate, cross, warp)
     shares = mean.new_zeros(sizes).index_add(0, nodes.components - 1, mean)
     few = covariance_nodes
     covariance = surrogate.likelihood(few.cube, warp).covariance
@@ -79,12 +88,23 @@ def integrate(surrogate: Surrogate, nodes: Nodes, covariance_nodes: Nodes, warp:
     index = few.components - 1
     blocks = covariance.new_zeros(sizes, covariance.shape[-1]).index_add(0, index, covariance)
     blocks = blocks.new_zeros(sizes, sizes).index_add(1, index, blocks)
-    return Integral(shares, 0.5 * (blocks + blocks.mT), surrogate.log_scale)
+    return Integral(shares, 0.5 * (blocks + blocks.mT), surrogate.log_scale, _replicates(surrogate, nodes, cross))
 
 
-def _means(surrogate: Surrogate, nodes: Nodes, warp: Warp) -> Tensor:
-    """Means of the likelihood at the nodes, without their covariances among one another."""
-    cross = surrogate.cross(surrogate.geometry.measure(nodes.cube))
+def _replicates(surrogate: Surrogate, nodes: Nodes, cross: Tensor) -> Tensor:
+    """Integrals from all but one group of the evaluations, linearised, for every group: (G, N)."""
+    sizes = surrogate.geometry.prior.max_components
+    replicates = []
+    for rows in rows_without_each_group(surrogate.roots):
+        factor = psd_safe_cholesky(surrogate.gram[rows][:, rows])
+        solved = torch.cholesky_solve(surrogate.roots[rows].unsqueeze(-1), factor).squeeze(-1)
+        value = nodes.weights * (surrogate.alpha + 0.5 * (cross[:, rows] @ solved).square())
+        replicates.append(value.new_zeros(sizes).index_add(0, nodes.components - 1, value))
+    return torch.stack(replicates)
+
+
+def _means(surrogate: Surrogate, cross: Tensor, warp: Warp) -> Tensor:
+    """Means of the likelihood at nodes of known cross-covariances, without covariances among one another."""
     mean = surrogate.alpha + 0.5 * (cross @ surrogate.solved).square()
     if not warp.matches_moments:
         return mean

@@ -3,28 +3,22 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.store import Evaluations
-from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
-
 GROUPS = 10
 
 
-def without_each_group(surrogate: Surrogate) -> list[tuple[Tensor, Surrogate]]:
-    """For each tenth of the evaluated kernels, the rows of the others and the surrogate of those alone.
+def rows_without_each_group(values: Tensor) -> list[Tensor]:
+    """Rows of all but one group of h values, shape (h,), for each of at most ten groups.
 
-    Hyper-parameters stay those of all. Consecutive kernels go to different groups, so that each group loses a bit of
-    every number of components.
+    Consecutive values go to different groups, so that each group has its share of every number of components.
+
+    Example:
+        >>> import torch
+        >>> [rows.tolist() for rows in rows_without_each_group(torch.zeros(3))]
+        [[1, 2], [0, 2], [0, 1]]
     """
-    evaluations = surrogate.evaluations
-    index = torch.arange(evaluations.log_likelihood.numel(), device=evaluations.cube.device)
-    parts = []
-    for group in range(min(GROUPS, len(index))):
-        rows = index[index % GROUPS != group]
-        if not len(rows):
-            continue
-        kept = Evaluations(evaluations.cube[rows], evaluations.log_likelihood[rows])
-        parts.append((rows, Surrogate(kept, surrogate.geometry, surrogate.parameters)))
-    return parts
+    index = torch.arange(values.shape[0], device=values.device)
+    groups = min(GROUPS, len(index))
+    return [index[index % groups != group] for group in range(groups)] if groups > 1 else [index]
 
 
 def jackknife_sd(replicates: list[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters
 from gp_ensembles.bayesian_quadrature.integral import Integral
-from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, without_each_group
+from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_without_each_group
 from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.predict import root_mixture
 from gp_ensembles.bayesian_quadrature.problem import Problem
@@ -179,7 +179,7 @@ class Marginalisation:
             ValueError: If X has another number of inputs.
         """
         surrogate, nodes = self.surrogate, nodes_of(self.problem, self.state)
-        parts = without_each_group(surrogate)
+        parts = [(rows, surrogate.only(rows)) for rows in rows_without_each_group(surrogate.roots)]
         largest = self.log_weights.clone()
         for rows, part in parts:  # whatever carries weight in any of them is predicted with
             largest[rows] = torch.maximum(largest[rows], positive_weights(part, nodes))
@@ -194,7 +194,11 @@ class Marginalisation:
         full = _mixed(mean, variance, self.log_weights[kept], self._roots(surrogate, kept), None)
         replicates = []
         for rows, part in parts:
-            place = torch.full_like(largest, -1.0).index_copy(0, rows, torch.arange(len(rows)).to(largest)).long()
+            place = (
+                torch.full_like(largest, -1.0)
+                .index_copy(0, rows, torch.ones_like(largest[rows]).cumsum(0) - 1.0)
+                .long()
+            )
             here = place[kept] >= 0
             mine = place[kept[here]]
             weights = positive_weights(part, nodes)[mine]

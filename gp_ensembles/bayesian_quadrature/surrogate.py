@@ -115,9 +115,14 @@ class Surrogate:
         self.placed = geometry.measure(usable.cube)
         own = geometry.of(self.placed, self.placed) if distances is None else distances
         gram = parameters.outputscale * correlations(own, parameters)
-        gram = gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1]))
-        self.factor = psd_safe_cholesky(gram)
+        self.gram = gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1]))
+        self.factor = psd_safe_cholesky(self.gram)
         self.solved = self.solve(self.roots)
+
+    def only(self, rows: Tensor) -> "Surrogate":
+        """The surrogate of some of the evaluated kernels, with the hyper-parameters of all."""
+        kept = Evaluations(self.evaluations.cube[rows], self.evaluations.log_likelihood[rows])
+        return Surrogate(kept, self.geometry, self.parameters)
 
     def solve(self, right: Tensor) -> Tensor:
         r"""K^{-1} times vectors (h,) or columns (h, A)."""
