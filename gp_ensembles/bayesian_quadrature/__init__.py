@@ -30,7 +30,7 @@ from gp_ensembles.bayesian_quadrature.predict import RootMixture
 from gp_ensembles.bayesian_quadrature.priors import default_prior, paper_prior
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.recombination import recombine
-from gp_ensembles.bayesian_quadrature.result import Marginalisation, Prediction, Step
+from gp_ensembles.bayesian_quadrature.result import Marginalisation, Prediction, Step, TopKernels
 from gp_ensembles.bayesian_quadrature.search import Search
 from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     AT_ORIGIN,
@@ -83,6 +83,7 @@ __all__ = [
     "Step",
     "Surrogate",
     "SurrogateParameters",
+    "TopKernels",
     "Uncertainty",
     "UncertaintyPolicy",
     "Warp",

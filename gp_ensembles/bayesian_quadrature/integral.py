@@ -19,7 +19,7 @@ class Integral(NamedTuple):
         covariance: Shape (N, N).
         log_scale: Logarithm of the largest likelihood, by which the others are divided.
         replicates: Means of the surrogates that each lack a tenth of the evaluations, shape (G, N), for a jackknife:
-            the surrogate's own covariance takes its smoothness for granted, and knows nothing of a spike it has not seen.
+            its own covariance takes the surrogate's smoothness for granted, and knows nothing of an unseen spike.
     """
 
     mean: Tensor

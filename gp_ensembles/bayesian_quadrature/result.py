@@ -5,11 +5,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
+from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters
 from gp_ensembles.bayesian_quadrature.integral import Integral
 from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_without_each_group
+from gp_ensembles.bayesian_quadrature.kernel import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.predict import root_mixture
 from gp_ensembles.bayesian_quadrature.problem import Problem
@@ -54,6 +56,22 @@ class Prediction(NamedTuple):
     mean_sd: Tensor
     mass: Tensor
     from_roots: Tensor
+
+
+class TopKernels(NamedTuple):
+    """The heaviest kernels, as GPyTorch's, for whatever takes kernels; an online ensemble for instance.
+
+    Args:
+        kernels: ``ScaleKernel`` of :class:`SpectralMixtureKernel`, heaviest first.
+        noise: Their noise variances, shape (K,).
+        weights: Their weights, of sum one, shape (K,).
+        mean: Prior mean of the targets, to be taken from them first, shape ().
+    """
+
+    kernels: list[ScaleKernel]
+    noise: Tensor
+    weights: Tensor
+    mean: Tensor
 
 
 class Marginalisation:
@@ -168,6 +186,34 @@ class Marginalisation:
         return KernelMixtureModel(
             self.problem, self.hyperparameters(rows), log_weights, self.root_weights.matrix[rows][:, rows]
         )
+
+    def top_kernels(self, count: int) -> TopKernels:
+        """The ``count`` heaviest kernels (or as many as there are) with what an online ensemble starts from.
+
+        Example:
+            >>> import torch
+            >>> from gp_ensembles.bayesian_quadrature import *
+            >>> from gp_ensembles.ensembles import Ensemble
+            >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+            >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
+            >>> problem = Problem(X, torch.sin(5.0 * X.squeeze(-1)))
+            >>> found = marginalise(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+            >>> top = found.top_kernels(3)
+            >>> rule = BayesianModelAveraging(top.weights)
+            >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)
+            >>> state, _ = ensemble.update(ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean)
+            >>> ensemble.num_experts
+            3
+        """
+        rows = self.log_weights.argsort(descending=True, stable=True)[:count]
+        kernels_of, outputscale, noise = self.hyperparameters(rows)
+        kernels = []
+        for k in range(len(rows)):
+            one = SpectralMixtureKernel.from_mixtures(kernels_of.take(k), self.problem.reflection)
+            kernel = ScaleKernel(one).to(noise)
+            kernel.outputscale = outputscale[k]
+            kernels.append(kernel)
+        return TopKernels(kernels, noise, self.log_weights[rows].softmax(-1), self.problem.mean)
 
     def predict(self, X: Tensor) -> Prediction:
         r"""Moments of the targets at points (M, D) by products of roots where they are sound, with standard errors.

@@ -1,8 +1,12 @@
 """The ensemble as pure functions: state in, state out, and predict, weigh, learn in three places."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import torch
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
@@ -10,8 +14,10 @@ from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.latent_mixture import Response
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 
@@ -81,6 +87,50 @@ class Ensemble(nn.Module):
         check_compatible(experts, self.names)
         self.num_outputs = count_outputs(experts)  # None where targets have shape (B,)
         meta_learner.init(self.num_experts, like.detach())
+
+    @classmethod
+    def from_kernels(
+        cls,
+        kernels: Sequence[Kernel],
+        num_inputs: int,
+        num_features: int,
+        meta_learner: MetaLearner,
+        *,
+        noise: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """Static Gaussian experts on random Fourier features, one for each kernel, hyperparameters as they are.
+
+        Args:
+            kernels: M stationary kernels, of any classes with a spectral form, without a batch.
+            num_inputs: Number of input columns D.
+            num_features: Number of features F of each expert, even.
+            meta_learner: The rule that weighs them.
+            noise: Noise variances of the experts, shape (M,).
+            generator: Source of randomness; torch's global one if ``None``.
+
+        Raises:
+            TypeError: If a kernel's class has no spectral form.
+            ValueError: If there is no kernel, noise variances are not M positive numbers, or F is too small.
+
+        Example:
+            >>> import torch
+            >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+            >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+            >>> kernels = [ScaleKernel(RBFKernel()).double(), ScaleKernel(MaternKernel()).double()]
+            >>> noise = torch.tensor([0.1, 0.2], dtype=torch.float64)
+            >>> Ensemble.from_kernels(kernels, 1, 50, BayesianModelAveraging(), noise=noise).num_experts
+            2
+        """
+        if noise.shape != (len(kernels),) or not bool((noise > 0).all()):
+            raise ValueError(f"noise must be {len(kernels)} positive variances, got shape {tuple(noise.shape)}")
+        experts = []
+        for kernel, variance in zip(kernels, noise, strict=True):
+            features = RandomFourierFeatures.from_kernel(kernel, num_inputs, num_features, generator=generator)
+            likelihood = GaussianLikelihood(noise_constraint=GreaterThan(1e-12)).to(features.prior_variance)
+            likelihood.noise = variance.to(features.prior_variance).reshape(1)
+            experts.append(GaussianExpert(features, likelihood))
+        return cls(experts, meta_learner)
 
     @property
     def num_inputs(self) -> int:
