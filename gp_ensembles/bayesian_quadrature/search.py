@@ -32,8 +32,9 @@ class Search(NamedTuple):
         batch_size: Kernels that the policy chooses at a time.
         ascents: Ascents to start before any is continued; 0 for none at all.
         ascent_evaluations: Likelihoods of a part of an ascent.
-        covered: Effective share of the draws from the prior, :math:`(\\sum L)^2 / (h \\sum L^2)`, above which there are
-            no ascents: such a likelihood has no spike that draws would miss.
+        covered: Effective share of the draws from the prior, :math:`(\sum L)^2 / (h \sum L^2)`, above which there are
+            neither ascents nor peaks: draws show the whole of such a likelihood, and points that seek its maximum would
+            only mislead the surrogate.
         spectral: Whether kernels at the peaks of the periodogram are tried (one input only).
     """
 
@@ -85,12 +86,17 @@ def start(problem: Problem, search: Search, evaluations: int, generator: torch.G
     nodes_seed = draw_seed(generator)
     count = max(2, min(evaluations, round(search.initial * evaluations)))
     drawn = draw_stratified(problem.prior, count, generator=generator)
-    peaks = spectral_starts(problem.X, problem.y, problem.prior) if search.spectral else drawn[:0]
-    cube = torch.cat([drawn, peaks[: max(0, evaluations - count)]])
-    values = problem.evaluate(cube)
-    origins = (values.new_ones(values.shape).cumsum(0) > count).long()
+    values = problem.evaluate(drawn)
+    first = Evaluations(drawn, values)
+    origins = values.new_zeros(values.shape).long()
     seconds = {"likelihoods": time.perf_counter() - clock, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
-    return SearchState(Evaluations(cube, values), origins, (), seconds, generator.get_state(), nodes_seed)
+    state = SearchState(first, origins, (), seconds, generator.get_state(), nodes_seed)
+    if not search.spectral or is_covered(search, state):
+        return state
+    clock = time.perf_counter()
+    peaks = spectral_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - count)]
+    state = _with(state, peaks, problem.evaluate(peaks), 1)
+    return _timed(state, "likelihoods", clock)
 
 
 def climb(problem: Problem, search: Search, state: SearchState, limit: int) -> SearchState:

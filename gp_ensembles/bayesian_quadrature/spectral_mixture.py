@@ -110,8 +110,10 @@ def covariance(mixtures: SpectralMixtures, x1: Tensor, x2: Tensor, reflection: R
     """
     if mixtures.num_inputs == 1:
         return _stationary(mixtures, x1 - x2.mT)
-    parts = range(mixtures.weights.shape[-1])
-    return torch.stack([_component(mixtures, q, x1, x2, reflection) for q in parts]).sum(0)
+    total = _component(mixtures, 0, x1, x2, reflection)
+    for q in range(1, mixtures.weights.shape[-1]):
+        total = total + _component(mixtures, q, x1, x2, reflection)
+    return total
 
 
 def at_lags(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
@@ -143,7 +145,7 @@ def _component(mixtures: SpectralMixtures, q: int, x1: Tensor, x2: Tensor, refle
     mean, scale = mixtures.means[..., q, None, :], mixtures.scales[..., q, None, :]
     centre = x1.mean(-2, keepdim=True).detach()  # stationary: only rounding depends on it
     x1, x2 = x1 - centre, x2 - centre
-    decay = (-2.0 * math.pi**2 * _squared_distance(x1 * scale, x2 * scale)).exp()
+    decay = _decay(2.0 * math.pi * x1 * scale, 2.0 * math.pi * x2 * scale)
     phase1, phase2 = 2.0 * math.pi * mean * x1, 2.0 * math.pi * mean * x2
     if not reflection.each_input:
         return weight * decay * _cosine_of_difference(phase1.sum(-1), phase2.sum(-1))
@@ -158,8 +160,11 @@ def _cosine_of_difference(phase1: Tensor, phase2: Tensor) -> Tensor:
     return left @ right.mT
 
 
-def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype != torch.float64:  # the expansion below loses as many digits as the points are far from the centre
-        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()
-    squared = a.square().sum(-1).unsqueeze(-1) + b.square().sum(-1).unsqueeze(-2) - 2.0 * (a @ b.mT)
-    return squared.clamp_min(0.0)  # exact zeros on the diagonal round to either side
+def _decay(a: Tensor, b: Tensor) -> Tensor:
+    """exp(-|a - b|^2 / 2): the exponent is one matrix product, for memory traffic is what this costs."""
+    if a.dtype != torch.float64:  # products lose as many digits as the points are far from the centre
+        return (-0.5 * torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square()).exp()
+    half_a, half_b = (-0.5 * points.square().sum(-1, keepdim=True) for points in (a, b))
+    left = torch.cat([a, half_a, torch.ones_like(half_a)], -1)
+    right = torch.cat([b, torch.ones_like(half_b), half_b], -1)
+    return (left @ right.mT).clamp_max(0.0).exp()  # equal points round to either side of zero
