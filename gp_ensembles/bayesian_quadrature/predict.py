@@ -31,12 +31,17 @@ class Conditioned(NamedTuple):
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
         kernels, scale, _ = self.hyperparameters
-        points = X.unsqueeze(-3)  # (*batch, 1, q, D)
         scale = scale[:, None, None]
-        cross = scale * covariance(kernels, points, self.X, self.reflection)  # (*batch, R, q, N)
-        white = torch.linalg.solve_triangular(self.factor, cross.mT, upper=False)
+        batch, q = X.shape[:-2], X.shape[-2]
+        flat = X.reshape(-1, X.shape[-1])  # one solve for all batches: no copies of the factor
+        cross = scale * covariance(kernels, self.X, flat, self.reflection)  # (R, N, batch * q)
+        white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        mean = (self.solved.unsqueeze(-2) @ cross).squeeze(-2)
+        mean, white = (part.unflatten(-1, (*batch, q)) for part in (mean, white))
+        mean, white = mean.movedim(0, -2), white.movedim((0, 1), (-3, -2))  # (*batch, R, q) and (*batch, R, N, q)
+        points = X.unsqueeze(-3)
         own = scale * covariance(kernels, points, points, self.reflection)
-        return (cross @ self.solved.unsqueeze(-1)).squeeze(-1), own - white.mT @ white
+        return mean, own - white.mT @ white
 
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the function at points (M, D), one at a time: (R, M) each."""

@@ -12,7 +12,7 @@ from gp_ensembles.bayesian_quadrature.hyperprior import draw_seed
 from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
 from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.periodogram import spectral_starts
-from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, draw_stratified
+from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy, draw_stratified
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.store import Evaluations
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
@@ -27,7 +27,9 @@ class Search(NamedTuple):
     r"""How evaluations are chosen.
 
     Args:
-        policy: Chooses kernels between ascents.
+        policy: Chooses kernels between ascents. ``None``: information where draws from the prior cover the likelihood
+            (there it halves the error of predictions), further draws where they do not (there ascents decide, and
+            information costs more than it brings).
         initial: Share of the budget that goes to draws from the prior first.
         batch_size: Kernels that the policy chooses at a time.
         ascents: Ascents to start before any is continued; 0 for none at all.
@@ -38,7 +40,7 @@ class Search(NamedTuple):
         spectral: Whether kernels at the peaks of the periodogram are tried (one input only).
     """
 
-    policy: Policy = InformationPolicy()
+    policy: Policy | None = None
     initial: float = 0.3
     batch_size: int = 5
     ascents: int = 4
@@ -128,7 +130,10 @@ def explore(problem: Problem, search: Search, state: SearchState, surrogate: Sur
     generator = torch.Generator()
     generator.set_state(state.random)
     clock = time.perf_counter()
-    cube = search.policy.propose(surrogate, nodes_of(problem, state), limit, generator=generator).detach()
+    policy = search.policy
+    if policy is None:
+        policy = InformationPolicy() if is_covered(search, state) else PriorPolicy()
+    cube = policy.propose(surrogate, nodes_of(problem, state), limit, generator=generator).detach()
     state = _timed(state, "policy", clock)
     clock = time.perf_counter()
     state = _with(state, cube, problem.evaluate(cube), 3)._replace(random=generator.get_state())
