@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
-_TINY = 1e-300
+_TINY = 1e-200
 
 
 class Explained:
@@ -59,11 +59,12 @@ class Explained:
     def __call__(self, X: Tensor) -> Tensor:
         r"""Shares :math:`\rho^2` of batches X (\*batch, q, C) of rows of the cube: (\*batch)."""
         covariance, with_integral = self._covariances(X)
-        factor, info = torch.linalg.cholesky_ex(covariance)
-        white = torch.linalg.solve_triangular(factor, with_integral.unsqueeze(-1), upper=False).squeeze(-1)
-        share = white.square().sum(-1) / self.variance
+        factor, sound = _factor(covariance)
         # a batch whose points coincide with one another or with the data has no more to tell
-        return torch.where((info == 0) & share.isfinite(), share, 0.0).clamp(max=1.0 - 1e-12)
+        with_integral = with_integral.where(sound.unsqueeze(-1), 0.0)
+        white = torch.linalg.solve_triangular(factor, with_integral.unsqueeze(-1), upper=False).squeeze(-1)
+        share: Tensor = (white / self.variance.sqrt()).square().sum(-1)
+        return share.clamp(max=1.0 - 1e-12)
 
     def _covariances(self, X: Tensor) -> tuple[Tensor, Tensor]:
         surrogate = self.surrogate
@@ -190,11 +191,20 @@ class Uncertainty(AcquisitionFunction):
         white = torch.linalg.solve_triangular(surrogate.factor, cross.mT, upper=False).mT.reshape(*X.shape[:-1], -1)
         covariance = _among(surrogate, X) - white @ white.mT
         noise = surrogate.parameters.noise.expand(X.shape[-2])
-        factor, info = torch.linalg.cholesky_ex(covariance + torch.diag_embed(noise))
+        factor, sound = _factor(covariance + torch.diag_embed(noise))
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).clamp_min(_TINY).log().sum(-1)
         log_prior = prior.log_prob_components[prior.num_components(X) - 1].sum(-1)
         value = log_determinant + mean.square().clamp_min(_TINY).log().sum(-1) + 2.0 * log_prior
-        return torch.where(info == 0, value, 2.0 * math.log(_TINY))
+        return value.where(sound, 2.0 * math.log(_TINY))
+
+
+def _factor(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Cholesky factors, of the identity where there is none, and where there is one; gradients stay finite."""
+    _, info = torch.linalg.cholesky_ex(covariance.detach())
+    sound = (info == 0) & covariance.detach().isfinite().all(-1).all(-1)
+    identity = torch.diag_embed(torch.ones_like(covariance[..., 0]))
+    factor: Tensor = torch.linalg.cholesky(torch.where(sound[..., None, None], covariance, identity))
+    return factor, sound
 
 
 def _among(surrogate: Surrogate, X: Tensor) -> Tensor:

@@ -71,9 +71,7 @@ def golden_explained(values):
 
 def surrogate_of(seed=0, noise=1e-4):
     """A surrogate of a made-up log-likelihood at four draws of every number of components, noise inferred."""
-    prior = Hyperprior(
-        HalfNormal(tensor(2.0)), LogNormal(tensor(-1.0), tensor(0.5)), 3, noise=inferred(1e-2, 1.0)
-    )
+    prior = Hyperprior(HalfNormal(tensor(2.0)), LogNormal(tensor(-1.0), tensor(0.5)), 3, noise=inferred(1e-2, 1.0))
     generator = torch.Generator().manual_seed(seed)
     cube = torch.cat([prior.draw(4, n, generator=generator) for n in (1, 2, 3)])
     values = -40.0 + 2.0 * torch.sin(7.0 * cube[:, 3]) - cube[:, -1]
@@ -143,7 +141,7 @@ def test_golden_derivatives_of_the_information(given_values):
 def test_golden_uncertainty(given_values, noise, tag):
     surrogate = golden_surrogate(given_values, noise)
     found = Uncertainty(surrogate)(given_values["theta_test"].unsqueeze(-2))
-    # the file's values are densities over mixtures, with their prior in them, and the variance of a noiseless likelihood
+    # the file's values are densities over mixtures, their prior included, and its variances are without noise
     latent = surrogate.latent(given_values["theta_test"])
     own = latent.covariance.diagonal()
     found = found - (own + noise).log() + own.log() - 2.0 * surrogate.geometry.prior.log_prob_components[0]

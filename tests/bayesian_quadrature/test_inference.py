@@ -102,7 +102,7 @@ def test_exactly_the_budget_is_spent(search, evaluations):
 
 @pytest.mark.parametrize("evaluations", [4, 0, -1])
 def test_too_small_a_budget_is_refused(evaluations):
-    with pytest.raises(ValueError, match="budget of .* evaluations is too small; give it at least 5"):
+    with pytest.raises(ValueError, match=r"budget of .* evaluations is too small; give it at least 5"):
         run(problem_of(), evaluations)
 
 
@@ -120,7 +120,7 @@ def test_no_time_at_all_leaves_the_first_draws():
 
 
 def test_the_first_draws_keep_to_the_time_too():
-    """Who gives seconds gives evaluations without end; a third of those must not come before the first look at a clock."""
+    """Who means seconds gives evaluations without end; a third of them must not come before a look at the clock."""
     found = run(Problem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1)), Budget(2000, seconds=0.0), DRAWS)
     assert found.num_evaluations < 300
 
@@ -317,7 +317,7 @@ def test_the_checkpoint_of_another_problem_is_refused(tmp_path, problem, search)
     file = tmp_path / "search.pt"
     run(problem_of(), 12, DRAWS, checkpoint=file)
     before = file.read_bytes()
-    with pytest.raises(ValueError, match="search.pt belongs to another data set, prior or search; remove it"):
+    with pytest.raises(ValueError, match=r"search\.pt belongs to another data set, prior or search; remove it"):
         run(problem, 20, search, checkpoint=file)
     assert file.read_bytes() == before
 
@@ -334,7 +334,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content):
         torch.save({"weights": torch.zeros(3)}, file)
     else:
         file.write_bytes(content)
-    with pytest.raises(ValueError, match="search.pt is not a checkpoint of a marginalisation; remove it"):
+    with pytest.raises(ValueError, match=r"search\.pt is not a checkpoint of a marginalisation; remove it"):
         run(problem_of(), 12, DRAWS, checkpoint=file)
 
 
@@ -380,7 +380,7 @@ def test_failed_likelihoods_survive_a_checkpoint(tmp_path):
 def test_if_all_fail_it_says_so_and_what_to_do():
     problem = problem_of()
     problem.likelihoods = Failing(problem.likelihoods, 0.0)
-    with pytest.raises(ValueError, match="none of .* kernels has a likelihood: .* use float64, merge duplicate inputs"):
+    with pytest.raises(ValueError, match=r"none of .* kernels has a likelihood: .* use float64, merge dupl"):
         run(problem, 20)
 
 

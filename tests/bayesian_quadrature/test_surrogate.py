@@ -447,7 +447,7 @@ def test_no_likelihood_at_all(values):
     with pytest.raises(ValueError, match=f"none of {len(values)} kernels has a likelihood"):
         fitted_surrogate(evaluations, HyperGeometry(prior))
     parameters = SurrogateParameters(scalar(1.0), scalar(1.0), scalar(1.0), scalar(1e-6))
-    with pytest.raises(ValueError, match="none of .* has a likelihood"):
+    with pytest.raises(ValueError, match=r"none of .* has a likelihood"):
         Surrogate(evaluations, HyperGeometry(prior), parameters)
 
 

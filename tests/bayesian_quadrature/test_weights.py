@@ -281,6 +281,14 @@ def test_nodes_stand_near_their_centre():
     assert int((far.norm(dim=-1) < 0.3).sum()) > 4, "the first few nodes are a fair sample of all"
 
 
+@pytest.mark.parametrize("per_size", [1, 2])
+def test_nodes_too_few_to_stand_around_centres(per_size):
+    """A third of two is none: all of them are draws of the prior."""
+    prior = small_prior(2)
+    nodes = draw_nodes(prior, per_size, around=centres_of(prior, 0), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(nodes.weights, torch.full((2 * per_size,), 0.5 / per_size, dtype=torch.float64))
+
+
 def test_centres_at_the_edge_of_the_cube():
     prior = small_prior(2)
     edge = prior.embed(torch.full((1, len(prior.used(2))), 1.0 - EDGE, dtype=torch.float64), 2)
