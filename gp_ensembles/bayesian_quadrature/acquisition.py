@@ -11,6 +11,7 @@ from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 _TINY = 1e-200
+_SINGULAR = 1e-7  # smallest pivot over the largest, below which gradients are noise
 
 
 class Explained:
@@ -200,8 +201,9 @@ class Uncertainty(AcquisitionFunction):
 
 def _factor(covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Cholesky factors, of the identity where there is none, and where there is one; gradients stay finite."""
-    _, info = torch.linalg.cholesky_ex(covariance.detach())
-    sound = (info == 0) & covariance.detach().isfinite().all(-1).all(-1)
+    tried, info = torch.linalg.cholesky_ex(covariance.detach())
+    pivots = tried.diagonal(dim1=-2, dim2=-1)
+    sound = (info == 0) & (pivots.amin(-1) > _SINGULAR * pivots.amax(-1))
     identity = torch.diag_embed(torch.ones_like(covariance[..., 0]))
     factor: Tensor = torch.linalg.cholesky(torch.where(sound[..., None, None], covariance, identity))
     return factor, sound

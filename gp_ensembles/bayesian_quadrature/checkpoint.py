@@ -22,8 +22,17 @@ def fingerprint(problem: Problem, search: Search) -> str:
     tensors = [problem.X, problem.y, prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components]
     for tensor in tensors:
         digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
-    digest.update(repr((prior.outputscale, prior.noise, prior.concentration, problem.reflection, search)).encode())
+    digest.update(repr((prior.outputscale, prior.noise, prior.concentration, problem.reflection)).encode())
+    discrepancy = problem.geometry.discrepancy
+    digest.update(repr((discrepancy.dissimilarity, discrepancy.atoms.reflected, _name(search.policy))).encode())
+    digest.update(repr(search._replace(policy=None)).encode())
     return digest.hexdigest()
+
+
+def _name(policy: object) -> str:
+    """A policy's class and settings; not its address in memory."""
+    settings = repr(tuple(policy)) if isinstance(policy, tuple) else ""
+    return f"{type(policy).__module__}.{type(policy).__qualname__}{settings}"
 
 
 def save_state(state: SearchState, path: Path, mark: str) -> None:

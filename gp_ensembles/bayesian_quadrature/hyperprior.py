@@ -24,6 +24,20 @@ def draw_seed(generator: torch.Generator | None) -> int:
     return int(torch.randint(2**31, (), generator=generator, device="cpu"))
 
 
+def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
+    """Scrambled Sobol points in double precision, shape (count, dimension), whatever torch's default dtype.
+
+    Example:
+        >>> sobol_points(2, 4, seed=0).shape
+        torch.Size([4, 2])
+    """
+    engine = SobolEngine(dimension, scramble=True, seed=seed)
+    first = engine.quasi.double() / 2**engine.MAXBIT  # the engine keeps it in the default dtype
+    points: Tensor = engine.draw(count, dtype=torch.float64)
+    points[0] = first
+    return points
+
+
 class Hyperparameters(NamedTuple):
     r"""What a kernel is made of.
 
@@ -185,13 +199,14 @@ class Hyperprior:
         """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C).
 
         Raises:
-            ValueError: If n is not in 1..N.
+            ValueError: If n is not in 1..N, or nothing is to be drawn.
         """
         if not 1 <= components <= self.max_components:
             raise ValueError(f"the prior knows 1 to {self.max_components} components, not {components}")
+        if count < 1:
+            raise ValueError(f"at least one kernel is drawn, asked for {count}")
         columns = self.used(components)
-        seed = draw_seed(generator)
-        points = SobolEngine(len(columns), scramble=True, seed=seed).draw(count, dtype=torch.float64)
+        points = sobol_points(len(columns), count, draw_seed(generator))
         return self.embed(points.to(self.means.scale).clamp(EDGE, 1.0 - EDGE), components)
 
     def embed(self, points: Tensor, components: int) -> Tensor:

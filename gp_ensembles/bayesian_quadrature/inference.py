@@ -88,8 +88,10 @@ def marginalise(
     with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
         try:
             if state is None:
-                state = start(problem, search, budget.evaluations, generator or _seeded())
+                state = start(problem, search, budget.evaluations, generator or _seeded(), budget.seconds)
             surrogate = _record(problem, state, clock, history, bar)
+            if path is not None:
+                save_state(state, path, mark)
             while not _is_over(state, budget, clock, history):
                 state = _round(problem, search, state, surrogate, budget.evaluations)
                 surrogate = _record(problem, state, clock, history, bar)

@@ -10,6 +10,8 @@ from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_withou
 from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.surrogate import WSABI_L, Surrogate, Warp
 
+_NEXT_TO_NOTHING = 1e-30
+
 
 class Integral(NamedTuple):
     r"""Moments of the integrals :math:`\int L\, d\pi(\theta \mid n)\, p(n)` for n = 1..N, likelihoods over the largest.
@@ -28,6 +30,11 @@ class Integral(NamedTuple):
     replicates: Tensor
 
     @property
+    def _without(self) -> Tensor:
+        """The replicates; one that lacks the only kernel of any likelihood is next to nothing, but not nothing."""
+        return self.replicates.clamp_min(_NEXT_TO_NOTHING * float(self.mean.sum()))
+
+    @property
     def log_evidence(self) -> Tensor:
         """Log evidence of the data under all kernels, shape ()."""
         return self.log_scale + self.mean.sum().log()
@@ -36,7 +43,7 @@ class Integral(NamedTuple):
     def log_evidence_sd(self) -> Tensor:
         """Its standard deviation: of a log-normal evidence with these moments, and the jackknife's, as independent."""
         own = torch.log1p(self.covariance.sum().clamp_min(0.0) / self.mean.sum().square())
-        return (own + jackknife_sd(list(self.replicates.sum(-1).log())).square()).sqrt()
+        return (own + jackknife_sd(list(self._without.sum(-1).log())).square()).sqrt()
 
     @property
     def posterior(self) -> Tensor:
@@ -49,7 +56,7 @@ class Integral(NamedTuple):
         total, size = self.mean.sum(), self.mean.shape[0]
         slope = (torch.diag_embed(self.mean.new_ones(size)) - self.posterior.unsqueeze(-1)) / total
         own = (slope @ self.covariance @ slope.mT).diagonal().clamp_min(0.0)
-        again = jackknife_sd(list(self.replicates / self.replicates.sum(-1, keepdim=True)))
+        again = jackknife_sd(list(self._without / self._without.sum(-1, keepdim=True)))
         return (own + again.square()).sqrt()
 
 

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
-from gp_ensembles.bayesian_quadrature.hyperprior import EDGE, Hyperprior, draw_seed
+from gp_ensembles.bayesian_quadrature.hyperprior import EDGE, Hyperprior, draw_seed, sobol_points
 
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations of draws around a kernel, in normal quantiles of the cube
 _EVERY = 3  # one node in three stands around a centre
@@ -76,7 +75,7 @@ def draw_nodes(
     parts = []
     for size in range(1, prior.max_components + 1):
         mine = None if around is None else around[prior.num_components(around) == size]
-        if mine is None or not mine.shape[0]:
+        if mine is None or not mine.shape[0] or per_size < _EVERY:
             cube = prior.draw(per_size, size, generator=generator)
             shares = cube.new_full((per_size,), 1.0 / per_size)
         else:
@@ -94,8 +93,7 @@ def _with_centres(
     local = torch.special.ndtri(centres[:, columns])  # (K, d)
     drawn = torch.special.ndtri(prior.draw(count - num_local, size, generator=generator)[:, columns])
     widths = local.new_tensor(_WIDTHS)
-    seed = draw_seed(generator)
-    points = SobolEngine(len(columns) + 1, scramble=True, seed=seed).draw(num_local, dtype=torch.float64).to(local)
+    points = sobol_points(len(columns) + 1, num_local, draw_seed(generator)).to(local)
     pick = (points[:, 0] * (len(widths) * local.shape[0])).long().clamp_max(len(widths) * local.shape[0] - 1)
     normal = torch.special.ndtri(points[:, 1:].clamp(EDGE, 1.0 - EDGE))
     moved = local[pick // len(widths)] + widths[pick % len(widths)].unsqueeze(-1) * normal

@@ -26,7 +26,7 @@ def spectral_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
         prior: The prior, whose rows they become; its means and scales by their quantiles.
 
     Returns:
-        Rows of the cube, shape (4 N_max, C), or (0, C) for several inputs.
+        Rows of the cube, shape (4 N_max, C), or (0, C) for several inputs and for constant data.
 
     Example:
         >>> import torch
@@ -37,7 +37,8 @@ def spectral_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
         >>> [round(float(m), 2) for m in prior.mixtures(spectral_starts(X, y, prior)).means[:, 0, 0]]
         [0.0, 0.1, 0.0, 0.1]
     """
-    if X.shape[1] != 1:
+    flat = bool((X.amax(0) <= X.amin(0)).any()) or bool(y.amax() <= y.amin())
+    if X.shape[1] != 1 or flat:
         return X.new_zeros(0, prior.num_columns)
     x = X.squeeze(-1) - X.mean()
     nyquist = float(prior.means.icdf(X.new_full((1,), 1.0 - EDGE)))  # the largest frequency the prior knows

@@ -20,6 +20,8 @@ from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 NODES_PER_SIZE = 256
 FINAL_NODES_PER_SIZE = 1024
 COVARIANCE_NODES = 96
+_FEWEST_EFFECTIVE = 3.0  # kernels that share the mass, before draws are said to show the whole likelihood
+_CHUNK = 32  # draws evaluated before the clock is looked at
 _GAIN = 1.0  # nats that the last part of an ascent must have brought for it to go on
 
 
@@ -82,23 +84,40 @@ class SearchState(NamedTuple):
         return self.evaluations.log_likelihood.numel()
 
 
-def start(problem: Problem, search: Search, evaluations: int, generator: torch.Generator) -> SearchState:
-    """The first evaluations: draws of the prior, and kernels at the peaks of the periodogram."""
+def start(
+    problem: Problem, search: Search, evaluations: int, generator: torch.Generator, seconds: float | None = None
+) -> SearchState:
+    """The first evaluations: draws of the prior (until the time is up), and kernels at the peaks of the periodogram."""
     clock = time.perf_counter()
     nodes_seed = draw_seed(generator)
     count = max(2, min(evaluations, round(search.initial * evaluations)))
     drawn = draw_stratified(problem.prior, count, generator=generator)
-    values = problem.evaluate(drawn)
-    first = Evaluations(drawn, values)
+    drawn = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that those that fit into the time are fair
+    parts: list[Tensor] = []
+    for some in drawn.split(_CHUNK):
+        parts.append(problem.evaluate(some))
+        if seconds is not None and time.perf_counter() - clock > seconds:
+            break
+    values = torch.cat(parts)
+    first = Evaluations(drawn[: len(values)], values)
     origins = values.new_zeros(values.shape).long()
-    seconds = {"likelihoods": time.perf_counter() - clock, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
-    state = SearchState(first, origins, (), seconds, generator.get_state(), nodes_seed)
-    if not search.spectral or is_covered(search, state):
+    spent = {"likelihoods": time.perf_counter() - clock, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
+    state = SearchState(first, origins, (), spent, generator.get_state(), nodes_seed)
+    if not search.spectral or len(values) < count or is_covered(search, state):
         return state
     clock = time.perf_counter()
     peaks = spectral_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - count)]
     state = _with(state, peaks, problem.evaluate(peaks), 1)
     return _timed(state, "likelihoods", clock)
+
+
+def _in_turns(components: Tensor) -> Tensor:
+    """An order in which numbers of components take turns."""
+    turn = torch.empty_like(components)
+    for size in components.unique():
+        mine = components == size
+        turn[mine] = torch.ones_like(components[mine]).cumsum(0)
+    return turn.argsort(stable=True)
 
 
 def climb(problem: Problem, search: Search, state: SearchState, limit: int) -> SearchState:
@@ -122,7 +141,10 @@ def is_covered(search: Search, state: SearchState) -> bool:
     """Whether draws from the prior alone carry the likelihood's mass."""
     drawn = state.evaluations.log_likelihood[state.origins == 0]
     weights = drawn[drawn.isfinite()].softmax(-1)
-    return weights.numel() > 1 and float(1.0 / weights.square().sum()) >= search.covered * weights.numel()
+    if not weights.numel():
+        return False
+    effective = float(1.0 / weights.square().sum())
+    return effective >= max(_FEWEST_EFFECTIVE, search.covered * weights.numel())
 
 
 def explore(problem: Problem, search: Search, state: SearchState, surrogate: Surrogate, limit: int) -> SearchState:

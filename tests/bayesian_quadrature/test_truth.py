@@ -98,7 +98,7 @@ def test_the_evidence_from_240_evaluations(found_with_many, truth):
 def test_predictions_from_240_evaluations(found_with_many, truth):
     """Means within four stated standard errors, point by point; variances within a few parts in a hundred."""
     Xs = truth["Xs"].unsqueeze(-1)
-    predicted = [one.predict(Xs) for one in found_with_many]
+    predicted = [one.predict(Xs) for one in found_with_many[::2]]  # half of them: a jackknife takes a second
     scores = torch.stack([(one.mean - truth["mean"]) / one.mean_sd for one in predicted])
     assert scores.abs().max() < 4.0
     assert rms(list(scores)) < 2.0
@@ -125,7 +125,7 @@ def test_positive_weights_from_240_evaluations(found_with_many, truth):
 def test_the_evidence_under_other_policies(problem, truth, policy):
     """What chooses points by what they tell of the evidence does not bias it."""
     search = Search(policy, initial=0.5, batch_size=10)
-    found = [run(problem, 60, search, seed) for seed in range(4)]
+    found = [run(problem, 60, search, seed) for seed in range(3)]
     errors = [one.log_evidence - float(truth["log_evidence"]) for one in found]
     assert rms(errors) <= 0.15
     assert rms([error / one.log_evidence_sd for error, one in zip(errors, found, strict=True)]) < 2.5
