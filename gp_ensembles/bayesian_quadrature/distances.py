@@ -96,7 +96,8 @@ class Atoms(NamedTuple):
         """
         present = (mixtures.weights != 0).unsqueeze(-1)
         means, scales = mixtures.means, mixtures.scales.where(present, mixtures.scales.new_ones(()))
-        means = means if self.means is None else self.means.standardise(means)
+        if self.means is not None:  # mirror images stay mirror images only if nothing is subtracted
+            means = means / self.means.scale if self.reflected else self.means.standardise(means)
         scales = scales if self.scales is None else self.scales.standardise(scales)
         return torch.cat([means, scales], -1).where(present, means.new_zeros(()))
 

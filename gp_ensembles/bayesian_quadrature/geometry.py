@@ -61,7 +61,8 @@ class HyperGeometry:
         prior: The prior, whose cube it is.
         dissimilarity: Of two atoms; measured on frequencies standardised by the prior ("whitened"), unless ``atoms``
             says otherwise.
-        atoms: Where components stand; standardised by the prior if ``None``.
+        atoms: Where components stand; standardised by the prior if ``None``, and reflected at the origin if the prior's
+            means are signed.
 
     Example:
         >>> import torch
@@ -80,7 +81,9 @@ class HyperGeometry:
         atoms: Atoms | None = None,
     ) -> None:
         self.prior = prior
-        self.discrepancy = Discrepancy(dissimilarity, Atoms(prior.means, prior.scales) if atoms is None else atoms)
+        self.discrepancy = Discrepancy(
+            dissimilarity, Atoms(prior.means, prior.scales, prior.has_signed_means) if atoms is None else atoms
+        )
 
     def measure(self, cube: Tensor) -> "Placed":
         r"""What distances from rows (\*batch, A, C) need, computed once, differentiably."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from gp_ensembles.bayesian_quadrature.marginals import Marginal, beta_quantile
+from gp_ensembles.bayesian_quadrature.marginals import Marginal, Normal, beta_quantile
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 
 _LEAST = 1e-6  # of a stick goes to either side
@@ -162,6 +162,11 @@ class Hyperprior:
         self.log_prob_components = given.to(means.scale).log_softmax(-1)
         if self.log_prob_components.shape != (max_components,) or not bool(self.log_prob_components.isfinite().all()):
             raise ValueError(f"p(n) needs a positive finite probability for each n = 1..{max_components}")
+
+    @property
+    def has_signed_means(self) -> bool:
+        """Whether mean frequencies may be negative, so that a component and its mirror image are the same."""
+        return isinstance(self.means, Normal)
 
     @property
     def num_extras(self) -> int:

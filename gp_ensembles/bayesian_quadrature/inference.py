@@ -35,7 +35,8 @@ class Budget(NamedTuple):
     Args:
         evaluations: Likelihoods, those of ascents included.
         seconds: Seconds of wall time; a round that has begun is finished.
-        log_evidence_sd: Stop once the standard deviation of the log evidence is below this.
+        log_evidence_sd: Stop once the standard deviation of the log evidence is below this; meaningful where draws of
+            the prior cover the likelihood, for elsewhere the deviation is only the surrogate's opinion.
     """
 
     evaluations: int = 200

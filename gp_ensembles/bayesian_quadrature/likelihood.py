@@ -166,8 +166,13 @@ def check_data(X: Tensor, y: Tensor) -> None:
         ...
         ValueError: there are no rows of data; at least two are needed
     """
+    if not isinstance(X, Tensor) or not isinstance(y, Tensor):
+        raise TypeError("inputs and targets must be tensors; torch.as_tensor(X) makes one of an array")
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
-        raise ValueError(f"inputs (N, D) and targets (N,) do not fit: {tuple(X.shape)} and {tuple(y.shape)}")
+        raise ValueError(
+            f"inputs (N, D) and targets (N,) do not fit: {tuple(X.shape)} and {tuple(y.shape)}; "
+            f"unsqueeze(-1) makes a column of inputs, squeeze(-1) a vector of targets"
+        )
     if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
         raise ValueError(
             f"inputs and targets must be real numbers of one dtype on one device, got {X.dtype} on {X.device} and "

@@ -1,6 +1,7 @@
 """How much memory a likelihood takes, before it is taken."""
 
 import os
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -41,6 +42,11 @@ def check_memory(X: Tensor, available: int | None = None) -> int:
 def _available(device: torch.device) -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        pass
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # no such question on this system

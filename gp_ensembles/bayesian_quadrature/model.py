@@ -19,6 +19,7 @@ class KernelMixtureModel(Model):
         hyperparameters: The kernels, of batch shape (R,).
         log_weights: Their log weights, shape (R,).
         roots: Weights of products of roots between them, shape (R, R).
+        roots_total: Sum of those weights over all evaluated kernels, shape (); over these if ``None``.
 
     Example:
         >>> import torch
@@ -31,12 +32,20 @@ class KernelMixtureModel(Model):
         (torch.Size([4, 1]), True)
     """
 
-    def __init__(self, problem: Problem, hyperparameters: Hyperparameters, log_weights: Tensor, roots: Tensor) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        hyperparameters: Hyperparameters,
+        log_weights: Tensor,
+        roots: Tensor,
+        roots_total: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.hyperparameters = hyperparameters
         self.mean = problem.mean
         self.log_weights = log_weights
         self.roots = roots
+        self.roots_total = roots.sum() if roots_total is None else roots_total
         self._conditioned = condition(hyperparameters, problem.X, problem.y, problem.reflection)
 
     @property
@@ -87,7 +96,7 @@ class KernelMixtureModel(Model):
         Raises:
             ValueError: If X has another number of inputs.
         """
-        return root_mixture(self.roots, *self.marginals(X))
+        return root_mixture(self.roots, *self.marginals(X), self.roots_total)
 
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Each kernel's means and variances of targets (noise included) at points (M, D): (R, M) each.

@@ -10,6 +10,8 @@ from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection, covariance
 from gp_ensembles.numerics.cholesky import cholesky
 
+_MISSING = 0.05  # share of the weights of products of roots that may be left out
+
 
 class Conditioned(NamedTuple):
     r"""R kernels' processes given the data.
@@ -81,14 +83,15 @@ class RootMixture(NamedTuple):
               = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
 
     with Bhattacharyya coefficients B. Each point stands for itself, so predictions do not depend on one another.
-    Weights may be negative; where the mass :math:`\sum W B` is below one half, or a variance or density comes out
-    negative, ``usable`` is false and the mixture is not to be trusted there.
+    Weights may be negative; where the mass :math:`\sum W B` is far from one, a variance comes out negative, or kernels
+    were left out that the others' weights count on, ``usable`` is false and the mixture is not to be trusted there.
 
     Args:
         weights: :math:`W_{ij} B_{ij}` over their sum, shape (P, M), pairs first.
         mean: Means c, shape (P, M).
         variance: Variances V, shape (P, M).
-        mass: Sum of W B before normalisation, shape (M,): one if the surrogate were exact.
+        mass: Sum of W B before normalisation, shape (M,): one if the surrogate were exact (and alpha zero).
+        complete: Whether the kept kernels' weights have the sum of all, shape ().
 
     Example:
         >>> import torch
@@ -103,12 +106,12 @@ class RootMixture(NamedTuple):
     mean: Tensor
     variance: Tensor
     mass: Tensor
+    complete: Tensor
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance at each point, shapes (M,)."""
         mean = (self.weights * self.mean).sum(0)
-        second = (self.weights * (self.variance + self.mean.square())).sum(0)
-        return mean, second - mean.square()
+        return mean, (self.weights * (self.variance + (self.mean - mean).square())).sum(0)
 
     def density(self, y: Tensor) -> Tensor:
         r"""Density at values (\*sample, M); it integrates to one, and may be negative where weights are."""
@@ -118,17 +121,18 @@ class RootMixture(NamedTuple):
 
     @property
     def usable(self) -> Tensor:
-        """Where the mass is at least one half and the variance positive, shape (M,)."""
-        return (self.mass >= 0.5) & (self.moments()[1] > 0)
+        """Where the mass is between one half and two and the variance positive, if no kernel is missing, shape (M,)."""
+        return self.complete & (self.mass >= 0.5) & (self.mass <= 2.0) & (self.moments()[1] > 0)
 
 
-def root_mixture(matrix: Tensor, mean: Tensor, variance: Tensor) -> RootMixture:
+def root_mixture(matrix: Tensor, mean: Tensor, variance: Tensor, total_weight: Tensor | None = None) -> RootMixture:
     """The mixture of products of roots at each of M points.
 
     Args:
         matrix: Weights W of the kept kernels, shape (R, R).
         mean: Their predictive means, shape (R, M).
         variance: Their predictive variances of the targets, noise included, shape (R, M).
+        total_weight: Sum of the weights of all kernels, kept or not; of the kept ones if ``None``.
 
     Returns:
         The mixture of R^2 pairs.
@@ -148,4 +152,6 @@ def root_mixture(matrix: Tensor, mean: Tensor, variance: Tensor) -> RootMixture:
     centre = (variance.unsqueeze(1) * mean.unsqueeze(0) + variance.unsqueeze(0) * mean.unsqueeze(1)) / total
     weighted = (matrix.unsqueeze(-1) * coefficient).flatten(0, 1)
     mass = weighted.sum(0)
-    return RootMixture(weighted / mass, centre.flatten(0, 1), spread.flatten(0, 1), mass)
+    total_weight = matrix.sum() if total_weight is None else total_weight
+    complete = (matrix.sum() - total_weight).abs() <= _MISSING * total_weight.abs()
+    return RootMixture(weighted / mass, centre.flatten(0, 1), spread.flatten(0, 1), mass, complete)

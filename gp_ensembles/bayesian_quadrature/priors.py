@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperprior, Scalar, fixed, inferred
-from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal
+from gp_ensembles.bayesian_quadrature.marginals import LogNormal, Marginal, Normal
 from gp_ensembles.bayesian_quadrature.nyquist import (
     grid_nyquist,
     input_range,
@@ -58,7 +58,8 @@ def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
 
     For one input, scales are log-normal around a fraction 1/e of the paper's median with three times its deviation,
     so that seasons that keep their phase over the whole series are possible, and the Nyquist frequency is that of the
-    grid, gaps or not. For several inputs, means are half-normal with a quarter of a cycle over each input's range and
+    grid, gaps or not. For several inputs, means are normal (waves may run along any diagonal) with a quarter of a cycle over each input's
+    range and
     scales log-normal with median 1/e of a cycle and deviation one: inputs may be irrelevant, and frequencies as high
     as the Nyquist frequency of a continuous input are noise. The output scale is log-normal around the targets'
     variance, the noise around a hundredth of it.
@@ -80,13 +81,15 @@ def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
         True
     """
     variance = _variance(y)
+    means: Marginal
     if X.shape[1] == 1:
         nyquist = grid_nyquist(X)
         narrow = nyquist_scales(X, nyquist)
         means, scales = nyquist_means(nyquist), LogNormal(narrow.location - 1.0, 3.0 * narrow.scale)
     else:
         extent = input_range(X)
-        means = HalfNormal(torch.minimum(nyquist_means(smallest_gap_nyquist(X)).scale, 0.25 / extent))
+        width = torch.minimum(nyquist_means(smallest_gap_nyquist(X)).scale, 0.25 / extent)
+        means = Normal(torch.zeros_like(width), width)
         scales = LogNormal(-extent.log() - 1.0, torch.ones_like(extent))
     return Hyperprior(means, scales, max_components, outputscale=output_prior(variance), noise=noise_prior(variance))
 

@@ -21,14 +21,15 @@ class Problem:
         X: Inputs, shape (N, D).
         y: Targets, shape (N,).
         prior: Prior over kernels; :func:`default_prior` of the data if ``None``.
-        mean: Prior mean of the targets; their average if ``None``.
+        mean: Prior mean of the targets, known; their average if ``None``, taken as known in the evidence too.
         reflection: How the kernels' components are made symmetric.
         geometry: Distances between kernels; if ``None``, discrepancies by a Matern-5/2 kernel of bandwidth
             :math:`2 \sqrt{D}` between atoms standardised by the prior.
 
     Raises:
-        ValueError: If the data are not finite real numbers that fit, an input or the targets are constant, or the prior
-            is over another number of inputs.
+        ValueError: If the data are not finite real numbers that fit, an input or the targets are constant (where the
+            prior is made from them), or the prior is over another number of inputs.
+        TypeError: If the data are no tensors.
         MemoryError: If a likelihood does not fit into memory.
 
     Example:

@@ -129,7 +129,11 @@ class Marginalisation:
 
     @property
     def log_evidence_sd(self) -> float:
-        """Standard deviation of the log evidence under the surrogate."""
+        """Standard deviation of the log evidence: the surrogate's and the jackknife's.
+
+        Where the likelihood is a spike (ascents were needed), neither knows the spike's width: the error may be many times
+        larger.
+        """
         return float(self.integral.log_evidence_sd)
 
     @property

@@ -26,7 +26,7 @@ def root_weights(surrogate: Surrogate, nodes: Nodes) -> RootWeights:
     solved = surrogate.solve(surrogate.cross(surrogate.geometry.measure(nodes.cube)).mT)  # (h, S)
     quadratic = 0.5 * (solved * nodes.weights) @ solved.mT
     roots = (0.5 * surrogate.evaluations.log_likelihood - 0.5 * surrogate.log_scale).exp()
-    mean = surrogate.roots @ quadratic @ surrogate.roots  # as in the numerator, alpha is left out
+    mean = surrogate.roots @ quadratic @ surrogate.roots  # of roots with alpha, as the paper has it
     return RootWeights(2.0 * quadratic * roots.unsqueeze(-1) * roots / mean)
 
 

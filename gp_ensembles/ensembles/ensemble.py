@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
-from gpytorch.constraints import GreaterThan
+from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
@@ -127,7 +127,7 @@ class Ensemble(nn.Module):
         experts = []
         for kernel, variance in zip(kernels, noise, strict=True):
             features = RandomFourierFeatures.from_kernel(kernel, num_inputs, num_features, generator=generator)
-            likelihood = GaussianLikelihood(noise_constraint=GreaterThan(1e-12)).to(features.prior_variance)
+            likelihood = GaussianLikelihood(noise_constraint=Positive()).to(features.prior_variance)
             likelihood.noise = variance.to(features.prior_variance).reshape(1)
             experts.append(GaussianExpert(features, likelihood))
         return cls(experts, meta_learner)
