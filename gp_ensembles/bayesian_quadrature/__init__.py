@@ -27,11 +27,12 @@ from gp_ensembles.bayesian_quadrature.policies import (
     UncertaintyPolicy,
 )
 from gp_ensembles.bayesian_quadrature.predict import RootMixture
+from gp_ensembles.bayesian_quadrature.prediction import Prediction
 from gp_ensembles.bayesian_quadrature.priors import default_prior, paper_prior
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.recombination import recombine
-from gp_ensembles.bayesian_quadrature.result import Marginalisation, Prediction, Step, TopKernels
-from gp_ensembles.bayesian_quadrature.search import Search
+from gp_ensembles.bayesian_quadrature.result import Marginalisation, TopKernels
+from gp_ensembles.bayesian_quadrature.search import Search, Step
 from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     AT_ORIGIN,
     IN_EACH_INPUT,

@@ -8,7 +8,7 @@ import torch
 
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.search import Path as AscentPath
-from gp_ensembles.bayesian_quadrature.search import Search, SearchState
+from gp_ensembles.bayesian_quadrature.search import Search, SearchState, Step
 from gp_ensembles.bayesian_quadrature.store import Evaluations
 
 _VERSION = 1
@@ -47,6 +47,7 @@ def save_state(state: SearchState, path: Path, mark: str) -> None:
         "seconds": state.seconds,
         "random": state.random,
         "nodes_seed": state.nodes_seed,
+        "history": [tuple(step) for step in state.history],
     }
     partial = path.with_name(path.name + ".partial")
     try:
@@ -78,4 +79,5 @@ def load_state(path: Path, mark: str) -> SearchState:
         content["seconds"],
         content["random"],
         content["nodes_seed"],
+        tuple(Step(*step) for step in content["history"]),
     )

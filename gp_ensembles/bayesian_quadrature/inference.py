@@ -13,10 +13,11 @@ from gp_ensembles.bayesian_quadrature.checkpoint import fingerprint, load_state,
 from gp_ensembles.bayesian_quadrature.hyperprior import draw_seed
 from gp_ensembles.bayesian_quadrature.integral import Integral
 from gp_ensembles.bayesian_quadrature.problem import Problem
-from gp_ensembles.bayesian_quadrature.result import Marginalisation, Step
+from gp_ensembles.bayesian_quadrature.result import Marginalisation
 from gp_ensembles.bayesian_quadrature.search import (
     Search,
     SearchState,
+    Step,
     climb,
     explore,
     integral_of,
@@ -83,66 +84,82 @@ def marginalise(
     path = None if checkpoint is None else Path(checkpoint)
     mark = fingerprint(problem, search)
     state = load_state(path, mark) if path is not None and path.exists() else None
+    _check_search(search)
     clock = time.perf_counter()
-    history: list[Step] = []
     bar: tqdm[Any]
     with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
         try:
             if state is None:
                 state = start(problem, search, budget.evaluations, generator or _seeded(), budget.seconds)
-            surrogate = _record(problem, state, clock, history, bar)
-            if path is not None:
-                save_state(state, path, mark)
-            while not _is_over(state, budget, clock, history):
+                state, surrogate = _record(problem, state, bar)
+                _save(state, path, mark)
+            else:
+                surrogate = surrogate_of(problem, state)
+            while not _is_over(state, budget, clock):
                 state = _round(problem, search, state, surrogate, budget.evaluations)
-                surrogate = _record(problem, state, clock, history, bar)
-                if path is not None:
-                    save_state(state, path, mark)
+                state, surrogate = _record(problem, state, bar)
+                _save(state, path, mark)
         except KeyboardInterrupt:
-            if state is None or not history:
+            if state is None or not state.history:
                 raise
             warnings.warn(
                 f"interrupted after {state.spent} of {budget.evaluations} likelihoods; the result is that of those",
                 stacklevel=2,
             )
-    return Marginalisation(problem, state, tuple(history))
+    return Marginalisation(problem, state)
+
+
+def _save(state: SearchState, path: Path | None, mark: str) -> None:
+    if path is not None:
+        save_state(state, path, mark)
+
+
+def _check_search(search: Search) -> None:
+    if search.batch_size < 1 or search.ascents < 0 or search.ascent_evaluations < 1 or not 0 < search.initial <= 1:
+        raise ValueError(
+            f"a search needs batch_size and ascent_evaluations of at least 1, ascents of at least 0 and initial in "
+            f"(0, 1], got {search}"
+        )
 
 
 def _round(problem: Problem, search: Search, state: SearchState, surrogate: Surrogate, evaluations: int) -> SearchState:
     """A batch of the policy's, and part of an ascent if the likelihood needs any."""
+    before = state.spent
     state = explore(problem, search, state, surrogate, min(search.batch_size, evaluations - state.spent))
+    if state.spent == before:
+        raise ValueError(f"{search.policy} proposed no kernel to evaluate; a policy must propose at least one")
     left = evaluations - state.spent
     if not left or not search.ascents or is_covered(search, state):
         return state
     return climb(problem, search, state, min(search.ascent_evaluations, left))
 
 
-def _record(problem: Problem, state: SearchState, clock: float, history: list[Step], bar: "tqdm[Any]") -> Surrogate:
+def _record(problem: Problem, state: SearchState, bar: "tqdm[Any]") -> tuple[SearchState, Surrogate]:
+    """The state with a further line of history, and its surrogate."""
     before = time.perf_counter()
     surrogate = surrogate_of(problem, state)
     integral: Integral = integral_of(problem, surrogate, state)
-    state.seconds["surrogate"] += time.perf_counter() - before
+    seconds = {**state.seconds, "surrogate": state.seconds["surrogate"] + time.perf_counter() - before}
     step = Step(
         state.spent,
-        time.perf_counter() - clock,
+        sum(seconds.values()),
         float(surrogate.log_scale),
         float(integral.log_evidence),
         float(integral.log_evidence_sd),
     )
-    history.append(step)
     bar.update(state.spent - bar.n)
     bar.set_postfix_str(
         f"best {step.best_log_likelihood:.1f}, log evidence {step.log_evidence:.2f} ± {step.log_evidence_sd:.2f}"
     )
-    return surrogate
+    return state._replace(seconds=seconds, history=(*state.history, step)), surrogate
 
 
-def _is_over(state: SearchState, budget: Budget, clock: float, history: list[Step]) -> bool:
+def _is_over(state: SearchState, budget: Budget, clock: float) -> bool:
     if state.spent >= budget.evaluations:
         return True
     if budget.seconds is not None and time.perf_counter() - clock >= budget.seconds:
         return True
-    return budget.log_evidence_sd is not None and history[-1].log_evidence_sd <= budget.log_evidence_sd
+    return budget.log_evidence_sd is not None and state.history[-1].log_evidence_sd <= budget.log_evidence_sd
 
 
 def _seeded() -> torch.Generator:

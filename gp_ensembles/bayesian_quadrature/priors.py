@@ -58,11 +58,10 @@ def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
 
     For one input, scales are log-normal around a fraction 1/e of the paper's median with three times its deviation,
     so that seasons that keep their phase over the whole series are possible, and the Nyquist frequency is that of the
-    grid, gaps or not. For several inputs, means are normal (waves may run along any diagonal) with a quarter of a cycle over each input's
-    range and
-    scales log-normal with median 1/e of a cycle and deviation one: inputs may be irrelevant, and frequencies as high
-    as the Nyquist frequency of a continuous input are noise. The output scale is log-normal around the targets'
-    variance, the noise around a hundredth of it.
+    grid, gaps or not. For several inputs, means are normal (waves may run along any diagonal) with a quarter of a cycle
+    over each input's range, and scales log-normal with median 1/e of a cycle and deviation one: inputs may be
+    irrelevant, and frequencies as high as the Nyquist frequency of a continuous input are noise. The output scale is
+    log-normal around the targets' variance, the noise around a hundredth of it.
 
     Measured against :func:`paper_prior` in ``benchmarks/README.md``.
 

@@ -1,6 +1,5 @@
 """What a marginalisation found."""
 
-import math
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,52 +9,20 @@ from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters
 from gp_ensembles.bayesian_quadrature.integral import Integral
-from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_without_each_group
 from gp_ensembles.bayesian_quadrature.kernel import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
-from gp_ensembles.bayesian_quadrature.predict import root_mixture
+from gp_ensembles.bayesian_quadrature.prediction import Prediction, Predictor
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.search import (
     FINAL_NODES_PER_SIZE,
     SearchState,
+    Step,
     integral_of,
     nodes_of,
     surrogate_of,
 )
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 from gp_ensembles.bayesian_quadrature.weights import RootWeights, positive_weights, root_weights
-from gp_ensembles.numerics import mixtures
-
-_LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
-
-
-class Step(NamedTuple):
-    """The state of affairs after a round: evaluations, seconds, best log-likelihood, log evidence and its deviation."""
-
-    evaluations: int
-    seconds: float
-    best_log_likelihood: float
-    log_evidence: float
-    log_evidence_sd: float
-
-
-class Prediction(NamedTuple):
-    """Predictions of targets at points, each on its own, and how well the quadrature knows them.
-
-    Args:
-        mean: Means, shape (M,).
-        variance: Variances of the targets, noise included, shape (M,).
-        mean_sd: Standard errors of the means as estimates of those under the exact posterior over kernels, shape (M,):
-            a delete-a-group jackknife over the evaluations.
-        mass: Mass of the products of roots before normalisation, shape (M,); one if the surrogate were exact.
-        from_roots: Where products of roots were used; elsewhere they are unsound and positive weights were, (M,).
-    """
-
-    mean: Tensor
-    variance: Tensor
-    mean_sd: Tensor
-    mass: Tensor
-    from_roots: Tensor
 
 
 class TopKernels(NamedTuple):
@@ -80,7 +47,6 @@ class Marginalisation:
     Args:
         problem: Data and prior.
         state: The search.
-        history: How the evidence developed, round by round.
 
     Example:
         >>> import torch
@@ -92,10 +58,14 @@ class Marginalisation:
         (True, True)
     """
 
-    def __init__(self, problem: Problem, state: SearchState, history: tuple[Step, ...]) -> None:
+    def __init__(self, problem: Problem, state: SearchState) -> None:
         self.problem = problem
         self.state = state
-        self.history = history
+
+    @property
+    def history(self) -> tuple[Step, ...]:
+        """How the evidence developed, round by round, those before a resumption included."""
+        return self.state.history
 
     @property
     def num_evaluations(self) -> int:
@@ -131,8 +101,8 @@ class Marginalisation:
     def log_evidence_sd(self) -> float:
         """Standard deviation of the log evidence: the surrogate's and the jackknife's.
 
-        Where the likelihood is a spike (ascents were needed), neither knows the spike's width: the error may be many times
-        larger.
+        Where the likelihood is a spike (ascents were needed), neither knows the spike's width: the error may be many
+        times larger.
         """
         return float(self.integral.log_evidence_sd)
 
@@ -209,6 +179,8 @@ class Marginalisation:
             >>> ensemble.num_experts
             3
         """
+        if count < 1:
+            raise ValueError(f"at least one kernel must be asked for, got {count}")
         rows = self.log_weights.argsort(descending=True, stable=True)[:count]
         kernels_of, outputscale, noise = self.hyperparameters(rows)
         kernels = []
@@ -228,43 +200,8 @@ class Marginalisation:
         Raises:
             ValueError: If X has another number of inputs.
         """
-        surrogate, nodes = self.surrogate, nodes_of(self.problem, self.state)
-        parts = [(rows, surrogate.only(rows)) for rows in rows_without_each_group(surrogate.roots)]
-        largest = self.log_weights.clone()
-        for rows, part in parts:  # whatever carries weight in any of them is predicted with
-            largest[rows] = torch.maximum(largest[rows], positive_weights(part, nodes))
-        kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)
-        model = KernelMixtureModel(
-            self.problem,
-            self.hyperparameters(kept),
-            self.log_weights[kept].log_softmax(-1),
-            self._roots(surrogate, kept),
-        )
-        mean, variance = model.marginals(X)
-        full = _mixed(mean, variance, self.log_weights[kept], self._roots(surrogate, kept), None)
-        replicates = []
-        for rows, part in parts:
-            place = (
-                torch.full_like(largest, -1.0)
-                .index_copy(0, rows, torch.ones_like(largest[rows]).cumsum(0) - 1.0)
-                .long()
-            )
-            here = place[kept] >= 0
-            mine = place[kept[here]]
-            weights = positive_weights(part, nodes)[mine]
-            replicates.append(
-                _mixed(mean[here], variance[here], weights, self._roots(part, mine), full.from_roots).mean
-            )
-        return full._replace(mean_sd=jackknife_sd(replicates))
+        return self._predictor.predict(X)
 
-    def _roots(self, surrogate: Surrogate, rows: Tensor) -> Tensor:
-        return root_weights(surrogate, nodes_of(self.problem, self.state)).matrix[rows][:, rows]
-
-
-def _mixed(mean: Tensor, variance: Tensor, log_weights: Tensor, roots: Tensor, from_roots: Tensor | None) -> Prediction:
-    """Moments at each point by products of roots where they are sound (or where it is said), else by weights."""
-    mixture = root_mixture(roots, mean, variance)
-    positive = mixtures.moments(log_weights.log_softmax(-1).unsqueeze(-1), mean, variance)
-    use = mixture.usable if from_roots is None else from_roots
-    first, second = (torch.where(use, a, b) for a, b in zip(mixture.moments(), positive, strict=True))
-    return Prediction(first, second, torch.zeros_like(first), mixture.mass, use)
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.problem, self.surrogate, nodes_of(self.problem, self.state))

@@ -51,6 +51,16 @@ class Search(NamedTuple):
     spectral: bool = True
 
 
+class Step(NamedTuple):
+    """The state of affairs after a round: evaluations, seconds, best log-likelihood, log evidence and its deviation."""
+
+    evaluations: int
+    seconds: float
+    best_log_likelihood: float
+    log_evidence: float
+    log_evidence_sd: float
+
+
 class Path(NamedTuple):
     """An ascent: the row of its best kernel among the evaluations, its log-likelihood, and the last part's gain."""
 
@@ -69,6 +79,7 @@ class SearchState(NamedTuple):
         seconds: Time spent on likelihoods, ascents, the surrogate and the policy.
         random: State of the generator.
         nodes_seed: Seed of the nodes of all integrals.
+        history: How the evidence developed, round by round.
     """
 
     evaluations: Evaluations
@@ -77,6 +88,7 @@ class SearchState(NamedTuple):
     seconds: dict[str, float]
     random: Tensor
     nodes_seed: int
+    history: tuple[Step, ...] = ()
 
     @property
     def spent(self) -> int:
@@ -94,10 +106,14 @@ def start(
     drawn = draw_stratified(problem.prior, count, generator=generator)
     drawn = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that those that fit into the time are fair
     parts: list[Tensor] = []
-    for some in drawn.split(_CHUNK):
-        parts.append(problem.evaluate(some))
-        if seconds is not None and time.perf_counter() - clock > seconds:
-            break
+    try:
+        for some in drawn.split(_CHUNK):
+            parts.append(problem.evaluate(some))
+            if seconds is not None and time.perf_counter() - clock > seconds:
+                break
+    except KeyboardInterrupt:  # what there is, is kept; the caller sees that it is less than was asked for
+        if not parts:
+            raise
     values = torch.cat(parts)
     first = Evaluations(drawn[: len(values)], values)
     origins = values.new_zeros(values.shape).long()
