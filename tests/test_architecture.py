@@ -22,7 +22,7 @@ MAX_LINES = 300
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature"}
+    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature", "sparse"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
@@ -53,6 +53,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # bo: the posterior of a mixture. scipy: L-BFGS, linear programmes, quantiles of the beta distribution.
     "bayesian_quadrature": (
         frozenset({"numerics", "spectral", "bo"}),
+        frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
+    ),
+    # scipy: k-means. numpy: what it speaks.
+    "sparse": (
+        frozenset({"numerics", "likelihoods"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.

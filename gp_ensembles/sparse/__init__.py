@@ -1,0 +1,50 @@
+"""Sparse Gaussian processes: collapsed objectives, predictions that fit them, and the choice of knots."""
+
+from gp_ensembles.sparse.allocators import KnotAllocator
+from gp_ensembles.sparse.approximations import DIC, DTC, FIC, FITC, VFE, Approximation, PowerEP, TightVFE, upper_bound
+from gp_ensembles.sparse.collapsed import Projection, log_density, project
+from gp_ensembles.sparse.fitting import Fit, fit_sparse
+from gp_ensembles.sparse.gains import Candidates, measure_candidates
+from gp_ensembles.sparse.greedy import Picked, pick_greedily
+from gp_ensembles.sparse.kernels import Covariance
+from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
+from gp_ensembles.sparse.laplace_selection import select_laplace_knots
+from gp_ensembles.sparse.leverage import dpp_knots, leverage_knots, ridge_leverage_scores
+from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.placement import greedy_variance_rows, kmeans_knots, random_knots
+from gp_ensembles.sparse.selection import GreedyBlocks, Selection, select_knots
+
+__all__ = [
+    "DIC",
+    "DTC",
+    "FIC",
+    "FITC",
+    "VFE",
+    "Approximation",
+    "Candidates",
+    "Covariance",
+    "Fit",
+    "GreedyBlocks",
+    "KnotAllocator",
+    "Picked",
+    "PowerEP",
+    "Projection",
+    "Selection",
+    "SparseGP",
+    "SparseLaplaceGP",
+    "TightVFE",
+    "dpp_knots",
+    "fit_sparse",
+    "greedy_variance_rows",
+    "kmeans_knots",
+    "leverage_knots",
+    "log_density",
+    "measure_candidates",
+    "pick_greedily",
+    "project",
+    "random_knots",
+    "ridge_leverage_scores",
+    "select_knots",
+    "select_laplace_knots",
+    "upper_bound",
+]

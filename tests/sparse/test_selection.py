@@ -1,0 +1,292 @@
+"""The default choice of knots: golden data, history and reasons to stop, interruptions, determinism, bad input."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.priors import NormalPrior
+
+from gp_ensembles.sparse import DTC, FITC, GreedyBlocks, SparseGP, TightVFE, fit_sparse, select_knots, upper_bound
+from gp_ensembles.sparse import selection as selection_module
+
+
+def name_of(approximation):
+    return type(approximation).__name__
+
+
+def value_of(tensor):
+    return float(tensor.detach())
+
+
+def make_data(seed=0, num_rows=120, noise=0.1):
+    draws = np.random.default_rng(seed)
+    X = torch.as_tensor(draws.uniform(size=(num_rows, 2)))
+    y = (
+        torch.sin(9.0 * X[:, 0])
+        + X[:, 1] * torch.cos(6.0 * X[:, 1])
+        + noise * torch.as_tensor(draws.normal(size=num_rows))
+    )
+    return X, y
+
+
+def start(lengthscale=1.0, outputscale=0.7, noise=0.1):
+    kernel, likelihood = ScaleKernel(RBFKernel()).double(), GaussianLikelihood().double()
+    kernel.outputscale, kernel.base_kernel.lengthscale, likelihood.noise = outputscale, lengthscale, noise
+    return kernel, likelihood
+
+
+def select(X, y, proposal=None, seed=0, **settings):
+    kernel, likelihood = start()
+    proposal = GreedyBlocks(max_knots=24) if proposal is None else proposal
+    proposal = proposal._replace(fit_iterations=min(proposal.fit_iterations, 25))
+    generator = torch.Generator().manual_seed(seed)
+    return select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False, generator=generator, **settings)
+
+
+def check(found, X, most):
+    """What holds of every selection."""
+    assert found.knots.shape == (found.model.num_knots, X.shape[-1])
+    assert 1 <= found.model.num_knots <= most
+    assert torch.equal(found.knots, found.model.knots)
+    assert not found.knots.requires_grad
+    last = found.history[-1]
+    assert last.num_knots == found.model.num_knots
+    assert last.objective == pytest.approx(value_of(found.model.objective()), rel=1e-10)
+    assert last.upper_bound == pytest.approx(value_of(upper_bound(found.model.projection())), rel=1e-10)
+    assert [step.seconds for step in found.history] == sorted(step.seconds for step in found.history)
+    objectives = [step.objective for step in found.history]
+    assert objectives == sorted(objectives)
+    assert found.why
+    assert bool(found.model.posterior(X[:3]).mean.isfinite().all())
+
+
+def test_boston_reaches_the_exact_process(golden):
+    with np.load(golden / "knots_fixed_boston.npz") as file:
+        X, y, full = (torch.as_tensor(file[key]) for key in ("X", "y", "full_logml"))
+    half = float(y.var() / 2.0)
+    kernel, likelihood = start(1.0, half, half)
+    generator = torch.Generator().manual_seed(0)
+    proposal = GreedyBlocks(max_knots=80)
+    found = select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False, generator=generator)
+    check(found, X, 80)
+    assert found.history[-1].objective >= -1039.0
+    assert found.history[-1].objective <= found.history[-1].upper_bound
+    assert float(full) < found.history[-1].upper_bound  # hyperparameters of the golden file are no better
+
+
+def test_knots_are_rows_and_history_says_which():
+    X, y = make_data()
+    found = select(X, y, GreedyBlocks(max_knots=24, tolerance=0.0, gap=-1.0, reselect=False))
+    check(found, X, 24)
+    added = [row for step in found.history for row in step.rows]
+    assert len(set(added)) == len(added)
+    assert torch.equal(found.knots[-len(added) :], X[added])
+    sizes = [step.num_knots for step in found.history]
+    assert sizes == [5, 10, 20, 24]
+    assert [len(step.rows) for step in found.history] == [0, 5, 10, 4]
+    assert "24 knots, the most allowed" in found.why
+
+
+def test_tolerance_ends_the_growth():
+    X, y = make_data(noise=1.0)
+    found = select(X, y, GreedyBlocks(max_knots=100, tolerance=2.0, gap=0.0, reselect=False))
+    check(found, X, 100)
+    assert found.model.num_knots < 100
+    assert "added less than 2.0 nats" in found.why
+    objectives = [step.objective for step in found.history]
+    assert all(later - earlier >= 2.0 for earlier, later in pairwise(objectives))
+
+
+def test_gap_ends_the_growth():
+    X, y = make_data(noise=0.5)
+    found = select(X, y, GreedyBlocks(max_knots=120, tolerance=0.0, gap=1.0, reselect=False))
+    check(found, X, 120)
+    assert "bounds of the log evidence are 1.0 nats apart" in found.why
+    assert found.history[-1].upper_bound - found.history[-1].objective < 1.0
+    assert all(step.upper_bound - step.objective >= 1.0 for step in found.history[:-1])
+
+
+def test_polish_and_reselection_do_not_lose():
+    X, y = make_data()
+    plain = select(X, y, GreedyBlocks(max_knots=8, reselect=False))
+    again = select(X, y, GreedyBlocks(max_knots=8))
+    polished = select(X, y, GreedyBlocks(max_knots=8, polish=60))
+    for found in (plain, again, polished):
+        check(found, X, 8)
+    assert plain.history[-1].objective <= again.history[-1].objective < polished.history[-1].objective
+    assert polished.history[-1].what == "polish"
+    assert polished.history[-1].rows == ()
+
+
+def test_polished_is_at_least_as_good_as_kmeans_and_lbfgs():
+    X, y = make_data()
+    polished = select(X, y, GreedyBlocks(max_knots=10, polish=200))
+    kernel, likelihood = start()
+    knots = selection_module.kmeans_knots(X, 10, generator=torch.Generator().manual_seed(0))
+    simultaneous = fit_sparse(SparseGP(X, y, knots, kernel, likelihood), knots=True, max_iterations=300)
+    assert polished.history[-1].objective > simultaneous.objective - 1.0
+
+
+def test_the_generator_decides():
+    X, y = make_data()
+    proposal = GreedyBlocks(max_knots=12, candidates=30)
+    first, second, third = (select(X, y, proposal, seed) for seed in (1, 1, 2))
+    assert torch.equal(first.knots, second.knots)
+    assert [step._replace(seconds=0.0) for step in first.history] == [
+        step._replace(seconds=0.0) for step in second.history
+    ]
+    assert not torch.equal(first.knots, third.knots)
+
+
+def test_candidates_are_a_few_rows_in_every_step(monkeypatch):
+    X, y = make_data()
+    seen = []
+    original = selection_module.pick_greedily
+
+    def spy(model, count, *, candidates=None, **settings):
+        seen.append(candidates)
+        return original(model, count, candidates=candidates, **settings)
+
+    monkeypatch.setattr(selection_module, "pick_greedily", spy)
+    select(X, y, GreedyBlocks(max_knots=12, candidates=20))
+    assert set(seen) == {20}
+
+
+@pytest.mark.parametrize("objective", [FITC(), DTC(), TightVFE()], ids=name_of)
+def test_other_objectives_are_grown_too(objective):
+    X, y = make_data(noise=0.3)
+    found = select(X, y, GreedyBlocks(max_knots=20, tolerance=-1e9), objective=objective)
+    check(found, X, 20)
+    assert isinstance(found.model.approximation, type(objective))
+    # Only a lower bound can meet the upper one: elsewhere growth goes on until there are enough knots.
+    if not isinstance(objective, TightVFE):
+        assert "apart" not in found.why
+        assert found.model.num_knots == 20
+
+
+def test_priors_do_not_end_the_growth():
+    X, y = make_data(noise=1.0)
+    bare = select(X, y, GreedyBlocks(max_knots=20))
+    kernel, likelihood = start()
+    # A prior may have a large log density (here 45 nats, a constant), of which no bound of the evidence knows.
+    kernel.register_prior("narrow_prior", NormalPrior(0.0, 1e-20), lambda module: module.outputscale * 0.0)
+    generator = torch.Generator().manual_seed(0)
+    proposal = GreedyBlocks(max_knots=20, fit_iterations=25)
+    found = select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False, generator=generator)
+    assert found.model.num_knots == bare.model.num_knots == 20
+    assert found.why == bare.why
+
+
+def test_any_kernel_is_taken():
+    X, y = make_data()
+    kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2))
+    found = select_knots(X, y, kernel, proposal=GreedyBlocks(max_knots=10), progress=False)
+    check(found, X, 10)
+
+
+def interrupt_at(call, monkeypatch):
+    original, calls = selection_module.fit_sparse, []
+
+    def fit(*arguments, **settings):
+        calls.append(1)
+        if len(calls) == call:
+            original(*arguments, **(settings | {"max_iterations": 2}))
+            raise KeyboardInterrupt
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(selection_module, "fit_sparse", fit)
+
+
+def unless_interrupted(X, y, proposal):
+    try:
+        return select(X, y, proposal)
+    except KeyboardInterrupt:  # which would end all tests
+        return pytest.fail("nothing was kept")
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
+def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
+    X, y = make_data()
+    proposal = GreedyBlocks(max_knots=20, tolerance=0.0, gap=-1.0, polish=20)
+    interrupt_at(call, monkeypatch)
+    with pytest.warns(UserWarning, match=r"interrupted with .* knots; the model is the best so far"):
+        found = unless_interrupted(X, y, proposal)
+    check(found, X, 20)
+    assert found.why == "interrupted"
+    assert found.model.num_knots == [5, 5, 10, 20, 20][call - 1]
+
+
+def test_an_error_is_not_hidden(monkeypatch):
+    X, y = make_data()
+    calls = []
+    original = selection_module.fit_sparse
+
+    def fit(*arguments, **settings):
+        calls.append(1)
+        if len(calls) == 2:
+            raise MemoryError("full")
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(selection_module, "fit_sparse", fit)
+    with pytest.raises(MemoryError, match="full"):
+        select(X, y)
+
+
+def test_duplicates_are_no_knots_twice():
+    X, y = make_data(num_rows=15)
+    X, y = X.repeat(8, 1), y.repeat(8) + 0.05 * torch.as_tensor(np.random.default_rng(1).normal(size=120))
+    found = select(X, y, GreedyBlocks(max_knots=80, tolerance=0.0, gap=-1.0))
+    check(found, X, 15)
+    assert len(torch.unique(found.knots, dim=0)) == len(found.knots)
+
+
+@pytest.mark.parametrize("most", [1, 3, 5, 6])
+def test_few_knots_are_few(most):
+    X, y = make_data()
+    check(select(X, y, GreedyBlocks(max_knots=most)), X, most)
+
+
+def test_constant_columns_and_few_rows():
+    X, y = make_data()
+    found = select(torch.cat([X, 0.0 * X[:, :1] + 7.0], -1), y, GreedyBlocks(max_knots=10, polish=20))
+    check(found, found.model.train_X, 10)
+    few = select(X[:2], y[:2], GreedyBlocks(max_knots=10))
+    check(few, X[:2], 2)
+
+
+def test_targets_may_be_a_column():
+    X, y = make_data()
+    flat, column = select(X, y, GreedyBlocks(max_knots=6)), select(X, y.unsqueeze(-1), GreedyBlocks(max_knots=6))
+    assert torch.equal(flat.knots, column.knots)
+
+
+X0, Y0 = make_data(0, 20)
+BAD = {
+    "constant": ((X0, 0.0 * Y0 + 3.0), "the targets are constant"),
+    "nan target": ((X0, Y0.index_fill(0, torch.tensor([4]), torch.nan)), "targets must be finite, but row 4"),
+    "nan input": ((X0.index_fill(0, torch.tensor([3]), torch.nan), Y0), "inputs must be finite, but row 3, column 0"),
+    "infinite input": ((X0.index_fill(0, torch.tensor([3]), torch.inf), Y0), "inputs must be finite, but row 3"),
+    "rows": ((X0, Y0[:5]), "do not fit"),
+    "flat inputs": ((X0[:, 0], Y0), "do not fit"),
+    "none": ((X0[:0], Y0[:0]), "do not fit"),
+    "dtypes": ((X0, Y0.float()), "share a real dtype"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        select(*arguments)
+
+
+@pytest.mark.parametrize(
+    "proposal",
+    [GreedyBlocks(max_knots=0), GreedyBlocks(first=0), GreedyBlocks(candidates=0), GreedyBlocks(fit_iterations=0)],
+    ids=["max_knots", "first", "candidates", "fit_iterations"],
+)
+def test_impossible_numbers_are_refused(proposal):
+    with pytest.raises(ValueError, match=r"must be|at least"):
+        select(X0, Y0, proposal)
