@@ -68,15 +68,10 @@ class Explained:
         return share.clamp(max=1.0 - 1e-12)
 
     def _covariances(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        surrogate = self.surrogate
-        flat = surrogate.geometry.measure(X.reshape(-1, X.shape[-1]))
-        cross = surrogate.cross(flat)
-        white = torch.linalg.solve_triangular(surrogate.factor, cross.mT, upper=False).mT
-        white = white.reshape(*X.shape[:-1], -1)
-        covariance = _among(surrogate, X) - white @ white.mT
-        noise = surrogate.parameters.noise.expand(X.shape[-2])
-        with_integral = surrogate.kernel(flat, self.placed) @ self.weighted - cross @ self.solved
-        return covariance + torch.diag_embed(noise), with_integral.reshape(X.shape[:-1])
+        flat = self.surrogate.geometry.measure(X.reshape(-1, X.shape[-1]))
+        cross = self.surrogate.cross(flat)
+        with_integral = self.surrogate.kernel(flat, self.placed) @ self.weighted - cross @ self.solved
+        return _covariance(self.surrogate, X, cross), with_integral.reshape(X.shape[:-1])
 
 
 class InformationGain(AcquisitionFunction):
@@ -189,10 +184,7 @@ class Uncertainty(AcquisitionFunction):
         surrogate, prior = self.surrogate, self.surrogate.geometry.prior
         cross = surrogate.cross(surrogate.geometry.measure(X.reshape(-1, X.shape[-1])))
         mean = (cross @ surrogate.solved).reshape(X.shape[:-1])
-        white = torch.linalg.solve_triangular(surrogate.factor, cross.mT, upper=False).mT.reshape(*X.shape[:-1], -1)
-        covariance = _among(surrogate, X) - white @ white.mT
-        noise = surrogate.parameters.noise.expand(X.shape[-2])
-        factor, sound = _factor(covariance + torch.diag_embed(noise))
+        factor, sound = _factor(_covariance(surrogate, X, cross))
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).clamp_min(_TINY).log().sum(-1)
         log_prior = prior.log_prob_components[prior.num_components(X) - 1].sum(-1)
         value = log_determinant + mean.square().clamp_min(_TINY).log().sum(-1) + 2.0 * log_prior
@@ -207,6 +199,14 @@ def _factor(covariance: Tensor) -> tuple[Tensor, Tensor]:
     identity = torch.diag_embed(torch.ones_like(covariance[..., 0]))
     factor: Tensor = torch.linalg.cholesky(torch.where(sound[..., None, None], covariance, identity))
     return factor, sound
+
+
+def _covariance(surrogate: Surrogate, X: Tensor, cross: Tensor) -> Tensor:
+    """Posterior covariances of observed roots within batches X (*batch, q, C), from their cross-covariances (*, h)."""
+    white = torch.linalg.solve_triangular(surrogate.factor, cross.mT, upper=False).mT.reshape(*X.shape[:-1], -1)
+    noise = surrogate.parameters.noise.expand(X.shape[-2])
+    covariance: Tensor = _among(surrogate, X) - white @ white.mT + torch.diag_embed(noise)
+    return covariance
 
 
 def _among(surrogate: Surrogate, X: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from gp_ensembles.bayesian_quadrature.search import Path as AscentPath
 from gp_ensembles.bayesian_quadrature.search import Search, SearchState, Step
 from gp_ensembles.bayesian_quadrature.store import Evaluations
 
-_VERSION = 1
+_VERSION = 2
 
 
 def fingerprint(problem: Problem, search: Search) -> str:
@@ -47,6 +47,7 @@ def save_state(state: SearchState, path: Path, mark: str) -> None:
         "seconds": state.seconds,
         "random": state.random,
         "nodes_seed": state.nodes_seed,
+        "planned": state.planned,
         "history": [tuple(step) for step in state.history],
     }
     partial = path.with_name(path.name + ".partial")
@@ -79,5 +80,6 @@ def load_state(path: Path, mark: str) -> SearchState:
         content["seconds"],
         content["random"],
         content["nodes_seed"],
+        content["planned"],
         tuple(Step(*step) for step in content["history"]),
     )

@@ -36,7 +36,8 @@ def fitted_surrogate(evaluations: Evaluations, geometry: HyperGeometry) -> Surro
     usable = evaluations.usable()
     if not usable.log_likelihood.numel():
         raise ValueError(NO_LIKELIHOOD.format(count=evaluations.log_likelihood.numel()))
-    distances = geometry.between(usable.cube, usable.cube)
+    placed = geometry.measure(usable.cube)
+    distances = geometry.of(placed, placed)
     roots, _ = warped(usable.log_likelihood)
     return Surrogate(usable, geometry, fit_surrogate(roots, distances), distances)
 

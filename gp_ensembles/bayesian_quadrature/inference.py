@@ -19,6 +19,7 @@ from gp_ensembles.bayesian_quadrature.search import (
     SearchState,
     Step,
     climb,
+    draw,
     explore,
     integral_of,
     is_covered,
@@ -90,7 +91,12 @@ def marginalise(
     with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
         try:
             if state is None:
-                state = start(problem, search, budget.evaluations, generator or _seeded(), budget.seconds)
+                state = start(problem, search, budget.evaluations, generator or _seeded())
+            is_new = len(state.planned) > 0
+            while len(state.planned) and not (state.spent and _is_late(budget, clock)):
+                state = draw(problem, search, state, budget.evaluations)
+                _save(state, path, mark)
+            if is_new or not state.history:
                 state, surrogate = _record(problem, state, bar)
                 _save(state, path, mark)
             else:
@@ -100,7 +106,7 @@ def marginalise(
                 state, surrogate = _record(problem, state, bar)
                 _save(state, path, mark)
         except KeyboardInterrupt:
-            if state is None or not state.history:
+            if state is None or not state.spent:
                 raise
             warnings.warn(
                 f"interrupted after {state.spent} of {budget.evaluations} likelihoods; the result is that of those",
@@ -157,9 +163,13 @@ def _record(problem: Problem, state: SearchState, bar: "tqdm[Any]") -> tuple[Sea
 def _is_over(state: SearchState, budget: Budget, clock: float) -> bool:
     if state.spent >= budget.evaluations:
         return True
-    if budget.seconds is not None and time.perf_counter() - clock >= budget.seconds:
+    if _is_late(budget, clock):
         return True
     return budget.log_evidence_sd is not None and state.history[-1].log_evidence_sd <= budget.log_evidence_sd
+
+
+def _is_late(budget: Budget, clock: float) -> bool:
+    return budget.seconds is not None and time.perf_counter() - clock >= budget.seconds
 
 
 def _seeded() -> torch.Generator:

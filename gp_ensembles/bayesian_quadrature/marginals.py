@@ -1,7 +1,7 @@
 """One-dimensional priors by their quantiles: what a point of the unit cube is mapped by."""
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from scipy import special
@@ -116,14 +116,14 @@ class _BetaQuantile(torch.autograd.Function):
     """Quantiles of Beta(a, b) with the slope one over the density; the shapes are constants."""
 
     @staticmethod
-    def forward(ctx, probability: Tensor, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
         value = special.betaincinv(*(t.detach().cpu().double().numpy() for t in (a, b, probability)))
         quantile = torch.as_tensor(value).to(probability)
         ctx.save_for_backward(quantile, a, b)
         return quantile
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         quantile, a, b = ctx.saved_tensors
         log_density = torch.distributions.Beta(a, b, validate_args=False).log_prob(quantile)
         return gradient * (-log_density).exp(), None, None

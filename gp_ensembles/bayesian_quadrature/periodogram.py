@@ -1,6 +1,7 @@
 """Kernels whose components stand at the peaks of the data's periodogram, as starts of ascents."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,10 +16,10 @@ _TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a tr
 def spectral_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
     r"""For each number of components, kernels at the largest peaks of a periodogram; none for several inputs.
 
-    Peaks are found one at a time: the frequency whose sinusoid takes most from the residual of all before it, by least
-    squares with a straight line. For every n there are four kernels: with and without a component for a trend, and with
-    scales at the prior's median or a quarter of a cycle over the range. (Wilson and Adams (2013) start from the
-    empirical spectrum too.)
+    Peaks are found one at a time: the largest of the periodogram of what is left of the targets when a straight line
+    and the sinusoids of all peaks before have been fitted by least squares. For every n there are four kernels: with
+    and without a component for a trend, and with scales at the prior's median or a quarter of a cycle over the range.
+    (Wilson and Adams (2013) start from the empirical spectrum too.)
 
     Args:
         X: Inputs, shape (N, D).
@@ -70,9 +71,10 @@ def _peaks(x: Tensor, y: Tensor, count: int, nyquist: float) -> tuple[Tensor, Te
     residual = _residual(columns, y)
     total = y.square().sum()
     frequencies, shares = [], []
+    angles = 2.0 * math.pi * grid.unsqueeze(-1) * x
+    cosines, sines = angles.cos(), angles.sin()
     for _ in range(count):
-        angles = 2.0 * math.pi * grid.unsqueeze(-1) * x
-        power = (angles.cos() @ residual).square() + (angles.sin() @ residual).square()
+        power = (cosines @ residual).square() + (sines @ residual).square()
         frequencies.append(grid[power.argmax()])
         angle = 2.0 * math.pi * frequencies[-1] * x
         columns += [angle.cos(), angle.sin()]
@@ -101,7 +103,7 @@ def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> T
     return prior.embed(torch.cat(levels).clamp(EDGE, 1.0 - EDGE), count)
 
 
-def _probability(icdf, values: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+def _probability(icdf: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """Probabilities of values from quantiles alone, which is all that a user's prior has to know."""
     lower, upper = torch.full_like(values, EDGE), torch.full_like(values, 1.0 - EDGE)
     for _ in range(50):

@@ -6,13 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.bayesian_quadrature.geometry import Distances
 from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_without_each_group
 from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.predict import root_mixture
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
-from gp_ensembles.bayesian_quadrature.weights import positive_weights, root_weights
+from gp_ensembles.bayesian_quadrature.weights import node_distances, positive_weights, root_weights
 from gp_ensembles.numerics import mixtures
 
 _LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
@@ -57,12 +58,13 @@ class Predictor:
     """
 
     def __init__(self, problem: Problem, surrogate: Surrogate, nodes: Nodes) -> None:
-        groups = [(rows, surrogate.only(rows)) for rows in rows_without_each_group(surrogate.roots)]
+        distances = node_distances(surrogate, nodes)
         everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
-        parts = [
-            (rows, positive_weights(part, nodes), root_weights(part, nodes).matrix)
-            for rows, part in [(everything, surrogate), *groups]
-        ]
+        parts = []
+        for rows in [everything, *rows_without_each_group(surrogate.roots)]:
+            part = surrogate.only(rows)
+            near = Distances(*(table[:, rows] for table in distances))
+            parts.append((rows, positive_weights(part, nodes, near), root_weights(part, nodes, near).matrix))
         largest = torch.full_like(surrogate.roots, -torch.inf)
         for rows, log_weights, _ in parts:  # whatever carries weight in any of them is predicted with
             largest[rows] = torch.maximum(largest[rows], log_weights)

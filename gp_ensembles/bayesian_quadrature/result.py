@@ -11,6 +11,7 @@ from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters
 from gp_ensembles.bayesian_quadrature.integral import Integral
 from gp_ensembles.bayesian_quadrature.kernel import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
+from gp_ensembles.bayesian_quadrature.nodes import Nodes
 from gp_ensembles.bayesian_quadrature.prediction import Prediction, Predictor
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.search import (
@@ -117,14 +118,18 @@ class Marginalisation:
         return self.integral.posterior_sd
 
     @cached_property
+    def _nodes(self) -> Nodes:
+        return nodes_of(self.problem, self.state)
+
+    @cached_property
     def log_weights(self) -> Tensor:
         """Log weights of the evaluated kernels, shape (h,), those without a likelihood left out."""
-        return positive_weights(self.surrogate, nodes_of(self.problem, self.state))
+        return positive_weights(self.surrogate, self._nodes)
 
     @cached_property
     def root_weights(self) -> RootWeights:
         """Weights of the paper's mixture of products of roots."""
-        return root_weights(self.surrogate, nodes_of(self.problem, self.state))
+        return root_weights(self.surrogate, self._nodes)
 
     def top(self, tolerance: float = 1e-3) -> tuple[Tensor, Tensor]:
         """Rows of the heaviest kernels, heaviest first, that together lack less than ``tolerance``; their log weights.
@@ -157,9 +162,9 @@ class Marginalisation:
             NumericalError: If a kept kernel's covariance cannot be factorised.
         """
         rows, log_weights = self.top(tolerance)
-        return KernelMixtureModel(
-            self.problem, self.hyperparameters(rows), log_weights, self.root_weights.matrix[rows][:, rows]
-        )
+        roots = self.root_weights.matrix
+        kernels = self.hyperparameters(rows)
+        return KernelMixtureModel(self.problem, kernels, log_weights, roots[rows][:, rows], roots.sum())
 
     def top_kernels(self, count: int) -> TopKernels:
         """The ``count`` heaviest kernels (or as many as there are) with what an online ensemble starts from.
@@ -204,4 +209,4 @@ class Marginalisation:
 
     @cached_property
     def _predictor(self) -> Predictor:
-        return Predictor(self.problem, self.surrogate, nodes_of(self.problem, self.state))
+        return Predictor(self.problem, self.surrogate, self._nodes)

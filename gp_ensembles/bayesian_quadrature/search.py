@@ -21,7 +21,7 @@ NODES_PER_SIZE = 256
 FINAL_NODES_PER_SIZE = 1024
 COVARIANCE_NODES = 96
 _FEWEST_EFFECTIVE = 3.0  # kernels that share the mass, before draws are said to show the whole likelihood
-_CHUNK = 32  # draws evaluated before the clock is looked at
+_CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
 _GAIN = 1.0  # nats that the last part of an ascent must have brought for it to go on
 
 
@@ -79,6 +79,7 @@ class SearchState(NamedTuple):
         seconds: Time spent on likelihoods, ascents, the surrogate and the policy.
         random: State of the generator.
         nodes_seed: Seed of the nodes of all integrals.
+        planned: Draws from the prior that are yet to be evaluated, shape (p, C).
         history: How the evidence developed, round by round.
     """
 
@@ -88,6 +89,7 @@ class SearchState(NamedTuple):
     seconds: dict[str, float]
     random: Tensor
     nodes_seed: int
+    planned: Tensor
     history: tuple[Step, ...] = ()
 
     @property
@@ -96,34 +98,25 @@ class SearchState(NamedTuple):
         return self.evaluations.log_likelihood.numel()
 
 
-def start(
-    problem: Problem, search: Search, evaluations: int, generator: torch.Generator, seconds: float | None = None
-) -> SearchState:
-    """The first evaluations: draws of the prior (until the time is up), and kernels at the peaks of the periodogram."""
-    clock = time.perf_counter()
+def start(problem: Problem, search: Search, evaluations: int, generator: torch.Generator) -> SearchState:
+    """A search that has planned its draws from the prior and evaluated nothing."""
     nodes_seed = draw_seed(generator)
     count = max(2, min(evaluations, round(search.initial * evaluations)))
     drawn = draw_stratified(problem.prior, count, generator=generator)
-    drawn = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that those that fit into the time are fair
-    parts: list[Tensor] = []
-    try:
-        for some in drawn.split(_CHUNK):
-            parts.append(problem.evaluate(some))
-            if seconds is not None and time.perf_counter() - clock > seconds:
-                break
-    except KeyboardInterrupt:  # what there is, is kept; the caller sees that it is less than was asked for
-        if not parts:
-            raise
-    values = torch.cat(parts)
-    first = Evaluations(drawn[: len(values)], values)
-    origins = values.new_zeros(values.shape).long()
-    spent = {"likelihoods": time.perf_counter() - clock, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
-    state = SearchState(first, origins, (), spent, generator.get_state(), nodes_seed)
-    if not search.spectral or len(values) < count or is_covered(search, state):
-        return state
+    planned = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that the first few are fair
+    nothing = Evaluations(drawn[:0], problem.y[:0])
+    seconds = {"likelihoods": 0.0, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
+    return SearchState(nothing, problem.y[:0].long(), (), seconds, generator.get_state(), nodes_seed, planned)
+
+
+def draw(problem: Problem, search: Search, state: SearchState, evaluations: int) -> SearchState:
+    """The next few of the planned draws; with the last of them, kernels at the peaks of the periodogram."""
     clock = time.perf_counter()
-    peaks = spectral_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - count)]
-    state = _with(state, peaks, problem.evaluate(peaks), 1)
+    cube = state.planned[:_CHUNK]
+    state = _with(state, cube, problem.evaluate(cube), 0)._replace(planned=state.planned[_CHUNK:])
+    if search.spectral and not len(state.planned) and not is_covered(search, state):
+        peaks = spectral_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - state.spent)]
+        state = _with(state, peaks, problem.evaluate(peaks), 1)
     return _timed(state, "likelihoods", clock)
 
 
@@ -201,9 +194,7 @@ def _where(state: SearchState, search: Search) -> tuple[int | None, int | None]:
     """Row to climb from, and the path it continues: new ones first, then the best that still gains, then new ones."""
     fresh = state.evaluations.log_likelihood.nan_to_num(nan=-torch.inf).clone()
     fresh[state.origins == 2] = -torch.inf
-    used = {int(row) for row in _climbed_from(state)}
-    for row in used:
-        fresh[row] = -torch.inf
+    fresh[_climbed_from(state)] = -torch.inf
     best = int(fresh.argmax()) if bool((fresh > -torch.inf).any()) else None
     gaining = [index for index, path in enumerate(state.paths) if path.gain > _GAIN]
     if len(state.paths) >= search.ascents and gaining:

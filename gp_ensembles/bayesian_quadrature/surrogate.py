@@ -113,8 +113,8 @@ class Surrogate:
         self.log_scale = usable.log_likelihood.max()
         self.roots, self.alpha = warped(usable.log_likelihood, alpha_share)
         self.placed = geometry.measure(usable.cube)
-        own = geometry.of(self.placed, self.placed) if distances is None else distances
-        gram = parameters.outputscale * correlations(own, parameters)
+        self.distances = geometry.of(self.placed, self.placed) if distances is None else distances
+        gram = parameters.outputscale * correlations(self.distances, parameters)
         self.gram = gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1]))
         self.factor = psd_safe_cholesky(self.gram)
         self.solved = self.solve(self.roots)
@@ -122,7 +122,8 @@ class Surrogate:
     def only(self, rows: Tensor) -> "Surrogate":
         """The surrogate of some of the evaluated kernels, with the hyper-parameters of all."""
         kept = Evaluations(self.evaluations.cube[rows], self.evaluations.log_likelihood[rows])
-        return Surrogate(kept, self.geometry, self.parameters)
+        among = Distances(*(part[rows][:, rows] for part in self.distances))
+        return Surrogate(kept, self.geometry, self.parameters, among)
 
     def solve(self, right: Tensor) -> Tensor:
         r"""K^{-1} times vectors (h,) or columns (h, A)."""

@@ -24,7 +24,7 @@ from gp_ensembles.bayesian_quadrature import (
     inferred,
     marginalise,
 )
-from gp_ensembles.bayesian_quadrature.search import is_covered, start
+from gp_ensembles.bayesian_quadrature.search import draw, is_covered, start
 
 QUICK = Optimiser(raw_samples=4, max_iterations=2, sizes=1)
 INFORMATION = Search(InformationPolicy(QUICK, nodes=8), ascent_evaluations=7, covered=1.1)  # ascents in every round
@@ -174,7 +174,9 @@ def test_where_draws_cover_the_mass_there_are_none():
 def test_draws_of_which_one_has_all_the_mass_do_not_cover_it(count):
     """However few they are: nine draws of which one counts have an effective share of a ninth."""
     problem = problem_of()
-    state = start(problem, DRAWS._replace(initial=1.0), count, torch.Generator().manual_seed(0))
+    search = DRAWS._replace(initial=1.0)
+    state = draw(problem, search, start(problem, search, count, torch.Generator().manual_seed(0)), count)
+    assert state.spent == count
     values = torch.full_like(state.evaluations.log_likelihood, -1000.0)
     values[0] = 0.0
     state = state._replace(evaluations=state.evaluations._replace(log_likelihood=values))
@@ -185,7 +187,8 @@ def test_the_first_draws_do_not_depend_on_the_policy():
     problem = problem_of()
     states = [start(problem, search, 40, torch.Generator().manual_seed(3)) for search in (INFORMATION, DRAWS)]
     count = round(0.3 * 40)
-    assert torch.equal(states[0].evaluations.cube[:count], states[1].evaluations.cube[:count])
+    assert [state.planned.shape[0] for state in states] == [count, count]
+    assert torch.equal(states[0].planned, states[1].planned)
     assert states[0].nodes_seed == states[1].nodes_seed
 
 
@@ -233,6 +236,19 @@ def interrupt_after(monkeypatch, rounds, where="explore"):
         return real(*arguments)
 
     monkeypatch.setattr(inference, where, interrupted)
+
+
+def test_an_interruption_among_the_first_draws_keeps_those_that_are_done(tmp_path, monkeypatch):
+    problem, file, search = problem_of(), tmp_path / "search.pt", DRAWS._replace(initial=1.0)
+    whole = run(problem, 80, search)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, "draw")
+        with pytest.warns(UserWarning, match="interrupted after 64 of 80 likelihoods"):
+            part = run(problem, 80, search, checkpoint=file)
+    assert part.num_evaluations == 64
+    assert part.history == (), "no round was complete"
+    assert bool(part.predict(problem.X[:3]).mean.isfinite().all())
+    assert_same(run(problem, 80, search, checkpoint=file, seed=99), whole)
 
 
 @pytest.mark.parametrize(("where", "rounds"), [("explore", 1), ("explore", 2), ("climb", 1)])

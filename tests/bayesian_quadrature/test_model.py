@@ -398,8 +398,8 @@ def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
     X = points(6)
     unsound = found_of()
 
-    def lost(surrogate, nodes):
-        weights = root_weights(surrogate, nodes)
+    def lost(surrogate, nodes, distances):
+        weights = root_weights(surrogate, nodes, distances)
         return weights._replace(matrix=1e-6 * weights.matrix)
 
     monkeypatch.setattr("gp_ensembles.bayesian_quadrature.prediction.root_weights", lost)
@@ -471,3 +471,16 @@ def test_waves_may_run_along_either_diagonal(sign):
     )
     error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()
     assert float(error) < 0.06, "half-normal means would give 0.12 and more on one of them"
+
+
+def test_products_of_roots_know_of_kernels_left_out():
+    """Weights of products of roots cancel one another: those of a few kernels alone mean nothing."""
+    found = found_of()
+    whole, part = found.model(0.0), found.model(0.7)
+    assert part.num_kernels < whole.num_kernels
+    total = found.root_weights.matrix.sum()
+    for model in (whole, part):
+        missing = (model.roots.sum() - total).abs() > 0.05 * total.abs()
+        assert bool(model.products_of_roots(points(3)).complete) != bool(missing)
+    assert bool(whole.products_of_roots(points(3)).complete)
+    assert not bool(part.products_of_roots(points(3)).complete)
