@@ -8,10 +8,13 @@ from gp_ensembles.sparse.gains import Candidates, measure_candidates
 from gp_ensembles.sparse.greedy import Picked, pick_greedily
 from gp_ensembles.sparse.kernels import Covariance
 from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
-from gp_ensembles.sparse.laplace_selection import select_laplace_knots
+from gp_ensembles.sparse.laplace_selection import SubsetSearch, select_laplace_knots
 from gp_ensembles.sparse.leverage import dpp_knots, leverage_knots, ridge_leverage_scores
 from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.one_at_a_time import select_one_at_a_time
 from gp_ensembles.sparse.placement import greedy_variance_rows, kmeans_knots, random_knots
+from gp_ensembles.sparse.proposals import BayesianOptimisation, KnotProposal, RandomSubset
+from gp_ensembles.sparse.refits import AdadeltaRefit, LBFGSRefit, Refit
 from gp_ensembles.sparse.selection import GreedyBlocks, Selection, select_knots
 
 __all__ = [
@@ -20,18 +23,25 @@ __all__ = [
     "FIC",
     "FITC",
     "VFE",
+    "AdadeltaRefit",
     "Approximation",
+    "BayesianOptimisation",
     "Candidates",
     "Covariance",
     "Fit",
     "GreedyBlocks",
     "KnotAllocator",
+    "KnotProposal",
+    "LBFGSRefit",
     "Picked",
     "PowerEP",
     "Projection",
+    "RandomSubset",
+    "Refit",
     "Selection",
     "SparseGP",
     "SparseLaplaceGP",
+    "SubsetSearch",
     "TightVFE",
     "dpp_knots",
     "fit_sparse",
@@ -46,5 +56,6 @@ __all__ = [
     "ridge_leverage_scores",
     "select_knots",
     "select_laplace_knots",
+    "select_one_at_a_time",
     "upper_bound",
 ]

@@ -9,19 +9,31 @@ from gp_ensembles.sparse.collapsed import Projection, log_density
 
 
 class Approximation(ABC):
-    """An approximation of a Gaussian process by knots: its objective, and the noise under which knots are learned."""
+    """An approximation of a Gaussian process by knots: the noise under which knots are learned, and a penalty."""
 
-    @abstractmethod
     def objective(self, projection: Projection) -> Tensor:
-        """What is maximised over knots and hyperparameters, in nats, shape ()."""
+        """What is maximised, in nats, shape (): log density of the residuals less the penalty."""
+        return log_density(projection, self.diagonal(projection)) - self.penalty(projection)
 
     @abstractmethod
     def diagonal(self, projection: Projection) -> Tensor:
-        """Variances of the independent noise under which the knots' posterior is taken, shape (N,)."""
+        """Variances D of the independent noise under which the knots' posterior is taken, shape (N,)."""
+
+    @abstractmethod
+    def penalty(self, projection: Projection) -> Tensor:
+        r"""What the objective has beside :math:`\log N(r; 0, Q + D)`, taken from it, shape ()."""
 
     @abstractmethod
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         r"""What test points have beside the knots' posterior, (\*batch, q, q), of the prior and the explained part."""
+
+
+def _noise(projection: Projection) -> Tensor:
+    return projection.noise.expand_as(projection.residual)
+
+
+def _nothing(projection: Projection) -> Tensor:
+    return torch.zeros_like(projection.noise)
 
 
 class VFE(Approximation):
@@ -37,14 +49,13 @@ class VFE(Approximation):
         -1.4055
     """
 
-    def objective(self, projection: Projection) -> Tensor:
-        """The evidence lower bound."""
-        trace = projection.unexplained.sum() / (2.0 * projection.noise)
-        return log_density(projection, self.diagonal(projection)) - trace
+    def penalty(self, projection: Projection) -> Tensor:
+        """The trace of what knots leave open, over twice the noise."""
+        return projection.unexplained.sum() / (2.0 * projection.noise)
 
     def diagonal(self, projection: Projection) -> Tensor:
         """The noise."""
-        return projection.noise.expand_as(projection.residual)
+        return _noise(projection)
 
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         """All that the knots leave open."""
@@ -67,14 +78,13 @@ class TightVFE(Approximation):
         -1.3103
     """
 
-    def objective(self, projection: Projection) -> Tensor:
-        """The bound."""
-        penalty = 0.5 * torch.log1p(projection.unexplained / projection.noise).sum()
-        return log_density(projection, self.diagonal(projection)) - penalty
+    def penalty(self, projection: Projection) -> Tensor:
+        """The sum of logarithms."""
+        return 0.5 * torch.log1p(projection.unexplained / projection.noise).sum()
 
     def diagonal(self, projection: Projection) -> Tensor:
         """The noise."""
-        return projection.noise.expand_as(projection.residual)
+        return _noise(projection)
 
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         """All that the knots leave open."""
@@ -95,13 +105,13 @@ class DTC(Approximation):
         -1.0305
     """
 
-    def objective(self, projection: Projection) -> Tensor:
-        """Log density of the residuals under Q plus noise."""
-        return log_density(projection, self.diagonal(projection))
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return _nothing(projection)
 
     def diagonal(self, projection: Projection) -> Tensor:
         """The noise."""
-        return projection.noise.expand_as(projection.residual)
+        return _noise(projection)
 
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         """All that the knots leave open."""
@@ -122,13 +132,13 @@ class DIC(Approximation):
         -1.0305
     """
 
-    def objective(self, projection: Projection) -> Tensor:
-        """Log density of the residuals under Q plus noise."""
-        return log_density(projection, self.diagonal(projection))
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return _nothing(projection)
 
     def diagonal(self, projection: Projection) -> Tensor:
         """The noise."""
-        return projection.noise.expand_as(projection.residual)
+        return _noise(projection)
 
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         """Nothing."""
@@ -149,9 +159,9 @@ class FITC(Approximation):
         -1.2655
     """
 
-    def objective(self, projection: Projection) -> Tensor:
-        """Log density of the residuals."""
-        return log_density(projection, self.diagonal(projection))
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return _nothing(projection)
 
     def diagonal(self, projection: Projection) -> Tensor:
         """The noise and what knots leave open."""
@@ -176,9 +186,9 @@ class FIC(Approximation):
         -1.2655
     """
 
-    def objective(self, projection: Projection) -> Tensor:
-        """Log density of the residuals."""
-        return log_density(projection, self.diagonal(projection))
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return _nothing(projection)
 
     def diagonal(self, projection: Projection) -> Tensor:
         """The noise and what knots leave open."""
@@ -215,10 +225,10 @@ class PowerEP(Approximation):
             raise ValueError(f"the power must be in (0, 1], got {alpha}; VFE is its limit at 0")
         self.alpha = alpha
 
-    def objective(self, projection: Projection) -> Tensor:
-        """The approximate log evidence."""
-        penalty = torch.log1p(self.alpha * projection.unexplained / projection.noise).sum()
-        return log_density(projection, self.diagonal(projection)) - (1.0 - self.alpha) / (2.0 * self.alpha) * penalty
+    def penalty(self, projection: Projection) -> Tensor:
+        """The sum of logarithms, weighed by the power."""
+        logarithms = torch.log1p(self.alpha * projection.unexplained / projection.noise).sum()
+        return (1.0 - self.alpha) / (2.0 * self.alpha) * logarithms
 
     def diagonal(self, projection: Projection) -> Tensor:
         """The noise and a share of what knots leave open."""
@@ -243,7 +253,7 @@ def upper_bound(projection: Projection) -> Tensor:
         >>> bool(upper_bound(projection) >= VFE().objective(projection))
         True
     """
-    noise = projection.noise.expand_as(projection.residual)
+    noise = _noise(projection)
     wide = noise + projection.unexplained.sum()
     silent = projection._replace(residual=torch.zeros_like(projection.residual))
     return log_density(silent, noise) + log_density(projection, wide) - log_density(silent, wide)

@@ -7,7 +7,6 @@ from typing import Any, Self, cast
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
-from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from gpytorch.constraints import Positive
 from gpytorch.distributions import MultivariateNormal
@@ -15,15 +14,22 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import ConstantMean, Mean
 from gpytorch.models import GP
-from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from gp_ensembles.likelihoods import check_support, latent_dim, log_prob
-from gp_ensembles.sparse.checks import check_knots, check_rows
+from gp_ensembles.sparse.checks import check_knots, check_rows, check_shape
 from gp_ensembles.sparse.collapsed import project
 from gp_ensembles.sparse.fitting import Fit, fit_sparse
 from gp_ensembles.sparse.laplace import LatentPrior, Mode, find_mode, knots_posterior, laplace_evidence, latent_prior
 from gp_ensembles.sparse.model import RELATIVE_NUGGET, SparseGP
+from gp_ensembles.sparse.predictions import (
+    KnotsPosterior,
+    check_query,
+    joint_normal,
+    normal_posterior,
+    see,
+    unchanged,
+)
 
 
 class SparseLaplaceGP(Model, GP):  # type: ignore[misc]  # GPyTorch's models are untyped
@@ -104,7 +110,7 @@ class SparseLaplaceGP(Model, GP):  # type: ignore[misc]  # GPyTorch's models are
         self.register_constraint("raw_noise", Positive())  # type: ignore[operator]
         self.raw_noise.data = self.raw_noise_constraint.inverse_transform(X.new_full((1,), noise))
         self.nugget = nugget
-        self._cache: tuple[Any, ...] | None = None
+        self._cache: tuple[list[Tensor], KnotsPosterior] | None = None
         self._start: Tensor | None = None  # weights of the last mode, from which the next search starts
 
     @property
@@ -157,15 +163,10 @@ class SparseLaplaceGP(Model, GP):  # type: ignore[misc]  # GPyTorch's models are
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function, no noise, at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""
-        lower, factor, mean = self._posterior_parts()
-        batch, q = X.shape[:-2], X.shape[-2]
         flat = X.reshape(-1, X.shape[-1])
-        loadings = torch.linalg.solve_triangular(lower, self._covariance(self.knots, flat), upper=False)
-        learned = torch.linalg.solve_triangular(factor, loadings, upper=False)
-        location = self.mean_module(flat) + mean @ learned
-        loadings, learned = (part.unflatten(-1, (*batch, q)).movedim(0, -2) for part in (loadings, learned))
-        covariance = self._covariance(X, X) - loadings.mT @ loadings + learned.mT @ learned
-        return location.reshape(*batch, q), covariance
+        seen = see(self._knots_posterior(), self._covariance(self.knots, flat), X.shape[:-1])
+        covariance = self._covariance(X, X) - seen.explained + seen.learned
+        return self.mean_module(flat).reshape(X.shape[:-1]) + seen.mean, covariance
 
     def posterior(
         self,
@@ -187,24 +188,13 @@ class SparseLaplaceGP(Model, GP):  # type: ignore[misc]  # GPyTorch's models are
         Raises:
             ValueError: If X has another number of inputs, or another output is asked for.
         """
-        if output_indices not in (None, [0]):
-            raise ValueError(f"the model has one output, asked for {output_indices}")
-        if X.shape[-1] != self.train_X.shape[-1] or X.ndim < 2:
-            raise ValueError(f"inputs must have shape (..., q, {self.train_X.shape[-1]}), got {tuple(X.shape)}")
+        check_query(X, self.train_X.shape[-1], output_indices)
         self.eval()
-        mean, covariance = self.latent(X)
-        if isinstance(observation_noise, Tensor):
-            covariance = covariance + torch.diag_embed(observation_noise.squeeze(-1).expand_as(mean))
-        elif observation_noise:
-            covariance = covariance + torch.diag_embed(self.noise.expand_as(mean))
-        # As a linear operator it is factorised when a sample is drawn only, with jitter where points are close.
-        posterior: Posterior = GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(covariance)))
-        return posterior if posterior_transform is None else posterior_transform(posterior)
+        return normal_posterior(*self.latent(X), self.noise, observation_noise, posterior_transform)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """Joint normal distribution of the latent function at points."""
-        mean, covariance = self.latent(X)
-        return MultivariateNormal(mean, to_linear_operator(covariance))
+        return joint_normal(*self.latent(X))
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, *, offset: Tensor | None = None, **settings: Any) -> Self:
         """A model of more rows, the knots and hyperparameters as they are.
@@ -233,6 +223,7 @@ class SparseLaplaceGP(Model, GP):  # type: ignore[misc]  # GPyTorch's models are
 
     def with_knots(self, knots: Tensor) -> Self:
         """A model of the same rows and (copied) hyperparameters with other knots."""
+        check_shape(self.train_X, knots)
         cache, self._cache = self._cache, None
         other = deepcopy(self)
         self._cache = cache
@@ -260,22 +251,18 @@ class SparseLaplaceGP(Model, GP):  # type: ignore[misc]  # GPyTorch's models are
         self._start = mode.weights
         return mode
 
-    def _posterior_parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Factors and mean of the knots' posterior; kept until a parameter or a row changes, without gradients."""
-        # GPyTorch's setters change parameters behind autograd's counter of versions, so these are told by their values.
-        rows = tuple((id(buffer), buffer._version) for buffer in self.buffers())
-        values = [parameter.detach() for parameter in self.parameters()]
-        if self._cache is None or self._cache[0] != rows or not _equal(self._cache[1], values):
+    def _knots_posterior(self) -> KnotsPosterior:
+        """The knots' posterior, kept until a parameter or a row changes, without gradients."""
+        tensors = [*self.parameters(), *self.buffers()]
+        cache = self._cache
+        if cache is None or not unchanged(cache[0], tensors):
             with torch.no_grad():
                 lower, prior = self._latent_prior(self.knots)
                 posterior = knots_posterior(prior, self._log_density, self.train_y, self._find_mode(prior))
-            kept = [value.clone() for value in values]
-            self._cache = (rows, kept, lower, posterior.factor, posterior.mean)
-        return self._cache[2:]
-
-
-def _equal(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+            found = KnotsPosterior(lower, posterior.factor, posterior.mean)
+            cache = [tensor.detach().clone() for tensor in tensors], found
+            self._cache = cache
+        return cache[1]
 
 
 def _check_offset(offset: Tensor, y: Tensor) -> None:

@@ -47,7 +47,7 @@ class LaplaceSelection(NamedTuple):
     why: str
 
 
-class RandomSubset(NamedTuple):
+class SubsetSearch(NamedTuple):
     """The best of some random rows becomes a knot, then it and the hyperparameters are refitted.
 
     Args:
@@ -70,7 +70,7 @@ class RandomSubset(NamedTuple):
 def select_laplace_knots(
     model: SparseLaplaceGP,
     *,
-    proposal: RandomSubset = RandomSubset(),  # noqa: B008 (immutable)
+    proposal: SubsetSearch = SubsetSearch(),  # noqa: B008 (immutable)
     progress: bool = True,
     generator: torch.Generator | None = None,
 ) -> LaplaceSelection:
@@ -100,7 +100,7 @@ def select_laplace_knots(
         >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
         >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
         >>> model = SparseLaplaceGP(X, counts, X[::10], ScaleKernel(RBFKernel()), LogPoissonLikelihood())
-        >>> found = select_laplace_knots(model, proposal=RandomSubset(max_knots=5, fit_iterations=5), progress=False)
+        >>> found = select_laplace_knots(model, proposal=SubsetSearch(max_knots=5, fit_iterations=5), progress=False)
         >>> found.knots.shape[0] <= 5, found.history[-1].objective >= found.history[0].objective
         (True, True)
     """
@@ -144,7 +144,7 @@ class _Run:
         self.history.append(LaplaceStep(what, model.num_knots, objective, time.perf_counter() - self.clock, row))
 
 
-def _add_knot(run: _Run, proposal: RandomSubset, generator: torch.Generator | None) -> str | None:
+def _add_knot(run: _Run, proposal: SubsetSearch, generator: torch.Generator | None) -> str | None:
     """Add one knot, or say why not."""
     if run.model.num_knots >= proposal.max_knots:
         return f"there are {run.model.num_knots} knots, the most allowed"
@@ -205,7 +205,7 @@ def subset_objectives(model: SparseLaplaceGP, rows: Tensor) -> Tensor:
     return values
 
 
-def _check(proposal: RandomSubset) -> None:
+def _check(proposal: SubsetSearch) -> None:
     if proposal.max_knots < 1 or proposal.candidates < 1 or proposal.fit_iterations < 1 or proposal.polish < 0:
         raise ValueError(f"numbers of knots, candidates and iterations must be positive, got {proposal}")
     if not proposal.tolerance >= 0.0:

@@ -3,26 +3,40 @@
 import math
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
-from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, Mean
 from gpytorch.models import GP
-from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from gp_ensembles.sparse.approximations import VFE, Approximation, upper_bound
 from gp_ensembles.sparse.checks import check_knots, check_rows, check_shape
 from gp_ensembles.sparse.collapsed import Projection, condition, project
+from gp_ensembles.sparse.predictions import (
+    KnotsPosterior,
+    check_query,
+    joint_normal,
+    normal_posterior,
+    see,
+    unchanged,
+)
 
 RELATIVE_NUGGET = 1e-6
+
+
+class _Cache(NamedTuple):
+    """The knots' posterior, and what it was made of."""
+
+    tensors: list[Tensor]
+    settings: tuple[Approximation, float]
+    posterior: KnotsPosterior
 
 
 class SparseGP(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch asks for one
@@ -85,7 +99,7 @@ class SparseGP(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch asks for 
         self.mean_module = mean.to(X)
         self.approximation = VFE() if approximation is None else approximation
         self.nugget = nugget
-        self._cache: tuple[list[Tensor], tuple[object, float], Tensor, Tensor, Tensor] | None = None
+        self._cache: _Cache | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -150,15 +164,10 @@ class SparseGP(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch asks for 
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""
-        lower, factor, mean = self._posterior_parts()
-        batch, q = X.shape[:-2], X.shape[-2]
         flat = X.reshape(-1, X.shape[-1])
-        loadings = torch.linalg.solve_triangular(lower, self.kernel_matrix(self.knots, flat), upper=False)
-        learned = torch.linalg.solve_triangular(factor, loadings, upper=False)
-        location = self.mean_module(flat) + mean @ learned
-        loadings, learned = (part.unflatten(-1, (*batch, q)).movedim(0, -2) for part in (loadings, learned))
-        rest = self.approximation.predictive(self.kernel_matrix(X, X), loadings.mT @ loadings)
-        return location.reshape(*batch, q), rest + learned.mT @ learned
+        seen = see(self._knots_posterior(), self.kernel_matrix(self.knots, flat), X.shape[:-1])
+        rest = self.approximation.predictive(self.kernel_matrix(X, X), seen.explained)
+        return self.mean_module(flat).reshape(X.shape[:-1]) + seen.mean, rest + seen.learned
 
     def posterior(
         self,
@@ -178,40 +187,28 @@ class SparseGP(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch asks for 
         Raises:
             ValueError: If X has another number of inputs, or another output is asked for.
         """
-        if output_indices not in (None, [0]):
-            raise ValueError(f"the model has one output, asked for {output_indices}")
-        if X.shape[-1] != self.train_X.shape[-1] or X.ndim < 2:
-            raise ValueError(f"inputs must have shape (..., q, {self.train_X.shape[-1]}), got {tuple(X.shape)}")
+        check_query(X, self.train_X.shape[-1], output_indices)
         self.eval()
-        mean, covariance = self.latent(X)
-        if isinstance(observation_noise, Tensor):
-            covariance = covariance + torch.diag_embed(observation_noise.squeeze(-1).expand_as(mean))
-        elif observation_noise:
-            covariance = covariance + torch.diag_embed(self.likelihood.noise.expand_as(mean))
-        posterior: Posterior = GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(covariance)))
-        return posterior if posterior_transform is None else posterior_transform(posterior)
+        noise = self.likelihood.noise
+        return normal_posterior(*self.latent(X), noise, observation_noise, posterior_transform)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """Joint normal distribution of the function at points, as an ``ExactGP`` in eval mode gives it."""
-        mean, covariance = self.latent(X)
-        return MultivariateNormal(mean, to_linear_operator(covariance))  # factorised when needed, with jitter
+        return joint_normal(*self.latent(X))
 
-    def _settings(self) -> tuple[object, float]:
-        return self.approximation, self.nugget
-
-    def _posterior_parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Factors and mean of the knots' posterior; kept until a parameter or a row changes, without gradients."""
-        settings = self._settings()
-        tensors = [*self.parameters(), *self.buffers()]  # by value: GPyTorch's setters leave no trace of a version
+    def _knots_posterior(self) -> KnotsPosterior:
+        """The knots' posterior, kept until a parameter, a row or the approximation changes, without gradients."""
+        settings = (self.approximation, self.nugget)
+        tensors = [*self.parameters(), *self.buffers()]
         cache = self._cache
-        if cache is None or cache[1] != settings or not all(map(torch.equal, cache[0], tensors)):
+        if cache is None or cache.settings != settings or not unchanged(cache.tensors, tensors):
             with torch.no_grad():
                 projection = self.projection()
                 posterior = condition(projection, self.approximation.diagonal(projection))
-            kept = [tensor.detach().clone() for tensor in tensors]
-            cache = (kept, settings, projection.lower, posterior.factor, posterior.mean)
+            found = KnotsPosterior(projection.lower, posterior.factor, posterior.mean)
+            cache = _Cache([tensor.detach().clone() for tensor in tensors], settings, found)
             self._cache = cache
-        return cache[2:]
+        return cache.posterior
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Self:
         """A model of more rows, the knots and hyperparameters as they are.

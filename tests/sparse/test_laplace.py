@@ -31,7 +31,7 @@ from gp_ensembles.sparse.laplace import (
     latent_prior,
 )
 from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
-from gp_ensembles.sparse.laplace_selection import RandomSubset, select_laplace_knots, subset_objectives
+from gp_ensembles.sparse.laplace_selection import SubsetSearch, select_laplace_knots, subset_objectives
 from gp_ensembles.sparse.model import SparseGP
 
 LIKELIHOODS = {"poisson": LogPoissonLikelihood, "bernoulli": LogisticLikelihood, "probit": BernoulliLikelihood}
@@ -461,7 +461,7 @@ class TestSelection:
     def test_one_at_a_time(self, move):
         start = make_model()
         before = {name: values.clone() for name, values in start.state_dict().items()}
-        proposal = RandomSubset(max_knots=9, candidates=8, move=move, fit_iterations=8, tolerance=0.0)
+        proposal = SubsetSearch(max_knots=9, candidates=8, move=move, fit_iterations=8, tolerance=0.0)
         found = [
             select_laplace_knots(start, proposal=proposal, progress=False, generator=torch.Generator().manual_seed(0))
             for _ in range(2)
@@ -479,10 +479,10 @@ class TestSelection:
 
     def test_why_it_stops(self):
         start = make_model()
-        most = select_laplace_knots(start, proposal=RandomSubset(max_knots=6, fit_iterations=2), progress=False)
+        most = select_laplace_knots(start, proposal=SubsetSearch(max_knots=6, fit_iterations=2), progress=False)
         assert most.why == "there are 6 knots, the most allowed"
         assert len(most.history) == 1
-        proposal = RandomSubset(tolerance=1e6, fit_iterations=2, candidates=2, polish=2)
+        proposal = SubsetSearch(tolerance=1e6, fit_iterations=2, candidates=2, polish=2)
         picky = select_laplace_knots(start, proposal=proposal, progress=False)
         assert "added less than" in picky.why
         assert picky.model.num_knots == 6
@@ -492,7 +492,7 @@ class TestSelection:
         X = torch.tensor([[0.0], [1.0], [2.0], [2.0]], dtype=torch.float64)
         y = torch.tensor([0.0, 5.0, 1.0, 2.0], dtype=torch.float64)
         model = SparseLaplaceGP(X, y, X[:3], RBFKernel(), LogPoissonLikelihood())
-        found = select_laplace_knots(model, proposal=RandomSubset(fit_iterations=2), progress=False)
+        found = select_laplace_knots(model, proposal=SubsetSearch(fit_iterations=2), progress=False)
         assert found.why == "every distinct row is a knot"
 
     def test_an_interruption_keeps_the_best(self, monkeypatch):
@@ -507,7 +507,7 @@ class TestSelection:
             return fit(self, **arguments)
 
         monkeypatch.setattr(SparseLaplaceGP, "fit", interrupted)
-        proposal = RandomSubset(fit_iterations=3, candidates=4, tolerance=0.0)
+        proposal = SubsetSearch(fit_iterations=3, candidates=4, tolerance=0.0)
         with pytest.warns(UserWarning, match="interrupted with 7 knots"):
             found = select_laplace_knots(start, proposal=proposal, progress=False)
         assert found.why == "interrupted"
@@ -535,11 +535,11 @@ class TestSelection:
         values = subset_objectives(model, torch.tensor([20, 21]))
         assert float(values[0]) == -torch.inf
         assert bool(values[1].isfinite())
-        found = select_laplace_knots(model, proposal=RandomSubset(max_knots=8, fit_iterations=2), progress=False)
+        found = select_laplace_knots(model, proposal=SubsetSearch(max_knots=8, fit_iterations=2), progress=False)
         assert all(step.row != 20 for step in found.history)
 
     @pytest.mark.parametrize(
-        "proposal", [RandomSubset(max_knots=0), RandomSubset(candidates=0), RandomSubset(tolerance=-1.0)]
+        "proposal", [SubsetSearch(max_knots=0), SubsetSearch(candidates=0), SubsetSearch(tolerance=-1.0)]
     )
     def test_bad_proposals(self, proposal):
         with pytest.raises(ValueError, match="must"):

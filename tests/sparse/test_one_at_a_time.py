@@ -43,9 +43,8 @@ class CodedVFE(Approximation):
     def __init__(self, nugget):
         self.nugget = nugget
 
-    def objective(self, projection):
-        trace = (projection.prior - projection.explained).sum() / (2.0 * projection.noise)
-        return log_density(projection, self.diagonal(projection)) - trace
+    def penalty(self, projection):
+        return (projection.prior - projection.explained).sum() / (2.0 * projection.noise)
 
     def diagonal(self, projection):
         return (projection.noise + self.nugget).expand_as(projection.residual)
