@@ -55,9 +55,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "spectral", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
-    # scipy: k-means. numpy: what it speaks.
+    # scipy: k-means. numpy: what it speaks. features: knots as a feature map of online experts.
     "sparse": (
-        frozenset({"numerics", "likelihoods"}),
+        frozenset({"numerics", "likelihoods", "features"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.

@@ -7,6 +7,7 @@ from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
 from gp_ensembles.features.hilbert_tensor import HilbertTensorFeatures, full_grid
+from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.neural import NeuralFeatures
 from gp_ensembles.features.optimised_fourier import OptimisedFourierFeatures
@@ -27,6 +28,7 @@ __all__ = [
     "FeatureMap",
     "HilbertAdditiveFeatures",
     "HilbertTensorFeatures",
+    "InducingPointFeatures",
     "LinearFeatures",
     "NeuralFeatures",
     "OptimisedFourierFeatures",

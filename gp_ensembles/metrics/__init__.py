@@ -40,6 +40,7 @@ from gp_ensembles.metrics.regret import (
     switching_regret,
 )
 from gp_ensembles.metrics.running import RunningMean, RunningNMSE, init_mean, init_nmse, update_mean, update_nmse
+from gp_ensembles.metrics.sparse_scores import aukl, median_mnlp, sample_srmse, univariate_divergence
 from gp_ensembles.metrics.streaming import (
     RowScores,
     ScoreSummary,
@@ -60,6 +61,7 @@ __all__ = [
     "ScoreSummary",
     "StreamScores",
     "anytime_regret",
+    "aukl",
     "batch_estimate",
     "best_switching_path",
     "count_scores",
@@ -75,6 +77,7 @@ __all__ = [
     "log_score",
     "mean_absolute_error",
     "mean_squared_z",
+    "median_mnlp",
     "mixture_log_prob",
     "mixture_moments",
     "mixture_regret",
@@ -85,6 +88,7 @@ __all__ = [
     "ranked_probability_score",
     "reliability_curve",
     "running_nmse",
+    "sample_srmse",
     "srmse",
     "static_bound",
     "static_regret",
@@ -92,6 +96,7 @@ __all__ = [
     "summarise_classes",
     "switching_bound",
     "switching_regret",
+    "univariate_divergence",
     "update_class_scores",
     "update_mean",
     "update_nmse",

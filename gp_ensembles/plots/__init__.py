@@ -14,17 +14,24 @@ except ImportError as error:
 from gp_ensembles.plots.bands import plot_bands
 from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.classes import plot_class_calibration
+from gp_ensembles.plots.growth import plot_growth
+from gp_ensembles.plots.knots import KnotFit, plot_knots, plot_new_knot, plot_refinement
 from gp_ensembles.plots.saving import save_figure
 from gp_ensembles.plots.score import plot_score
 from gp_ensembles.plots.spectra import plot_evidence, plot_fit, plot_spectra
 from gp_ensembles.plots.weights import plot_weights
 
 __all__ = [
+    "KnotFit",
     "plot_bands",
     "plot_calibration",
     "plot_class_calibration",
     "plot_evidence",
     "plot_fit",
+    "plot_growth",
+    "plot_knots",
+    "plot_new_knot",
+    "plot_refinement",
     "plot_score",
     "plot_spectra",
     "plot_weights",

@@ -2,20 +2,25 @@
 
 from gp_ensembles.sparse.allocators import KnotAllocator
 from gp_ensembles.sparse.approximations import DIC, DTC, FIC, FITC, VFE, Approximation, PowerEP, TightVFE, upper_bound
+from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.collapsed import Projection, log_density, project
 from gp_ensembles.sparse.fitting import Fit, fit_sparse
 from gp_ensembles.sparse.gains import Candidates, measure_candidates
 from gp_ensembles.sparse.greedy import Picked, pick_greedily
+from gp_ensembles.sparse.greedy_blocks import GreedyBlocks
 from gp_ensembles.sparse.kernels import Covariance
 from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
 from gp_ensembles.sparse.laplace_selection import SubsetSearch, select_laplace_knots
 from gp_ensembles.sparse.leverage import dpp_knots, leverage_knots, ridge_leverage_scores
 from gp_ensembles.sparse.model import SparseGP
-from gp_ensembles.sparse.one_at_a_time import select_one_at_a_time
-from gp_ensembles.sparse.placement import greedy_variance_rows, kmeans_knots, random_knots
+from gp_ensembles.sparse.one_at_a_time import OneAtATime
+from gp_ensembles.sparse.placed import Placed
+from gp_ensembles.sparse.placement import greedy_variance_knots, greedy_variance_rows, kmeans_knots, random_knots
 from gp_ensembles.sparse.proposals import BayesianOptimisation, KnotProposal, RandomSubset
 from gp_ensembles.sparse.refits import AdadeltaRefit, LBFGSRefit, Refit
-from gp_ensembles.sparse.selection import GreedyBlocks, Selection, select_knots
+from gp_ensembles.sparse.run import Selection, Step, Strategy
+from gp_ensembles.sparse.selection import select_knots
+from gp_ensembles.sparse.simultaneous import Simultaneous
 
 __all__ = [
     "DIC",
@@ -31,20 +36,27 @@ __all__ = [
     "Fit",
     "GreedyBlocks",
     "KnotAllocator",
+    "KnotModel",
     "KnotProposal",
     "LBFGSRefit",
+    "OneAtATime",
     "Picked",
+    "Placed",
     "PowerEP",
     "Projection",
     "RandomSubset",
     "Refit",
     "Selection",
+    "Simultaneous",
     "SparseGP",
     "SparseLaplaceGP",
+    "Step",
+    "Strategy",
     "SubsetSearch",
     "TightVFE",
     "dpp_knots",
     "fit_sparse",
+    "greedy_variance_knots",
     "greedy_variance_rows",
     "kmeans_knots",
     "leverage_knots",
@@ -56,6 +68,5 @@ __all__ = [
     "ridge_leverage_scores",
     "select_knots",
     "select_laplace_knots",
-    "select_one_at_a_time",
     "upper_bound",
 ]

@@ -65,3 +65,17 @@ def check_shape(X: Tensor, knots: Tensor) -> None:
         )
     if not bool(knots.isfinite().all()):
         raise ValueError("knots must be finite")
+
+
+def check_positive(**counts: int) -> None:
+    """Refuse counts below one, by name.
+
+    Example:
+        >>> check_positive(rounds=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: rounds must be at least 1, got 0
+    """
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")

@@ -1,4 +1,4 @@
-"""The unbounded numbers in which one knot and the hyperparameters move together."""
+"""The unbounded numbers in which knots and hyperparameters move together."""
 
 from collections.abc import Iterable
 
@@ -6,22 +6,23 @@ import torch
 from gpytorch.constraints import Interval
 from torch import Tensor
 
-from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.base import KnotModel
 
-_FACTOR = 1e4  # positive hyperparameters stay within this factor of where they start
-_MARGIN = 0.1  # a knot stays within the inputs' range and a tenth of it
-_EDGE = 1e-6  # share of that range which separates a knot from the edge, where logits are infinite
+_FACTOR = 1e4  # positive hyperparameters stay within this factor of where the first fit found them
+_MARGIN = 0.1  # knots stay within the inputs' range and a tenth of it
+_EDGE = 1e-6  # share of that range which separates knots from the edge, where logits are infinite
 _VARIANCES = ("raw_outputscale", "raw_noise", "raw_variance")  # moved by the logs of their roots
 
 
 class Coordinates:
-    """Logs of positive hyperparameters, of standard deviations in place of variances, and logits of a knot in its box.
+    """Logs of positive hyperparameters, of standard deviations in place of variances, and logits of knots in their box.
 
     Other parameters are themselves. The box is the inputs' range and a tenth of it on each side.
 
     Args:
-        model: The model, whose parameters that require gradients are moved.
-        knot: Index of the knot that moves with them; none if ``None``.
+        model: The model; only parameters that require gradients are moved.
+        knots: Which knots move; none if ``None``.
+        hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
 
     Raises:
         ValueError: If nothing is to move.
@@ -30,16 +31,16 @@ class Coordinates:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[24:25], ScaleKernel(RBFKernel()))
-        >>> coordinates = Coordinates(model, 0)
+        >>> coordinates = Coordinates(model, slice(0, 1))
         >>> coordinates.write(coordinates.read() * 0.0)
         >>> round(model.knots.item(), 6), round(model.covar_module.outputscale.item(), 6)
         (0.5, 1.0)
     """
 
-    def __init__(self, model: SparseGP, knot: int | None = None) -> None:
+    def __init__(self, model: KnotModel, knots: slice | None = None, *, hyperparameters: bool = True) -> None:
         self.model = model
-        self.knot = knot
         found: Iterable[tuple[str, Tensor, Interval | None]] = model.named_parameters_and_constraints()  # type: ignore[operator]
         self._parts = [
             (
@@ -48,23 +49,25 @@ class Coordinates:
                 constraint if constraint is not None and bool((constraint.lower_bound >= 0).all()) else None,
             )
             for name, parameter, constraint in found
-            if parameter.requires_grad and name != "knots"
+            if parameter.requires_grad and name != "knots" and hyperparameters
         ]
         least, most = model.train_X.amin(0), model.train_X.amax(0)
         margin = _MARGIN * (most - least)
         # A constant column has a box without width, in which nothing moves.
         self._low, self._width = least - margin, most - least + 2.0 * margin
         self._free = self._width > 0
-        if not self._parts and (knot is None or not bool(self._free.any())):
-            raise ValueError("nothing is to move: no hyperparameter requires gradients, and no knot is free")
+        movable = model.knots.requires_grad and bool(self._free.any())
+        self.knots = slice(0, 0) if knots is None or not movable else knots
+        self._shape = (model.knots[self.knots].shape[0], int(self._free.sum()))
+        if not self._parts and not self._shape[0]:
+            raise ValueError("nothing is to move: let knots or hyperparameters, and see that they require gradients")
         self.bounds = self._find_bounds()
 
     @property
     def weights(self) -> Tensor:
-        """Weights of a change of sign in ADADELTA: a half for hyperparameters, one for the knot, shape (P,)."""
+        """Weights of a change of sign in ADADELTA: a half for hyperparameters, one for knots, shape (P,)."""
         point = self.read()
-        columns = 0 if self.knot is None else int(self._free.sum())
-        rest = point.shape[0] - columns
+        rest = len(point) - self._shape[0] * self._shape[1]
         return torch.cat([torch.full_like(point[:rest], 0.5), torch.ones_like(point[rest:])])
 
     @torch.no_grad()
@@ -74,9 +77,7 @@ class Coordinates:
             (parameter if constraint is None else constraint.transform(parameter).log() * _power(name)).reshape(-1)
             for name, parameter, constraint in self._parts
         ]
-        if self.knot is not None:
-            share = ((self.model.knots[self.knot] - self._low) / self._width)[self._free]
-            parts.append(share.clamp(_EDGE, 1.0 - _EDGE).logit())
+        parts.append(self._share().clamp(_EDGE, 1.0 - _EDGE).logit().reshape(-1))
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -87,10 +88,10 @@ class Coordinates:
             part = point[at : at + parameter.numel()].view_as(parameter)
             at += parameter.numel()
             parameter.copy_(part if constraint is None else constraint.inverse_transform((part / _power(name)).exp()))
-        if self.knot is not None:
-            place = self.model.knots[self.knot].clone()
-            place[self._free] = self._low[self._free] + self._width[self._free] * point[at:].sigmoid()
-            self.model.knots[self.knot] = place
+        moved = self.model.knots[self.knots].clone()
+        share = point[at:].sigmoid().reshape(self._shape)
+        moved[:, self._free] = self._low[self._free] + self._width[self._free] * share
+        self.model.knots[self.knots] = moved
 
     def evaluate(self, point: Tensor) -> tuple[float, Tensor]:
         """The model's objective at a point (P,), to which it moves, and its gradient, shape (P,).
@@ -101,7 +102,8 @@ class Coordinates:
         self.write(point)
         value = self.model.objective()
         moving = [parameter for _, parameter, _ in self._parts]
-        gradients = torch.autograd.grad(value, [*moving, self.model.knots], allow_unused=True)
+        moving = [*moving, self.model.knots] if self._shape[0] else moving
+        gradients = torch.autograd.grad(value, moving, allow_unused=True)
         parts = []
         for (name, parameter, constraint), gradient in zip(self._parts, gradients, strict=False):
             slope = torch.zeros_like(parameter) if gradient is None else gradient
@@ -110,11 +112,16 @@ class Coordinates:
                 log = constraint.transform(raw).log() * _power(name)
                 slope = slope / torch.autograd.grad(log.sum(), raw)[0]
             parts.append(slope.reshape(-1))
-        if self.knot is not None:
-            share = ((self.model.knots[self.knot].detach() - self._low) / self._width)[self._free]
-            knots = gradients[-1]
-            parts.append(knots[self.knot][self._free] * self._width[self._free] * share * (1.0 - share))
+        if self._shape[0]:
+            share = self._share()
+            slope = gradients[-1][self.knots][:, self._free]
+            parts.append((slope * self._width[self._free] * share * (1.0 - share)).reshape(-1))
         return float(value.detach()), torch.cat(parts)
+
+    def _share(self) -> Tensor:
+        """Where the moving knots are in their box, as shares of its width, shape (k, free columns)."""
+        knots = self.model.knots.detach()[self.knots][:, self._free]
+        return (knots - self._low[self._free]) / self._width[self._free]
 
     @torch.no_grad()
     def _find_bounds(self) -> tuple[Tensor, Tensor]:
@@ -124,16 +131,15 @@ class Coordinates:
                 sides = (torch.full_like(parameter, -torch.inf), torch.full_like(parameter, torch.inf))
             else:
                 value: Tensor = constraint.transform(parameter)
-                low = torch.maximum(value / _FACTOR, constraint.lower_bound + 1e-6 * value)
-                high = torch.minimum(value * _FACTOR, constraint.upper_bound - 1e-6 * value)
+                scale = self.model.scale(name, value)
+                # A value set by hand since then is no reason to move it at once.
+                low = torch.maximum(torch.minimum(scale / _FACTOR, value), constraint.lower_bound + 1e-6 * value)
+                high = torch.minimum(torch.maximum(scale * _FACTOR, value), constraint.upper_bound - 1e-6 * value)
                 sides = (low.log() * _power(name), high.log() * _power(name))
             lower.append(sides[0].reshape(-1))
             upper.append(sides[1].reshape(-1))
-        if self.knot is not None:
-            edge = torch.full_like(self._low[self._free], _EDGE).logit()
-            lower.append(edge)
-            upper.append(-edge)
-        return torch.cat(lower), torch.cat(upper)
+        edge = torch.full_like(self._share(), _EDGE).logit().reshape(-1)
+        return torch.cat([*lower, edge]), torch.cat([*upper, -edge])
 
 
 def _power(name: str) -> float:

@@ -1,20 +1,17 @@
 """Hyperparameters and knots of a sparse Gaussian process by L-BFGS, inside bounds that nothing runs away from."""
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from botorch.optim.closures.core import ForwardBackwardClosure
-from botorch.optim.core import scipy_minimize
-from gpytorch.constraints import Interval
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.sparse.model import SparseGP
-
-_FACTOR = 1e4  # positive hyperparameters stay within this factor of the scales they start from
-_MARGIN = 0.1  # knots stay within the inputs' range and a tenth of it
+from gp_ensembles.sparse.base import KnotModel
+from gp_ensembles.sparse.coordinates import Coordinates
 
 
 class Fit(NamedTuple):
@@ -31,12 +28,17 @@ class Fit(NamedTuple):
     message: str
 
 
-def fit_sparse(model: SparseGP, *, knots: bool = False, hyperparameters: bool = True, max_iterations: int = 200) -> Fit:
-    """Maximise the model's objective in place.
+def fit_sparse(
+    model: KnotModel, *, knots: bool | slice = False, hyperparameters: bool = True, max_iterations: int = 200
+) -> Fit:
+    """Maximise a model's objective in place, by L-BFGS-B in logs of scales and logits of knots in their box.
+
+    Scales stay within a factor of ten thousand of where the first fit of the model (or of one it came from) found
+    them, knots within the inputs' range and a tenth of it.
 
     Args:
-        model: The model.
-        knots: Whether the knots move.
+        model: The model, a :class:`~gp_ensembles.sparse.SparseGP` or a :class:`~gp_ensembles.sparse.SparseLaplaceGP`.
+        knots: Whether the knots move, or which.
         hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
         max_iterations: Iterations of L-BFGS.
 
@@ -50,71 +52,75 @@ def fit_sparse(model: SparseGP, *, knots: bool = False, hyperparameters: bool = 
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.sparse import SparseGP
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> before = float(model.objective().detach())
         >>> fit_sparse(model, knots=True).objective > before
         True
     """
-    parameters: dict[str, Tensor] = {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and (knots if name == "knots" else hyperparameters)
-    }
-    if not parameters:
-        raise ValueError("nothing is to move: let knots or hyperparameters, and see that they require gradients")
-    start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    first = float(model.objective().detach())
-    if not math.isfinite(first):
-        raise NumericalError(f"the objective is {first} at the start; standardise the targets, or start elsewhere")
-    best = {"value": first, "count": 0}
-    penalty = 10.0 * abs(first) + 1e3 - first  # an infinite one would end the line search for good
-    kept = dict(start)
-
-    def forward() -> Tensor:
-        best["count"] += 1
-        try:
-            value = model.objective()
-        except NumericalError:
-            return next(iter(parameters.values())).sum() * 0.0 + penalty
-        if bool(value.isfinite()) and float(value.detach()) > best["value"]:
-            best["value"] = float(value.detach())
-            kept.update({name: parameter.detach().clone() for name, parameter in parameters.items()})
-        return -value
-
+    if max_iterations < 1:
+        raise ValueError(f"at least one iteration is needed, got {max_iterations}")
+    moving = knots if isinstance(knots, slice) else slice(None) if knots else None
+    ascent = _Ascent(Coordinates(model, moving, hyperparameters=hyperparameters))
     try:
-        result = scipy_minimize(
-            closure=ForwardBackwardClosure(forward, parameters),
-            parameters=parameters,
-            bounds=_bounds(model, parameters),  # type: ignore[arg-type]  # tensors are taken as well
+        message = ascent.run(max_iterations)
+    finally:  # whatever happens, the best parameters seen are the model's
+        ascent.settle()
+    return Fit(ascent.best, ascent.evaluations, message)
+
+
+class _Ascent:
+    """L-BFGS-B on a model's coordinates, with the best place so far."""
+
+    def __init__(self, coordinates: Coordinates) -> None:
+        self.coordinates = coordinates
+        self.start = {name: value.detach().clone() for name, value in coordinates.model.named_parameters()}
+        self.place: Tensor | None = None
+        self.best = -math.inf
+        self.evaluations = 0
+        self._bad = math.inf  # what stands for a value that does not exist, once there is one that does
+
+    def run(self, max_iterations: int) -> str:
+        bounds = self.coordinates.bounds
+        point = self.coordinates.read().clamp(*bounds)
+        sides = (side.cpu().double().numpy() for side in bounds)
+        result = minimize(
+            self._descend,
+            point.cpu().double().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(*sides, strict=True)),
             options={"maxiter": max_iterations},
         )
-        message = str(result.message)
-    finally:  # whatever happens, the best parameters seen are the model's
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(kept[name])
-    return Fit(best["value"], int(best["count"]), message)
+        return str(result.message)
 
-
-def _bounds(model: SparseGP, parameters: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Bounds of the raw parameters, flat; without them scales run away where they hardly matter."""
-    bounds = {}
-    found: Iterable[tuple[str, Tensor, Interval | None]] = model.named_parameters_and_constraints()  # type: ignore[operator]
-    for name, parameter, constraint in found:
-        if name not in parameters:
-            continue
-        if name == "knots":
-            lower, upper = model.train_X.amin(0), model.train_X.amax(0)
-            margin = _MARGIN * (upper - lower)
-            sides = [(lower - margin).expand_as(parameter), (upper + margin).expand_as(parameter)]
-        elif constraint is not None and bool((constraint.lower_bound >= 0.0).all()):  # a scale
-            value: Tensor = constraint.transform(parameter.detach())
-            least = constraint.lower_bound + 1e-6 * value
-            low = torch.maximum(value / _FACTOR, least)
-            high = torch.minimum(value * _FACTOR, constraint.upper_bound - 1e-6 * value)
-            sides = [constraint.inverse_transform(side) for side in (low, high)]
+    def settle(self) -> None:
+        """Take the best place, or the start to the last bit if there is none."""
+        if self.place is None:
+            self._restore()
         else:
-            continue
-        bounds[name] = (sides[0].reshape(-1).detach(), sides[1].reshape(-1).detach())
-    return bounds
+            self.coordinates.write(self.place)
+
+    def _descend(self, point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        self.evaluations += 1
+        place = torch.as_tensor(point).to(self.coordinates.bounds[0])
+        try:
+            value, gradient = self.coordinates.evaluate(place)
+            if not math.isfinite(value) or not bool(gradient.isfinite().all()):
+                raise NumericalError(f"the objective is {value}; standardise the targets, or start elsewhere")
+        except NumericalError:
+            if self.evaluations == 1:
+                raise
+            return self._bad, np.zeros_like(point)
+        if self.evaluations == 1:
+            self.best = value
+            self._bad = 10.0 * abs(value) + 1e3 - value  # an infinite value would end the line search for good
+        elif value > self.best:
+            self.best, self.place = value, place
+        return -value, -gradient.cpu().double().numpy()
+
+    @torch.no_grad()
+    def _restore(self) -> None:
+        for name, parameter in self.coordinates.model.named_parameters():
+            parameter.copy_(self.start[name])

@@ -9,6 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.sparse.fitting import fit_sparse
 from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
 from gp_ensembles.sparse.placement import distinct_rows
 
@@ -108,7 +109,7 @@ def select_laplace_knots(
     run = _Run(model.with_knots(model.knots))
     try:
         with tqdm(total=proposal.max_knots, disable=not progress, desc="knots") as bar:
-            run.model.fit(max_iterations=proposal.fit_iterations)
+            fit_sparse(run.model, max_iterations=proposal.fit_iterations)
             run.keep(run.model, "start")
             why = None
             while why is None:
@@ -116,7 +117,7 @@ def select_laplace_knots(
                 bar.set_postfix_str(f"objective {run.history[-1].objective:.2f}")
                 why = _add_knot(run, proposal, generator)
             if proposal.polish:
-                run.model.fit(knots=True, max_iterations=proposal.polish)
+                fit_sparse(run.model, knots=True, max_iterations=proposal.polish)
                 run.keep(run.model, "polish")
     except KeyboardInterrupt:
         if not run.history:
@@ -159,14 +160,11 @@ def _add_knot(run: _Run, proposal: SubsetSearch, generator: torch.Generator | No
     row = int(rows[best])
     old = run.model.knots.detach()
     grown = run.model.with_knots(torch.cat([old, run.model.train_X[row : row + 1]]))
-    # A knot without a gradient does not move: L-BFGS combines gradients and their differences, all zero there.
-    handle = grown.knots.register_hook(lambda slope: torch.cat([torch.zeros_like(old), slope[old.shape[0] :]]))
+    new = slice(len(old), None) if proposal.move else False
     try:
-        grown.fit(knots=proposal.move, max_iterations=proposal.fit_iterations)
+        fit_sparse(grown, knots=new, max_iterations=proposal.fit_iterations)
     except NumericalError:
         return "the objective could not be evaluated with a further knot"
-    finally:
-        handle.remove()
     with torch.no_grad():
         gain = float(grown.objective()) - run.history[-1].objective
     if not gain >= proposal.tolerance:

@@ -79,6 +79,25 @@ def greedy_variance_rows(X: Tensor, count: int, kernel: Covariance, *, tolerance
     return torch.tensor(rows, dtype=torch.long, device=X.device)
 
 
+def greedy_variance_knots(X: Tensor, count: int, kernel: Covariance) -> Tensor:
+    """Rows by :func:`greedy_variance_rows`, shape (count, D).
+
+    Raises:
+        ValueError: If the kernel leaves nothing to explain after fewer knots.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> X = torch.tensor([[0.0], [0.1], [5.0]])
+        >>> greedy_variance_knots(X, 2, Covariance(RBFKernel()))
+        tensor([[0.],
+                [5.]])
+    """
+    rows = greedy_variance_rows(X, count, kernel)
+    if len(rows) < count:
+        raise ValueError(f"{len(rows)} knots explain the whole prior variance; {count} are too many for this kernel")
+    return X[rows]
+
+
 def distinct_rows(X: Tensor, count: int) -> Tensor:
     """The first row of every distinct input; refuses to have more knots than those.
 

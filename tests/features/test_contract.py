@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import (
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    PolynomialKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, hessian
@@ -25,6 +34,7 @@ from gp_ensembles.features import (
     FeatureMap,
     HilbertAdditiveFeatures,
     HilbertTensorFeatures,
+    InducingPointFeatures,
     LinearFeatures,
     NeuralFeatures,
     OptimisedFourierFeatures,
@@ -148,6 +158,25 @@ def hilbert_tensor(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
     return HilbertTensorFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 5)
 
 
+def inducing(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    return InducingPointFeatures(matern(batch, dtype), inputs(5, dtype=dtype))
+
+
+def inducing_trained(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    return InducingPointFeatures(summed(batch, dtype), nn.Parameter(2 * inputs(4, dtype=dtype)), 0.01)
+
+
+def inducing_composed(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    periodic = PeriodicKernel(ard_num_dims=D, batch_shape=batch) * RBFKernel(batch_shape=batch, active_dims=[2, 0])
+    kernel = ScaleKernel(periodic, batch_shape=batch) + LinearKernel(batch_shape=batch)
+    return InducingPointFeatures(kernel.to(dtype), inputs(5, dtype=dtype))
+
+
+def inducing_any(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+    kernel = PolynomialKernel(3, batch_shape=batch) * RBFKernel(batch_shape=batch)  # the first has no plain form here
+    return InducingPointFeatures(ScaleKernel(kernel, batch_shape=batch).to(dtype), inputs(5, dtype=dtype))
+
+
 CASES = [
     Case("constant", lambda batch, dtype: ConstantFeatures(D, ones(batch, dtype))),
     Case("linear", linear),
@@ -166,6 +195,10 @@ CASES = [
     Case("fourier-optimised", fourier_optimised),
     Case("hilbert-additive", hilbert_additive),
     Case("hilbert-tensor", hilbert_tensor),
+    Case("inducing-points", inducing),
+    Case("inducing-points-composed-kernel", inducing_composed),
+    Case("inducing-points-any-kernel", inducing_any),
+    Case("inducing-points-trained-knots", inducing_trained),
 ]
 
 SINGLE, THREE = torch.Size(), torch.Size([3])

@@ -5,19 +5,28 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.experiments.reproduce import doebe, ie_gp, maskerade
+from gp_ensembles.experiments.reproduce import doebe, ie_gp, knots, maskerade
+from gp_ensembles.experiments.reproduce.knots_methods import METHODS as KNOT_METHODS
 from gp_ensembles.experiments.reproduce.maskerade_methods import METHODS
 
 _EXPERIMENTS = ("1", "2", "3", "C", "D")
-_PAPERS = "Lu et al. 2022, Waxman and Djuric 2024, or Hamid et al. 2022"
-_METHODS = f"of maskerade: {', '.join(METHODS)}; those of the table by default"
+_PAPERS = "Lu et al. 2022, Waxman and Djuric 2024, Hamid et al. 2022, or Garton et al. 2020"
+_METHODS = (
+    f"of maskerade: {', '.join(METHODS)}, those of the table by default; of knots: {', '.join(KNOT_METHODS)}, all by "
+    f"default"
+)
 
 
 def add_reproduce(parser: ArgumentParser) -> None:
     """Give a parser the options of the command."""
     parser.add_argument("--config", action="config", help="YAML file with any of this command's options")
-    parser.add_argument("paper", type=Literal["ie-gp", "doebe", "maskerade"], help=_PAPERS)
-    parser.add_argument("--figure", type=int | None, default=None, help="of ie-gp: 2, 3, 4, 10 or 11")
+    parser.add_argument("paper", type=Literal["ie-gp", "doebe", "maskerade", "knots"], help=_PAPERS)
+    parser.add_argument(
+        "--figure",
+        type=int | None,
+        default=None,
+        help="of ie-gp: 2, 3, 4, 10 or 11; of knots: 1 or 2, in place of a table",
+    )
     parser.add_argument("--experiment", type=str | None, default=None, help="of doebe: 1, 2, 3, C or D")
     parser.add_argument("--data", type=Path | None, default=None, help="a folder with a manifest.json")
     parser.add_argument("--draws", type=int, default=3, help="of ie-gp: draws of frequencies; tables show their median")
@@ -32,7 +41,11 @@ def add_reproduce(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--sets", type=str, nargs="+", default=None, help="of maskerade: only these sets")
     parser.add_argument("--methods", type=str, nargs="+", default=None, help=_METHODS)
-    parser.add_argument("--seed", type=int, default=start.seed, help="of maskerade: seed of the first split")
+    parser.add_argument("--seed", type=int, default=start.seed, help="of maskerade and knots: seed of the first split")
+    parser.add_argument("--dataset", type=str | None, default=None, help="of knots: boston, airfoil or ccpp")
+    fresh = knots.Options()
+    parser.add_argument("--splits", type=int, default=fresh.splits, help="of knots: random splits of the set")
+    parser.add_argument("--max_knots", "--max-knots", type=int, default=fresh.max_knots, help="of knots: most knots")
     parser.add_argument("--max_rows", type=int | None, default=None, help="most rows of a stream")
 
 
@@ -52,6 +65,11 @@ def run_reproduce(values: Namespace) -> str:
     if values.paper == "maskerade":
         options = maskerade.Options(values.evaluations, values.folds, values.sets, values.methods, values.seed)
         return maskerade.run(values.table, values.data, values.out, options, progress=values.progress)
+    if values.paper == "knots":
+        chosen = knots.Options(values.splits, values.max_knots, values.methods, values.seed)
+        return knots.run(
+            values.dataset, values.data, values.out, chosen, figure=values.figure, progress=values.progress
+        )
     if values.figure not in ie_gp.FIGURES:
         raise ValueError(f"--figure of ie-gp must be one of {', '.join(map(str, ie_gp.FIGURES))}, got {values.figure}")
     return ie_gp.run(

@@ -1,0 +1,106 @@
+"""The three sets of the knot-selection papers: which rows and inputs, how many are for training, how X is scaled."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.data import Table, folder_names, load_folder
+
+
+class KnotSet(NamedTuple):
+    """A set of the papers.
+
+    Attributes:
+        names: Its names in a folder, the first that is there is taken.
+        features: Its inputs; all that the manifest names if ``None``.
+        below: Rows with a target of at least this are left out (censored); none if ``None``.
+        train_share: Share of the rows for training, rounded down.
+    """
+
+    names: tuple[str, ...]
+    features: tuple[str, ...] | None
+    below: float | None
+    train_share: float
+
+
+class KnotSplit(NamedTuple):
+    """Training and test rows of a split: inputs standardised by the training rows, targets in their own unit.
+
+    Attributes:
+        X: Training inputs, mean zero and sample standard deviation one, shape (N, D).
+        y: Training targets, shape (N,).
+        test_X: Test inputs, scaled by the training rows, shape (M, D).
+        test_y: Test targets, shape (M,).
+    """
+
+    X: Tensor
+    y: Tensor
+    test_X: Tensor
+    test_y: Tensor
+
+
+SETS = {
+    # medv = 50 stands for "50 or more": 490 rows stay
+    "boston": KnotSet(("boston_raw",), ("rm", "ptratio", "lstat"), 50.0, 0.8),
+    "airfoil": KnotSet(("airfoil_raw", "airfoil"), None, None, 0.8),
+    "ccpp": KnotSet(("ccpp",), None, None, 0.5),
+}
+
+
+def load_set(folder: Path, name: str) -> Table:
+    """The rows of a set that the papers use.
+
+    Args:
+        folder: A folder with a manifest.
+        name: One of :data:`SETS`.
+
+    Raises:
+        ValueError: If the folder does not have it, a target is missing, or fewer than ten rows are left.
+        FileNotFoundError: If the folder has no manifest.
+    """
+    kind = SETS[name]
+    there = folder_names(folder)
+    found = next((file for file in kind.names if file in there), None)
+    if found is None:
+        raise ValueError(f"{folder} has no set named {' or '.join(kind.names)}, which the data set {name} is made of")
+    table = load_folder(folder, found, features=kind.features)
+    if not bool(table.y.isfinite().all()):
+        raise ValueError(f"{found} has rows without a target; leave them out of the file")
+    if kind.below is not None:
+        kept = table.y < kind.below
+        table = table._replace(X=table.X[kept], y=table.y[kept], source=None)
+    if len(table.y) < 10:
+        raise ValueError(f"{found} has {len(table.y)} usable rows; at least 10 are needed")
+    return table
+
+
+def split_rows(table: Table, train_share: float, seed: int) -> KnotSplit:
+    """A random split, training rows first in the order drawn; the same seed is the same split.
+
+    Args:
+        table: The set.
+        train_share: Share of the rows for training, rounded down.
+        seed: Seed of the draw.
+
+    Raises:
+        ValueError: If an input or the target is constant in the training rows.
+
+    Example:
+        >>> X = torch.arange(10.0, dtype=torch.float64, device="cpu").unsqueeze(-1)
+        >>> split = split_rows(Table(X, X.squeeze(-1), ("x",), "y", "line"), 0.8, 0)
+        >>> split.X.shape, split.test_X.shape, round(float(split.X.std()), 6)
+        (torch.Size([8, 1]), torch.Size([2, 1]), 1.0)
+    """
+    order = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(seed), device="cpu")
+    # A whole number of rows that rounding has put just below itself is meant.
+    num_train = int(train_share * len(table.y) + 1e-9)
+    X, y = table.X[order], table.y[order]
+    mean, unit = X[:num_train].mean(0), X[:num_train].std(0)
+    constant = [name for name, one in zip(table.feature_names, unit.tolist(), strict=True) if not one > 0]
+    if constant or not bool(y[:num_train].std() > 0):
+        what = ", ".join(constant) or table.target_name
+        raise ValueError(f"{what} of {table.name} is constant in the training rows; choose another --seed, or mend it")
+    X = (X - mean) / unit
+    return KnotSplit(X[:num_train], y[:num_train], X[num_train:], y[num_train:])

@@ -1,0 +1,207 @@
+"""GPyTorch kernels as plain functions of tensors, their hyperparameters read once."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from gpytorch.settings import trace_mode
+from torch import Tensor, nn
+from torch.func import functional_call
+
+# Squared distances in length scales below which a Matern kernel is its parabola: the next term, a cube of the distance,
+# is lost in round-off there, and the derivatives of a square root are not finite at zero.
+_PARABOLA = 1e-10
+
+
+class BoundCovariance(NamedTuple):
+    r"""A kernel with its hyperparameters read, differentiable in them.
+
+    Args:
+        between: Covariances of rows (..., \*batch, K, D) and (..., \*batch, N, D), shape (..., \*batch, K, N).
+        diagonal: Variances of rows (..., \*batch, N, D), shape (..., \*batch, N).
+    """
+
+    between: Callable[[Tensor, Tensor], Tensor]
+    diagonal: Callable[[Tensor], Tensor]
+
+
+def bind_covariance(kernel: Kernel) -> BoundCovariance:
+    """Read a kernel's hyperparameters once.
+
+    RBF, Matern, rational quadratic, periodic and linear kernels, scaled, added and multiplied, become plain tensor
+    algebra, twice differentiable also where two rows coincide (Matern-1/2 aside, which has no derivative there). Any
+    other kernel is called as GPyTorch does it, with a copy of the hyperparameters that it had when bound; it is as
+    often differentiable as GPyTorch makes it.
+
+    Args:
+        kernel: Any GPyTorch kernel of one output.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> covariance = bind_covariance(ScaleKernel(RBFKernel()))
+        >>> covariance.diagonal(torch.zeros(2, 1)).detach()
+        tensor([0.6931, 0.6931])
+    """
+    kind = type(kernel)  # a subclass may compute another kernel
+    bound: BoundCovariance
+    if kind is RBFKernel:
+        bound = _stationary(kernel, lambda squared: (-0.5 * squared).exp())
+    elif kind is MaternKernel:
+        bound = _matern(kernel)
+    elif kind is RQKernel:
+        alpha = kernel.alpha.unsqueeze(-1)
+        bound = _stationary(kernel, lambda squared: (1.0 + squared / (2.0 * alpha)).pow(-alpha))
+    elif kind is PeriodicKernel:
+        bound = _periodic(kernel)
+    elif kind is LinearKernel:
+        bound = _linear(kernel.variance.clone())
+    elif kind is ScaleKernel:
+        if kernel.base_kernel.active_dims is not None:  # the scale's own are these, and choose once
+            return _scaled(bind_covariance(kernel.base_kernel), kernel.outputscale.clone())
+        bound = _scaled(bind_covariance(kernel.base_kernel), kernel.outputscale.clone())
+    elif kind is AdditiveKernel:
+        bound = _combined([bind_covariance(part) for part in kernel.kernels], torch.add)
+    elif kind is ProductKernel:
+        bound = _combined([bind_covariance(part) for part in kernel.kernels], torch.mul)
+    else:
+        return _as_it_is(kernel)
+    return bound if kernel.active_dims is None else _selected(bound, kernel.active_dims)
+
+
+def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool = False) -> BoundCovariance:
+    """A function of the squared distance in length scales, by a matrix product or, if exact, by differences."""
+    inverse = kernel.lengthscale.reciprocal()  # (*batch, 1, D) or (*batch, 1, 1)
+
+    def between(first: Tensor, second: Tensor) -> Tensor:
+        origin = first.detach().mean(-2, keepdim=True)  # any origin gives the same distances
+        left, right = (first - origin) * inverse, (second - origin) * inverse
+        if exact:
+            squared = (left.unsqueeze(-2) - right.unsqueeze(-3)).square().sum(-1)
+        else:
+            norms = left.square().sum(-1).unsqueeze(-1) + right.square().sum(-1).unsqueeze(-2)
+            squared = (norms - 2.0 * left @ right.mT).clamp_min(0.0)
+        return profile(squared)
+
+    return BoundCovariance(between, _one(inverse))
+
+
+def _one(like: Tensor) -> Callable[[Tensor], Tensor]:
+    """Variances of one, with the batch of a hyperparameter (*batch, 1, D)."""
+    return lambda X: torch.ones_like(X[..., 0] * like[..., 0])
+
+
+def _matern(kernel: MaternKernel) -> BoundCovariance:
+    nu = float(kernel.nu)
+    rate = math.sqrt(2.0 * nu)
+    if nu == 0.5:  # linear in the distance, which a matrix product knows to half of the digits only
+
+        def exponential(squared: Tensor) -> Tensor:
+            apart = squared > 0.0
+            return torch.where(apart, (-torch.where(apart, squared, 1.0).sqrt()).exp(), 1.0)
+
+        return _stationary(kernel, exponential, exact=True)
+    curvature = nu / (2.0 * (nu - 1.0))  # 3/2 for nu = 3/2, 5/6 for nu = 5/2
+
+    def profile(squared: Tensor) -> Tensor:
+        apart = squared > _PARABOLA
+        distance = rate * torch.where(apart, squared, 1.0).sqrt()
+        polynomial = 1.0 + distance if nu == 1.5 else 1.0 + distance + distance.square() / 3.0
+        return torch.where(apart, polynomial * (-distance).exp(), 1.0 - curvature * squared)
+
+    return _stationary(kernel, profile)
+
+
+def _periodic(kernel: PeriodicKernel) -> BoundCovariance:
+    frequency = math.pi / kernel.period_length.unsqueeze(-2)  # (*batch, 1, 1, D)
+    sharpness = -2.0 / kernel.lengthscale.unsqueeze(-2)
+
+    def between(first: Tensor, second: Tensor) -> Tensor:
+        phase = (first.unsqueeze(-2) - second.unsqueeze(-3)) * frequency
+        matrix: Tensor = (phase.sin().square() * sharpness).sum(-1).exp()
+        return matrix
+
+    return BoundCovariance(between, _one(frequency.squeeze(-2)))
+
+
+def _linear(variance: Tensor) -> BoundCovariance:
+    return BoundCovariance(
+        lambda first, second: (first * variance) @ second.mT,
+        lambda X: (X.square() * variance).sum(-1),
+    )
+
+
+def _scaled(bound: BoundCovariance, outputscale: Tensor) -> BoundCovariance:
+    return BoundCovariance(
+        lambda first, second: outputscale[..., None, None] * bound.between(first, second),
+        lambda X: outputscale[..., None] * bound.diagonal(X),
+    )
+
+
+def _combined(parts: list[BoundCovariance], combine: Callable[[Tensor, Tensor], Tensor]) -> BoundCovariance:
+    def between(first: Tensor, second: Tensor) -> Tensor:
+        result = parts[0].between(first, second)
+        for part in parts[1:]:
+            result = combine(result, part.between(first, second))
+        return result
+
+    def diagonal(X: Tensor) -> Tensor:
+        result = parts[0].diagonal(X)
+        for part in parts[1:]:
+            result = combine(result, part.diagonal(X))
+        return result
+
+    return BoundCovariance(between, diagonal)
+
+
+def _selected(bound: BoundCovariance, columns: Tensor) -> BoundCovariance:
+    return BoundCovariance(
+        lambda first, second: bound.between(first.index_select(-1, columns), second.index_select(-1, columns)),
+        lambda X: bound.diagonal(X.index_select(-1, columns)),
+    )
+
+
+class _Dense(nn.Module):
+    """A kernel whose call evaluates at once, for ``functional_call``."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, first: Tensor, second: Tensor | None) -> Tensor:
+        # Tracing keeps GPyTorch from its hand-written derivatives, which cannot be differentiated again.
+        with trace_mode():
+            if second is None:
+                values: Tensor = self.kernel(first, diag=True)
+                return values
+            matrix: Tensor = self.kernel(first, second).to_dense()
+            return matrix
+
+
+def _as_it_is(kernel: Kernel) -> BoundCovariance:
+    dense = _Dense(kernel)
+    state = {name: value.clone() for name, value in dense.named_parameters()}
+
+    def between(first: Tensor, second: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+        first, second = (rows.expand(*shape, *rows.shape[-2:]) for rows in (first, second))
+        matrix: Tensor = functional_call(dense, state, (first, second))
+        return matrix
+
+    def diagonal(X: Tensor) -> Tensor:
+        values: Tensor = functional_call(dense, state, (X, None))
+        return values
+
+    return BoundCovariance(between, diagonal)

@@ -1,0 +1,234 @@
+"""Knots and what they do: over the data, as the objective against a new one's place, before and after refinement."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gp_ensembles.plots.canvas import ALARM, BAND, FAINT, INK, MEAN, SERIES, Array, as_array, label, new_figure
+
+_Values = Tensor | ArrayLike
+_Rows = tuple[_Values, _Values]
+
+
+class KnotFit(NamedTuple):
+    """Knots and the predictions made with them.
+
+    Attributes:
+        knots: Knots, shape (K, D).
+        mean: Predictive means at the points of a picture, shape (P,).
+        lower: Predictive 5 % quantiles there, shape (P,).
+        upper: Predictive 95 % quantiles there, shape (P,).
+    """
+
+    knots: _Values
+    mean: _Values
+    lower: _Values
+    upper: _Values
+
+
+def plot_knots(points: _Values, fit: KnotFit, *, seen: _Rows, names: tuple[str, ...] = (), title: str = "") -> Figure:
+    """Knots over the data with the predictive mean and 90 % band, of one input or two.
+
+    One input is drawn as a function with its band; two as a map of the mean beside a map of the band's width, knots as
+    crosses on both.
+
+    Args:
+        points: Where it is predicted, shape (P, 1) or (P, 2), in any order; for two inputs at least three points.
+        fit: Knots and predictions.
+        seen: Inputs, shape (N, 1) or (N, 2), and targets, shape (N,), of the training rows.
+        names: Names of the inputs and the target, with their units if they have any; x, y (or x1, x2, y) by default.
+        title: What is drawn.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there are more than two inputs, or shapes do not fit.
+
+    Example:
+        >>> fit = KnotFit([[0.5]], [0.0, 0.1], [-1.0, -1.0], [1.0, 1.2])
+        >>> figure = plot_knots([[0.0], [1.0]], fit, seen=([[0.5]], [0.3]))
+        >>> [line.get_label() for line in figure.axes[0].lines]
+        ['predictive mean', 'rows', 'knots']
+    """
+    places = as_array(points, 2, "points")
+    num_inputs = places.shape[1]
+    if num_inputs > 2:
+        raise ValueError(f"knots can be drawn for one input or two, got {num_inputs}; choose two columns")
+    given = names or (("x", "y") if num_inputs == 1 else ("x1", "x2", "y"))
+    if len(given) != num_inputs + 1:
+        raise ValueError(f"{num_inputs} input(s) and a target need {num_inputs + 1} names, got {', '.join(given)}")
+    drawn = _checked(places, fit, "the fit")
+    rows = _checked_rows(seen, num_inputs)
+    if num_inputs == 1:
+        figure, (axis,) = new_figure(1, 1, 9.0, 3.8)
+        _draw_function(axis, places, drawn, rows)
+        label(axis, title or f"{len(drawn[0])} knots", *given)
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+        return figure
+    if len(places) < 3:
+        raise ValueError(f"a map needs three points at least, got {len(places)}")
+    figure, axes = new_figure(1, 2, 10.0, 4.4)
+    heights = {f"mean of {given[2]}": drawn[1], "width of the 90 % band": drawn[3] - drawn[2]}
+    for axis, (what, values) in zip(axes, heights.items(), strict=True):
+        surface = axis.tripcolor(places[:, 0], places[:, 1], values, shading="gouraud", cmap="cividis")
+        figure.colorbar(surface, ax=axis, shrink=0.9)
+        axis.plot(*rows[0].T, linestyle="none", marker="o", markersize=2.5, color="white", alpha=0.6, label="rows")
+        _mark_knots(axis, drawn[0])
+        label(axis, what, given[0], given[1])
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def plot_new_knot(
+    positions: _Values,
+    objectives: Mapping[str, _Values],
+    *,
+    knots: _Values,
+    seen: _Rows,
+    chosen: Mapping[str, float] | None = None,
+) -> Figure:
+    """Objectives against the place of one further knot, the data and the knots so far above (the paper's Figure 1).
+
+    Each objective has a panel of its own, in which thin lines stand at the knots so far.
+
+    Args:
+        positions: Places of the further knot, shape (P,), in any order.
+        objectives: By name, the objective with a knot there, each of shape (P,), in nats.
+        knots: Knots so far, shape (K, 1).
+        seen: Inputs, shape (N, 1), and targets, shape (N,), of the training rows.
+        chosen: By the objective's name, where the further knot is put.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there is no objective, shapes do not fit, or a name is unknown.
+
+    Example:
+        >>> figure = plot_new_knot([0.0, 1.0], {"VFE": [-3.0, -2.0]}, knots=[[0.5]], seen=([[0.5]], [0.3]))
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['the rows and the knots so far', 'VFE with a further knot']
+    """
+    if not objectives:
+        raise ValueError("there is no objective to draw")
+    places = as_array(positions, 1, "positions")
+    order = np.argsort(places, kind="stable")
+    rows = _checked_rows(seen, 1)
+    found = as_array(knots, 2, "knots")
+    if found.shape[1] != 1:
+        raise ValueError(f"the knots have {found.shape[1]} columns, the positions one")
+    marked = dict(chosen or {})
+    unknown = sorted(set(marked) - set(objectives))
+    if unknown:
+        raise ValueError(f"a knot is chosen for {', '.join(unknown)}, but objectives are {', '.join(objectives)}")
+    figure, axes = new_figure(1 + len(objectives), 1, 9.0, 2.2 * (1 + len(objectives)))
+    axes[0].plot(rows[0][:, 0], rows[1], linestyle="none", marker="o", markersize=3, color=FAINT, label="rows")
+    _mark_places(axes[0], found)
+    axes[0].legend(frameon=False, fontsize=8)
+    label(axes[0], "the rows and the knots so far", "", "y")
+    for axis, colour, (name, values) in zip(axes[1:], SERIES * len(objectives), objectives.items(), strict=False):
+        heights = as_array(values, 1, name)
+        if len(heights) != len(places):
+            raise ValueError(f"{name} has {len(heights)} values for {len(places)} positions")
+        axis.plot(places[order], heights[order], color=colour, linewidth=1.3, label=name)
+        for knot in found[:, 0]:
+            axis.axvline(knot, color=INK, linewidth=0.6, alpha=0.5)
+        if name in marked:
+            axis.axvline(marked[name], color=ALARM, linewidth=1.2, linestyle="--", label="chosen")
+            axis.legend(frameon=False, fontsize=8)
+        axis.sharex(axes[0])
+        label(axis, f"{name} with a further knot", "", "nats")
+    axes[-1].set_xlabel("place of the further knot", fontsize=9, color=INK)
+    return figure
+
+
+def plot_refinement(points: _Values, before: KnotFit, after: KnotFit, *, seen: _Rows) -> Figure:
+    """The fit with a proposed knot, before and after it moved together with the hyperparameters (Figure 2).
+
+    Args:
+        points: Where both are predicted, shape (P, 1), in any order.
+        before: Knots and predictions with the new knot, the last, where it was proposed.
+        after: The same when it and the hyperparameters have been optimised.
+        seen: Inputs, shape (N, 1), and targets, shape (N,), of the training rows.
+
+    Returns:
+        The figure; the new knot is marked in red.
+
+    Raises:
+        ValueError: If shapes do not fit, or there is more than one input.
+
+    Example:
+        >>> fit = KnotFit([[0.5]], [0.0, 0.1], [-1.0, -1.0], [1.0, 1.2])
+        >>> figure = plot_refinement([[0.0], [1.0]], fit, fit._replace(knots=[[0.6]]), seen=([[0.5]], [0.3]))
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['before refinement', 'after refinement']
+    """
+    places = as_array(points, 2, "points")
+    rows = _checked_rows(seen, 1)
+    figure, axes = new_figure(2, 1, 9.0, 6.2)
+    for axis, fit, when in zip(axes, (before, after), ("before", "after"), strict=True):
+        drawn = _checked(places, fit, f"the fit {when}")
+        if places.shape[1] != 1:
+            raise ValueError(f"a refinement can be drawn for one input, got {places.shape[1]}")
+        _draw_function(axis, places, (drawn[0][:-1], *drawn[1:]), rows)
+        _mark_places(axis, drawn[0][-1:], ALARM, "new knot")
+        label(axis, f"{when} refinement", "x" if when == "after" else "", "y")
+    axes[0].sharex(axes[1])
+    axes[0].sharey(axes[1])
+    handles = axes[1].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_function(
+    axis: Axes, places: Array, fit: tuple[Array, Array, Array, Array], rows: tuple[Array, Array]
+) -> None:
+    order = np.argsort(places[:, 0], kind="stable")
+    x, (knots, mean, lower, upper) = places[order, 0], fit
+    axis.fill_between(x, lower[order], upper[order], color=BAND, alpha=0.55, linewidth=0, label="90 % band")
+    axis.plot(x, mean[order], color=MEAN, linewidth=1.3, label="predictive mean")
+    axis.plot(rows[0][:, 0], rows[1], linestyle="none", marker="o", markersize=2.5, color=FAINT, label="rows")
+    if len(knots):
+        _mark_places(axis, knots)
+
+
+def _mark_places(axis: Axes, knots: Array, colour: str = INK, name: str = "knots") -> None:
+    """Knots of one input at the foot of the picture, whatever the heights are."""
+    axis.plot(
+        knots[:, 0], np.full(len(knots), 0.03), transform=axis.get_xaxis_transform(), linestyle="none", marker="^",
+        markersize=7, color=colour, label=name,
+    )  # fmt: skip
+
+
+def _mark_knots(axis: Axes, knots: Array) -> None:
+    axis.plot(*knots.T, linestyle="none", marker="x", markersize=7, markeredgewidth=1.6, color=ALARM, label="knots")
+
+
+def _checked(places: Array, fit: KnotFit, name: str) -> tuple[Array, Array, Array, Array]:
+    knots = as_array(fit.knots, 2, f"the knots of {name}")
+    values = zip((fit.mean, fit.lower, fit.upper), ("mean", "lower", "upper"), strict=True)
+    mean, lower, upper = (as_array(given, 1, f"{what} of {name}") for given, what in values)
+    if knots.shape[1] != places.shape[1]:
+        raise ValueError(f"the knots of {name} have {knots.shape[1]} columns, the points {places.shape[1]}")
+    if not len(places) == len(mean) == len(lower) == len(upper):
+        lengths = f"{len(mean)} means, {len(lower)} lower and {len(upper)} upper quantiles"
+        raise ValueError(f"{name} has {lengths} for {len(places)} points")
+    return knots, mean, lower, upper
+
+
+def _checked_rows(seen: _Rows, num_inputs: int) -> tuple[Array, Array]:
+    inputs, targets = as_array(seen[0], 2, "inputs of the rows"), as_array(seen[1], 1, "targets of the rows")
+    if inputs.shape != (len(targets), num_inputs):
+        raise ValueError(
+            f"the rows have inputs {inputs.shape} and {len(targets)} targets; inputs are (N, {num_inputs})"
+        )
+    return inputs, targets

@@ -1,0 +1,132 @@
+"""Greedy blocks of knots that double, refits between them, and a polish at the end."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.sparse.checks import check_positive
+from gp_ensembles.sparse.fitting import fit_sparse
+from gp_ensembles.sparse.greedy import pick_greedily
+from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.placement import distinct_rows, kmeans_knots
+from gp_ensembles.sparse.run import Run, Strategy
+from gp_ensembles.sparse.subset_start import with_subset_scales
+
+
+@final
+@dataclass(frozen=True)
+class GreedyBlocks(Strategy):
+    """Rows of the largest exact gains, in blocks that double, hyperparameters refitted after each.
+
+    Hyperparameters start from an exact fit of some rows. Where blocks end early, the knots are chosen anew at these
+    hyperparameters once, and more of them: few knots may have made everything look like noise. Gains are those of the
+    evidence lower bound, whatever the objective is.
+
+    Args:
+        max_knots: Most knots.
+        first: Knots of the first block.
+        tolerance: Stop when a block adds less than this, in nats.
+        gap: Stop when Titsias' bounds of the exact log evidence are closer than this, in nats.
+        candidates: Random rows to choose among; all that fit into memory if ``None``.
+        subset: Rows of the exact fit; 0 to start from the kernel's own hyperparameters.
+        reselect: Whether all knots are chosen again at the final hyperparameters.
+        polish: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
+        fit_iterations: Iterations of each refit.
+
+    Raises:
+        ValueError: If a number is too small.
+
+    Example:
+        >>> GreedyBlocks(max_knots=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: max_knots must be at least 1, got 0
+    """
+
+    max_knots: int = 80
+    first: int = 5
+    tolerance: float = 0.01
+    gap: float = 0.01
+    candidates: int | None = None
+    subset: int = 200
+    reselect: bool = True
+    polish: int = 0
+    fit_iterations: int = 60
+
+    def __post_init__(self) -> None:
+        candidates = 1 if self.candidates is None else self.candidates
+        check_positive(
+            max_knots=self.max_knots, first=self.first, fit_iterations=self.fit_iterations, candidates=candidates
+        )
+
+    @property
+    def most(self) -> int:
+        """Most knots."""
+        return self.max_knots
+
+    def begin(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Centres of k-means."""
+        distinct = len(distinct_rows(X, 1))
+        return kmeans_knots(X, min(self.first, self.max_knots, distinct), generator=generator)
+
+    def search(self, run: Run) -> str:
+        """Blocks, once more from the start's scales if they end early, and what follows them."""
+        start = run.model
+        if self.subset:
+            start = with_subset_scales(run.model, self.subset, run.generator)
+        run.model = start.with_knots(start.knots)
+        fit_sparse(run.model, max_iterations=self.fit_iterations)
+        run.keep(run.model, "start")
+        most = min(self.max_knots, len(distinct_rows(start.train_X, 1)))
+        why = self._grow(run, most)
+        if run.model.num_knots < most and self.subset and self._escape(run, start, most):
+            why = self._grow(run, most)
+        if self.reselect:
+            self._choose_again(run)
+        if self.polish:
+            fit_sparse(run.model, knots=True, max_iterations=self.polish)
+            run.keep(run.model, "polish")
+        return why
+
+    def _grow(self, run: Run, most: int) -> str:
+        """Blocks until one adds nothing."""
+        while run.model.num_knots < most:
+            model, before = run.model, run.history[-1].objective
+            if run.gap() < self.gap:
+                return f"the bounds of the log evidence are less than {self.gap} nats apart"
+            count = min(model.num_knots, most - model.num_knots)
+            grown, rows = self._add(model, count, run.generator)
+            if not rows:
+                return "no row adds anything"
+            if fit_sparse(grown, max_iterations=self.fit_iterations).objective - before < self.tolerance:
+                return f"{len(rows)} further knots added less than {self.tolerance} nats"
+            run.keep(grown, "block", rows)
+        return (
+            f"there are {most} knots, the most allowed"
+            if most == self.max_knots
+            else f"all {most} distinct rows are knots"
+        )
+
+    def _add(self, model: SparseGP, count: int, generator: torch.Generator | None) -> tuple[SparseGP, tuple[int, ...]]:
+        rows = pick_greedily(model, count, candidates=self.candidates, generator=generator).rows
+        knots = torch.cat([model.knots.detach(), model.train_X[rows]])
+        return model.with_knots(knots), tuple(rows.tolist())
+
+    def _escape(self, run: Run, start: SparseGP, most: int) -> bool:
+        """More knots, chosen at the start's hyperparameters; kept if the objective is larger."""
+        count = min(most, max(2 * run.model.num_knots, 4 * self.first))
+        other, rows = self._add(start, count - start.num_knots, run.generator)
+        fit = fit_sparse(other, max_iterations=self.fit_iterations)
+        if not fit.objective - run.history[-1].objective > max(self.tolerance, 0.0):
+            return False
+        run.keep(other, "again", rows)
+        return True
+
+    def _choose_again(self, run: Run) -> None:
+        """All knots once more, at the hyperparameters learned with them; kept if the objective is larger."""
+        model = run.model
+        other, rows = self._add(model.with_knots(model.knots[:1]), model.num_knots - 1, run.generator)
+        if fit_sparse(other, max_iterations=self.fit_iterations).objective > run.history[-1].objective:
+            run.keep(other, "reselect", rows)

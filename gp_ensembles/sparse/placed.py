@@ -1,0 +1,81 @@
+"""Knots placed by a rule that does not see the targets, again whenever hyperparameters have been fitted."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.sparse.allocators import Placement
+from gp_ensembles.sparse.checks import check_positive
+from gp_ensembles.sparse.fitting import fit_sparse
+from gp_ensembles.sparse.kernels import Covariance
+from gp_ensembles.sparse.placement import kmeans_knots
+from gp_ensembles.sparse.run import Run, Strategy
+
+
+@final
+@dataclass(frozen=True)
+class Placed(Strategy):
+    """Knots by a rule from inputs and kernel, in turn with fits of the hyperparameters (Burt et al., 2020).
+
+    The better of two rounds is kept, so that it never harms to place again.
+
+    Args:
+        count: Number of knots.
+        place: The rule, a function of inputs (N, D), a number and a covariance that returns knots (K, D):
+            :func:`greedy_variance_knots`, say, or ``lambda X, count, kernel: dpp_knots(X, count, kernel)``.
+        rounds: Times that knots are placed.
+        fit_iterations: Iterations of each fit.
+        polish: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
+
+    Raises:
+        ValueError: If a number is too small.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.sparse import greedy_variance_knots, select_knots
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> proposal = Placed(5, greedy_variance_knots, rounds=2)
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), proposal=proposal, progress=False)
+        >>> found.knots.shape
+        torch.Size([5, 1])
+    """
+
+    count: int
+    place: Placement
+    rounds: int = 4
+    fit_iterations: int = 60
+    polish: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive(count=self.count, rounds=self.rounds, fit_iterations=self.fit_iterations)
+
+    @property
+    def most(self) -> int:
+        """The number of knots."""
+        return self.count
+
+    def begin(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Centres of k-means, which are no more than the seat of the first placement."""
+        return kmeans_knots(X, self.count, generator=generator)
+
+    def search(self, run: Run) -> str:
+        """Place and fit by turns."""
+        why = f"knots were placed {self.rounds} times"
+        for turn in range(self.rounds):
+            model = run.model
+            with torch.no_grad():
+                knots = self.place(model.train_X, self.count, Covariance(model.covar_module))
+            other = model.with_knots(knots)
+            fit = fit_sparse(other, max_iterations=self.fit_iterations)
+            if turn and not fit.objective > run.history[-1].objective:
+                why = "knots placed again were no better"
+                break
+            run.keep(other, "placed")
+        if self.polish:
+            fit_sparse(run.model, knots=True, max_iterations=self.polish)
+            run.keep(run.model, "polish")
+        return why
