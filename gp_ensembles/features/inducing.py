@@ -68,6 +68,10 @@ class InducingPointFeatures(FeatureMap):
         shares = torch.as_tensor(nugget, dtype=knots.dtype, device=knots.device).detach()
         if shares.device.type != "meta" and not bool((torch.isfinite(shares) & (shares >= 0.0)).all()):
             raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
+        if shares.shape not in (torch.Size(), batch_shape):
+            raise ValueError(
+                f"the nugget must be a number or have shape {tuple(batch_shape)}, got {tuple(shares.shape)}"
+            )
         if any(value.dtype != knots.dtype for value in kernel.parameters()):
             raise TypeError(f"the knots are {knots.dtype} and the kernel is not; convert one with .to(...)")
         num_knots, num_inputs = knots.shape[-2:]

@@ -123,4 +123,5 @@ def sample_srmse(mean: Tensor, y: Tensor) -> Tensor:
         tensor(0.5774)
     """
     error = observed_mean((y - mean).square(), y)
-    return (error / y[~torch.isnan(y)].var(correction=1)).sqrt()
+    seen = y[~torch.isnan(y)]
+    return (error / ((seen - seen.mean()).square().sum() / (seen.shape[0] - 1))).sqrt()

@@ -14,6 +14,7 @@ from gp_ensembles.sparse.laplace_selection import SubsetSearch, select_laplace_k
 from gp_ensembles.sparse.leverage import dpp_knots, leverage_knots, ridge_leverage_scores
 from gp_ensembles.sparse.model import SparseGP
 from gp_ensembles.sparse.one_at_a_time import OneAtATime
+from gp_ensembles.sparse.online import OnlineStart, WeightsPosterior, inducing_features, start_online, weights_posterior
 from gp_ensembles.sparse.placed import Placed
 from gp_ensembles.sparse.placement import greedy_variance_knots, greedy_variance_rows, kmeans_knots, random_knots
 from gp_ensembles.sparse.proposals import BayesianOptimisation, KnotProposal, RandomSubset
@@ -21,6 +22,13 @@ from gp_ensembles.sparse.refits import AdadeltaRefit, LBFGSRefit, Refit
 from gp_ensembles.sparse.run import Selection, Step, Strategy
 from gp_ensembles.sparse.selection import select_knots
 from gp_ensembles.sparse.simultaneous import Simultaneous
+from gp_ensembles.sparse.variational import (
+    VariationalBlocks,
+    VariationalSelection,
+    VariationalStep,
+    select_variational_knots,
+)
+from gp_ensembles.sparse.variational_model import SparseVariationalGP
 
 __all__ = [
     "DIC",
@@ -40,6 +48,7 @@ __all__ = [
     "KnotProposal",
     "LBFGSRefit",
     "OneAtATime",
+    "OnlineStart",
     "Picked",
     "Placed",
     "PowerEP",
@@ -50,14 +59,20 @@ __all__ = [
     "Simultaneous",
     "SparseGP",
     "SparseLaplaceGP",
+    "SparseVariationalGP",
     "Step",
     "Strategy",
     "SubsetSearch",
     "TightVFE",
+    "VariationalBlocks",
+    "VariationalSelection",
+    "VariationalStep",
+    "WeightsPosterior",
     "dpp_knots",
     "fit_sparse",
     "greedy_variance_knots",
     "greedy_variance_rows",
+    "inducing_features",
     "kmeans_knots",
     "leverage_knots",
     "log_density",
@@ -68,5 +83,8 @@ __all__ = [
     "ridge_leverage_scores",
     "select_knots",
     "select_laplace_knots",
+    "select_variational_knots",
+    "start_online",
     "upper_bound",
+    "weights_posterior",
 ]

@@ -245,6 +245,8 @@ def upper_bound(projection: Projection) -> Tensor:
     .. math:: -\tfrac12 \log |2 \pi (Q + \tau^2 I)|
               - \tfrac12 r^\top \big(Q + (\tau^2 + \mathrm{tr}(K - Q)) I\big)^{-1} r
 
+    A nugget counts as noise here: as a part of K it would spoil the trace, N times over.
+
     Example:
         >>> import torch
         >>> from gp_ensembles.sparse.collapsed import project
@@ -253,7 +255,7 @@ def upper_bound(projection: Projection) -> Tensor:
         >>> bool(upper_bound(projection) >= VFE().objective(projection))
         True
     """
-    noise = _noise(projection)
-    wide = noise + projection.unexplained.sum()
+    noise = _noise(projection) + projection.nugget
+    wide = noise + (projection.unexplained - projection.nugget).clamp_min(0.0).sum()
     silent = projection._replace(residual=torch.zeros_like(projection.residual))
     return log_density(silent, noise) + log_density(projection, wide) - log_density(silent, wide)

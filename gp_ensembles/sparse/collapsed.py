@@ -19,6 +19,7 @@ class Projection(NamedTuple):
         prior: Prior variances of the function at the data, shape (N,).
         residual: Targets less their prior mean, shape (N,).
         noise: Noise variance, shape ().
+        nugget: The part of the prior variances that is no covariance between rows, shape ().
     """
 
     lower: Tensor
@@ -27,6 +28,7 @@ class Projection(NamedTuple):
     prior: Tensor
     residual: Tensor
     noise: Tensor
+    nugget: Tensor | float = 0.0
 
     @property
     def unexplained(self) -> Tensor:

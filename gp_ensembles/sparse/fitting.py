@@ -1,7 +1,7 @@
 """Hyperparameters and knots of a sparse Gaussian process by L-BFGS, inside bounds that nothing runs away from."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.coordinates import Coordinates
+
+_PATIENCE = 3  # iterations that must bring less than the tolerance together: the first ones may be short steps
 
 
 class Fit(NamedTuple):
@@ -29,7 +31,12 @@ class Fit(NamedTuple):
 
 
 def fit_sparse(
-    model: KnotModel, *, knots: bool | slice = False, hyperparameters: bool = True, max_iterations: int = 200
+    model: KnotModel,
+    *,
+    knots: bool | slice = False,
+    hyperparameters: bool = True,
+    max_iterations: int = 200,
+    tolerance: float = 0.0,
 ) -> Fit:
     """Maximise a model's objective in place, by L-BFGS-B in logs of scales and logits of knots in their box.
 
@@ -41,6 +48,7 @@ def fit_sparse(
         knots: Whether the knots move, or which.
         hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
         max_iterations: Iterations of L-BFGS.
+        tolerance: Stop when three iterations brought less than this, in nats; scipy's relative tolerance always holds.
 
     Returns:
         How it went. If nothing better is found, the model is as it was.
@@ -64,7 +72,7 @@ def fit_sparse(
     moving = knots if isinstance(knots, slice) else slice(None) if knots else None
     ascent = _Ascent(Coordinates(model, moving, hyperparameters=hyperparameters))
     try:
-        message = ascent.run(max_iterations)
+        message = ascent.run(max_iterations, tolerance)
     finally:  # whatever happens, the best parameters seen are the model's
         ascent.settle()
     return Fit(ascent.best, ascent.evaluations, message)
@@ -81,9 +89,16 @@ class _Ascent:
         self.evaluations = 0
         self._bad = math.inf  # what stands for a value that does not exist, once there is one that does
 
-    def run(self, max_iterations: int) -> str:
+    def run(self, max_iterations: int, tolerance: float) -> str:
         bounds = self.coordinates.bounds
         point = self.coordinates.read().clamp(*bounds)
+        path: list[float] = []
+
+        def follow(_: NDArray[np.float64]) -> None:
+            path.append(self.best)
+            if len(path) > _PATIENCE and path[-1] - path[-1 - _PATIENCE] < tolerance:
+                raise StopIteration
+
         sides = (side.cpu().double().numpy() for side in bounds)
         result = minimize(
             self._descend,
@@ -92,6 +107,7 @@ class _Ascent:
             method="L-BFGS-B",
             bounds=list(zip(*sides, strict=True)),
             options={"maxiter": max_iterations},
+            callback=cast(Any, follow),  # the stubs want a name that scipy looks for
         )
         return str(result.message)
 

@@ -27,9 +27,9 @@ class GreedyBlocks(Strategy):
     Args:
         max_knots: Most knots.
         first: Knots of the first block.
-        tolerance: Stop when a block adds less than this, in nats.
+        tolerance: Stop when a block adds less than this, in nats; and a refit when three iterations add a tenth.
         gap: Stop when Titsias' bounds of the exact log evidence are closer than this, in nats.
-        candidates: Random rows to choose among; all that fit into memory if ``None``.
+        candidates: Random rows to choose among, drawn anew for each block; all that fit into memory if ``None``.
         subset: Rows of the exact fit; 0 to start from the kernel's own hyperparameters.
         reselect: Whether all knots are chosen again at the final hyperparameters.
         polish: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
@@ -49,7 +49,7 @@ class GreedyBlocks(Strategy):
     first: int = 5
     tolerance: float = 0.01
     gap: float = 0.01
-    candidates: int | None = None
+    candidates: int | None = 1000
     subset: int = 200
     reselect: bool = True
     polish: int = 0
@@ -77,7 +77,7 @@ class GreedyBlocks(Strategy):
         if self.subset:
             start = with_subset_scales(run.model, self.subset, run.generator)
         run.model = start.with_knots(start.knots)
-        fit_sparse(run.model, max_iterations=self.fit_iterations)
+        fit_sparse(run.model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
         run.keep(run.model, "start")
         most = min(self.max_knots, len(distinct_rows(start.train_X, 1)))
         why = self._grow(run, most)
@@ -100,7 +100,10 @@ class GreedyBlocks(Strategy):
             grown, rows = self._add(model, count, run.generator)
             if not rows:
                 return "no row adds anything"
-            if fit_sparse(grown, max_iterations=self.fit_iterations).objective - before < self.tolerance:
+            if (
+                fit_sparse(grown, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance).objective - before
+                < self.tolerance
+            ):
                 return f"{len(rows)} further knots added less than {self.tolerance} nats"
             run.keep(grown, "block", rows)
         return (
@@ -118,8 +121,8 @@ class GreedyBlocks(Strategy):
         """More knots, chosen at the start's hyperparameters; kept if the objective is larger."""
         count = min(most, max(2 * run.model.num_knots, 4 * self.first))
         other, rows = self._add(start, count - start.num_knots, run.generator)
-        fit = fit_sparse(other, max_iterations=self.fit_iterations)
-        if not fit.objective - run.history[-1].objective > max(self.tolerance, 0.0):
+        fit = fit_sparse(other, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
+        if not fit.objective - run.history[-1].objective > max(self.tolerance, self.gap, 0.0):
             return False
         run.keep(other, "again", rows)
         return True
@@ -128,5 +131,8 @@ class GreedyBlocks(Strategy):
         """All knots once more, at the hyperparameters learned with them; kept if the objective is larger."""
         model = run.model
         other, rows = self._add(model.with_knots(model.knots[:1]), model.num_knots - 1, run.generator)
-        if fit_sparse(other, max_iterations=self.fit_iterations).objective > run.history[-1].objective:
+        if (
+            fit_sparse(other, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance).objective
+            > run.history[-1].objective
+        ):
             run.keep(other, "reselect", rows)

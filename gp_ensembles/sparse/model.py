@@ -82,7 +82,8 @@ class SparseGP(KnotModel):
         prior = self.kernel_diagonal(self.train_X) + delta
         residual = self.train_y - self.mean_module(self.train_X)
         own = own + torch.diag_embed(delta.expand(Z.shape[0]))
-        return project(own, cross, prior, residual, self.likelihood.noise.squeeze(-1))
+        seen = project(own, cross, prior, residual, self.likelihood.noise.squeeze(-1))
+        return seen._replace(nugget=delta)
 
     def objective(self) -> Tensor:
         """The approximation's objective, with the log densities of registered priors, in nats, shape ()."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 from gpytorch.constraints import Positive
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 from torch.nn.functional import pad
@@ -49,13 +49,13 @@ class OnlineStart(NamedTuple):
 
     Args:
         features: The expert's feature map: the knots', and a constant for the prior mean.
-        likelihood: A Gaussian likelihood with the model's noise.
+        likelihood: The model's likelihood, copied.
         weights: The belief about the weights after the model's rows.
         inducing: The knots' features alone, a part of the map, whose ``unexplained`` is the variance that they miss.
     """
 
     features: FeatureMap
-    likelihood: GaussianLikelihood
+    likelihood: Likelihood
     weights: WeightsPosterior
     inducing: InducingPointFeatures
 
@@ -63,8 +63,8 @@ class OnlineStart(NamedTuple):
 def inducing_features(models: KnotModel | Sequence[KnotModel]) -> InducingPointFeatures:
     r"""The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
 
-    With it an expert that starts from its prior learns targets less the model's prior mean as the model with the
-    approximation ``DIC`` does.
+    With it a ``GaussianExpert`` that starts from its prior learns targets less the model's prior mean as a
+    :class:`SparseGP` with the approximation ``DIC`` does.
 
     Args:
         models: A model, or M models with as many knots each, whose kernels differ in hyperparameters only.
@@ -84,11 +84,11 @@ def inducing_features(models: KnotModel | Sequence[KnotModel]) -> InducingPointF
         torch.Size([2, 50, 5])
     """
     if isinstance(models, KnotModel):
-        return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), models.nugget)
+        return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), _nugget(models))
     _check_equal_size(models)
     knots = torch.stack([model.knots.detach() for model in models])
-    shares = knots.new_tensor([model.nugget for model in models])
-    return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, shares)
+    nuggets = knots.new_tensor([_nugget(model) for model in models])
+    return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
 
 
 def weights_posterior(models: KnotModel | Sequence[KnotModel]) -> WeightsPosterior:
@@ -125,21 +125,25 @@ def weights_posterior(models: KnotModel | Sequence[KnotModel]) -> WeightsPosteri
     return WeightsPosterior(*(torch.stack(parts) for parts in zip(*beliefs, strict=True)))
 
 
-def start_online(models: SparseGP | Sequence[SparseGP]) -> OnlineStart:
+def start_online(models: KnotModel | Sequence[KnotModel]) -> OnlineStart:
     r"""All that an online expert needs to go on where a sparse model stopped.
 
     The prior mean becomes a feature of its own, a constant, whose weight is known without doubt, so that models with
     different means can learn the same targets in one ensemble. A random walk of the weights moves it, too.
 
+    A :class:`SparseGP` goes on as a ``GaussianExpert``, other models as a ``LaplaceExpert`` of their likelihood, in
+    which the latent noise that ``SparseLaplaceGP`` has is left out.
+
     Args:
-        models: A model, or M models with as many knots each, whose kernels differ in hyperparameters only. Models
-            of different kinds, or with different numbers of knots, make an expert each.
+        models: A model, or M models with as many knots each, whose kernels differ in hyperparameters only, all with
+            Gaussian likelihoods. Models of different kinds, or with different numbers of knots, make an expert each.
 
     Returns:
         Features, likelihood and belief, with batch shape () for a model, (M,) for a sequence.
 
     Raises:
-        ValueError: As :func:`inducing_features`, or if a prior mean is not constant.
+        ValueError: As :func:`inducing_features`, or if a prior mean is not constant, or one of several likelihoods not
+            Gaussian.
 
     Example:
         >>> import torch
@@ -152,18 +156,43 @@ def start_online(models: SparseGP | Sequence[SparseGP]) -> OnlineStart:
         True
     """
     inducing, learned = inducing_features(models), weights_posterior(models)
-    several = [models] if isinstance(models, SparseGP) else list(models)
-    offset = torch.stack([_constant_mean(model) for model in several]).reshape(inducing.batch_shape)
-    noise = torch.stack([model.likelihood.noise.detach() for model in several]).reshape(*inducing.batch_shape, 1)
-    likelihood = GaussianLikelihood(noise_constraint=Positive(), batch_shape=inducing.batch_shape).to(noise)
-    likelihood.noise = noise
+    offset = torch.stack([_constant_mean(model) for model in _listed(models)]).reshape(inducing.batch_shape)
     constant = ConstantFeatures(inducing.num_inputs, inducing.prior_variance.detach())
     features = Concatenate([inducing, constant])
     # Concatenate gives all weights one prior variance, and scales the features.
     ratios = [(features.prior_variance / part.prior_variance).detach().sqrt() for part in (inducing, constant)]
     mean = torch.cat([ratios[0].unsqueeze(-1) * learned.mean, (ratios[1] * offset).unsqueeze(-1)], dim=-1)
     factor = pad(ratios[0][..., None, None] * learned.factor, (0, 1, 0, 1))
-    return OnlineStart(features, likelihood, WeightsPosterior(mean, factor), inducing)
+    return OnlineStart(features, _likelihood(models), WeightsPosterior(mean, factor), inducing)
+
+
+def _listed(models: KnotModel | Sequence[KnotModel]) -> list[KnotModel]:
+    return [models] if isinstance(models, KnotModel) else list(models)
+
+
+def _likelihood(models: KnotModel | Sequence[KnotModel]) -> Likelihood:
+    """A copy of a model's likelihood, or a Gaussian one with the noise of each of several."""
+    if isinstance(models, KnotModel):
+        return deepcopy(models.likelihood)
+    for number, model in enumerate(models):
+        if not isinstance(model.likelihood, GaussianLikelihood):
+            raise ValueError(
+                f"model {number} has a {type(model.likelihood).__name__}, and only Gaussian likelihoods are put "
+                f"together; make an expert of each model"
+            )
+    noise = torch.stack([model.likelihood.noise.detach() for model in models])
+    likelihood = GaussianLikelihood(noise_constraint=Positive(), batch_shape=noise.shape[:-1]).to(noise)
+    likelihood.noise = noise
+    return likelihood
+
+
+def _nugget(model: KnotModel) -> float:
+    """What stands on the diagonal of the knots' covariance beside the kernel, as a share of its average there."""
+    if isinstance(model, SparseGP):
+        return model.nugget
+    with torch.no_grad():  # a jitter, or a latent noise: each model has its own
+        seen, factor = model.kernel_diagonal(model.knots), model.knots_posterior().lower
+        return max(0.0, float((factor.square().sum(-1) - seen).mean() / seen.mean()))
 
 
 def _belief(model: KnotModel) -> WeightsPosterior:
@@ -175,7 +204,7 @@ def _belief(model: KnotModel) -> WeightsPosterior:
         return WeightsPosterior(scale * (factor @ knots.mean), scale * factor)
 
 
-def _constant_mean(model: SparseGP) -> Tensor:
+def _constant_mean(model: KnotModel) -> Tensor:
     mean = model.mean_module
     if isinstance(mean, ZeroMean):
         return model.train_y.new_zeros(())
@@ -191,9 +220,9 @@ def _constant_mean(model: SparseGP) -> Tensor:
 def _check_equal_size(models: Sequence[KnotModel]) -> None:
     if not models:
         raise ValueError("there is no model; give at least one")
-    counts = [model.num_knots for model in models]
-    if len(set(counts)) > 1:
+    shapes = [tuple(model.knots.shape) for model in models]
+    if len(set(shapes)) > 1:
         raise ValueError(
-            f"the models have {counts} knots; experts of one batch need as many features each: make a feature map and "
-            f"an expert of each model"
+            f"the models' knots have shapes {shapes}; experts of one batch need the same inputs and as many features "
+            f"each: make a feature map and an expert of each model"
         )

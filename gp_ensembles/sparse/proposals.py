@@ -106,7 +106,7 @@ class BayesianOptimisation(KnotProposal):
     """
 
     def __init__(
-        self, first: int = 5, count: int = 40, kernel: Kernel | None = None, refit_factor: float = 1.4
+        self, first: int = 5, count: int = 40, kernel: Kernel | None = None, refit_factor: float = 2.0
     ) -> None:
         if not 2 <= first <= count:
             raise ValueError(f"two rows at least come first, and no more than in all, got {first} of {count}")

@@ -12,21 +12,19 @@ from gpytorch.means import Mean
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.sparse.checks import check_positive, check_rows
 from gp_ensembles.sparse.fitting import fit_sparse
-from gp_ensembles.sparse.greedy import Picked
-from gp_ensembles.sparse.local_gains import LocalCandidates, measure_locally
+from gp_ensembles.sparse.local_picks import pick_locally
 from gp_ensembles.sparse.placement import distinct_rows, kmeans_knots
 from gp_ensembles.sparse.variational_model import SparseVariationalGP
-
-_MEMORY = 2**28  # bytes of each of the two tables of candidates and data
 
 
 class VariationalStep(NamedTuple):
     """A step of a selection.
 
     Args:
-        what: What was done: "start", "block", "polish" or "interrupted".
+        what: What was done: "start", "block", "again", "reselect", "polish" or "interrupted".
         num_knots: Knots after it.
         objective: Evidence lower bound of all rows after it, log densities of priors included, in nats.
         seconds: Seconds since the beginning.
@@ -59,6 +57,8 @@ class VariationalSelection(NamedTuple):
 class VariationalBlocks(NamedTuple):
     """Rows of the largest local gains, in blocks that double, hyperparameters refitted after each.
 
+    Where blocks end early, more knots are chosen anew at the hyperparameters of the start, once.
+
     Args:
         max_knots: Most knots.
         first: Knots of the first block.
@@ -66,6 +66,7 @@ class VariationalBlocks(NamedTuple):
         candidates: Random rows to choose among, as far as they fit into memory.
         batch_size: Rows handled at a time, which bounds the memory that gradients take.
         fit_iterations: Iterations of each refit.
+        reselect: Whether all knots are chosen again at the final hyperparameters.
         polish: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
     """
 
@@ -75,6 +76,7 @@ class VariationalBlocks(NamedTuple):
     candidates: int = 1000
     batch_size: int = 10_000
     fit_iterations: int = 30
+    reselect: bool = True
     polish: int = 0
 
 
@@ -99,7 +101,7 @@ def select_variational_knots(
         y: Targets, shape (N,) or (N, 1), floating point.
         kernel: Any GPyTorch kernel; its hyperparameters are the start, and change.
         likelihood: GPyTorch's Gaussian likelihood, or any of one latent value; its parameters are learned, too.
-        mean: Prior mean; a trainable constant that starts at zero if ``None``.
+        mean: Prior mean; a trainable constant that starts where it alone explains the targets best if ``None``.
         proposal: How knots are chosen.
         progress: Whether to show a progress bar.
         generator: Source of randomness.
@@ -137,66 +139,12 @@ def select_variational_knots(
     run = _Run(SparseVariationalGP(X, y, start, kernel, likelihood, mean, batch_size=proposal.batch_size))
     try:
         with tqdm(total=proposal.max_knots, disable=not progress, desc="knots") as bar:
-            why = _grow(run, proposal, bar, generator)
+            why = _search(run, proposal, bar, generator)
     except KeyboardInterrupt:
         run.record("interrupted")  # what was being fitted has its best parameters so far
         why = "interrupted"
         warnings.warn(f"interrupted with {run.best.num_knots} knots; the model is the best so far", stacklevel=2)
     return VariationalSelection(run.best.knots.detach().clone(), run.best.export(), tuple(run.history), why)
-
-
-@torch.no_grad()
-def pick_locally(
-    model: SparseVariationalGP,
-    count: int,
-    *,
-    candidates: int = 1000,
-    generator: torch.Generator | None = None,
-) -> Picked:
-    """The ``count`` rows that, one after the other, add most to the bound, as far as its normal sites know.
-
-    Args:
-        model: The model, whose knots and hyperparameters stay as they are.
-        count: Most rows to pick.
-        candidates: Random rows to choose among, as far as they fit into memory.
-        generator: Source of randomness.
-
-    Returns:
-        The rows and their gains; fewer if no further one adds anything.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.likelihoods import LogisticLikelihood
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> labels = (X > 0.4).double()
-        >>> model = SparseVariationalGP(X, labels, X[:1], ScaleKernel(RBFKernel()), LogisticLikelihood())
-        >>> bool((pick_locally(model, 2).gains > 0).all())
-        True
-    """
-    X = model.train_X
-    most = max(1, min(candidates, X.shape[0], _MEMORY // (X.element_size() * X.shape[0])))
-    rows = torch.randperm(X.shape[0], generator=generator, device="cpu")[:most].sort().values.to(X.device)
-    state = _measure(model, X[rows])
-    picked: list[int] = []
-    gains: list[Tensor] = []
-    for _ in range(min(count, most)):
-        gain = state.gains()
-        best = int(gain.argmax())
-        if not bool(gain[best] > 0.0):
-            break
-        picked.append(best)
-        gains.append(gain[best])
-        state.take(best, rows)
-    chosen = rows[torch.tensor(picked, dtype=torch.long, device=X.device)]
-    return Picked(chosen, torch.stack(gains) if gains else X.new_zeros(0))
-
-
-def _measure(model: SparseVariationalGP, C: Tensor) -> LocalCandidates:
-    sites, projection = model.tighten().sites, model.projection()
-    with_knots = model.kernel_matrix(model.knots, C)
-    with_data = model.kernel_matrix(C, model.train_X)
-    return measure_locally(projection, sites, with_knots, with_data, model.kernel_diagonal(C) + model.jitter)
 
 
 def _check(proposal: VariationalBlocks) -> None:
@@ -228,27 +176,72 @@ class _Run:
         return value
 
 
-def _grow(run: _Run, proposal: VariationalBlocks, bar: "tqdm[Any]", generator: torch.Generator | None) -> str:
+def _search(run: _Run, proposal: VariationalBlocks, bar: "tqdm[Any]", generator: torch.Generator | None) -> str:
+    start = run.best.with_knots(run.best.knots)
     fit_sparse(run.best, max_iterations=proposal.fit_iterations)
-    before = run.record("start")
-    why = f"there are {proposal.max_knots} knots, the most allowed"
-    while run.best.num_knots < proposal.max_knots:
-        bar.update(run.best.num_knots - bar.n)
-        bar.set_postfix_str(f"bound {before:.2f}")
-        count = min(run.best.num_knots, proposal.max_knots - run.best.num_knots)
-        picked = pick_locally(run.best, count, candidates=proposal.candidates, generator=generator)
-        if not len(picked.rows):
-            why = "no row adds anything"
-            break
-        grown = run.best.with_knots(torch.cat([run.best.knots.detach(), run.best.train_X[picked.rows]]))
-        gain = fit_sparse(grown, max_iterations=proposal.fit_iterations).objective - before
-        if gain < proposal.tolerance:
-            why = f"{len(picked.rows)} further knots added less than {proposal.tolerance} nats"
-            break
-        run.best = grown
-        before = run.record("block", picked.rows)
+    run.record("start")
+    why = _grow(run, proposal, bar, generator)
+    if run.best.num_knots < proposal.max_knots and _escape(run, proposal, start, generator):
+        why = _grow(run, proposal, bar, generator)
+    if proposal.reselect and run.best.num_knots > 1:
+        _choose_again(run, proposal, generator)
     if proposal.polish:
         fit_sparse(run.best, knots=True, max_iterations=proposal.polish)
         run.record("polish")
-    bar.update(run.best.num_knots - bar.n)
     return why
+
+
+def _grow(run: _Run, proposal: VariationalBlocks, bar: "tqdm[Any]", generator: torch.Generator | None) -> str:
+    """Blocks until one adds nothing."""
+    while run.best.num_knots < proposal.max_knots:
+        model, before = run.best, run.history[-1].objective
+        bar.update(model.num_knots - bar.n)
+        bar.set_postfix_str(f"bound {before:.2f}")
+        count = min(model.num_knots, proposal.max_knots - model.num_knots)
+        rows = pick_locally(model, count, candidates=proposal.candidates, generator=generator).rows
+        if not len(rows):
+            return "no row adds anything"
+        grown, value = _refit(model, rows, proposal)
+        if value == -torch.inf:
+            return "the bound could not be evaluated with further knots"
+        if value - before < proposal.tolerance:
+            return f"{len(rows)} further knots added less than {proposal.tolerance} nats"
+        run.best = grown
+        run.record("block", rows)
+    bar.update(run.best.num_knots - bar.n)
+    return f"there are {proposal.max_knots} knots, the most allowed"
+
+
+def _refit(model: SparseVariationalGP, rows: Tensor, proposal: VariationalBlocks) -> tuple[SparseVariationalGP, float]:
+    """A model with further knots and its objective, minus infinity if it cannot be evaluated."""
+    other = model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]]))
+    try:
+        return other, fit_sparse(other, max_iterations=proposal.fit_iterations).objective
+    except NumericalError:
+        return other, -torch.inf
+
+
+def _escape(
+    run: _Run, proposal: VariationalBlocks, start: SparseVariationalGP, generator: torch.Generator | None
+) -> bool:
+    """More knots, chosen at the start's hyperparameters, for few may have made everything look like chance."""
+    count = min(proposal.max_knots, max(2 * run.best.num_knots, 4 * proposal.first)) - start.num_knots
+    rows = pick_locally(start, count, candidates=proposal.candidates, generator=generator).rows
+    other, value = _refit(start, rows, proposal)
+    if not value - run.history[-1].objective > proposal.tolerance:
+        return False
+    run.best = other
+    run.record("again", rows)
+    return True
+
+
+def _choose_again(run: _Run, proposal: VariationalBlocks, generator: torch.Generator | None) -> None:
+    """All knots once more, at the hyperparameters and sites learned with them; kept if the bound is larger."""
+    model = run.best
+    first = model.with_knots(model.knots[:1])
+    sites, count = model.tighten().sites, model.num_knots - 1
+    rows = pick_locally(first, count, sites=sites, candidates=proposal.candidates, generator=generator).rows
+    other, value = _refit(first, rows, proposal)
+    if value > run.history[-1].objective:
+        run.best = other
+        run.record("reselect", rows)

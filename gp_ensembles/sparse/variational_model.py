@@ -1,5 +1,6 @@
 """A sparse Gaussian process of any targets whose knots' posterior maximises the evidence lower bound."""
 
+from functools import partial
 from typing import Any, Self, final
 
 import torch
@@ -13,7 +14,7 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gp_ensembles.likelihoods import check_support, latent_dim
+from gp_ensembles.likelihoods import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.checks import check_positive, check_rows
@@ -38,7 +39,7 @@ class SparseVariationalGP(KnotModel):
         knots: Knots Z, shape (K, D), a parameter.
         kernel: Any GPyTorch kernel without a batch.
         likelihood: GPyTorch's Gaussian likelihood, or any whose latent values are scalar and integrated by quadrature.
-        mean: Prior mean; a trainable constant that starts at zero if ``None``.
+        mean: Prior mean; a trainable constant that starts where it alone explains the targets best if ``None``.
         batch_size: Rows handled at a time.
 
     Raises:
@@ -76,7 +77,9 @@ class SparseVariationalGP(KnotModel):
         check_positive(batch_size=batch_size)
         check_support(likelihood.to(X), y)
         # GPyTorch adds a fixed variance, see jitter, where other models have a nugget.
-        super().__init__(X, y, knots, kernel, likelihood, ConstantMean() if mean is None else mean, nugget=0.0)
+        super().__init__(
+            X, y, knots, kernel, likelihood, _constant(likelihood, y) if mean is None else mean, nugget=0.0
+        )
         self.batch_size = batch_size
         self._sites = Sites(torch.zeros_like(y), torch.zeros_like(y))  # from which the next search starts
 
@@ -106,8 +109,11 @@ class SparseVariationalGP(KnotModel):
         return value
 
     @torch.no_grad()
-    def tighten(self) -> Tightened:
+    def tighten(self, tolerance: float | None = None) -> Tightened:
         """The best posterior of the knots at the present hyperparameters, and the bound without priors.
+
+        Args:
+            tolerance: As in :func:`~gp_ensembles.sparse.tightening.tighten`.
 
         Raises:
             NumericalError: If the bound cannot be evaluated.
@@ -115,7 +121,9 @@ class SparseVariationalGP(KnotModel):
         lower = self._knots_factor()
         parts = [self._see(lower, X) for X in self.train_X.split(self.batch_size)]
         rows = parts[0] if len(parts) == 1 else Rows(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
-        found = tighten(rows, lambda mean, variance: self._expected_log_prob(self.train_y, mean, variance), self._sites)
+        found = tighten(
+            rows, partial(_expected_log_prob, self.likelihood, self.train_y), self._sites, tolerance=tolerance
+        )
         self._sites = found.sites
         return found
 
@@ -143,7 +151,7 @@ class SparseVariationalGP(KnotModel):
         kept: tuple[list[Tensor], KnotsPosterior] | None = self._kept
         if kept is None or not unchanged(kept[0], tensors):
             with torch.no_grad():
-                mean, root = self.tighten().posterior
+                mean, root = self.tighten(tolerance=0.0).posterior
                 factor = cholesky(torch.cholesky_inverse(root), "the precision of the knots")
                 found = KnotsPosterior(self._knots_factor(), factor, factor.mT @ mean)
             kept = [tensor.detach().clone() for tensor in tensors], found
@@ -173,17 +181,21 @@ class SparseVariationalGP(KnotModel):
         return other
 
     def export(self) -> SingleTaskVariationalGP:
-        """BoTorch's variational GP with these hyperparameters (not copied), knots, and the best posterior of them."""
+        """BoTorch's variational GP with these hyperparameters (not copied), knots, and the best posterior of them.
+
+        Its knots are trainable. Its ``load_state_dict`` wants ``keep_transforms=False`` in BoTorch 0.18, which looks
+        for targets at the wrong place otherwise.
+        """
         model = SingleTaskVariationalGP(
             self.train_X,
-            self.train_y.unsqueeze(-1),
             likelihood=self.likelihood,
             covar_module=self.covar_module,
             mean_module=self.mean_module,
             inducing_points=self.knots.detach().clone(),
         )
+        model.model.train_targets = self.train_y
         strategy = model.model.variational_strategy
-        posterior = self.tighten().posterior
+        posterior = self.tighten(tolerance=0.0).posterior
         with torch.no_grad():
             strategy._variational_distribution.variational_mean.copy_(posterior.mean)
             strategy._variational_distribution.chol_variational_covar.copy_(posterior.root)
@@ -205,11 +217,7 @@ class SparseVariationalGP(KnotModel):
 
     def _expected(self, lower: Tensor, best: Tightened, X: Tensor, y: Tensor) -> Tensor:
         """What rows add to the bound, shape ()."""
-        return self._expected_log_prob(y, *best.posterior.marginals(self._see(lower, X))).sum()
-
-    def _expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        values: Tensor = self.likelihood.expected_log_prob(y, MultivariateNormal(mean, DiagLinearOperator(variance)))
-        return values
+        return _expected_log_prob(self.likelihood, y, *best.posterior.marginals(self._see(lower, X))).sum()
 
 
 def check_likelihood(likelihood: Likelihood) -> None:
@@ -230,3 +238,21 @@ def check_likelihood(likelihood: Likelihood) -> None:
             f"{name} is not a likelihood that is the same for all rows and integrated over one latent value; give "
             f"GaussianLikelihood or a subclass of GPyTorch's _OneDimensionalLikelihood"
         )
+
+
+def _expected_log_prob(likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    values: Tensor = likelihood.expected_log_prob(y, MultivariateNormal(mean, DiagLinearOperator(variance)))
+    return values
+
+
+@torch.no_grad()
+def _constant(likelihood: Likelihood, y: Tensor) -> ConstantMean:
+    """A constant that starts at the latent value that explains all targets best, to about 0.02."""
+    best = y.new_zeros(())
+    wide = torch.cat([torch.linspace(-30.0, 30.0, 121, dtype=y.dtype, device=y.device), y.median().unsqueeze(0)])
+    for places in (wide, torch.linspace(-0.5, 0.5, 41, dtype=y.dtype, device=y.device)):
+        values = torch.stack([log_prob(likelihood, (best + place).expand_as(y), y).sum() for place in places])
+        best = best + places[values.nan_to_num(nan=-torch.inf).argmax()]
+    mean = ConstantMean().to(y)
+    mean.constant.data.fill_(float(best))
+    return mean

@@ -18,7 +18,8 @@ from gp_ensembles.experiments.models import DOEBE, EDOEBE, OEBE, SDOEBE, SOEBE, 
 
 MODELS = [OEBE, DOEBE, SOEBE, SDOEBE, EDOEBE, IEGP, SIEGP, DIEGP, DSIEGP]
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
-CONFIGS = sorted(set(FOLDER.glob("*.yaml")) - set(FOLDER.glob("maskerade_table_*.yaml")))  # those are of reproduce
+OF_REPRODUCE = {*FOLDER.glob("maskerade_table_*.yaml"), *FOLDER.glob("knots_*.yaml")}
+CONFIGS = sorted(set(FOLDER.glob("*.yaml")) - OF_REPRODUCE)
 
 
 @pytest.mark.parametrize("model", MODELS)

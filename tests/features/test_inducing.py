@@ -249,6 +249,7 @@ def test_coinciding_knots_need_a_nugget() -> None:
         ({"knots": randn(2, 3, 2)}, r"batch shape \(\)"),
         ({"nugget": -1.0}, "nugget .* at least 0"),
         ({"nugget": float("nan")}, "nugget"),
+        ({"nugget": torch.full((3,), 1e-6)}, r"nugget must be a number or have shape \(\), got \(3,\)"),
         ({"kernel": RBFKernel(ard_num_dims=3).double()}, "does not take the knots' 2 columns"),
         ({"kernel": RBFKernel(active_dims=[4]).double()}, "does not take the knots' 2 columns"),
         ({"kernel": MultitaskKernel(RBFKernel(), 2).double()}, r"\(6, 6\) instead of \(3, 3\)"),

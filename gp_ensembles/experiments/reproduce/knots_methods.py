@@ -88,7 +88,7 @@ def start_values(y: Tensor) -> tuple[ScaleKernel, GaussianLikelihood]:
 
     Example:
         >>> kernel, likelihood = start_values(torch.tensor([0.0, 2.0], dtype=torch.float64, device="cpu"))
-        >>> round(float(kernel.outputscale), 6), round(float(likelihood.noise), 6)
+        >>> round(kernel.outputscale.item(), 6), round(likelihood.noise.item(), 6)
         (1.0, 1.0)
     """
     kernel, likelihood = ScaleKernel(RBFKernel()).to(y), GaussianLikelihood().to(y)

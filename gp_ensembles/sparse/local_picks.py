@@ -1,0 +1,65 @@
+"""Knots one at a time at fixed hyperparameters, by gains under the normal sites of a likelihood."""
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.sparse.greedy import Picked
+from gp_ensembles.sparse.local_gains import LocalCandidates, Sites, measure_locally
+from gp_ensembles.sparse.variational_model import SparseVariationalGP
+
+_MEMORY = 2**28  # bytes of each of the two tables of candidates and data
+
+
+@torch.no_grad()
+def pick_locally(
+    model: SparseVariationalGP,
+    count: int,
+    *,
+    sites: Sites | None = None,
+    candidates: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Picked:
+    """The ``count`` rows that, one after the other, add most to the bound, as far as its normal sites know.
+
+    Args:
+        model: The model, whose knots and hyperparameters stay as they are.
+        count: Most rows to pick.
+        sites: Normal stand-ins of the likelihood; those of the model's best posterior if ``None``.
+        candidates: Random rows to choose among, as far as they fit into memory.
+        generator: Source of randomness.
+
+    Returns:
+        The rows and their gains; fewer if no further one adds anything.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.likelihoods import LogisticLikelihood
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> labels = (X > 0.4).double()
+        >>> model = SparseVariationalGP(X, labels, X[:1], ScaleKernel(RBFKernel()), LogisticLikelihood())
+        >>> bool((pick_locally(model, 2).gains > 0).all())
+        True
+    """
+    X = model.train_X
+    most = max(1, min(candidates, X.shape[0], _MEMORY // (X.element_size() * X.shape[0])))
+    rows = torch.randperm(X.shape[0], generator=generator, device="cpu")[:most].sort().values.to(X.device)
+    state = _measure(model, X[rows], model.tighten().sites if sites is None else sites)
+    picked: list[int] = []
+    gains: list[Tensor] = []
+    for _ in range(min(count, most)):
+        gain = state.gains()
+        best = int(gain.argmax())
+        if not bool(gain[best] > 0.0):
+            break
+        picked.append(best)
+        gains.append(gain[best])
+        state.take(best, rows)
+    chosen = rows[torch.tensor(picked, dtype=torch.long, device=X.device)]
+    return Picked(chosen, torch.stack(gains) if gains else X.new_zeros(0))
+
+
+def _measure(model: SparseVariationalGP, C: Tensor, sites: Sites) -> LocalCandidates:
+    with_knots = model.kernel_matrix(model.knots, C)
+    with_data = model.kernel_matrix(C, model.train_X)
+    return measure_locally(model.projection(), sites, with_knots, with_data, model.kernel_diagonal(C) + model.jitter)
