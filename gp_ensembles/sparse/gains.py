@@ -18,7 +18,8 @@ class Candidates(NamedTuple):
     .. math:: \frac{|v|^2}{2 \tau^2} - \frac12 \log t^2 + \frac12 \frac{(v^\top \Sigma^{-1} r)^2}{t^2}, \qquad
               t^2 = 1 + v^\top \Sigma^{-1} v
 
-    to the bound of :class:`~gp_ensembles.sparse.approximations.VFE` at fixed hyperparameters.
+    to the bound of :class:`~gp_ensembles.sparse.approximations.VFE` at fixed hyperparameters. The two tables of
+    candidates and data are changed in place: to make new ones takes several times as long as the arithmetic.
 
     Args:
         covariance: Covariances of candidates and data that the knots leave open, :math:`s v`, shape (M, N).
@@ -27,6 +28,7 @@ class Candidates(NamedTuple):
         residual: Targets less their prior mean, shape (N,).
         noise: Noise variance, shape ().
         floor: Variance below which a candidate adds nothing, shape ().
+        scale: What the data's covariances were multiplied with, row by row, shape (N,); nothing if ``None``.
 
     Example:
         >>> import torch
@@ -43,32 +45,33 @@ class Candidates(NamedTuple):
     residual: Tensor
     noise: Tensor
     floor: Tensor
+    scale: Tensor | None = None
 
     def gains(self) -> Tensor:
         """What each candidate adds to the bound, shape (M,); zero for one that is a knot already."""
         variance = self.variance.clamp_min(self.floor)
-        length = self.covariance.square().sum(-1) / variance
-        stretch = 1.0 + ((self.covariance * self.weighted).sum(-1) / variance).clamp_min(0.0)
+        length = torch.linalg.vector_norm(self.covariance, dim=-1).square() / variance
+        product = torch.einsum("mn,mn->m", self.covariance, self.weighted)
+        stretch = 1.0 + (product / variance).clamp_min(0.0)
         fit = (self.weighted @ self.residual).square() / variance
         gain = 0.5 * (length / self.noise - stretch.log() + fit / stretch)
         return torch.where(self.variance > self.floor, gain, 0.0)
 
-    def add(self, index: int, places: Tensor) -> "Candidates":
-        r"""With candidate ``index`` as a knot, in O(M N), where candidate i stands at row ``places[i]`` of the data.
+    def take(self, index: int, places: Tensor) -> None:
+        r"""Make candidate ``index`` a knot, in O(M N), where candidate i stands at row ``places[i]`` of the data.
 
-        Covariances lose a rank, :math:`R' = R - a v^\top` with a the candidates' covariances with the new knot over s
+        Covariances lose a rank, :math:`R' = R - a v^\top` with a the candidates' covariances with the new knot over s,
         :math:`R' \Sigma'^{-1} = R \Sigma^{-1} - (R \Sigma^{-1} v + a) g^\top / t^2` with :math:`g = \Sigma^{-1} v`.
         """
         deviation = self.variance[index].sqrt()
         v = self.covariance[index] / deviation
         g = self.weighted[index] / deviation
-        stretch = 1.0 + (v * g).sum()
-        with_knot = self.covariance[:, places[index]] / deviation
-        weighted = self.weighted - torch.outer(self.weighted @ v + with_knot, g / stretch)
-        covariance = self.covariance - torch.outer(with_knot, v)
-        variance = (self.variance - with_knot.square()).clamp_min(0.0)
-        variance[index] = 0.0
-        return self._replace(covariance=covariance, weighted=weighted, variance=variance)
+        # Covariances with the knot itself know nothing of its row's scale.
+        unit = deviation if self.scale is None else deviation * self.scale[places[index]]
+        with_knot = self.covariance[:, places[index]] / unit
+        self.weighted.addr_(self.weighted @ v + with_knot, g / (1.0 + v @ g), alpha=-1.0)
+        self.covariance.addr_(with_knot, v, alpha=-1.0)
+        self.variance.sub_(with_knot.square()).clamp_min_(0.0)[index] = 0.0
 
 
 def measure_candidates(

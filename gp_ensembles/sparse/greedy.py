@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.sparse.gains import measure_candidates
+from gp_ensembles.sparse.gains import Candidates, measure_candidates
 from gp_ensembles.sparse.model import SparseGP
 
 _MEMORY = 2**28  # bytes of each of the two tables of candidates and data
@@ -23,10 +23,19 @@ class Picked(NamedTuple):
     gains: Tensor
 
 
-def most_candidates(model: SparseGP) -> int:
-    """How many candidates fit into memory at a time."""
-    X = model.train_X
-    return max(1, min(X.shape[0], _MEMORY // (X.element_size() * X.shape[0])))
+def draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
+    """Random rows of X (N, D), in order: ``most`` at most, and no more than fit into memory.
+
+    Example:
+        >>> draw_candidates(torch.zeros(3, 1), None, None)
+        tensor([0, 1, 2])
+    """
+    total = X.shape[0]
+    fitting = max(1, min(total, _MEMORY // (X.element_size() * total)))
+    count = fitting if most is None else min(most, fitting)
+    if count == total:
+        return torch.arange(total, device=X.device)
+    return torch.randperm(total, generator=generator, device="cpu")[:count].sort().values.to(X.device)
 
 
 @torch.no_grad()
@@ -60,25 +69,43 @@ def pick_greedily(
         (torch.Size([3]), True)
     """
     X = model.train_X
-    most = most_candidates(model) if candidates is None else min(candidates, most_candidates(model))
-    rows = torch.randperm(X.shape[0], generator=generator, device="cpu")[:most].sort().values.to(X.device)
-    if most == X.shape[0]:
-        rows = torch.arange(X.shape[0], device=X.device)
+    rows = draw_candidates(X, candidates, generator)
     C = X[rows]
     own = model.kernel_matrix(model.knots, model.knots)
     prior = model.kernel_diagonal(C) + model.delta(own)
     state = measure_candidates(
         model.projection(), model.kernel_matrix(model.knots, C), model.kernel_matrix(C, X), prior
     )
+    return take_best(state, min(count, len(rows)), rows, tolerance)
+
+
+def take_best(state: Candidates, count: int, rows: Tensor, tolerance: float = 0.0) -> Picked:
+    """Candidates of the largest gains, one after the other, each a knot for those after it.
+
+    Args:
+        state: The candidates, which become those that are left.
+        count: Most candidates to take.
+        rows: The rows of the data at which they stand, shape (M,).
+        tolerance: Stop when the best one adds no more than this, in nats.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.sparse.collapsed import project
+        >>> from gp_ensembles.sparse.gains import measure_candidates
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
+        >>> take_best(measure_candidates(projection, 0.0 * one, one, one[0]), 5, torch.tensor([0])).rows
+        tensor([0])
+    """
     picked: list[int] = []
     gains: list[Tensor] = []
-    for _ in range(min(count, most)):
+    for _ in range(count):
         gain = state.gains()
         best = int(gain.argmax())
         if not bool(gain[best] > tolerance):
             break
         picked.append(best)
         gains.append(gain[best])
-        state = state.add(best, rows)
-    chosen = rows[torch.tensor(picked, dtype=torch.long, device=X.device)]
-    return Picked(chosen, torch.stack(gains) if gains else X.new_zeros(0))
+        state.take(best, rows)
+    chosen = rows[torch.tensor(picked, dtype=torch.long, device=rows.device)]
+    return Picked(chosen, torch.stack(gains) if gains else state.variance.new_zeros(0))

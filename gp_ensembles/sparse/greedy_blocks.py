@@ -77,7 +77,7 @@ class GreedyBlocks(Strategy):
         if self.subset:
             start = with_subset_scales(run.model, self.subset, run.generator)
         run.model = start.with_knots(start.knots)
-        fit_sparse(run.model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
+        self._fit(run.model)
         run.keep(run.model, "start")
         most = min(self.max_knots, len(distinct_rows(start.train_X, 1)))
         why = self._grow(run, most)
@@ -100,10 +100,7 @@ class GreedyBlocks(Strategy):
             grown, rows = self._add(model, count, run.generator)
             if not rows:
                 return "no row adds anything"
-            if (
-                fit_sparse(grown, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance).objective - before
-                < self.tolerance
-            ):
+            if self._fit(grown) - before < self.tolerance:
                 return f"{len(rows)} further knots added less than {self.tolerance} nats"
             run.keep(grown, "block", rows)
         return (
@@ -111,6 +108,9 @@ class GreedyBlocks(Strategy):
             if most == self.max_knots
             else f"all {most} distinct rows are knots"
         )
+
+    def _fit(self, model: SparseGP) -> float:
+        return fit_sparse(model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance).objective
 
     def _add(self, model: SparseGP, count: int, generator: torch.Generator | None) -> tuple[SparseGP, tuple[int, ...]]:
         rows = pick_greedily(model, count, candidates=self.candidates, generator=generator).rows
@@ -121,8 +121,7 @@ class GreedyBlocks(Strategy):
         """More knots, chosen at the start's hyperparameters; kept if the objective is larger."""
         count = min(most, max(2 * run.model.num_knots, 4 * self.first))
         other, rows = self._add(start, count - start.num_knots, run.generator)
-        fit = fit_sparse(other, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
-        if not fit.objective - run.history[-1].objective > max(self.tolerance, self.gap, 0.0):
+        if not self._fit(other) - run.history[-1].objective > max(self.tolerance, self.gap, 0.0):
             return False
         run.keep(other, "again", rows)
         return True
@@ -131,8 +130,5 @@ class GreedyBlocks(Strategy):
         """All knots once more, at the hyperparameters learned with them; kept if the objective is larger."""
         model = run.model
         other, rows = self._add(model.with_knots(model.knots[:1]), model.num_knots - 1, run.generator)
-        if (
-            fit_sparse(other, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance).objective
-            > run.history[-1].objective
-        ):
+        if self._fit(other) > run.history[-1].objective:
             run.keep(other, "reselect", rows)

@@ -1,6 +1,6 @@
 """What a further knot would add when each row has a noise of its own: targets that are normal only locally."""
 
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,65 +21,15 @@ class Sites(NamedTuple):
     shift: Tensor
 
 
-@final
-class LocalCandidates:
-    r"""M candidates given the knots so far, where rows have noise variances :math:`1 / W_i`.
-
-    Rows whose columns are scaled by :math:`\sqrt{W_i}` have unit noise, so that the gains are those of
-    :class:`~gp_ensembles.sparse.gains.Candidates`, exactly. The two tables of candidates and rows are changed in place:
-    to make new ones takes several times as long as the arithmetic.
-
-    Args:
-        scaled: The candidates with scaled rows, whose tensors become this object's own.
-        root: :math:`\sqrt{W}`, positive, shape (N,).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.sparse.collapsed import project
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
-        >>> candidates = measure_locally(projection, Sites(4 * one[0], 4 * one[0]), 0.0 * one, one, one[0])
-        >>> candidates.take(0, torch.tensor([0]))
-        >>> candidates.gains()  # it is a knot now
-        tensor([0.], dtype=torch.float64)
-    """
-
-    def __init__(self, scaled: Candidates, root: Tensor) -> None:
-        self._scaled = scaled
-        self._root = root
-
-    def gains(self) -> Tensor:
-        """What each candidate adds to the bound, shape (M,); zero for one that is a knot already."""
-        now = self._scaled
-        variance = now.variance.clamp_min(now.floor)
-        length = torch.linalg.vector_norm(now.covariance, dim=-1).square() / variance
-        product = torch.einsum("mn,mn->m", now.covariance, now.weighted)
-        stretch = 1.0 + (product / variance).clamp_min(0.0)
-        fit = (now.weighted @ now.residual).square() / variance
-        gain = 0.5 * (length / now.noise - stretch.log() + fit / stretch)
-        return torch.where(now.variance > now.floor, gain, 0.0)
-
-    def take(self, index: int, places: Tensor) -> None:
-        """Make candidate ``index`` a knot, where candidate i stands at row ``places[i]`` of the data, in O(M N)."""
-        now = self._scaled
-        deviation = now.variance[index].sqrt()
-        v = now.covariance[index] / deviation
-        g = now.weighted[index] / deviation
-        # Covariances with the knot itself do not know of its row's noise.
-        with_knot = now.covariance[:, places[index]] / (self._root[places[index]] * deviation)
-        now.weighted.addr_(now.weighted @ v + with_knot, g / (1.0 + v @ g), alpha=-1.0)
-        now.covariance.addr_(with_knot, v, alpha=-1.0)
-        now.variance.sub_(with_knot.square()).clamp_min_(0.0)[index] = 0.0
-
-
 def measure_locally(
     projection: Projection, sites: Sites, knots_with_candidates: Tensor, candidates_with_data: Tensor, prior: Tensor
-) -> LocalCandidates:
+) -> Candidates:
     r"""M candidates given the knots of a projection and the sites of the rows, in O(M N K).
 
     A candidate adds to :math:`\log N(z;\, 0,\, Q + W^{-1}) - \frac12 \sum_i W_i (k_{ii} - q_{ii})`. Where the sites
     are those of the best posterior of the knots so far, that is what it adds to the bound of the likelihood itself,
-    to second order in the means and to first order in the variances that it changes.
+    to second order in the means and to first order in the variances that it changes. Rows whose covariances are scaled
+    by :math:`\sqrt{W_i}` have unit noise.
 
     Args:
         projection: The data seen through the knots so far; its residual and noise do not matter.
@@ -107,4 +57,5 @@ def measure_locally(
         sites.shift / root,
         torch.ones_like(projection.noise),
     )
-    return LocalCandidates(measure_candidates(scaled, knots_with_candidates, candidates_with_data * root, prior), root)
+    candidates = measure_candidates(scaled, knots_with_candidates, candidates_with_data * root, prior)
+    return candidates._replace(scale=root)

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.sparse.greedy import Picked
-from gp_ensembles.sparse.local_gains import LocalCandidates, Sites, measure_locally
+from gp_ensembles.sparse.gains import Candidates
+from gp_ensembles.sparse.greedy import Picked, draw_candidates, take_best
+from gp_ensembles.sparse.local_gains import Sites, measure_locally
 from gp_ensembles.sparse.variational_model import SparseVariationalGP
-
-_MEMORY = 2**28  # bytes of each of the two tables of candidates and data
 
 
 @torch.no_grad()
@@ -42,24 +41,12 @@ def pick_locally(
         True
     """
     X = model.train_X
-    most = max(1, min(candidates, X.shape[0], _MEMORY // (X.element_size() * X.shape[0])))
-    rows = torch.randperm(X.shape[0], generator=generator, device="cpu")[:most].sort().values.to(X.device)
+    rows = draw_candidates(X, candidates, generator)
     state = _measure(model, X[rows], model.tighten().sites if sites is None else sites)
-    picked: list[int] = []
-    gains: list[Tensor] = []
-    for _ in range(min(count, most)):
-        gain = state.gains()
-        best = int(gain.argmax())
-        if not bool(gain[best] > 0.0):
-            break
-        picked.append(best)
-        gains.append(gain[best])
-        state.take(best, rows)
-    chosen = rows[torch.tensor(picked, dtype=torch.long, device=X.device)]
-    return Picked(chosen, torch.stack(gains) if gains else X.new_zeros(0))
+    return take_best(state, min(count, len(rows)), rows)
 
 
-def _measure(model: SparseVariationalGP, C: Tensor, sites: Sites) -> LocalCandidates:
+def _measure(model: SparseVariationalGP, C: Tensor, sites: Sites) -> Candidates:
     with_knots = model.kernel_matrix(model.knots, C)
     with_data = model.kernel_matrix(C, model.train_X)
     return measure_locally(model.projection(), sites, with_knots, with_data, model.kernel_diagonal(C) + model.jitter)
