@@ -1,6 +1,7 @@
 """Counts whose log rate is the latent value."""
 
 import torch
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import _OneDimensionalLikelihood
 from torch import Tensor
 from torch.distributions import Poisson
@@ -54,6 +55,18 @@ class LogPoissonLikelihood(_OneDimensionalLikelihood):
     def forward(self, function_samples: Tensor, *inputs: object) -> LogRatePoisson:
         r"""Distributions of counts given latent values, any shape."""
         return LogRatePoisson(function_samples)
+
+    def expected_log_prob(
+        self, observations: Tensor, function_dist: MultivariateNormal, *args: object, **settings: object
+    ) -> Tensor:
+        r"""Expected log probability under normal latent values, in closed form, shape (\*batch, N).
+
+        .. math:: E\, \log p(y \mid z) = y\, m - e^{m + v / 2} - \log y!, \qquad z \sim N(m, v)
+        """
+        mean: Tensor = function_dist.mean
+        rate = (mean + 0.5 * function_dist.variance).exp()
+        expected: Tensor = observations * mean - rate - torch.lgamma(observations + 1)
+        return expected
 
     def check_targets(self, y: Tensor) -> None:
         """Raise a ValueError that names value and row unless each target (N,) is a count or NaN (missing)."""
