@@ -60,6 +60,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "likelihoods", "features"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
+    # ensembles, bo: mixtures as distributions and as posteriors. meta_learners: stacking weights. spectral: frequencies.
+    "fusion": (
+        frozenset({"numerics", "features", "spectral", "meta_learners", "ensembles", "bo"}),
+        frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
+    ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (
         frozenset({"ensembles", "metrics", "numerics", "data"}),
