@@ -62,7 +62,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # ensembles, bo: mixtures as distributions and as posteriors. meta_learners: stacking weights. spectral: frequencies.
     "fusion": (
-        frozenset({"numerics", "features", "spectral", "meta_learners", "ensembles", "bo"}),
+        frozenset({"numerics", "features", "filters", "experts", "spectral", "meta_learners", "ensembles", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.

@@ -1,0 +1,163 @@
+"""Hamiltonian trajectories of many chains at once."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LogDensity = Callable[[Tensor], Tensor]
+
+
+class Points(NamedTuple):
+    """Positions of C chains, shape (C, D), with log densities, shape (C,), and their gradients, shape (C, D)."""
+
+    theta: Tensor
+    log_density: Tensor
+    gradient: Tensor
+
+    def where(self, keep: Tensor, other: "Points") -> "Points":
+        """These points where ``keep``, shape (C,), the others elsewhere.
+
+        Example:
+            >>> import torch
+            >>> one = Points(torch.ones(2, 1), torch.ones(2), torch.ones(2, 1))
+            >>> zero = Points(torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 1))
+            >>> one.where(torch.tensor([True, False]), zero).log_density
+            tensor([1., 0.])
+        """
+        rows = keep.unsqueeze(-1)
+        return Points(
+            torch.where(rows, self.theta, other.theta),
+            torch.where(keep, self.log_density, other.log_density),
+            torch.where(rows, self.gradient, other.gradient),
+        )
+
+
+class Trajectory(NamedTuple):
+    """Where trajectories end: the points, the momenta, shape (C, D), and which chains met finite numbers only, (C,)."""
+
+    points: Points
+    momentum: Tensor
+    alive: Tensor
+
+
+def evaluate(log_density: LogDensity, theta: Tensor) -> Points:
+    """Log densities of all chains and their gradients, by one backward pass through their sum.
+
+    Args:
+        log_density: From positions, shape (C, D), to log densities, shape (C,), each of its own row only.
+        theta: Positions, shape (C, D).
+
+    Example:
+        >>> import torch
+        >>> points = evaluate(lambda theta: -0.5 * theta.square().sum(-1), torch.tensor([[1.0], [2.0]]))
+        >>> points.log_density, points.gradient.squeeze(-1)
+        (tensor([-0.5000, -2.0000]), tensor([-1., -2.]))
+    """
+    with torch.enable_grad():
+        leaf = theta.detach().requires_grad_()
+        value = log_density(leaf)
+        (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    return Points(leaf.detach(), value.detach(), gradient)
+
+
+def leapfrog(log_density: LogDensity, start: Points, momentum: Tensor, step: Tensor, num_steps: int) -> Trajectory:
+    r"""Steps of the leapfrog method in coordinates in which momenta are standard normal.
+
+    With scales s (the metric is diag(1/s²)) and step ε the position moves by ε s ∘ q and the momentum q by ε s ∘ ∇. A
+    chain that meets a number that is not finite goes back to where it started and stays there, so that the
+    log density is never asked about nonsense.
+
+    Args:
+        log_density: From positions, shape (C, D), to log densities, shape (C,).
+        start: Where the chains are.
+        momentum: Momenta q, shape (C, D).
+        step: ε s, shape (D,).
+        num_steps: Steps, at least one; each costs one gradient.
+
+    Returns:
+        Where the trajectories end.
+
+    Example:
+        >>> import torch
+        >>> def density(theta):
+        ...     return -0.5 * theta.square().sum(-1)
+        >>> start = evaluate(density, torch.ones(1, 1, dtype=torch.float64))
+        >>> q = torch.zeros(1, 1, dtype=torch.float64)
+        >>> end = leapfrog(density, start, q, q.new_full((1,), 0.01), 314)
+        >>> f"{end.points.theta.item():.3f}"
+        '-1.000'
+    """
+    points = start
+    alive = start.log_density.isfinite()
+    q = torch.addcmul(momentum, start.gradient, 0.5 * step)
+    for index in range(num_steps):
+        moved = torch.addcmul(points.theta, q, step)
+        points = evaluate(log_density, torch.where(alive.unsqueeze(-1), moved, start.theta))
+        alive = alive & points.log_density.isfinite() & points.gradient.sum(-1).isfinite()
+        q = torch.addcmul(q, points.gradient, step if index < num_steps - 1 else 0.5 * step)
+    return Trajectory(points, q, alive)
+
+
+def kinetic(momentum: Tensor) -> Tensor:
+    """Kinetic energies of standard normal momenta, shape (C, D), up to a constant; shape (C,).
+
+    Example:
+        >>> import torch
+        >>> kinetic(torch.tensor([[3.0, 4.0]]))
+        tensor([12.5000])
+    """
+    return 0.5 * momentum.square().sum(-1)
+
+
+def log_acceptance(start: Points, momentum: Tensor, end: Trajectory) -> Tensor:
+    """Log Metropolis ratios of trajectories, not capped at 0; -inf where a chain met something not finite; shape (C,).
+
+    Example:
+        >>> import torch
+        >>> def density(theta):
+        ...     return -0.5 * theta.square().sum(-1)
+        >>> start = evaluate(density, torch.ones(1, 1, dtype=torch.float64))
+        >>> q = torch.ones(1, 1, dtype=torch.float64)
+        >>> end = leapfrog(density, start, q, q.new_full((1,), 0.01), 10)
+        >>> bool(log_acceptance(start, q, end).abs() < 1e-4)
+        True
+    """
+    ratio = (end.points.log_density - start.log_density) - (kinetic(end.momentum) - kinetic(momentum))
+    return torch.where(end.alive & ~ratio.isnan(), ratio, -torch.inf)
+
+
+def reasonable_step(log_density: LogDensity, start: Points, momentum: Tensor, scale: Tensor, step: float) -> float:
+    """A step size at which one leapfrog step is accepted about four times in five, by doubling and halving.
+
+    Mean over the chains of the acceptance of one step, for the same momenta (after Hoffman and Gelman, 2014,
+    Algorithm 4, with 0.8 for their 0.5: trajectories are longer than one step).
+
+    Args:
+        log_density: From positions, shape (C, D), to log densities, shape (C,).
+        start: Where the chains are.
+        momentum: Momenta, shape (C, D).
+        scale: Standard deviations s, shape (D,).
+        step: First guess.
+
+    Example:
+        >>> import torch
+        >>> start = torch.zeros(4, 1, dtype=torch.float64)
+        >>> def density(theta):
+        ...     return -0.5 * theta.square().sum(-1)
+        >>> reasonable_step(density, evaluate(density, start), start + 1.0, start.new_ones(1), 0.01) > 0.1
+        True
+    """
+
+    def accepted(size: float) -> bool:
+        end = leapfrog(log_density, start, momentum, size * scale, 1)
+        return bool(log_acceptance(start, momentum, end).clamp(max=0.0).exp().mean() > 0.8)
+
+    larger = accepted(step)
+    for _ in range(60):
+        proposed = 2.0 * step if larger else 0.5 * step
+        if accepted(proposed) != larger:
+            return step if larger else proposed
+        step = proposed
+    return step

@@ -1,0 +1,287 @@
+r"""Weights of experts that depend on the input, learned one row after another.
+
+The logits of the weights are Bayesian basis expansions, :math:`\tilde w_k(x) = \phi(x)^\top \theta_k`, and the density
+of a target under the pool of the experts' predictions is a likelihood of these latent values, so that the filter of a
+Laplace expert learns them: stacking by Gaussian processes, without a second pass over the data.
+"""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from gp_ensembles.ensembles import Mixture
+from gp_ensembles.experts.inference import Inference, MomentMatching
+from gp_ensembles.features import FeatureMap
+from gp_ensembles.filters import latent, latent_vector
+from gp_ensembles.filters.adaptation import Adaptation
+from gp_ensembles.filters.latent import LatentMoments
+from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
+from gp_ensembles.numerics.gauss_hermite import normal_nodes
+
+_NODES = 32  # on each axis, where there are few experts
+_MOST_NODES = 1024
+
+
+class OnlinePool(ABC):
+    """How latent values of a row become weights of the experts' predictions."""
+
+    @abstractmethod
+    def num_latent(self, num_experts: int) -> int:
+        """Number of latent values L for K experts."""
+
+    @abstractmethod
+    def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
+        """From latent values (..., L) to log weights (..., K)."""
+
+    @abstractmethod
+    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """What is predicted.
+
+        Args:
+            log_weights: Log weights at S nodes of the latent values, shape (S, K, N).
+            shares: Weights of the nodes, shape (S,).
+            mean: The experts' means, shape (K, N).
+            variance: The experts' variances, shape (K, N).
+        """
+
+    @abstractmethod
+    def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log density of a target y () with log weights (..., K) of experts' predictions (K,), shape (...)."""
+
+
+@final
+class LinearPool(OnlinePool):
+    """A mixture: weights are the softmax of K - 1 latent values and a zero (BHS, online).
+
+    Example:
+        >>> LinearPool().num_latent(3)
+        2
+    """
+
+    def num_latent(self, num_experts: int) -> int:
+        """One less than experts."""
+        return num_experts - 1
+
+    def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
+        """Softmax, the last latent value zero."""
+        return pad(latent, (0, 1)).log_softmax(-1)
+
+    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """The experts, with the average weights."""
+        average = (log_weights + shares.log()[:, None, None]).logsumexp(0)
+        return linear_pool(mean, variance, average)
+
+    def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log density of the mixture."""
+        normal = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
+        return (log_weights + normal.log_prob(y)).logsumexp(-1)
+
+
+@final
+class LogLinearPool(OnlinePool):
+    """A normalised product of powers: K latent values are logs of powers, less log K (P-BHS, online).
+
+    Example:
+        >>> LogLinearPool().num_latent(3)
+        3
+    """
+
+    def num_latent(self, num_experts: int) -> int:
+        """As many as experts."""
+        return num_experts
+
+    def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
+        """Latent values with the prior median 1 / K."""
+        return latent - torch.full_like(latent, num_experts).log()
+
+    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """A mixture of the products at the nodes."""
+        product = log_linear_pool(mean, variance, log_weights)
+        return Mixture(shares.log(), product.mean, product.variance)
+
+    def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log density of the product."""
+        product = log_linear_pool(mean.unsqueeze(-1), variance.unsqueeze(-1), log_weights.unsqueeze(-1))
+        normal = torch.distributions.Normal(product.mean, product.variance.sqrt(), validate_args=False)
+        return normal.log_prob(y).squeeze(-1)
+
+
+class _RowDensity:
+    """Log density of the target of one row, which is chosen from outside, as a function of its latent values."""
+
+    def __init__(self, pool: OnlinePool, num_experts: int) -> None:
+        self.pool, self.num_experts = pool, num_experts
+        self.mean = self.variance = self.target = torch.empty(0, dtype=torch.float64, device="cpu")
+
+    def __call__(self, values: Tensor, _: Tensor) -> Tensor:
+        vector = values if self.pool.num_latent(self.num_experts) > 1 else values.unsqueeze(-1)
+        log_weights = self.pool.log_weights(vector, self.num_experts)
+        return self.pool.log_prob(log_weights, self.mean, self.variance, self.target)
+
+
+@final
+class OnlineFusion(nn.Module):
+    r"""Fusion of K experts' normal predictions by weights that depend on the input and are learned online.
+
+    Args:
+        features: Basis of the logits, for one expert (no batch); its prior variance is that of a logit. A
+            :class:`~gp_ensembles.features.ConstantFeatures` gives weights that are the same everywhere.
+        num_experts: Number of experts K, two at least.
+        pool: :class:`LinearPool` (a mixture) or :class:`LogLinearPool` (a product of powers).
+        inference: How a target teaches the logits: moment matching by default. With
+            :class:`~gp_ensembles.experts.Laplace` a target to which the present weights are blind may teach little,
+            for the likelihood is not concave.
+        adaptation: How logits drift, such as :class:`~gp_ensembles.filters.RandomWalk`; none if ``None``.
+
+    Raises:
+        ValueError: If there are fewer than two experts, or the features have a batch.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.features import RandomFourierFeatures
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> kernel = ScaleKernel(RBFKernel()).double()
+        >>> features = RandomFourierFeatures(kernel, 1, 20, generator=generator)
+        >>> fusion = OnlineFusion(features, 2)
+        >>> X = torch.linspace(-2, 2, 200, dtype=torch.float64).unsqueeze(-1)
+        >>> mean = torch.stack([0.0 * X[:, 0], 0.0 * X[:, 0] + 1.0])  # the second expert is right where x > 0
+        >>> variance, y = torch.full_like(mean, 0.1), (X[:, 0] > 0).double()
+        >>> order = torch.randperm(200, generator=generator)
+        >>> state, _ = fusion.update(fusion.init(), X[order], mean[:, order], variance[:, order], y[order])
+        >>> fusion.predict(state, X[[0, -1]], mean[:, [0, -1]], variance[:, [0, -1]]).mean.round()
+        tensor([0., 1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        features: FeatureMap,
+        num_experts: int,
+        *,
+        pool: OnlinePool | None = None,
+        inference: Inference | None = None,
+        adaptation: Adaptation | None = None,
+    ) -> None:
+        super().__init__()
+        if num_experts < 2:
+            raise ValueError(f"there must be two experts at least to weigh, got {num_experts}")
+        if features.batch_shape:
+            raise ValueError(f"the features must have no batch, got {tuple(features.batch_shape)}")
+        self.features = features
+        self.num_experts = num_experts
+        self.pool = LinearPool() if pool is None else pool
+        self.inference = MomentMatching() if inference is None else inference
+        self.adaptation = adaptation
+
+    @property
+    def num_latent(self) -> int:
+        """Number of latent values of a row."""
+        return self.pool.num_latent(self.num_experts)
+
+    @torch.no_grad()
+    def init(self) -> GaussianState:
+        """The prior of the logits' coefficients."""
+        variance = self.features.prior_variance
+        size = self.num_latent * self.features.num_features
+        diagonal = torch.diag_embed(variance.reshape(1).expand(size))
+        return GaussianState(torch.cat([diagonal, torch.zeros_like(diagonal[:, :1])], dim=-1))
+
+    @torch.no_grad()
+    def log_weights(self, state: GaussianState, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Log weights at nodes of the logits' distribution, which comes next in time.
+
+        Args:
+            state: What has been learned.
+            X: Inputs, shape (N, D).
+
+        Returns:
+            Log weights, shape (S, K, N), and the nodes' own weights, shape (S,).
+        """
+        return self._log_weights(self._latent(state, self.features(X)))
+
+    @torch.no_grad()
+    def predict(self, state: GaussianState, X: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """The fused prediction, the doubt about the weights averaged over.
+
+        Args:
+            state: What has been learned.
+            X: Inputs, shape (N, D).
+            mean: The experts' means, shape (K, N).
+            variance: The experts' variances, noise included, shape (K, N).
+
+        Raises:
+            ValueError: If shapes do not fit, or a variance is not positive.
+        """
+        self._check(X, mean, variance)
+        log_weights, shares = self.log_weights(state, X)
+        return self.pool.mixture(log_weights, shares, mean, variance)
+
+    @torch.no_grad()
+    def update(
+        self, state: GaussianState, X: Tensor, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> tuple[GaussianState, Mixture]:
+        """Predict rows one after another, each before its target teaches the weights.
+
+        Args:
+            state: What has been learned; it stays as it is.
+            X: Inputs in the order of time, shape (B, D).
+            mean: The experts' means, each before its target was seen, shape (K, B).
+            variance: The experts' variances, noise included, shape (K, B).
+            y: Targets, shape (B,); NaN where missing.
+
+        Returns:
+            What has been learned then, and the predictions of the rows.
+
+        Raises:
+            ValueError: If shapes do not fit, a variance is not positive, or a target is infinite.
+        """
+        self._check(X, mean, variance)
+        if y.shape != mean.shape[-1:]:
+            raise ValueError(f"there must be a target for each of {mean.shape[-1]} rows, got {tuple(y.shape)}")
+        if bool(y.isinf().any()):
+            raise ValueError(f"targets must be finite or NaN, but row {int(y.isinf().nonzero()[0])} is infinite")
+        density = _RowDensity(self.pool, self.num_experts)
+        Phi, prior = self.features(X), self.features.prior_variance
+        moments: list[LatentMoments] = []
+        vector = self.num_latent > 1
+        rule = self.inference.vector_rule(density, self.num_latent, prior) if vector else None
+        single = None if vector else self.inference.rule(density, prior)
+        for t in range(len(y)):
+            density.mean, density.variance, density.target = mean[:, t], variance[:, t], y[t]
+            row, target = Phi[t : t + 1], y[t : t + 1]
+            if rule is not None:
+                state, ahead = latent_vector.update_block(state, row, target, rule, self.adaptation, prior)
+            else:
+                assert single is not None
+                state, ahead = latent.update_block(state, row, target, single, self.adaptation, prior)
+            moments.append(ahead)
+        together = LatentMoments(*(torch.cat(parts) for parts in zip(*moments, strict=True)))
+        log_weights, shares = self._log_weights(together)
+        return state, self.pool.mixture(log_weights, shares, mean, variance)
+
+    def _latent(self, state: GaussianState, Phi: Tensor) -> LatentMoments:
+        predict = latent_vector.predict if self.num_latent > 1 else latent.predict
+        return predict(state, Phi, self.adaptation, self.features.prior_variance)
+
+    def _log_weights(self, moments: LatentMoments) -> tuple[Tensor, Tensor]:
+        mean, variance = moments
+        if self.num_latent == 1:
+            mean, variance = mean.unsqueeze(-1), variance[..., None, None]
+        nodes, shares = normal_nodes(_NODES, self.num_latent, mean, _MOST_NODES)
+        root = torch.linalg.cholesky_ex(variance)[0]
+        values = mean + torch.einsum("nij,sj->sni", root, nodes)
+        return self.pool.log_weights(values, self.num_experts).mT, shares
+
+    def _check(self, X: Tensor, mean: Tensor, variance: Tensor) -> None:
+        wanted = (self.num_experts, X.shape[0])
+        if mean.shape != wanted or variance.shape != wanted:
+            raise ValueError(
+                f"means and variances must be (experts, rows) = {wanted}, got {tuple(mean.shape)} and "
+                f"{tuple(variance.shape)}"
+            )
+        if not bool(mean.isfinite().all()) or not bool(((variance > 0) & variance.isfinite()).all()):
+            raise ValueError("the experts' means must be finite and their variances positive")

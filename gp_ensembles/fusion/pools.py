@@ -1,0 +1,227 @@
+r"""Pools of normal predictions: linear, which is a mixture, and log-linear, which is normal again.
+
+Logarithms throughout: weights and precisions may under- or overflow as long as what comes out of them does not.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.fusion.moment_checks import check_log_weights, check_moments
+
+
+class LogLinearPool(NamedTuple):
+    r"""Normal distributions that come from a log-linear pool, for each of N rows by itself.
+
+    .. math:: \log p(y) = \log c + \sum_k w_k \log N(y; \mu_k, \sigma_k^2)
+
+    Attributes:
+        mean: Means, shape (..., N).
+        log_variance: Logarithms of the variances, shape (..., N); exact where the variances leave the numbers' range.
+        log_c: Logarithm of the normalising constant c, shape (..., N), in nats. For weights that sum to one it is
+            not negative, and zero if and only if the experts with weight agree.
+
+    Example:
+        >>> import torch
+        >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+        >>> pool = log_linear_pool(mean, torch.ones_like(mean), torch.zeros(2, dtype=torch.float64))
+        >>> pool.mean, pool.variance, pool.quantile(0.5)
+        (tensor([0.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64), tensor([0.], dtype=torch.float64))
+    """
+
+    mean: Tensor
+    log_variance: Tensor
+    log_c: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, shape (..., N)."""
+        return self.log_variance.exp()
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations, shape (..., N)."""
+        return (0.5 * self.log_variance).exp()
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log density.
+
+        Args:
+            y: Targets, shape (..., N).
+
+        Returns:
+            Log densities, shape (..., N), in nats; NaN where y is.
+        """
+        return -0.5 * (self._standardise(y).square() + self.log_variance + math.log(2 * math.pi))
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Probability of a target up to y.
+
+        Args:
+            y: Targets, shape (..., N).
+
+        Returns:
+            Probabilities, shape (..., N).
+        """
+        return 0.5 * torch.erfc(self._standardise(y) * -math.sqrt(0.5))  # ndtr is inexact in the lower tail
+
+    def quantile(self, p: float | Tensor) -> Tensor:
+        """Quantiles.
+
+        Args:
+            p: One probability, or a tensor that broadcasts with (..., N).
+
+        Returns:
+            Quantiles, shape (..., N).
+
+        Raises:
+            ValueError: If a probability is not in [0, 1].
+        """
+        level = p if isinstance(p, Tensor) else self.mean.new_tensor(p)
+        if not bool(((level >= 0) & (level <= 1)).all()):
+            raise ValueError("p must be probabilities between 0 and 1")
+        return self.mean + self.stddev * torch.special.ndtri(level)
+
+    def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws for each row, reparametrised in means and variances.
+
+        Args:
+            num: Number of draws S of each row.
+            generator: Source of randomness; ``None`` for torch's global one.
+
+        Returns:
+            Draws, shape (S, ..., N).
+
+        Raises:
+            ValueError: If the number is not positive.
+        """
+        if num < 1:
+            raise ValueError(f"the number of draws must be at least one, got {num}")
+        return self.mean + self.stddev * self.mean.new_empty(num, *self.mean.shape).normal_(generator=generator)
+
+    def mixture(self, draw_log_weights: Tensor | None = None) -> Mixture:
+        """The mixture over leading axes: what pools drawn from a posterior predict together.
+
+        Args:
+            draw_log_weights: Log weights of the draws, of the means' shape but for the last axis; equal if not given.
+
+        Returns:
+            A mixture of as many components as there are draws, of N rows.
+
+        Raises:
+            ValueError: If the weights' shape does not fit the draws.
+        """
+        draws = self.mean.shape[:-1]
+        weights = _log_weights_of_draws(self.mean, draws, draw_log_weights)
+        num = max(draws.numel(), 1)
+        return Mixture(weights.reshape(num), self.mean.reshape(num, -1), self.variance.reshape(num, -1))
+
+    def _standardise(self, y: Tensor) -> Tensor:
+        return (y - self.mean) * (-0.5 * self.log_variance).exp()
+
+
+def linear_pool(
+    mean: Tensor, variance: Tensor, log_weights: Tensor, *, draw_log_weights: Tensor | None = None
+) -> Mixture:
+    r"""Linear pool :math:`\sum_k w_k N(y; \mu_k, \sigma_k^2)`, Eq. (11) of Ajirak et al. (2024).
+
+    Weights are normalised here, :math:`w = \operatorname{softmax}(\log w)` over the experts. Leading axes of the
+    arguments are draws from a posterior; the pool is then the mixture over draws and experts, Eq. (16), which has the
+    draws' average density, Eq. (15).
+
+    Args:
+        mean: The experts' means, shape (K, N) or (..., K, N).
+        variance: Their variances, of the same shape. For densities of targets they include the observation noise
+            (Eqs. 1 to 3 omit it, Eq. 11 needs it).
+        log_weights: Log weights, in nats and up to a constant, shape (K,), (K, N), or (..., K, N); minus infinity is no
+            weight.
+        draw_log_weights: Log weights of the draws up to a constant, shape (...); equal if not given.
+
+    Returns:
+        A mixture of K components, or of all draws' components.
+
+    Raises:
+        ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or a row has no
+            expert with weight.
+
+    Example:
+        >>> import torch
+        >>> mean = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+        >>> pool = linear_pool(mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64))
+        >>> pool.mean, pool.variance
+        (tensor([0., 0.], dtype=torch.float64), tensor([2., 1.], dtype=torch.float64))
+    """
+    mean, variance = torch.broadcast_tensors(mean, variance) if mean.ndim != variance.ndim else (mean, variance)
+    if log_weights.ndim > mean.ndim:  # the same predictions, many draws of the weights
+        shape = (*log_weights.shape[:-2], *mean.shape[-2:])
+        mean, variance = mean.expand(shape), variance.expand(shape)
+    check_moments(mean, variance)
+    normalised = check_log_weights(log_weights, mean).log_softmax(-2)
+    draws = mean.shape[:-2]
+    if not draws:
+        return Mixture(normalised.squeeze(-1) if log_weights.ndim == 1 else normalised.expand_as(mean), mean, variance)
+    weights = _log_weights_of_draws(mean, draws, draw_log_weights)
+    joint = (normalised + weights[..., None, None]).expand_as(mean)
+    return Mixture(*(part.reshape(-1, mean.shape[-1]) for part in (joint, mean, variance)))
+
+
+def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simplex: bool = False) -> LogLinearPool:
+    r"""Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalised product of experts (Cao, Fleet 2014).
+
+    With precisions :math:`\tau_k = 1 / \sigma_k^2` the pool has precision :math:`T = \sum_k w_k \tau_k` and mean
+    :math:`\mu = \sum_k w_k \tau_k \mu_k / T`, and :math:`2 \log c = \log T - \log 2\pi - \sum_k w_k (\log \tau_k - \log
+    2\pi) + \sum_k w_k \tau_k (\mu_k - \mu)^2`. Leading axes are batches.
+
+    Args:
+        mean: The experts' means, shape (..., K, N).
+        variance: Their variances, of the same shape. A pool of targets has the observation noise in them.
+        log_weights: Log weights in nats, shape (K,), (K, N) or (..., K, N); minus infinity is no weight.
+        simplex: Whether weights are normalised over the experts; otherwise they are ``exp(log_weights)`` as they are,
+            and their sum sets how sure the pool is.
+
+    Returns:
+        The normal distributions of the rows.
+
+    Raises:
+        ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or a row has no
+            expert with weight.
+
+    Example:
+        >>> import torch
+        >>> mean, variance = torch.tensor([[0.0], [3.0]]).double(), torch.tensor([[1.0], [0.5]]).double()
+        >>> pool = log_linear_pool(mean, variance, torch.zeros(2).double(), simplex=True)
+        >>> pool.mean, pool.variance
+        (tensor([2.], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
+    """
+    if log_weights.ndim > mean.ndim:
+        shape = (*log_weights.shape[:-2], *mean.shape[-2:])
+        mean, variance = mean.expand(shape), variance.expand(shape)
+    check_moments(mean, variance)
+    weights = check_log_weights(log_weights, mean)
+    if simplex:
+        weights = weights.log_softmax(-2)
+    log_precision = -variance.log()
+    shares = weights + log_precision
+    log_total = shares.logsumexp(-2)
+    # Means as seen from that of the largest share: means that agree stay exact, and squares do not cancel.
+    leader = shares.argmax(-2, keepdim=True)
+    origin = mean.gather(-2, leader).detach()
+    offset = mean - origin
+    shift = ((shares - log_total.unsqueeze(-2)).exp() * offset).sum(-2)
+    scaled = (0.5 * shares).exp() * (offset - shift.unsqueeze(-2))
+    log_two_pi = math.log(2 * math.pi)
+    own = (weights.exp() * (log_precision - log_two_pi)).sum(-2)
+    log_c = 0.5 * (log_total - log_two_pi - own + scaled.square().sum(-2))
+    return LogLinearPool(origin.squeeze(-2) + shift, -log_total, log_c)
+
+
+def _log_weights_of_draws(like: Tensor, draws: torch.Size, log_weights: Tensor | None) -> Tensor:
+    """Normalised log weights of draws of this shape."""
+    if log_weights is None:
+        return like.new_full(draws, -math.log(max(draws.numel(), 1)))
+    if log_weights.shape != draws:
+        raise ValueError(f"draws of shape {tuple(draws)} need log weights of it, got {tuple(log_weights.shape)}")
+    return log_weights - log_weights.flatten().logsumexp(0)
