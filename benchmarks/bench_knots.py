@@ -27,7 +27,6 @@ from gp_ensembles.sparse import (
     RandomSubset,
     SparseGP,
     Strategy,
-    VariationalBlocks,
     greedy_variance_rows,
     kmeans_knots,
     select_knots,
@@ -170,7 +169,7 @@ def variational(_: argparse.Namespace) -> None:
     y = torch.poisson(torch.exp(torch.sin(3.0 * X[:, 0]) + X[:, 1].cos()), generator=seeded())
     kernel = ScaleKernel(MaternKernel(ard_num_dims=2)).to(X)
     begin = time.process_time()
-    proposal = VariationalBlocks(max_knots=40)
+    proposal = GreedyBlocks(max_knots=40)
     found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), proposal=proposal, generator=seeded())
     print(
         f"counts, 2 000 rows: {len(found.knots)} knots, bound {found.history[-1].objective:.2f}, "

@@ -6,6 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# Factors of two that a first step size may be wrong by.
+_MOST_DOUBLINGS = 30
+
 LogDensity = Callable[[Tensor], Tensor]
 
 
@@ -155,7 +158,7 @@ def reasonable_step(log_density: LogDensity, start: Points, momentum: Tensor, sc
         return bool(log_acceptance(start, momentum, end).clamp(max=0.0).exp().mean() > 0.8)
 
     larger = accepted(step)
-    for _ in range(60):
+    for _ in range(_MOST_DOUBLINGS):
         proposed = 2.0 * step if larger else 0.5 * step
         if accepted(proposed) != larger:
             return step if larger else proposed

@@ -1,20 +1,30 @@
-"""Diagonal metrics from the variances within chains."""
+"""Diagonal metrics from what the chains have seen, each by itself."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# Observations that the prior guess (the typical variance of all coordinates) counts for.
+# Observations that the prior guess (the typical scale of all coordinates) counts for.
 _PRIOR_COUNT = 5.0
 
 
 class Moments(NamedTuple):
-    """Running means and sums of squared deviations of every chain, shapes (C, D), and the draws behind them."""
+    """Running means and sums of squared deviations of every chain, positions and gradients, shapes (C, D).
+
+    Args:
+        mean: Of the positions.
+        squares: Of the positions.
+        gradient_mean: Of the gradients of the log density.
+        gradient_squares: Of the gradients.
+        num_draws: Draws of each chain behind them.
+    """
 
     mean: Tensor
     squares: Tensor
-    count: int
+    gradient_mean: Tensor
+    gradient_squares: Tensor
+    num_draws: int
 
 
 def start_moments(theta: Tensor) -> Moments:
@@ -22,35 +32,43 @@ def start_moments(theta: Tensor) -> Moments:
 
     Example:
         >>> import torch
-        >>> start_moments(torch.ones(2, 3)).count
+        >>> start_moments(torch.ones(2, 3)).num_draws
         0
     """
-    return Moments(torch.zeros_like(theta), torch.zeros_like(theta), 0)
+    zero = torch.zeros_like(theta)
+    return Moments(zero, zero, zero, zero, 0)
 
 
-def update_moments(moments: Moments, theta: Tensor) -> Moments:
-    """One more draw of every chain, shape (C, D); Welford's recursion.
+def update_moments(moments: Moments, theta: Tensor, gradient: Tensor) -> Moments:
+    """One more draw of every chain and its gradient, shapes (C, D); Welford's recursion.
 
     Example:
         >>> import torch
         >>> moments = start_moments(torch.zeros(1, 1))
         >>> for value in (1.0, 3.0):
-        ...     moments = update_moments(moments, torch.full((1, 1), value))
+        ...     moments = update_moments(moments, torch.full((1, 1), value), torch.zeros(1, 1))
         >>> moments.mean.item(), moments.squares.item()
         (2.0, 2.0)
     """
-    count = moments.count + 1
-    deviation = theta - moments.mean
+    count = moments.num_draws + 1
+    deviation, steepness = theta - moments.mean, gradient - moments.gradient_mean
     mean = moments.mean + deviation / count
-    return Moments(mean, moments.squares + deviation * (theta - mean), count)
+    gradient_mean = moments.gradient_mean + steepness / count
+    return Moments(
+        mean,
+        moments.squares + deviation * (theta - mean),
+        gradient_mean,
+        moments.gradient_squares + steepness * (gradient - gradient_mean),
+        count,
+    )
 
 
-def metric_scale(moments: Moments, fallback: Tensor) -> Tensor:
+def variance_scale(moments: Moments, fallback: Tensor) -> Tensor:
     """Standard deviations within chains, averaged over the chains as variances; shape (D,).
 
     Between-chain differences are left out: chains in different modes, or with permuted labels, would blow them up. Few
-    draws are shrunk, in logs, towards the typical variance of all coordinates. A coordinate that never moved keeps
-    the fallback.
+    draws are shrunk, in logs, towards the typical scale of all coordinates. A coordinate that never moved keeps the
+    fallback.
 
     Args:
         moments: Of the draws since the last metric.
@@ -58,33 +76,60 @@ def metric_scale(moments: Moments, fallback: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> moments = Moments(torch.zeros(4, 2), torch.tensor([[4.0, 100.0]]).expand(4, 2) * 999.0, 1000)
-        >>> metric_scale(moments, torch.ones(2))
-        tensor([ 2.00..., 9.99...])
+        >>> squares = torch.tensor([[4.0, 100.0]]).expand(4, 2) * 999.0
+        >>> zero = torch.zeros(4, 2)
+        >>> variance_scale(Moments(zero, squares, zero, zero, 1000), torch.ones(2))
+        tensor([2.0020, 9.9899])
     """
-    if moments.count < 2:
-        return fallback
-    variance = moments.squares.mean(0) / (moments.count - 1)
-    moved = variance.isfinite() & (variance > 0.0)
-    if not bool(moved.any()):
-        return fallback
-    log_variance = torch.where(moved, variance, 1.0).log()
-    typical = torch.where(moved, log_variance, 0.0).sum() / moved.sum()
-    freedom = moments.squares.shape[0] * (moments.count - 1)
-    weight = freedom / (freedom + _PRIOR_COUNT)
-    shrunk = (0.5 * (weight * log_variance + (1.0 - weight) * typical)).exp()
-    return torch.where(moved, shrunk, fallback)
+    return _shrunk(0.5 * _log_variance(moments.squares, moments.num_draws), moments, fallback)
 
 
-def metric_updates(num_warmup: int) -> tuple[int, ...]:
-    """After which warm-up transitions a metric is taken; draws before the first are dropped.
+def gradient_scale(moments: Moments, fallback: Tensor) -> Tensor:
+    """Fourth roots of the variances of positions over those of gradients, within chains; shape (D,).
 
-    The first number ends the approach; at the others a metric is taken from the draws since the number before. Most
-    of the rest, 40 % of the warm-up, is for the step size, whose adaptation starts again at every metric.
+    For a Gaussian with independent coordinates this is the standard deviation even where the chains have seen a small
+    part of it, as at the beginning of a run (the diagonal metric of least Fisher divergence; Seyboldt, Carlson and
+    Carpenter, 2024).
+
+    Args:
+        moments: Of the draws since the last metric.
+        fallback: Scales in use, shape (D,).
 
     Example:
-        >>> metric_updates(500)
-        (50, 125, 300)
+        >>> import torch
+        >>> zero, one = torch.zeros(4, 2), torch.ones(4, 2)
+        >>> gradient_scale(Moments(zero, 0.01 * one, zero, 0.01 / 10.0**4 * one, 1000), torch.ones(2))
+        tensor([10., 10.])
     """
-    ends = sorted({int(part * num_warmup) for part in (0.1, 0.25, 0.6)})
-    return tuple(end for end in ends if end > 0)
+    positions = _log_variance(moments.squares, moments.num_draws)
+    gradients = _log_variance(moments.gradient_squares, moments.num_draws)
+    return _shrunk(0.25 * (positions - gradients), moments, fallback)
+
+
+def _log_variance(squares: Tensor, count: int) -> Tensor:
+    return (squares.mean(0) / max(count - 1, 1)).log()
+
+
+def _shrunk(log_scale: Tensor, moments: Moments, fallback: Tensor) -> Tensor:
+    """Scales shrunk towards their geometric mean; the fallback where there is no finite one."""
+    known = log_scale.isfinite()
+    if moments.num_draws < 2 or not bool(known.any()):
+        return fallback
+    typical = torch.where(known, log_scale, 0.0).sum() / known.sum()
+    freedom = len(moments.squares) * (moments.num_draws - 1)
+    weight = freedom / (freedom + _PRIOR_COUNT)
+    return torch.where(known, (weight * log_scale + (1.0 - weight) * typical).exp(), fallback)
+
+
+def metric_windows(num_warmup: int) -> tuple[tuple[int, int], ...]:
+    """Windows of the warm-up, (first, end) in transitions, at whose ends metrics are taken from their draws.
+
+    Between the windows the chains settle: what they do right after a change of the metric is no sample. The last 40 %
+    of the warm-up are for the step size, whose adaptation starts again at every metric.
+
+    Example:
+        >>> metric_windows(500)
+        ((25, 75), (125, 300))
+    """
+    parts = [[int(part * num_warmup) for part in window] for window in ((0.05, 0.15), (0.25, 0.6))]
+    return tuple((first, end) for first, end in parts if end > first)

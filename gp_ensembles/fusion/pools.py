@@ -66,7 +66,8 @@ class LogLinearPool(NamedTuple):
         Returns:
             Probabilities, shape (..., N).
         """
-        return 0.5 * torch.erfc(self._standardise(y) * -math.sqrt(0.5))  # ndtr is inexact in the lower tail
+        probability: Tensor = 0.5 * torch.erfc(self._standardise(y) * -math.sqrt(0.5))  # ndtr has a poor lower tail
+        return probability
 
     def quantile(self, p: float | Tensor) -> Tensor:
         """Quantiles.
@@ -83,7 +84,8 @@ class LogLinearPool(NamedTuple):
         level = p if isinstance(p, Tensor) else self.mean.new_tensor(p)
         if not bool(((level >= 0) & (level <= 1)).all()):
             raise ValueError("p must be probabilities between 0 and 1")
-        return self.mean + self.stddev * torch.special.ndtri(level)
+        scores: Tensor = torch.special.ndtri(level)
+        return self.mean + self.stddev * scores
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws for each row, reparametrised in means and variances.
@@ -154,7 +156,6 @@ def linear_pool(
         >>> pool.mean, pool.variance
         (tensor([0., 0.], dtype=torch.float64), tensor([2., 1.], dtype=torch.float64))
     """
-    mean, variance = torch.broadcast_tensors(mean, variance) if mean.ndim != variance.ndim else (mean, variance)
     if log_weights.ndim > mean.ndim:  # the same predictions, many draws of the weights
         shape = (*log_weights.shape[:-2], *mean.shape[-2:])
         mean, variance = mean.expand(shape), variance.expand(shape)
@@ -224,4 +225,7 @@ def _log_weights_of_draws(like: Tensor, draws: torch.Size, log_weights: Tensor |
         return like.new_full(draws, -math.log(max(draws.numel(), 1)))
     if log_weights.shape != draws:
         raise ValueError(f"draws of shape {tuple(draws)} need log weights of it, got {tuple(log_weights.shape)}")
-    return log_weights - log_weights.flatten().logsumexp(0)
+    total = log_weights.flatten().logsumexp(0)
+    if not bool(torch.isfinite(total)):
+        raise ValueError("log weights of the draws must be numbers or minus infinity, and not all minus infinity")
+    return log_weights - total

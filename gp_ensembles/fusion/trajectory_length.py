@@ -68,7 +68,7 @@ class LengthState(NamedTuple):
     log_length: float
     log_average: float
     square: float
-    count: int
+    num_updates: int
 
 
 def start_length(length: float) -> LengthState:
@@ -76,7 +76,7 @@ def start_length(length: float) -> LengthState:
 
     Example:
         >>> start_length(1.0)
-        LengthState(log_length=0.0, log_average=0.0, square=0.0, count=0)
+        LengthState(log_length=0.0, log_average=0.0, square=0.0, num_updates=0)
     """
     return LengthState(math.log(length), math.log(length), 0.0, 0)
 
@@ -141,7 +141,7 @@ def update_length(state: LengthState, gradient: float, rate: float, *, shortest:
         >>> round(state.log_length, 6)
         0.05
     """
-    count = state.count + 1
+    count = state.num_updates + 1
     square = _DECAY * state.square + (1.0 - _DECAY) * gradient**2
     change = rate * gradient / (math.sqrt(square / (1.0 - _DECAY**count)) + _FLOOR)
     change = min(max(change, -_LARGEST_CHANGE), _LARGEST_CHANGE)

@@ -6,11 +6,10 @@ from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.collapsed import Projection, log_density, project
 from gp_ensembles.sparse.fitting import Fit, fit_sparse
 from gp_ensembles.sparse.gains import Candidates, measure_candidates
-from gp_ensembles.sparse.greedy import Picked, pick_greedily
+from gp_ensembles.sparse.greedy import pick_greedily
 from gp_ensembles.sparse.greedy_blocks import GreedyBlocks
 from gp_ensembles.sparse.kernels import Covariance
 from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
-from gp_ensembles.sparse.laplace_selection import SubsetSearch, select_laplace_knots
 from gp_ensembles.sparse.leverage import dpp_knots, leverage_knots, ridge_leverage_scores
 from gp_ensembles.sparse.model import SparseGP
 from gp_ensembles.sparse.one_at_a_time import OneAtATime
@@ -19,15 +18,9 @@ from gp_ensembles.sparse.placed import Placed
 from gp_ensembles.sparse.placement import greedy_variance_knots, greedy_variance_rows, kmeans_knots, random_knots
 from gp_ensembles.sparse.proposals import BayesianOptimisation, KnotProposal, RandomSubset
 from gp_ensembles.sparse.refits import AdadeltaRefit, LBFGSRefit, Refit
-from gp_ensembles.sparse.run import Selection, Step, Strategy
-from gp_ensembles.sparse.selection import select_knots
+from gp_ensembles.sparse.run import Picked, Selection, Step, Strategy
+from gp_ensembles.sparse.selection import select_knots, select_laplace_knots, select_variational_knots
 from gp_ensembles.sparse.simultaneous import Simultaneous
-from gp_ensembles.sparse.variational import (
-    VariationalBlocks,
-    VariationalSelection,
-    VariationalStep,
-    select_variational_knots,
-)
 from gp_ensembles.sparse.variational_model import SparseVariationalGP
 
 __all__ = [
@@ -62,11 +55,7 @@ __all__ = [
     "SparseVariationalGP",
     "Step",
     "Strategy",
-    "SubsetSearch",
     "TightVFE",
-    "VariationalBlocks",
-    "VariationalSelection",
-    "VariationalStep",
     "WeightsPosterior",
     "dpp_knots",
     "fit_sparse",

@@ -1,6 +1,8 @@
 """Ways of placing knots, as BoTorch's inducing point allocators."""
 
 from collections.abc import Callable
+from itertools import product
+from typing import Any
 
 import torch
 from botorch.models.utils.inducing_point_allocators import InducingPointAllocator, QualityFunction
@@ -34,14 +36,24 @@ class KnotAllocator(InducingPointAllocator):
     def allocate_inducing_points(
         self, inputs: Tensor, covar_module: Module, num_inducing: int, input_batch_shape: torch.Size
     ) -> Tensor:
-        r"""Knots for inputs (\*batch, N, D), shape (\*batch, K, D)."""
-        covariance = Covariance(covar_module)
+        r"""Knots for inputs (\*batch, N, D), shape (\*batch, K, D); of a kernel for several outputs by the first."""
+        kernels = _kernels(covar_module, input_batch_shape)
         if not input_batch_shape:
-            return self.place(inputs, num_inducing, covariance)
-        flat = inputs.reshape(-1, *inputs.shape[-2:])
-        knots = torch.stack([self.place(part, num_inducing, covariance) for part in flat])
-        return knots.reshape(*input_batch_shape, *knots.shape[-2:])
+            return self.place(inputs, num_inducing, kernels[0])
+        flat = inputs.expand(*input_batch_shape, *inputs.shape[-2:]).reshape(-1, *inputs.shape[-2:])
+        placed = [self.place(part, num_inducing, kernel) for part, kernel in zip(flat, kernels, strict=True)]
+        least = min(len(knots) for knots in placed)  # a rule may need fewer for some
+        return torch.stack([knots[:least] for knots in placed]).reshape(*input_batch_shape, least, flat.shape[-1])
 
     def _get_quality_function(self) -> QualityFunction:
         """BoTorch's own allocators weigh their choices by this; placements here bring their own."""
         raise ValueError("a KnotAllocator places knots itself and has no quality function")
+
+
+def _kernels(kernel: Any, batch_shape: torch.Size) -> list[Covariance]:
+    """A kernel without a batch for each batch of inputs."""
+    while len(kernel.batch_shape) > len(batch_shape):
+        kernel = kernel[(0,) * (len(kernel.batch_shape) - len(batch_shape))]
+    if not kernel.batch_shape:
+        return [Covariance(kernel)] * max(1, batch_shape.numel())
+    return [Covariance(kernel[index]) for index in product(*map(range, batch_shape))]

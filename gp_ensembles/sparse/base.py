@@ -36,7 +36,8 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
             average variance at the knots: knots may come close to one another.
 
     Raises:
-        ValueError: If the knots do not fit the rows, or there are more of them than distinct rows.
+        ValueError: If the knots do not fit the rows, there are more of them than distinct rows, or the kernel has a
+            batch.
     """
 
     train_X: Tensor
@@ -46,7 +47,10 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         self, X: Tensor, y: Tensor, knots: Tensor, kernel: Kernel, likelihood: Likelihood, mean: Mean, nugget: float
     ) -> None:
         super().__init__()
+        X, y = X.detach(), y.detach()
         check_knots(X, knots)
+        if kernel.batch_shape:
+            raise ValueError(f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; make a model of each")
         if not 0.0 <= nugget < torch.inf:
             raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
         self.register_buffer("train_X", X)
@@ -74,6 +78,18 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
     @abstractmethod
     def knots_posterior(self) -> KnotsPosterior:
         """The knots' posterior, kept until something changes, without gradients."""
+
+    @abstractmethod
+    def upper_bound(self) -> Tensor:
+        """Upper bound of the exact log evidence at the present hyperparameters, shape (); infinite if none is known."""
+
+    @abstractmethod
+    def gap(self) -> float:
+        """Nats between bounds of the exact log evidence: how much further knots can bring, at most."""
+
+    @abstractmethod
+    def of_rows(self, rows: Tensor) -> Self:
+        """A model of some distinct rows only, all of which are knots, so that nothing is approximated."""
 
     @property
     def num_outputs(self) -> int:

@@ -1,10 +1,14 @@
 """What the objective would be with a row as a further knot, whatever the approximation."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.sparse.approximations import VFE
+from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.collapsed import Projection, condition
 from gp_ensembles.sparse.gains import Candidates
 from gp_ensembles.sparse.model import SparseGP
@@ -14,7 +18,7 @@ _NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate 
 _MEMORY = 2**26  # bytes of a table of candidates and data
 
 
-def candidate_rows(model: SparseGP) -> Tensor:
+def candidate_rows(model: KnotModel) -> Tensor:
     """Training rows that are no knots, each distinct input once, shape (M,).
 
     Example:
@@ -29,6 +33,44 @@ def candidate_rows(model: SparseGP) -> Tensor:
     among = torch.cat([model.knots.detach(), X[rows]])
     _, label = torch.unique(among, dim=0, return_inverse=True)
     return rows[~torch.isin(label[model.num_knots :], label[: model.num_knots])]
+
+
+def candidate_objectives(model: KnotModel) -> Callable[[Tensor], Tensor]:
+    """A function from rows (M,) to the model's objectives in nats with each alone as a further knot, shape (M,).
+
+    Where a likelihood is not normal a knot changes what every row has left open, so that an objective has no shortcut.
+
+    Args:
+        model: The model; it must not change while the function is used.
+
+    Raises:
+        NumericalError: If the model's own objective cannot be evaluated.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from gp_ensembles.likelihoods import LogisticLikelihood
+        >>> from gp_ensembles.sparse import SparseLaplaceGP
+        >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseLaplaceGP(X, (X > 0.4).double(), X[::10], RBFKernel(), LogisticLikelihood())
+        >>> candidate_objectives(model)(torch.tensor([3, 7])).shape
+        torch.Size([2])
+    """
+    if isinstance(model, SparseGP):
+        return CandidateObjectives(model).at
+    return partial(_evaluate, model)
+
+
+@torch.no_grad()
+def _evaluate(model: KnotModel, rows: Tensor) -> Tensor:
+    values = model.train_y.new_full((len(rows),), -torch.inf)
+    for place, row in enumerate(rows.tolist()):
+        other = model.with_knots(torch.cat([model.knots, model.train_X[row : row + 1]]))
+        try:
+            value = other.objective()
+        except NumericalError:
+            continue
+        values[place] = torch.where(value.isfinite(), value, -torch.inf)
+    return values
 
 
 class CandidateObjectives:

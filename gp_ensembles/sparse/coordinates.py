@@ -100,23 +100,41 @@ class Coordinates:
             NumericalError: If the objective cannot be evaluated there.
         """
         self.write(point)
-        value = self.model.objective()
+        with torch.enable_grad():
+            value = self.model.objective()
         moving = [parameter for _, parameter, _ in self._parts]
         moving = [*moving, self.model.knots] if self._shape[0] else moving
-        gradients = torch.autograd.grad(value, moving, allow_unused=True)
+        # A kernel may know nothing of what moves: categories have no gradient, nor has a constant kernel's knot.
+        gradients = (
+            torch.autograd.grad(value, moving, allow_unused=True) if value.requires_grad else [None] * len(moving)
+        )
         parts = []
         for (name, parameter, constraint), gradient in zip(self._parts, gradients, strict=False):
             slope = torch.zeros_like(parameter) if gradient is None else gradient
             if constraint is not None:
                 raw = parameter.detach().requires_grad_()
-                log = constraint.transform(raw).log() * _power(name)
+                with torch.enable_grad():
+                    log = constraint.transform(raw).log() * _power(name)
                 slope = slope / torch.autograd.grad(log.sum(), raw)[0]
             parts.append(slope.reshape(-1))
         if self._shape[0]:
             share = self._share()
-            slope = gradients[-1][self.knots][:, self._free]
-            parts.append((slope * self._width[self._free] * share * (1.0 - share)).reshape(-1))
+            slope = torch.zeros_like(self.model.knots) if gradients[-1] is None else gradients[-1]
+            inside = slope[self.knots][:, self._free] * self._width[self._free] * share * (1.0 - share)
+            parts.append(inside.reshape(-1))
         return float(value.detach()), torch.cat(parts)
+
+    @torch.no_grad()
+    def at_bounds(self) -> list[str]:
+        """Names of hyperparameters that stand at a bound that no constraint of theirs has set."""
+        found = []
+        for name, parameter, constraint in self._parts:
+            if constraint is not None:
+                value: Tensor = constraint.transform(parameter)
+                factor = value / self.model.scale(name, value)
+                if bool(((factor >= 0.999 * _FACTOR) | (factor <= 1.001 / _FACTOR)).any()):
+                    found.append(name.replace("raw_", ""))
+        return found
 
     def _share(self) -> Tensor:
         """Where the moving knots are in their box, as shares of its width, shape (k, free columns)."""

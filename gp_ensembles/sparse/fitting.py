@@ -78,6 +78,29 @@ def fit_sparse(
     return Fit(ascent.best, ascent.evaluations, message)
 
 
+def can_learn(model: KnotModel) -> bool:
+    """Whether any hyperparameter moves in fits: all of a kernel fitted elsewhere may be held.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.sparse import SparseGP
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
+        >>> can_learn(model), can_learn(model.requires_grad_(False))
+        (True, False)
+    """
+    return any(parameter.requires_grad for name, parameter in model.named_parameters() if name != "knots")
+
+
+def fit_hyperparameters(model: KnotModel, *, max_iterations: int, tolerance: float = 0.0) -> float:
+    """The objective after a fit of the hyperparameters that may move; as it is where none may."""
+    if can_learn(model):
+        return fit_sparse(model, max_iterations=max_iterations, tolerance=tolerance).objective
+    with torch.no_grad():
+        return float(model.objective())
+
+
 class _Ascent:
     """L-BFGS-B on a model's coordinates, with the best place so far."""
 
@@ -91,6 +114,11 @@ class _Ascent:
 
     def run(self, max_iterations: int, tolerance: float) -> str:
         bounds = self.coordinates.bounds
+        with torch.no_grad():  # logs, logits and bounds may move the start a little, and knots of categories a lot
+            first = float(self.coordinates.model.objective())
+        if not math.isfinite(first):
+            raise NumericalError(f"the objective is {first} at the start; standardise the targets, or start elsewhere")
+        self.best = first
         point = self.coordinates.read().clamp(*bounds)
         path: list[float] = []
 
@@ -130,9 +158,8 @@ class _Ascent:
                 raise
             return self._bad, np.zeros_like(point)
         if self.evaluations == 1:
-            self.best = value
             self._bad = 10.0 * abs(value) + 1e3 - value  # an infinite value would end the line search for good
-        elif value > self.best:
+        if value > self.best:
             self.best, self.place = value, place
         return -value, -gradient.cpu().double().numpy()
 

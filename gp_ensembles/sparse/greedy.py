@@ -1,26 +1,13 @@
 """Knots one at a time at fixed hyperparameters, by exact gains: O(M N) a knot for M candidates."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from gp_ensembles.sparse.gains import Candidates, measure_candidates
 from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.run import Picked
 
 _MEMORY = 2**28  # bytes of each of the two tables of candidates and data
-
-
-class Picked(NamedTuple):
-    """Rows chosen as knots, in order, and what each added to the bound.
-
-    Args:
-        rows: Rows of the training inputs, shape (k,).
-        gains: Gains of the evidence lower bound in nats, shape (k,).
-    """
-
-    rows: Tensor
-    gains: Tensor
 
 
 def draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
@@ -43,6 +30,7 @@ def pick_greedily(
     model: SparseGP,
     count: int,
     *,
+    learned: SparseGP | None = None,
     candidates: int | None = None,
     tolerance: float = 0.0,
     generator: torch.Generator | None = None,
@@ -52,6 +40,7 @@ def pick_greedily(
     Args:
         model: The model, whose knots and hyperparameters stay as they are.
         count: Most rows to pick.
+        learned: Does not matter: the targets are known as they are.
         candidates: Random rows to choose among; all that fit into memory if ``None``.
         tolerance: Stop when the best row adds no more than this, in nats.
         generator: Source of randomness.

@@ -1,5 +1,6 @@
 """A sparse Gaussian process of counts, labels and other targets that are not normal."""
 
+import math
 from typing import Any, Self, final
 
 import torch
@@ -112,6 +113,21 @@ class SparseLaplaceGP(KnotModel):
         """The most probable latent values at the data; offsets are not part of them."""
         with torch.no_grad():
             return self._find_mode(self._latent_prior(self.knots)[1])
+
+    def upper_bound(self) -> Tensor:
+        """None is known: infinity."""
+        return torch.full_like(self.train_y[0], torch.inf)
+
+    def gap(self) -> float:
+        """Infinite, for no upper bound is known."""
+        return math.inf
+
+    def of_rows(self, rows: Tensor) -> Self:
+        """A model of some distinct rows only, all of which are knots."""
+        other = self.with_knots(self.train_X[rows])
+        other.train_X, other.train_y, other.offset = self.train_X[rows], self.train_y[rows], self.offset[rows]
+        other._start = None
+        return other
 
     def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
         """All that the knots leave open."""

@@ -38,7 +38,7 @@ def ridge_leverage_scores(X: Tensor, kernel: Covariance, noise: float, rank: int
         rows = greedy_variance_rows(X, min(rank, X.shape[0]), kernel)
         pivots = X[rows]
         own = kernel.between(pivots, pivots)
-        jitter = 1e-10 * own.diagonal().mean()
+        jitter = max(1e-10, 10.0 * torch.finfo(own.dtype).eps) * own.diagonal().mean()
         lower = torch.linalg.cholesky(own + torch.diag_embed(jitter.expand(len(rows))))
         factor = torch.linalg.solve_triangular(lower, kernel.between(pivots, X), upper=False)  # (r, N)
         small = torch.diag_embed(torch.ones_like(factor[:, 0])) + factor @ factor.mT / noise
@@ -114,7 +114,7 @@ def _remaining(points: Tensor, given: Tensor, kernel: Covariance) -> Tensor:
     if not len(given):
         return variance
     own = kernel.between(given, given)
-    jitter = 1e-8 * own.diagonal().mean()
+    jitter = max(1e-8, 10.0 * torch.finfo(own.dtype).eps) * own.diagonal().mean()
     lower = torch.linalg.cholesky(own + torch.diag_embed(jitter.expand(len(given))))
     cross = torch.linalg.solve_triangular(lower, kernel.between(given, points), upper=False)
     rest: Tensor = (variance - cross.square().sum(0)).clamp_min(0.0)

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.sparse.gains import Candidates
-from gp_ensembles.sparse.greedy import Picked, draw_candidates, take_best
+from gp_ensembles.sparse.greedy import draw_candidates, take_best
 from gp_ensembles.sparse.local_gains import Sites, measure_locally
+from gp_ensembles.sparse.run import Picked
 from gp_ensembles.sparse.variational_model import SparseVariationalGP
 
 
@@ -14,8 +15,8 @@ def pick_locally(
     model: SparseVariationalGP,
     count: int,
     *,
-    sites: Sites | None = None,
-    candidates: int = 1000,
+    learned: SparseVariationalGP | None = None,
+    candidates: int | None = 1000,
     generator: torch.Generator | None = None,
 ) -> Picked:
     """The ``count`` rows that, one after the other, add most to the bound, as far as its normal sites know.
@@ -23,7 +24,7 @@ def pick_locally(
     Args:
         model: The model, whose knots and hyperparameters stay as they are.
         count: Most rows to pick.
-        sites: Normal stand-ins of the likelihood; those of the model's best posterior if ``None``.
+        learned: The model of the same rows whose normal sites stand for the likelihood; the model itself if ``None``.
         candidates: Random rows to choose among, as far as they fit into memory.
         generator: Source of randomness.
 
@@ -42,7 +43,7 @@ def pick_locally(
     """
     X = model.train_X
     rows = draw_candidates(X, candidates, generator)
-    state = _measure(model, X[rows], model.tighten().sites if sites is None else sites)
+    state = _measure(model, X[rows], (model if learned is None else learned).tighten().sites)
     return take_best(state, min(count, len(rows)), rows)
 
 

@@ -19,7 +19,7 @@ class _Kept(NamedTuple):
     """The knots' posterior, and what it was made of."""
 
     tensors: list[Tensor]
-    settings: tuple[Approximation, float]
+    settings: tuple[object, ...]
     posterior: KnotsPosterior
 
 
@@ -68,6 +68,11 @@ class SparseGP(KnotModel):
         nugget: float = RELATIVE_NUGGET,
     ) -> None:
         y = check_rows(X, Y)
+        if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
+            raise ValueError(
+                f"the likelihood must be a GaussianLikelihood, one noise for all rows, not {type(likelihood).__name__}; "
+                f"for counts, labels and the like see SparseVariationalGP and SparseLaplaceGP"
+            )
         if mean is None:
             mean = ConstantMean().to(X)
             mean.constant.data.fill_(float(y.mean()))
@@ -93,6 +98,18 @@ class SparseGP(KnotModel):
         """Upper bound of the exact log evidence at the present hyperparameters (Titsias, 2014), shape ()."""
         return upper_bound(self.projection())
 
+    @torch.no_grad()
+    def gap(self) -> float:
+        """Nats between Titsias' bounds, whatever the approximation: its own objective need not be a bound."""
+        projection = self.projection()
+        return float(upper_bound(projection) - VFE().objective(projection))
+
+    def of_rows(self, rows: Tensor) -> Self:
+        """A model of some distinct rows only, all of which are knots."""
+        other = self.with_knots(self.train_X[rows])
+        other.train_X, other.train_y, other.approximation = self.train_X[rows], self.train_y[rows], VFE()
+        return other
+
     def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
         """As the approximation has it."""
         return self.approximation.predictive(prior, explained)
@@ -104,7 +121,8 @@ class SparseGP(KnotModel):
 
     def knots_posterior(self) -> KnotsPosterior:
         """The knots' posterior, kept until a parameter, a row or the approximation changes, without gradients."""
-        settings = (self.approximation, self.nugget)
+        modules = tuple(map(id, self.modules()))
+        settings = (self.approximation, dict(vars(self.approximation)), self.nugget, modules)
         tensors = [*self.parameters(), *self.buffers()]
         kept: _Kept | None = self._kept
         if kept is None or kept.settings != settings or not unchanged(kept.tensors, tensors):

@@ -1,7 +1,7 @@
 """Knots one at a time: each proposed at fixed hyperparameters, then optimised together with them."""
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class OneAtATime(Strategy):
 
     Hyperparameters are fitted with the first knots, which never move. Then a row is proposed as a knot, and this knot
     and the hyperparameters are optimised together, all older ones staying; the first that does not add more than the
-    tolerance is dropped, and ends the selection. The prior mean stays as it is at the start. With
+    tolerance is dropped, and ends the selection. With
     :class:`~gp_ensembles.sparse.BayesianOptimisation` this is OAT-BO, with
     :class:`~gp_ensembles.sparse.RandomSubset` OAT-RS.
 
@@ -32,6 +32,7 @@ class OneAtATime(Strategy):
         first: Number of first knots, centres of k-means; or these knots, shape (K, D).
         max_knots: Most knots.
         tolerance: What a knot must add, in nats.
+        hold_mean: Whether the prior mean stays as it is at the start, as published.
 
     Raises:
         ValueError: If there is no first knot, or there are more of them than allowed in all.
@@ -53,6 +54,7 @@ class OneAtATime(Strategy):
     first: int | Tensor = 5
     max_knots: int = 80
     tolerance: float = 1e-3
+    hold_mean: bool = True
 
     def __post_init__(self) -> None:
         least = self.first if isinstance(self.first, int) else len(self.first)
@@ -71,9 +73,19 @@ class OneAtATime(Strategy):
         check_shape(X, self.first)
         return self.first
 
-    def search(self, run: Run) -> str:
+    def search(self, run: Run[Any]) -> str:
         """One knot after the other; the run's model changes only when a knot has been accepted."""
-        run.model.mean_module.requires_grad_(False)
+        held = [parameter for parameter in run.model.mean_module.parameters() if self.hold_mean]
+        moving = [parameter.requires_grad for parameter in held]
+        for parameter in held:
+            parameter.requires_grad_(False)
+        try:
+            return self._search(run)
+        finally:
+            for parameter, moves in zip(run.model.mean_module.parameters(), moving, strict=False):
+                parameter.requires_grad_(moves)
+
+    def _search(self, run: Run[Any]) -> str:
         fitted = run.model.with_knots(run.model.knots)
         self.optimiser.refit(fitted)
         run.keep(fitted, "start")
@@ -86,7 +98,7 @@ class OneAtATime(Strategy):
         all_rows = f"all {most} distinct rows have a knot"
         return f"there are {most} knots, the most allowed" if most == self.max_knots else all_rows
 
-    def _add(self, run: Run) -> str | None:
+    def _add(self, run: Run[Any]) -> str | None:
         """A further knot, or why there is none."""
         model = run.model
         try:

@@ -1,14 +1,14 @@
 """Knots placed by a rule that does not see the targets, again whenever hyperparameters have been fitted."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.sparse.allocators import Placement
 from gp_ensembles.sparse.checks import check_positive
-from gp_ensembles.sparse.fitting import fit_sparse
+from gp_ensembles.sparse.fitting import fit_hyperparameters, fit_sparse
 from gp_ensembles.sparse.kernels import Covariance
 from gp_ensembles.sparse.placement import kmeans_knots
 from gp_ensembles.sparse.run import Run, Strategy
@@ -52,6 +52,8 @@ class Placed(Strategy):
 
     def __post_init__(self) -> None:
         check_positive(count=self.count, rounds=self.rounds, fit_iterations=self.fit_iterations)
+        if self.polish < 0:
+            raise ValueError(f"polish must be at least 0, got {self.polish}")
 
     @property
     def most(self) -> int:
@@ -62,7 +64,7 @@ class Placed(Strategy):
         """Centres of k-means, which are no more than the seat of the first placement."""
         return kmeans_knots(X, self.count, generator=generator)
 
-    def search(self, run: Run) -> str:
+    def search(self, run: Run[Any]) -> str:
         """Place and fit by turns."""
         why = f"knots were placed {self.rounds} times"
         for turn in range(self.rounds):
@@ -70,8 +72,8 @@ class Placed(Strategy):
             with torch.no_grad():
                 knots = self.place(model.train_X, self.count, Covariance(model.covar_module))
             other = model.with_knots(knots)
-            fit = fit_sparse(other, max_iterations=self.fit_iterations)
-            if turn and not fit.objective > run.history[-1].objective:
+            value = fit_hyperparameters(other, max_iterations=self.fit_iterations)
+            if turn and not value > run.history[-1].objective:
                 why = "knots placed again were no better"
                 break
             run.keep(other, "placed")

@@ -7,8 +7,10 @@ from torch import Tensor
 from gp_ensembles.sparse.kernels import Covariance
 
 
-def random_knots(X: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Distinct rows at random, shape (count, D).
+def random_knots(
+    X: Tensor, count: int, kernel: Covariance | None = None, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Distinct rows at random, shape (count, D); the kernel, which rules are given, does not matter.
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.
@@ -22,8 +24,10 @@ def random_knots(X: Tensor, count: int, *, generator: torch.Generator | None = N
     return X[distinct[torch.randperm(len(distinct), generator=generator, device="cpu")[:count].to(X.device)]]
 
 
-def kmeans_knots(X: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Centres of k-means with k-means++ starts (scipy's), shape (count, D).
+def kmeans_knots(
+    X: Tensor, count: int, kernel: Covariance | None = None, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Centres of k-means with k-means++ starts (scipy's), shape (count, D); the kernel does not matter.
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.
@@ -80,10 +84,7 @@ def greedy_variance_rows(X: Tensor, count: int, kernel: Covariance, *, tolerance
 
 
 def greedy_variance_knots(X: Tensor, count: int, kernel: Covariance) -> Tensor:
-    """Rows by :func:`greedy_variance_rows`, shape (count, D).
-
-    Raises:
-        ValueError: If the kernel leaves nothing to explain after fewer knots.
+    """Rows by :func:`greedy_variance_rows`, shape (k, D); fewer than asked for where they explain the whole prior.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
@@ -92,10 +93,7 @@ def greedy_variance_knots(X: Tensor, count: int, kernel: Covariance) -> Tensor:
         tensor([[0.],
                 [5.]])
     """
-    rows = greedy_variance_rows(X, count, kernel)
-    if len(rows) < count:
-        raise ValueError(f"{len(rows)} knots explain the whole prior variance; {count} are too many for this kernel")
-    return X[rows]
+    return X[greedy_variance_rows(X, count, kernel)]
 
 
 def distinct_rows(X: Tensor, count: int) -> Tensor:

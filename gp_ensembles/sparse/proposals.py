@@ -13,8 +13,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.sparse.candidates import CandidateObjectives, candidate_rows
-from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.base import KnotModel
+from gp_ensembles.sparse.candidates import candidate_objectives, candidate_rows
 
 _POINTS = 4096  # points at which the surrogate predicts at a time
 
@@ -39,7 +39,7 @@ class KnotProposal(ABC):
     """A way to find the row at which the next knot starts, at fixed hyperparameters."""
 
     @abstractmethod
-    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> Proposed | None:
+    def propose(self, model: KnotModel, *, generator: torch.Generator | None = None) -> Proposed | None:
         """The row that was found best, or ``None`` if every row is a knot already.
 
         Args:
@@ -61,6 +61,7 @@ class RandomSubset(KnotProposal):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
         >>> found = RandomSubset(10).propose(model)
         >>> found.evaluated.shape, found.objective > float(model.objective().detach())
@@ -72,10 +73,10 @@ class RandomSubset(KnotProposal):
             raise ValueError(f"the subset must have a row at least, got {count}")
         self.count = count
 
-    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> Proposed | None:
+    def propose(self, model: KnotModel, *, generator: torch.Generator | None = None) -> Proposed | None:
         """The best of the subset."""
         rows = _shuffle(candidate_rows(model), generator)[: self.count]
-        return _best(rows, CandidateObjectives(model).at(rows)) if len(rows) else None
+        return _best(rows, candidate_objectives(model)(rows)) if len(rows) else None
 
 
 class BayesianOptimisation(KnotProposal):
@@ -99,6 +100,7 @@ class BayesianOptimisation(KnotProposal):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
         >>> found = BayesianOptimisation(first=3, count=6).propose(model)
         >>> found.evaluated.shape, found.objective == found.objectives.max()
@@ -114,14 +116,14 @@ class BayesianOptimisation(KnotProposal):
             raise ValueError(f"evaluations between fits must grow by a factor of at least 1, got {refit_factor}")
         self.first, self.count, self.kernel, self.refit_factor = first, count, kernel, refit_factor
 
-    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> Proposed | None:
+    def propose(self, model: KnotModel, *, generator: torch.Generator | None = None) -> Proposed | None:
         """The best row evaluated."""
         left = _shuffle(candidate_rows(model), generator)
         if not len(left):
             return None
         rows, left = left[: self.first], left[self.first :]
-        objective = CandidateObjectives(model)
-        values = objective.at(rows)
+        objective = candidate_objectives(model)
+        values = objective(rows)
         X = _to_unit_box(model.train_X)
         kernel = ScaleKernel(MaternKernel(nu=0.5)) if self.kernel is None else deepcopy(self.kernel)
         next_fit = float(len(rows))
@@ -132,7 +134,7 @@ class BayesianOptimisation(KnotProposal):
             at = int(gain.argmax())
             rows = torch.cat([rows, left[at : at + 1]])
             left = torch.cat([left[:at], left[at + 1 :]])
-            values = torch.cat([values, objective.at(rows[-1:])])
+            values = torch.cat([values, objective(rows[-1:])])
         return _best(rows, values)
 
 

@@ -2,17 +2,19 @@
 
 from abc import ABC, abstractmethod
 
+import torch
+
 from gp_ensembles.sparse.adadelta import Adadelta
+from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.coordinates import Coordinates
-from gp_ensembles.sparse.fitting import Fit, fit_sparse
-from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.fitting import Fit, can_learn, fit_sparse
 
 
 class Refit(ABC):
     """An optimiser of hyperparameters, and of some knots with them, inside bounds."""
 
     @abstractmethod
-    def refit(self, model: SparseGP, knots: slice | None = None) -> Fit:
+    def refit(self, model: KnotModel, knots: slice | None = None) -> Fit:
         """Raise the model's objective in place.
 
         Args:
@@ -40,6 +42,7 @@ class LBFGSRefit(Refit):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> fit = LBFGSRefit(20).refit(model, slice(4, None))
         >>> bool((model.knots[:4] == X[:40:10]).all()), bool((model.knots[4] == X[40]).all())
@@ -51,8 +54,11 @@ class LBFGSRefit(Refit):
             raise ValueError(f"at least one iteration is needed, got {max_iterations}")
         self.max_iterations = max_iterations
 
-    def refit(self, model: SparseGP, knots: slice | None = None) -> Fit:
+    def refit(self, model: KnotModel, knots: slice | None = None) -> Fit:
         """Raise the model's objective in place."""
+        if knots is None and not can_learn(model):
+            with torch.no_grad():
+                return Fit(float(model.objective()), 0, "no hyperparameter moves")
         return fit_sparse(model, knots=False if knots is None else knots, max_iterations=self.max_iterations)
 
 
@@ -66,6 +72,7 @@ class AdadeltaRefit(Refit):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> AdadeltaRefit(Adadelta(max_iterations=30)).refit(model, slice(4, None)).evaluations
         30
@@ -74,7 +81,7 @@ class AdadeltaRefit(Refit):
     def __init__(self, settings: Adadelta = Adadelta()) -> None:  # noqa: B008 (immutable)
         self.settings = settings
 
-    def refit(self, model: SparseGP, knots: slice | None = None) -> Fit:
+    def refit(self, model: KnotModel, knots: slice | None = None) -> Fit:
         """Raise the model's objective in place."""
         coordinates = Coordinates(model, knots)
         start = coordinates.read()

@@ -2,14 +2,27 @@
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.sparse.approximations import VFE
-from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.base import KnotModel
+
+ModelT = TypeVar("ModelT", bound=KnotModel)
+
+
+class Picked(NamedTuple):
+    """Rows chosen as knots, in order, and what each added to the bound.
+
+    Args:
+        rows: Rows of the training inputs, shape (k,).
+        gains: Gains of the evidence lower bound in nats, shape (k,).
+    """
+
+    rows: Tensor
+    gains: Tensor
 
 
 class Step(NamedTuple):
@@ -18,8 +31,8 @@ class Step(NamedTuple):
     Args:
         what: What was done.
         num_knots: Knots after it.
-        objective: Objective after it, in nats.
-        upper_bound: Upper bound of the log evidence at the same hyperparameters.
+        objective: Objective after it, log densities of priors included, in nats.
+        upper_bound: Upper bound of the log evidence at the same hyperparameters; infinite where none is known.
         seconds: Seconds since the beginning.
         rows: Training rows added as knots (none by a refit).
     """
@@ -32,40 +45,51 @@ class Step(NamedTuple):
     rows: tuple[int, ...] = ()
 
 
-class Selection(NamedTuple):
+class Selection(NamedTuple, Generic[ModelT]):
     """What a selection found.
 
     Args:
         knots: Knots, shape (K, D).
-        model: The model with them.
+        model: The model with them, a copy of what was given.
         history: What was done, and what it brought.
         why: Why no further knot was added.
     """
 
     knots: Tensor
-    model: SparseGP
+    model: ModelT
     history: tuple[Step, ...]
     why: str
 
 
-class Run:
+class Picker(Protocol):
+    """A way to pick rows of the largest gains, one after the other, hyperparameters as they are."""
+
+    def __call__(
+        self, model: Any, count: int, *, learned: Any, candidates: int | None, generator: torch.Generator | None
+    ) -> Picked:
+        """At most ``count`` rows for a model, by what another of the same rows, ``learned``, knows of targets."""
+
+
+class Run(Generic[ModelT]):
     """A selection on its way.
 
     Args:
         model: The model to start from.
+        pick: How rows are picked for such a model.
         bar: A progress bar of knots.
         generator: Source of randomness.
     """
 
-    def __init__(self, model: SparseGP, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
+    def __init__(self, model: ModelT, pick: Picker, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
         self.model = model
         self.generator = generator
         self.history: list[Step] = []
+        self._pick = pick
         self._bar = bar
         self._clock = time.perf_counter()
 
     @torch.no_grad()
-    def keep(self, model: SparseGP, what: str, rows: tuple[int, ...] = ()) -> Step:
+    def keep(self, model: ModelT, what: str, rows: tuple[int, ...] = ()) -> Step:
         """Make a model that of the run, and note what was done to it."""
         objective, upper = float(model.objective()), float(model.upper_bound())
         step = Step(what, model.num_knots, objective, upper, time.perf_counter() - self._clock, rows)
@@ -75,16 +99,15 @@ class Run:
         self._bar.set_postfix_str(f"objective {objective:.2f}, at most {upper:.2f}")
         return step
 
-    @torch.no_grad()
-    def gap(self) -> float:
-        """Nats between Titsias' bounds of the exact log evidence: how much further knots can bring, at most.
+    def grown(
+        self, model: ModelT, count: int, candidates: int | None, *, learned: ModelT | None = None
+    ) -> tuple[ModelT, tuple[int, ...]]:
+        """A model with at most ``count`` further knots, and their rows, by what it or another knows of the targets."""
+        known = model if learned is None else learned
+        rows = self._pick(model, count, learned=known, candidates=candidates, generator=self.generator).rows
+        return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())
 
-        Whatever the approximation, its own objective need not be a bound.
-        """
-        projection = self.model.projection()
-        return float(self.model.upper_bound() - VFE().objective(projection))
-
-    def result(self, why: str) -> Selection:
+    def result(self, why: str) -> Selection[ModelT]:
         """What was found."""
         return Selection(self.model.knots.detach(), self.model, tuple(self.history), why)
 
@@ -102,5 +125,5 @@ class Strategy(ABC):
         """The first knots for inputs (N, D), shape (K, D)."""
 
     @abstractmethod
-    def search(self, run: Run) -> str:
+    def search(self, run: Run[Any]) -> str:
         """Choose knots, keep what was found in the run step by step, and say why no further one was added."""

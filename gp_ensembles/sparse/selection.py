@@ -1,19 +1,28 @@
-"""How many knots, and where."""
+"""How many knots, and where: doors for normal targets, and for others."""
 
 import warnings
+from copy import deepcopy
 
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from gpytorch.means import Mean
 from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.sparse.approximations import Approximation
 from gp_ensembles.sparse.checks import check_rows
+from gp_ensembles.sparse.coordinates import Coordinates
+from gp_ensembles.sparse.fitting import can_learn
+from gp_ensembles.sparse.greedy import pick_greedily
 from gp_ensembles.sparse.greedy_blocks import GreedyBlocks
+from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
+from gp_ensembles.sparse.local_picks import pick_locally
 from gp_ensembles.sparse.model import SparseGP
-from gp_ensembles.sparse.run import Run, Selection, Strategy
+from gp_ensembles.sparse.one_at_a_time import OneAtATime
+from gp_ensembles.sparse.proposals import RandomSubset
+from gp_ensembles.sparse.run import ModelT, Picked, Picker, Run, Selection, Strategy
+from gp_ensembles.sparse.variational_model import SparseVariationalGP
 
 
 def select_knots(
@@ -27,13 +36,13 @@ def select_knots(
     objective: Approximation | None = None,
     progress: bool = True,
     generator: torch.Generator | None = None,
-) -> Selection:
+) -> Selection[SparseGP]:
     """Choose knots and fit hyperparameters.
 
     Args:
         X: Inputs, shape (N, D).
         y: Targets, shape (N,) or (N, 1).
-        kernel: Any GPyTorch kernel; its hyperparameters are the start, and change.
+        kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start.
         likelihood: Gaussian likelihood; its noise is the start.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
         proposal: How knots are chosen: :class:`GreedyBlocks`, :class:`OneAtATime`, :class:`Simultaneous` or
@@ -57,17 +66,152 @@ def select_knots(
         >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
     """
-    y = check_rows(X, y)
-    if not bool(y.amax() > y.amin()):
-        raise ValueError("the targets are constant; there is nothing to learn from them")
+    y = _check(X, y)
     start = proposal.begin(X, generator=generator)
-    model = SparseGP(X, y, start, kernel, likelihood, mean, approximation=objective)
+    model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=objective)
+    return choose(model, proposal, pick_greedily, progress=progress, generator=generator)
+
+
+def select_variational_knots(
+    X: Tensor,
+    y: Tensor,
+    kernel: Kernel,
+    likelihood: Likelihood,
+    mean: Mean | None = None,
+    *,
+    proposal: Strategy = GreedyBlocks(subset=100, fit_iterations=30),  # noqa: B008 (immutable)
+    batch_size: int = 10_000,
+    progress: bool = True,
+    generator: torch.Generator | None = None,
+) -> Selection[SparseVariationalGP]:
+    """Choose knots and fit hyperparameters by the evidence lower bound of a variational GP, for any targets.
+
+    :class:`GreedyBlocks` replaces the likelihood by the normal sites of its best posterior, under which the gain of
+    each candidate is exact; the bound itself decides whether the chosen ones stay. The model's
+    :meth:`~gp_ensembles.sparse.SparseVariationalGP.export` is BoTorch's stochastic variational GP.
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,) or (N, 1), floating point.
+        kernel: As for :func:`select_knots`.
+        likelihood: GPyTorch's Gaussian likelihood, or any of one latent value; its parameters are learned, too.
+        mean: Prior mean; a trainable constant that starts where it alone explains the targets best if ``None``.
+        proposal: As for :func:`select_knots`.
+        batch_size: Rows handled at a time, which bounds the memory that gradients take.
+        progress: Whether to show a progress bar.
+        generator: Source of randomness.
+
+    Returns:
+        As :func:`select_knots`.
+
+    Raises:
+        ValueError: If shapes do not fit, a value is not finite, targets are constant or not possible under the
+            likelihood, or the likelihood has latent vectors or a noise for each row.
+        NumericalError: If the bound cannot be evaluated with the first knots.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.likelihoods import LogPoissonLikelihood
+        >>> X = torch.linspace(0, 1, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
+        >>> likelihood, proposal = LogPoissonLikelihood(), GreedyBlocks(max_knots=10, subset=0)
+        >>> found = select_variational_knots(
+        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, proposal=proposal, progress=False
+        ... )
+        >>> found.model.export().posterior(X[:2]).mean.shape
+        torch.Size([2, 1])
+    """
+    y = _check(X, y)
+    start = proposal.begin(X, generator=generator)
+    model = SparseVariationalGP(X, y, start, *deepcopy((kernel, likelihood, mean)), batch_size=batch_size)
+    return choose(model, proposal, pick_locally, progress=progress, generator=generator)
+
+
+def select_laplace_knots(
+    X: Tensor,
+    y: Tensor,
+    kernel: Kernel,
+    likelihood: Likelihood,
+    mean: Mean | None = None,
+    *,
+    offset: Tensor | None = None,
+    noise: float = 1e-2,
+    proposal: Strategy = OneAtATime(RandomSubset(32), max_knots=40, tolerance=0.01, hold_mean=False),  # noqa: B008
+    progress: bool = True,
+    generator: torch.Generator | None = None,
+) -> Selection[SparseLaplaceGP]:
+    """Choose knots and fit hyperparameters by Laplace's log evidence of counts, labels and the like.
+
+    A knot changes what every row has left open, so that its gain has no shortcut: a candidate costs an objective,
+    O(N K^2), its mode sought from the last one. :class:`GreedyBlocks` needs gains, and is for the other models.
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,) or (N, 1), floating point.
+        kernel: As for :func:`select_knots`.
+        likelihood: As for :class:`~gp_ensembles.sparse.SparseLaplaceGP`.
+        mean: Prior mean; a trainable constant that starts at zero if ``None``.
+        offset: Known addends of the latent values, shape (N,): log exposures of counts; none if ``None``.
+        noise: Start of the latent noise.
+        proposal: :class:`OneAtATime`, :class:`Simultaneous` or :class:`Placed`.
+        progress: Whether to show a progress bar.
+        generator: Source of randomness.
+
+    Returns:
+        As :func:`select_knots`.
+
+    Raises:
+        ValueError: As :class:`~gp_ensembles.sparse.SparseLaplaceGP`, or if targets are constant.
+        NumericalError: If the objective cannot be evaluated with the first knots.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.likelihoods import LogPoissonLikelihood
+        >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
+        >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
+        >>> from gp_ensembles.sparse import LBFGSRefit
+        >>> proposal = OneAtATime(RandomSubset(5), LBFGSRefit(5), first=3, max_knots=5)
+        >>> likelihood = LogPoissonLikelihood()
+        >>> found = select_laplace_knots(
+        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, proposal=proposal, progress=False
+        ... )
+        >>> found.knots.shape[0] <= 5, found.history[-1].objective >= found.history[0].objective
+        (True, True)
+    """
+    y = _check(X, y)
+    start = proposal.begin(X, generator=generator)
+    model = SparseLaplaceGP(X, y, start, *deepcopy((kernel, likelihood, mean)), offset=offset, noise=noise)
+    return choose(model, proposal, _no_gains, progress=progress, generator=generator)
+
+
+def choose(
+    model: ModelT, proposal: Strategy, pick: Picker, *, progress: bool, generator: torch.Generator | None
+) -> Selection[ModelT]:
+    """Choose knots for a model by a strategy, from the model's own."""
     with tqdm(total=proposal.most, disable=not progress, desc="knots") as bar:
-        run = Run(model, bar, generator)
+        run = Run(model, pick, bar, generator)
         try:
             why = proposal.search(run)
         except KeyboardInterrupt:
             run.keep(run.model, "interrupted")  # what was being fitted has its best parameters so far
             why = "interrupted"
-            warnings.warn(f"interrupted with {run.model.num_knots} knots; the model is the best so far", stacklevel=2)
+            warnings.warn(f"interrupted with {run.model.num_knots} knots; the model is the best so far", stacklevel=3)
+    if can_learn(run.model) and (stuck := Coordinates(run.model).at_bounds()):
+        warnings.warn(
+            f"{', '.join(stuck)} ended ten thousand times off the start; standardise inputs and targets, or start nearer",
+            stacklevel=3,
+        )
     return run.result(why)
+
+
+def _no_gains(*_: object, **__: object) -> Picked:
+    raise ValueError("gains of knots are not known for Laplace's evidence: choose them by OneAtATime")
+
+
+def _check(X: Tensor, y: Tensor) -> Tensor:
+    y = check_rows(X, y)
+    if not bool(y.amax() > y.amin()):
+        raise ValueError("the targets are constant; there is nothing to learn from them")
+    return y

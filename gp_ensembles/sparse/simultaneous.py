@@ -1,7 +1,7 @@
 """All knots and hyperparameters at once, as many as were asked for."""
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ class Simultaneous(Strategy):
         check_knots(X, self.start)
         return self.start
 
-    def search(self, run: Run) -> str:
+    def search(self, run: Run[Any]) -> str:
         """One ascent."""
         run.keep(run.model, "start")
         fit = self.optimiser.refit(run.model, slice(None))

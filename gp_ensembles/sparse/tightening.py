@@ -18,7 +18,8 @@ from gp_ensembles.sparse.local_gains import Sites
 
 ExpectedLogProb = Callable[[Tensor, Tensor], Tensor]
 _HALVINGS = 40
-_STEPS = 50
+_STEPS = 100
+_SLACK = 1e-6  # share of the bound that a last step may still add
 
 
 class Rows(NamedTuple):
@@ -96,7 +97,7 @@ def tighten(
         tolerance: The dtype's precision to the power 0.6 if ``None``.
 
     Raises:
-        NumericalError: If the bound is not finite at the start, nor at the prior.
+        NumericalError: If the bound is not finite at the start, nor at the prior, or still rises after many steps.
 
     Example:
         >>> import torch
@@ -108,15 +109,16 @@ def tighten(
     """
     tolerance = float(torch.finfo(rows.mean.dtype).eps) ** 0.6 if tolerance is None else tolerance
     here = _try(rows, expected_log_prob, start)
-    if here is None:
-        zeros = torch.zeros_like(rows.mean)
-        here = _try(rows, expected_log_prob, Sites(zeros, zeros))
+    zeros = torch.zeros_like(rows.mean)
+    prior = _try(rows, expected_log_prob, Sites(zeros, zeros))
+    if here is None or (prior is not None and bool(prior.bound > here.bound)):
+        here = prior
     if here is None:
         raise NumericalError(
             "the expected log density of the targets is not finite under the prior; standardise the inputs, or start "
             "from a prior of another mean or smaller variance"
         )
-    steps, share = 0, 1.0
+    steps, share, added = 0, 1.0, 0.0
     while steps < _STEPS:
         steps += 1
         share, trial = min(1.0, 2.0 * share), None
@@ -130,6 +132,12 @@ def tighten(
         added, here = float(trial.bound - here.bound), trial
         if added <= tolerance * (1.0 + float(here.bound.abs())):
             break
+    else:
+        if added > _SLACK * (1.0 + float(here.bound.abs())):
+            raise NumericalError(
+                f"the best posterior of the knots was not found in {_STEPS} steps, the last of which raised the bound "
+                f"by {added:.3g}; start from a prior of another mean or smaller variance"
+            )
     return Tightened(here.posterior, here.sites, here.bound, steps)
 
 

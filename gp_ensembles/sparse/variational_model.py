@@ -1,5 +1,6 @@
 """A sparse Gaussian process of any targets whose knots' posterior maximises the evidence lower bound."""
 
+import math
 from functools import partial
 from typing import Any, Self, final
 
@@ -133,6 +134,21 @@ class SparseVariationalGP(KnotModel):
         own, cross = self._own(), self.kernel_matrix(self.knots, self.train_X)
         prior = self.kernel_diagonal(self.train_X) + self.jitter
         return project(own, cross, prior, torch.zeros_like(prior), prior.new_ones(()))
+
+    def upper_bound(self) -> Tensor:
+        """None is known: infinity."""
+        return torch.full_like(self.train_y[0], torch.inf)
+
+    def gap(self) -> float:
+        """Infinite, for no upper bound is known."""
+        return math.inf
+
+    def of_rows(self, rows: Tensor) -> Self:
+        """A model of some distinct rows only, all of which are knots."""
+        other = self.with_knots(self.train_X[rows])
+        other.train_X, other.train_y = self.train_X[rows], self.train_y[rows]
+        other._sites = Sites(*(part[rows] for part in self._sites))
+        return other
 
     def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
         """All that the knots leave open."""

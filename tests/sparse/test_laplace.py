@@ -21,7 +21,19 @@ from torch import Tensor
 from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.derivatives import scalar_derivatives
+from gp_ensembles.sparse import (
+    BayesianOptimisation,
+    GreedyBlocks,
+    LBFGSRefit,
+    OneAtATime,
+    Placed,
+    RandomSubset,
+    Simultaneous,
+    greedy_variance_knots,
+    select_laplace_knots,
+)
 from gp_ensembles.sparse.approximations import FITC
+from gp_ensembles.sparse.candidates import candidate_objectives
 from gp_ensembles.sparse.collapsed import log_density, project
 from gp_ensembles.sparse.fitting import fit_sparse
 from gp_ensembles.sparse.laplace import (
@@ -32,7 +44,6 @@ from gp_ensembles.sparse.laplace import (
     latent_prior,
 )
 from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
-from gp_ensembles.sparse.laplace_selection import SubsetSearch, select_laplace_knots, subset_objectives
 from gp_ensembles.sparse.model import SparseGP
 
 LIKELIHOODS = {"poisson": LogPoissonLikelihood, "bernoulli": LogisticLikelihood, "probit": BernoulliLikelihood}
@@ -449,99 +460,102 @@ class TestModel:
             model.posterior(model.train_X, output_indices=[1])
 
 
+def one_at_a_time(first, count=8, iterations=8, **settings):
+    return OneAtATime(RandomSubset(count), LBFGSRefit(iterations), first=first, hold_mean=False, **settings)
+
+
+def select(proposal, seed=0, y=None, **options):
+    model = make_model()
+    arguments = {"X": model.train_X, "y": model.train_y if y is None else y}
+    kernel, likelihood = make_model().covar_module, make_model().likelihood
+    generator = torch.Generator().manual_seed(seed)
+    return select_laplace_knots(
+        **arguments, kernel=kernel, likelihood=likelihood, proposal=proposal, progress=False, generator=generator,
+        **options,
+    )  # fmt: skip
+
+
 class TestSelection:
     def test_objectives_of_candidates(self):
         model = make_model("bernoulli")
         rows = torch.tensor([7, 20, 31])
-        values = subset_objectives(model, rows)
+        values = candidate_objectives(model)(rows)
         for value, row in zip(values, rows, strict=True):
             grown = model.with_knots(torch.cat([model.knots.detach(), model.train_X[row : row + 1]]))
             torch.testing.assert_close(value, grown.objective().detach(), rtol=1e-9, atol=1e-9)
 
-    @pytest.mark.parametrize("move", [False, True])
-    def test_one_at_a_time(self, move):
-        start = make_model()
-        before = {name: values.clone() for name, values in start.state_dict().items()}
-        proposal = SubsetSearch(max_knots=9, candidates=8, move=move, fit_iterations=8, tolerance=0.0)
-        found = [
-            select_laplace_knots(start, proposal=proposal, progress=False, generator=torch.Generator().manual_seed(0))
-            for _ in range(2)
-        ]
-        first, second = found
-        assert all(torch.equal(values, before[name]) for name, values in start.state_dict().items())
+    @pytest.mark.parametrize(
+        "proposal", [RandomSubset(8), BayesianOptimisation(3, 6)], ids=["subset", "Bayesian optimisation"]
+    )
+    def test_one_at_a_time(self, proposal):
+        start = make_model().knots.detach()
+        strategy = OneAtATime(proposal, LBFGSRefit(8), first=start, max_knots=9, tolerance=0.0, hold_mean=False)
+        first, second = select(strategy), select(strategy)
         assert torch.equal(first.knots, second.knots)
         objectives = [step.objective for step in first.history]
         assert objectives == sorted(objectives)
         assert len(objectives) > 1
-        assert torch.equal(first.knots[:6], start.knots.detach())  # old knots stay
-        rows = torch.tensor([step.row for step in first.history[1:]])
-        assert torch.equal(first.knots[6:], start.train_X[rows]) is not move
+        assert torch.equal(first.knots[:6], start)  # old knots stay
         assert float(first.model.objective().detach()) == pytest.approx(objectives[-1], abs=1e-8)
+        assert first.history[-1].upper_bound == torch.inf
 
     def test_why_it_stops(self):
-        start = make_model()
-        most = select_laplace_knots(start, proposal=SubsetSearch(max_knots=6, fit_iterations=2), progress=False)
+        start = make_model().knots.detach()
+        most = select(one_at_a_time(start, iterations=2, max_knots=6))
         assert most.why == "there are 6 knots, the most allowed"
         assert len(most.history) == 1
-        proposal = SubsetSearch(tolerance=1e6, fit_iterations=2, candidates=2, polish=2)
-        picky = select_laplace_knots(start, proposal=proposal, progress=False)
-        assert "added less than" in picky.why
+        picky = select(one_at_a_time(start, count=2, iterations=2, tolerance=1e6))
+        assert "added no more than" in picky.why
         assert picky.model.num_knots == 6
-        assert [step.what for step in picky.history] == ["start", "polish"]
 
     def test_every_row_a_knot(self):
         X = torch.tensor([[0.0], [1.0], [2.0], [2.0]], dtype=torch.float64)
         y = torch.tensor([0.0, 5.0, 1.0, 2.0], dtype=torch.float64)
-        model = SparseLaplaceGP(X, y, X[:3], RBFKernel(), LogPoissonLikelihood())
-        found = select_laplace_knots(model, proposal=SubsetSearch(fit_iterations=2), progress=False)
-        assert found.why == "every distinct row is a knot"
+        found = select_laplace_knots(
+            X, y, RBFKernel(), LogPoissonLikelihood(), proposal=one_at_a_time(X[:3]), progress=False
+        )
+        assert found.why == "all 3 distinct rows have a knot"
+
+    def test_other_strategies(self):
+        several = select(Simultaneous(5, LBFGSRefit(10)))
+        assert several.history[-1].objective > several.history[0].objective
+        placed = select(Placed(5, greedy_variance_knots, rounds=2, fit_iterations=5))
+        assert placed.knots.shape[0] == 5
+        with pytest.raises(ValueError, match="choose them by OneAtATime"):
+            select(GreedyBlocks(max_knots=8, subset=0, fit_iterations=2))
 
     def test_an_interruption_keeps_the_best(self, monkeypatch):
-        start = make_model()
         calls = {"count": 0}
-        fit = SparseLaplaceGP.fit
+        refit = LBFGSRefit.refit
 
-        def interrupted(self, **arguments):
+        def interrupted(self, model, knots=None):
             calls["count"] += 1
             if calls["count"] == 3:
                 raise KeyboardInterrupt
-            return fit(self, **arguments)
+            return refit(self, model, knots)
 
-        monkeypatch.setattr(SparseLaplaceGP, "fit", interrupted)
-        proposal = SubsetSearch(fit_iterations=3, candidates=4, tolerance=0.0)
+        monkeypatch.setattr(LBFGSRefit, "refit", interrupted)
         with pytest.warns(UserWarning, match="interrupted with 7 knots"):
-            found = select_laplace_knots(start, proposal=proposal, progress=False)
+            found = select(one_at_a_time(make_model().knots.detach(), count=4, iterations=3, tolerance=0.0))
         assert found.why == "interrupted"
         assert found.model.num_knots == 7
-        assert len(found.history) == 2
-
-    def test_an_interruption_before_anything_is_raised(self, monkeypatch):
-        def interrupted(self, **arguments):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(SparseLaplaceGP, "fit", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            select_laplace_knots(make_model(), progress=False)
 
     def test_candidates_that_fail_are_passed_over(self, monkeypatch):
         model = make_model()
         objective = SparseLaplaceGP.objective
 
-        def failing(self, knots=None):
-            if knots is not None and bool((knots[-1] == model.train_X[20]).all()):
+        def failing(self):
+            if bool((self.knots[-1] == model.train_X[20]).all()):
                 raise NumericalError("planted")
-            return objective(self, knots)
+            return objective(self)
 
         monkeypatch.setattr(SparseLaplaceGP, "objective", failing)
-        values = subset_objectives(model, torch.tensor([20, 21]))
+        values = candidate_objectives(model)(torch.tensor([20, 21]))
         assert float(values[0]) == -torch.inf
         assert bool(values[1].isfinite())
-        found = select_laplace_knots(model, proposal=SubsetSearch(max_knots=8, fit_iterations=2), progress=False)
-        assert all(step.row != 20 for step in found.history)
+        found = select(one_at_a_time(model.knots.detach(), count=30, iterations=2, max_knots=8))
+        assert all(20 not in step.rows for step in found.history)
 
-    @pytest.mark.parametrize(
-        "proposal", [SubsetSearch(max_knots=0), SubsetSearch(candidates=0), SubsetSearch(tolerance=-1.0)]
-    )
-    def test_bad_proposals(self, proposal):
-        with pytest.raises(ValueError, match="must"):
-            select_laplace_knots(make_model(), proposal=proposal, progress=False)
+    def test_constant_targets_are_refused(self):
+        with pytest.raises(ValueError, match="constant"):
+            select(one_at_a_time(3), y=torch.ones_like(make_model().train_y))

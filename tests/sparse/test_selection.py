@@ -32,7 +32,9 @@ from gp_ensembles.sparse import (
     select_knots,
     upper_bound,
 )
+from gp_ensembles.sparse import fitting as fitting_module
 from gp_ensembles.sparse import greedy_blocks as blocks_module
+from gp_ensembles.sparse import selection as selection_module
 from gp_ensembles.sparse.adadelta import Adadelta
 from gp_ensembles.sparse.coordinates import Coordinates
 from gp_ensembles.sparse.subset_start import with_subset_scales
@@ -67,7 +69,12 @@ def select(X, y, proposal=None, seed=0, **settings):
     kernel, likelihood = start()
     proposal = GreedyBlocks(max_knots=24) if proposal is None else proposal
     if isinstance(proposal, GreedyBlocks):
-        proposal = replace(proposal, fit_iterations=min(proposal.fit_iterations, 25), subset=min(proposal.subset, 40))
+        proposal = replace(
+            proposal,
+            fit_iterations=min(proposal.fit_iterations, 25),
+            subset=min(proposal.subset, 40),
+            polish=0 if proposal.polish == GreedyBlocks.polish else proposal.polish,  # knots stay rows
+        )
     generator = torch.Generator().manual_seed(seed)
     return select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False, generator=generator, **settings)
 
@@ -170,13 +177,13 @@ def test_the_generator_decides():
 def test_candidates_are_a_few_rows_in_every_step(monkeypatch):
     X, y = make_data()
     seen = []
-    original = blocks_module.pick_greedily
+    original = selection_module.pick_greedily
 
     def spy(model, count, *, candidates=None, **settings):
         seen.append(candidates)
         return original(model, count, candidates=candidates, **settings)
 
-    monkeypatch.setattr(blocks_module, "pick_greedily", spy)
+    monkeypatch.setattr(selection_module, "pick_greedily", spy)
     select(X, y, GreedyBlocks(max_knots=12, candidates=20))
     assert set(seen) == {20}
 
@@ -223,7 +230,8 @@ def interrupt_at(call, monkeypatch):
             raise KeyboardInterrupt
         return original(*arguments, **settings)
 
-    monkeypatch.setattr(blocks_module, "fit_sparse", fit)
+    for module in (blocks_module, fitting_module):
+        monkeypatch.setattr(module, "fit_sparse", fit)
 
 
 def unless_interrupted(X, y, proposal):
@@ -256,7 +264,8 @@ def test_an_error_is_not_hidden(monkeypatch):
             raise MemoryError("full")
         return original(*arguments, **settings)
 
-    monkeypatch.setattr(blocks_module, "fit_sparse", fit)
+    for module in (blocks_module, fitting_module):
+        monkeypatch.setattr(module, "fit_sparse", fit)
     with pytest.raises(MemoryError, match="full"):
         select(X, y)
 

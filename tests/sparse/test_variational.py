@@ -36,12 +36,23 @@ from gp_ensembles.likelihoods import (
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
-from gp_ensembles.sparse import VFE, SparseLaplaceGP, fit_sparse, measure_candidates, project, variational_model
-from gp_ensembles.sparse import variational as variational_module
+from gp_ensembles.sparse import (
+    VFE,
+    GreedyBlocks,
+    Placed,
+    SparseLaplaceGP,
+    fit_sparse,
+    greedy_variance_knots,
+    measure_candidates,
+    project,
+    select_variational_knots,
+    variational_model,
+)
+from gp_ensembles.sparse import fitting as fitting_module
+from gp_ensembles.sparse import greedy_blocks as blocks_module
 from gp_ensembles.sparse.local_gains import Sites, measure_locally
 from gp_ensembles.sparse.local_picks import pick_locally
 from gp_ensembles.sparse.tightening import Rows, posterior_of, tighten
-from gp_ensembles.sparse.variational import VariationalBlocks, select_variational_knots
 from gp_ensembles.sparse.variational_model import SparseVariationalGP
 
 LIKELIHOODS = {
@@ -80,9 +91,13 @@ def make_model(name, knots=6, rows=40, seed=0, **options):
     return SparseVariationalGP(X, y, X[:knots] + 0.01, make_kernel(), LIKELIHOODS[name]().double(), **options)
 
 
+def blocks(**settings):
+    return GreedyBlocks(**({"subset": 0, "polish": 0, "fit_iterations": 30} | settings))
+
+
 def select(name="logistic", rows=80, seed=0, proposal=None, **options):
     X, y = make_data(name, rows)
-    proposal = VariationalBlocks(max_knots=12, first=3, fit_iterations=8) if proposal is None else proposal
+    proposal = blocks(max_knots=12, first=3, fit_iterations=8) if proposal is None else proposal
     options = {"generator": torch.Generator().manual_seed(seed), "progress": False} | options
     return select_variational_knots(X, y, make_kernel(), LIKELIHOODS[name]().double(), proposal=proposal, **options)
 
@@ -335,7 +350,7 @@ def test_local_gains_are_close_to_what_the_bound_gains(name):
 
 def check(found, proposal):
     assert found.knots.shape[0] <= proposal.max_knots
-    assert torch.equal(found.knots, found.model.model.variational_strategy.inducing_points.detach())
+    assert torch.equal(found.knots, found.model.knots.detach())
     objectives = [step.objective for step in found.history]
     assert all(after >= before for before, after in pairwise(objectives))
     assert [step.seconds for step in found.history] == sorted(step.seconds for step in found.history)
@@ -344,18 +359,18 @@ def check(found, proposal):
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_any_likelihood_finds_knots(name):
-    proposal = VariationalBlocks(max_knots=6, first=3, fit_iterations=4)
+    proposal = blocks(max_knots=6, first=3, fit_iterations=4)
     found = select(name, proposal=proposal)
     check(found, proposal)
     assert found.history[-1].objective > found.history[0].objective
-    exported = found.model.train()
+    exported = found.model.export().train()
     X, y = make_data(name, 80)
     value = 80 * VariationalELBO(exported.likelihood, exported.model, num_data=80)(exported.model(X), y)
     assert value_of(value) == pytest.approx(found.history[-1].objective, abs=1e-5)
 
 
 def test_rows_of_blocks_are_the_knots():
-    found = select(proposal=VariationalBlocks(max_knots=12, first=3, fit_iterations=5, reselect=False))
+    found = select(proposal=blocks(max_knots=12, first=3, fit_iterations=5, reselect=False))
     X, _ = make_data("logistic", 80)
     chosen = [row for step in found.history for row in step.rows]
     assert torch.equal(found.knots[3:], X[chosen])
@@ -366,7 +381,7 @@ def test_rows_of_blocks_are_the_knots():
 def test_predictions_are_as_good_as_those_of_laplace():
     X, y = make_data("logistic", 300)
     train, test = slice(0, 200), slice(200, 300)
-    proposal = VariationalBlocks(max_knots=20, fit_iterations=15)
+    proposal = blocks(max_knots=20, fit_iterations=15)
     options = {"progress": False, "generator": torch.Generator().manual_seed(0)}
     found = select_variational_knots(
         X[train], y[train], make_kernel(), LogisticLikelihood(), proposal=proposal, **options
@@ -374,7 +389,7 @@ def test_predictions_are_as_good_as_those_of_laplace():
     laplace = SparseLaplaceGP(X[train], y[train], found.knots, make_kernel(), LogisticLikelihood())
     fit_sparse(laplace, max_iterations=30)
     losses = []
-    for model in (found.model, laplace):
+    for model in (found.model.export(), laplace):
         with torch.no_grad():
             posterior = model.posterior(X[test])
         scores = GaussHermite().log_prob(
@@ -407,9 +422,10 @@ def test_a_state_makes_the_same_model_again():
         covar_module=make_kernel(),
         inducing_points=torch.zeros_like(found.knots),
     )
-    fresh.load_state_dict(found.model.state_dict(), keep_transforms=False)
+    exported = found.model.export()
+    fresh.load_state_dict(exported.state_dict(), keep_transforms=False)
     query = X[:5] + 0.02
-    first, second = (model.posterior(query) for model in (found.model, fresh))
+    first, second = (model.posterior(query) for model in (exported, fresh))
     assert torch.allclose(first.mean, second.mean, atol=1e-10)
     assert torch.allclose(first.variance, second.variance, atol=1e-10)
 
@@ -417,7 +433,7 @@ def test_a_state_makes_the_same_model_again():
 def test_the_model_learns_on_from_minibatches():
     found = select()
     X, y = make_data("logistic", 80)
-    model = found.model.train()
+    model = found.model.export().train()
     objective = VariationalELBO(model.likelihood, model.model, num_data=80)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
     for batch in torch.arange(80).split(20):
@@ -428,8 +444,21 @@ def test_the_model_learns_on_from_minibatches():
         assert bool(loss.isfinite())
 
 
+def test_batches_must_have_rows():
+    with pytest.raises(ValueError, match="batch_size"):
+        select(batch_size=0)
+
+
+def test_scales_from_a_subset_and_other_strategies():
+    found = select(proposal=blocks(max_knots=8, subset=30, fit_iterations=5))
+    assert found.history[-1].objective > found.history[0].objective
+    placed = select(proposal=Placed(8, greedy_variance_knots, rounds=2, fit_iterations=5, polish=5))
+    assert placed.knots.shape == (8, 2)
+    assert placed.history[-1].objective > placed.history[0].objective
+
+
 def test_the_generator_decides():
-    proposal = VariationalBlocks(max_knots=8, first=2, candidates=15, fit_iterations=4)
+    proposal = blocks(max_knots=8, first=2, candidates=15, fit_iterations=4)
     first, again, other = (select(seed=seed, proposal=proposal) for seed in (3, 3, 4))
     assert torch.equal(first.knots, again.knots)
     assert [step.objective for step in first.history] == [step.objective for step in again.history]
@@ -452,11 +481,11 @@ def test_fast_waves_are_not_taken_for_chance():
         y,
         make_kernel(lengthscale=0.05),
         LogPoissonLikelihood(),
-        proposal=VariationalBlocks(max_knots=40, fit_iterations=15),
+        proposal=blocks(max_knots=40, fit_iterations=15),
         progress=False,
         generator=torch.Generator().manual_seed(0),
     )
-    assert float(found.model.model.covar_module.base_kernel.lengthscale.detach()) < 0.1
+    assert float(found.model.covar_module.base_kernel.lengthscale.detach()) < 0.1
     assert found.knots.shape[0] > 10
 
 
@@ -464,12 +493,12 @@ def test_priors_and_polish():
     X, y = make_data("poisson", 60)
     kernel = make_kernel(kernel=MaternKernel)
     kernel.register_prior("outputscale_prior", GammaPrior(2.0, 0.5), "outputscale")
-    proposal = VariationalBlocks(max_knots=6, first=3, fit_iterations=5, polish=5)
+    proposal = blocks(max_knots=6, first=3, fit_iterations=5, polish=5)
     found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), proposal=proposal, progress=False)
     check(found, proposal)
     assert found.history[-1].what == "polish"
     assert found.history[-1].objective > found.history[-2].objective
-    model = found.model.train()
+    model = found.model.export().train()
     value = 60 * VariationalELBO(model.likelihood, model.model, num_data=60)(model.model(X), y)
     assert value_of(value) == pytest.approx(found.history[-1].objective, abs=1e-5)
 
@@ -511,7 +540,7 @@ def test_further_rows_are_those_of_a_model_of_all():
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
-    original, calls = variational_module.fit_sparse, []
+    original, calls = blocks_module.fit_sparse, []
 
     def fit(*arguments, **options):
         calls.append(1)
@@ -520,8 +549,9 @@ def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
-    monkeypatch.setattr(variational_module, "fit_sparse", fit)
-    proposal = VariationalBlocks(max_knots=12, first=3, tolerance=0.0, fit_iterations=3)
+    for module in (blocks_module, fitting_module):
+        monkeypatch.setattr(module, "fit_sparse", fit)
+    proposal = blocks(max_knots=12, first=3, tolerance=0.0, fit_iterations=3)
     with pytest.warns(UserWarning, match=r"interrupted with .* knots; the model is the best so far"):
         found = select(proposal=proposal)
     check(found, proposal)
@@ -530,17 +560,18 @@ def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
 
 
 def test_knots_that_cannot_be_used_end_the_search(monkeypatch):
-    original = variational_module.fit_sparse
+    original = blocks_module.fit_sparse
 
     def fit(model, **options):
         if model.num_knots > 3:
             raise NumericalError("the covariance of the knots is not positive definite")
         return original(model, **options)
 
-    monkeypatch.setattr(variational_module, "fit_sparse", fit)
-    found = select(proposal=VariationalBlocks(max_knots=12, first=3, fit_iterations=3))
+    for module in (blocks_module, fitting_module):
+        monkeypatch.setattr(module, "fit_sparse", fit)
+    found = select(proposal=blocks(max_knots=12, first=3, fit_iterations=3))
     assert found.knots.shape[0] == 3
-    assert found.why == "the bound could not be evaluated with further knots"
+    assert found.why == "the objective could not be evaluated with further knots"
 
 
 @pytest.mark.parametrize(
@@ -567,7 +598,6 @@ def test_bad_input_is_refused(likelihood, y, message):
         ({"max_knots": 0}, "max_knots"),
         ({"first": 0}, "first"),
         ({"candidates": 0}, "candidates"),
-        ({"batch_size": 0}, "batch_size"),
         ({"fit_iterations": 0}, "fit_iterations"),
         ({"polish": -1}, "polish"),
         ({"tolerance": math.nan}, "tolerance"),
@@ -575,4 +605,4 @@ def test_bad_input_is_refused(likelihood, y, message):
 )
 def test_a_proposal_that_chooses_nothing_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        select(proposal=VariationalBlocks(**options))
+        select(proposal=blocks(**options))

@@ -1,0 +1,200 @@
+"""Whether chains agree, and what their draws are worth: rank R-hat and effective sample sizes."""
+
+import math
+
+import torch
+from torch import Tensor
+
+# Draws of a half chain below which nothing can be said.
+_FEWEST = 2
+
+
+def rank_rhat(draws: Tensor) -> Tensor:
+    r"""Rank-normalised split :math:`\hat R`, the larger of the one for location and the folded one for scale.
+
+    The recommendation of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), section 4: above 1.01 the halves of
+    the chains do not agree yet. Use it on quantities that permuting the labels of a mixture does not change.
+
+    Args:
+        draws: S draws of C chains of any quantities, shape (C, S, ...).
+
+    Returns:
+        Shape (...); NaN where draws are not finite, never change, or are fewer than four.
+
+    Raises:
+        ValueError: If there is no axis of chains and of draws.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> bool(rank_rhat(draws) < 1.01), bool(rank_rhat(draws + torch.arange(4).unsqueeze(-1)) > 1.5)
+        (True, True)
+    """
+    halves, shape = _split(draws)
+    if halves.shape[1] < _FEWEST:
+        return draws.new_full(shape, torch.nan)
+    centre = halves.flatten(0, 1).quantile(0.5, dim=0)
+    folded = (halves - centre).abs()
+    return torch.maximum(_rhat(_rank_normalised(halves)), _rhat(_rank_normalised(folded))).reshape(shape)
+
+
+def bulk_ess(draws: Tensor) -> Tensor:
+    """Effective sample size of rank-normalised draws: how well the centre of a distribution is known.
+
+    Vehtari et al. (2021), section 4; autocorrelations by Geyer's initial monotone sequence over split chains.
+
+    Args:
+        draws: S draws of C chains of any quantities, shape (C, S, ...).
+
+    Returns:
+        Shape (...); NaN where draws are not finite, never change, or are fewer than four.
+
+    Raises:
+        ValueError: If there is no axis of chains and of draws.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> bool(1500 < bulk_ess(draws) < 2500)
+        True
+    """
+    halves, shape = _split(draws)
+    if halves.shape[1] < _FEWEST:
+        return draws.new_full(shape, torch.nan)
+    return _ess(_rank_normalised(halves)).reshape(shape)
+
+
+def tail_ess(draws: Tensor) -> Tensor:
+    """Effective sample size for the 5 % and 95 % quantiles, the smaller of both (Vehtari et al., 2021, section 4).
+
+    Args:
+        draws: S draws of C chains of any quantities, shape (C, S, ...).
+
+    Returns:
+        Shape (...); NaN where draws are not finite, never change, or are fewer than four.
+
+    Raises:
+        ValueError: If there is no axis of chains and of draws.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> bool(1000 < tail_ess(draws) < 2500)
+        True
+    """
+    halves, shape = _split(draws)
+    if halves.shape[1] < _FEWEST:
+        return draws.new_full(shape, torch.nan)
+    whole = draws.reshape(draws.shape[0] * draws.shape[1], -1)
+    finite = whole.isfinite().all(0)
+    sizes = [_ess((halves <= whole.quantile(part, dim=0)).to(halves)) for part in (0.05, 0.95)]
+    return torch.where(finite, torch.minimum(*sizes), torch.nan).reshape(shape)
+
+
+def mean_ess(draws: Tensor) -> Tensor:
+    """Effective sample size for the mean: of the draws themselves, without ranks (Gelman et al., 2013, section 11.5).
+
+    Args:
+        draws: S draws of C chains of any quantities, shape (C, S, ...).
+
+    Returns:
+        Shape (...); NaN where draws are not finite, never change, or are fewer than four.
+
+    Raises:
+        ValueError: If there is no axis of chains and of draws.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> bool(1500 < mean_ess(draws) < 2500)
+        True
+    """
+    halves, shape = _split(draws)
+    if halves.shape[1] < _FEWEST:
+        return draws.new_full(shape, torch.nan)
+    return _ess(halves).reshape(shape)
+
+
+def standard_error(draws: Tensor) -> Tensor:
+    """Monte Carlo standard error of the mean of all draws: their standard deviation over the root of ``mean_ess``.
+
+    Args:
+        draws: S draws of C chains of any quantities, shape (C, S, ...).
+
+    Returns:
+        Shape (...), in the unit of the draws.
+
+    Raises:
+        ValueError: If there is no axis of chains and of draws.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> bool((standard_error(draws) - 2000**-0.5).abs() < 0.005)
+        True
+    """
+    size = mean_ess(draws)
+    return draws.flatten(0, 1).std(dim=0) / size.sqrt()
+
+
+def _split(draws: Tensor) -> tuple[Tensor, torch.Size]:
+    """Halves of the chains, shape (2C, S/2, Q), without the middle draw of an odd number; and the shape of the rest."""
+    if draws.ndim < 2:
+        raise ValueError(f"draws have axes of chains and of draws first, got shape {tuple(draws.shape)}")
+    shape = draws.shape[2:]
+    flat = draws.reshape(*draws.shape[:2], math.prod(shape))
+    half = draws.shape[1] // 2
+    return torch.cat([flat[:, :half], flat[:, draws.shape[1] - half :]]), shape
+
+
+def _rank_normalised(chains: Tensor) -> Tensor:
+    """Normal scores of the ranks among all draws, ties averaged; NaN where a quantity has draws that are not finite."""
+    whole = chains.flatten(0, 1).mT.contiguous()  # (Q, N)
+    ordered = whole.sort(dim=-1).values
+    below = torch.searchsorted(ordered, whole, right=False)
+    up_to = torch.searchsorted(ordered, whole, right=True)
+    rank = (below + up_to + 1).to(whole) / 2.0
+    score = torch.special.ndtri((rank - 0.375) / (whole.shape[-1] + 0.25))
+    score = torch.where(whole.isfinite().all(-1, keepdim=True), score, torch.nan)
+    return score.mT.reshape(chains.shape)
+
+
+def _rhat(chains: Tensor) -> Tensor:
+    """Of chains as they are, shape (C, S, Q) to (Q,)."""
+    count = chains.shape[1]
+    between = chains.mean(1).var(0)
+    within = chains.var(1).mean(0)
+    return ((count - 1) / count + between / torch.where(within > 0.0, within, torch.nan)).sqrt()
+
+
+def _ess(chains: Tensor) -> Tensor:
+    """Geyer's initial monotone positive sequence of chains as they are, shape (C, S, Q) to (Q,)."""
+    num_chains, count = chains.shape[:2]
+    covariances = _autocovariances(chains).mean(0)  # (S, Q)
+    within = covariances[0] * count / (count - 1)
+    total = covariances[0] + (chains.mean(1).var(0) if num_chains > 1 else 0.0)
+    correlation = 1.0 - (within - covariances) / torch.where(total > 0.0, total, torch.nan)
+    correlation[0] = torch.where(correlation[0].isnan(), torch.nan, 1.0)
+    num_pairs = max((count - 3) // 2, 0) + 1
+    even, odd = correlation[0 : 2 * num_pairs : 2], correlation[1 : 2 * num_pairs : 2]
+    pairs = even + odd
+    # The pairs before the first that is not positive count, and what is positive of its first half.
+    before = (pairs > 0.0).long().cumprod(0)
+    before[-1] = 0
+    last = before.sum(0, keepdim=True)
+    monotone = pairs.cummin(0).values
+    time = -1.0 + 2.0 * torch.where(before.bool(), monotone, 0.0).sum(0) + even.gather(0, last)[0].clamp(min=0.0)
+    size = num_chains * count
+    # Antithetic chains may beat independent draws, but not without bound.
+    time = time.clamp(min=1.0 / math.log10(size))
+    return torch.where(correlation.isnan().any(0), torch.nan, size / time)
+
+
+def _autocovariances(chains: Tensor) -> Tensor:
+    """Biased autocovariances at all lags by the fast Fourier transform, shape (C, S, Q)."""
+    count = chains.shape[1]
+    centred = chains - chains.mean(1, keepdim=True)
+    spectrum = torch.fft.rfft(centred, n=2 * count, dim=1)
+    power = spectrum.real.square() + spectrum.imag.square()
+    products: Tensor = torch.fft.irfft(power, n=2 * count, dim=1)
+    return products[:, :count] / count

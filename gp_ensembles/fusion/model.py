@@ -1,0 +1,277 @@
+"""What every model of fusion has: a flat vector of parameters, a log joint density, a predictive mixture."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.fusion.experts import ExpertPredictions
+from gp_ensembles.fusion.model_checks import check_inputs, checked_rows
+from gp_ensembles.fusion.normal_pools import log_linear_pool_of
+from gp_ensembles.fusion.roles import Role, checked_roles
+
+_DRAWS = 64  # draws whose bases are in memory at once
+
+
+class Functions(NamedTuple):
+    """Some functions of one role.
+
+    Args:
+        role: The prior that they share.
+        number: How many they are.
+    """
+
+    role: Role
+    number: int
+
+
+class Components(NamedTuple):
+    """Normal components of a predictive density at N inputs, for draws of the parameters.
+
+    A model that pools its experts into one normal density has one component.
+
+    Args:
+        log_weights: Log weights, summing to one over the components, shape (..., K, N).
+        mean: Means, shape (..., K, N), or (K, N) if no parameter enters them.
+        variance: Variances of y, noise included, of the shape of the means.
+    """
+
+    log_weights: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+class FusionModel(ABC):
+    r"""A Bayesian model of targets whose parameters are coefficients of functions, and perhaps hyperparameters.
+
+    All methods take parameters as flat vectors with leading axes for chains and draws, (..., P), so that a sampler
+    moves many chains as one tensor; the gradient for every chain is that of the sum over chains. Coefficients have
+    standard normal priors; hyperparameters that are sampled stand as logarithms.
+
+    Args:
+        X: Training inputs, shape (N, D). Scale them to the length scales of the roles.
+        y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: centre them.
+        functions: The functions of the model by name; those of which there are none are left out. Sampled
+            hyperparameters belong to the name: two names with one role have their own each.
+
+    Raises:
+        TypeError: If a role does not share the dtype and device of the inputs.
+        ValueError: If shapes do not fit, or values are not finite.
+    """
+
+    num_experts: int
+
+    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, Functions]) -> None:
+        self.X, self.y = checked_rows(X, y)
+        self.functions = {name: some for name, some in functions.items() if some.number}
+        checked_roles([some.role for some in self.functions.values()], X)
+        # Block name -> shape, in the order in which the blocks stand in a vector of parameters.
+        self.blocks: dict[str, tuple[int, ...]] = {}
+        means, stddevs = [], []
+        for name, (role, number) in self.functions.items():
+            self.blocks[name] = (number, role.num_coefficients(X.shape[0]))
+            means.append(X.new_zeros(math.prod(self.blocks[name])))
+            stddevs.append(torch.ones_like(means[-1]))
+            if role.prior_stddev is not None:
+                self.blocks[hyper_block(name)] = (role.num_hyperparameters,)
+                means.append(role.centre)
+                stddevs.append(torch.full_like(role.centre, role.prior_stddev))
+        self._sizes = [math.prod(shape) for shape in self.blocks.values()]
+        # Prior mean and standard deviation of each parameter.
+        self.prior_mean = torch.cat(means) if means else X.new_zeros(0)
+        self.prior_stddev = torch.cat(stddevs) if stddevs else X.new_zeros(0)
+        self._standard = all(some.role.prior_stddev is None for some in self.functions.values())
+        self._log_normaliser = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
+        # Made once where no hyperparameter enters: then a gradient needs no sine.
+        self._bases = {
+            name: some.role.basis(self.X).contiguous()
+            for name, some in self.functions.items()
+            if some.role.prior_stddev is None
+        }
+
+    @abstractmethod
+    def pointwise(self, theta: Tensor) -> Tensor:
+        """Log likelihood of each training target given the parameters (..., P), shape (..., N)."""
+
+    @abstractmethod
+    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N).
+
+        They sum to one over the experts in a linear pool, and to nothing in particular in a log-linear one.
+        """
+
+    @abstractmethod
+    def components(
+        self,
+        theta: Tensor,
+        X: Tensor,
+        predictions: ExpertPredictions | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Components:
+        """Normal components of the density of y at inputs X, given the parameters.
+
+        Args:
+            theta: Parameters, shape (..., P).
+            X: Inputs, shape (N, D).
+            predictions: For models that stack fixed experts, the experts' predictions at X; other models take none.
+            generator: Source of randomness of what the parameters leave open (:class:`GPRole`); torch's global
+                one if ``None``. Functions of a :class:`FourierRole` need none.
+
+        Raises:
+            ValueError: If shapes do not fit, or predictions are missing or not wanted.
+        """
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters P; zero where there is nothing to learn, as in stacking a single expert."""
+        return sum(self._sizes)
+
+    def unpack(self, theta: Tensor) -> dict[str, Tensor]:
+        """The blocks of the parameters by name.
+
+        Args:
+            theta: Parameters, shape (..., P).
+
+        Returns:
+            Coefficients (..., number, P_role) under the name of the functions, and under that name with
+            ``_hyperparameters`` the logarithms (..., H) that are sampled.
+
+        Raises:
+            ValueError: If the last axis is not P long.
+        """
+        if not theta.ndim or theta.shape[-1] != self.num_parameters:
+            raise ValueError(
+                f"this model has {self.num_parameters} parameters, but theta has shape {tuple(theta.shape)}"
+            )
+        parts = theta.split(self._sizes, -1) if self._sizes else ()
+        return {name: part.unflatten(-1, shape) for (name, shape), part in zip(self.blocks.items(), parts, strict=True)}
+
+    def pack(self, blocks: Mapping[str, Tensor]) -> Tensor:
+        """Parameters (..., P) from their blocks; the inverse of :meth:`unpack`.
+
+        Raises:
+            ValueError: If a block is missing or unknown.
+        """
+        if set(blocks) != set(self.blocks):
+            raise ValueError(f"the blocks must be {list(self.blocks)}, got {list(blocks)}")
+        if not blocks:
+            return self.X.new_zeros(0)
+        return torch.cat([blocks[name].flatten(-len(shape)) for name, shape in self.blocks.items()], -1)
+
+    def draw_prior(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws of the parameters from their prior, shape (num, P)."""
+        noise = self.X.new_empty(num, self.num_parameters).normal_(generator=generator)
+        return self.prior_mean + self.prior_stddev * noise
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """Log prior density of the parameters (..., P), normalised, shape (...)."""
+        standard = theta if self._standard else (theta - self.prior_mean) / self.prior_stddev
+        return self._log_normaliser - 0.5 * standard.square().sum(-1)
+
+    def log_joint(self, theta: Tensor) -> Tensor:
+        """Log density of parameters (..., P) and training targets, shape (...)."""
+        return self.log_prior(theta) + self.pointwise(theta).sum(-1)
+
+    def values(self, theta: Tensor) -> dict[str, Tensor]:
+        """Values of the functions at the training inputs, by name, each (..., number, N)."""
+        blocks = self.unpack(theta)
+        values = {}
+        for name, (role, _) in self.functions.items():
+            if name in self._bases:
+                # One product for all chains: matmul itself would make one for each, as the block is a strided view.
+                flat = blocks[name].reshape(-1, blocks[name].shape[-1])
+                values[name] = (flat @ self._bases[name]).unflatten(0, blocks[name].shape[:-1])
+            else:
+                values[name] = role.evaluate(blocks[name], self.X, blocks[hyper_block(name)])
+        return values
+
+    def values_at(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Values of the functions at new inputs, by name, each (..., number, N).
+
+        Where the coefficients leave variance, values are drawn from their conditional distribution, for each input
+        by itself.
+
+        Args:
+            theta: Parameters, shape (..., P).
+            X: Inputs, shape (N, D).
+            generator: Source of randomness of those draws; torch's global one if ``None``.
+
+        Raises:
+            ValueError: If the shape or dtype of the inputs does not fit, or one is not finite.
+        """
+        check_inputs(X, self.X)
+        blocks = self.unpack(theta)
+        values = {}
+        for name, (role, _) in self.functions.items():
+            basis, residual = role.extend(X, self.X, blocks.get(hyper_block(name)))
+            value = blocks[name] @ basis
+            if residual is not None:
+                noise = torch.empty_like(value).normal_(generator=generator)
+                value = value + residual.sqrt().unsqueeze(-2) * noise
+            values[name] = value
+        return values
+
+    def predictive(
+        self,
+        theta: Tensor,
+        X: Tensor,
+        predictions: ExpertPredictions | None = None,
+        *,
+        draw_log_weights: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Mixture:
+        """Density of y at inputs X, averaged over draws of the parameters.
+
+        Args:
+            theta: Draws of the parameters, shape (S, P).
+            X: Inputs, shape (N, D).
+            predictions: As for :meth:`components`.
+            draw_log_weights: Log weights of the draws, shape (S,), normalised here; even if ``None``.
+            generator: As for :meth:`components`.
+
+        Returns:
+            A mixture over draws and components, or over components alone if the draws differ in weights only.
+
+        Raises:
+            ValueError: If shapes do not fit, or there is no draw.
+        """
+        if theta.ndim != 2 or not theta.shape[0]:
+            raise ValueError(f"draws of the parameters must be (S, P) with S at least 1, got {tuple(theta.shape)}")
+        if draw_log_weights is None:
+            draw_log_weights = theta.new_zeros(theta.shape[0])
+        if draw_log_weights.shape != theta.shape[:1]:
+            raise ValueError(
+                f"{theta.shape[0]} draws need as many log weights, got shape {tuple(draw_log_weights.shape)}"
+            )
+        # Some draws at a time: bases of sampled hyperparameters are large.
+        parts = [self.components(some, X, predictions, generator=generator) for some in theta.split(_DRAWS)]
+        joint = torch.cat([part.log_weights for part in parts]) + draw_log_weights.log_softmax(0)[:, None, None]
+        _, mean, variance = parts[0]
+        if mean.ndim == 2:
+            # Draws share the components: their average is the mixture with averaged weights, exactly.
+            return Mixture(joint.logsumexp(0), mean, variance)
+        means, variances = (torch.cat([part[index] for part in parts]).flatten(0, 1) for index in (1, 2))
+        return Mixture(joint.flatten(0, 1), means, variances)
+
+
+def hyper_block(name: str) -> str:
+    """Name of the block of the sampled hyperparameters of some functions."""
+    return f"{name}_hyperparameters"
+
+
+def pooled_component(log_weights: Tensor, mean: Tensor, log_scale: Tensor) -> Components:
+    """The log-linear pool as the one component of a predictive density, shape (..., 1, N).
+
+    Args:
+        log_weights: Log weights, shape (..., K, N).
+        mean: Means, broadcastable to (..., K, N).
+        log_scale: Logarithms of the standard deviations, broadcastable to (..., K, N).
+    """
+    pooled = log_linear_pool_of(log_weights, mean, log_scale)
+    centre = pooled.mean.unsqueeze(-2)
+    return Components(torch.zeros_like(centre), centre, (-pooled.log_precision).exp().unsqueeze(-2))
