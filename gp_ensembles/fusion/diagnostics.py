@@ -33,8 +33,10 @@ def rank_rhat(draws: Tensor) -> Tensor:
     halves, shape = _split(draws)
     if halves.shape[1] < _FEWEST:
         return draws.new_full(shape, torch.nan)
-    centre = halves.flatten(0, 1).quantile(0.5, dim=0)
-    folded = (halves - centre).abs()
+    # Distances from the median less that of the two middle draws, which are so tied exactly and not up to round-off.
+    ordered = halves.flatten(0, 1).sort(dim=0).values
+    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    folded = torch.maximum(halves - upper, lower - halves)
     return torch.maximum(_rhat(_rank_normalised(halves)), _rhat(_rank_normalised(folded))).reshape(shape)
 
 
@@ -88,7 +90,8 @@ def tail_ess(draws: Tensor) -> Tensor:
     whole = draws.reshape(draws.shape[0] * draws.shape[1], -1)
     finite = whole.isfinite().all(0)
     sizes = [_ess((halves <= whole.quantile(part, dim=0)).to(halves)) for part in (0.05, 0.95)]
-    return torch.where(finite, torch.minimum(*sizes), torch.nan).reshape(shape)
+    # Of a discrete quantity all draws may lie below the upper quantile; the other one counts then.
+    return torch.where(finite, torch.fmin(*sizes), torch.nan).reshape(shape)
 
 
 def mean_ess(draws: Tensor) -> Tensor:

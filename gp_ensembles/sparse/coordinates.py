@@ -132,7 +132,8 @@ class Coordinates:
             if constraint is not None:
                 value: Tensor = constraint.transform(parameter)
                 factor = value / self.model.scale(name, value)
-                if bool(((factor >= 0.999 * _FACTOR) | (factor <= 1.001 / _FACTOR)).any()):
+                low = (factor <= 1.001 / _FACTOR).any() and not name.endswith("outputscale")  # which noise makes vanish
+                if bool(low) or bool((factor >= 0.999 * _FACTOR).any()):
                     found.append(name.replace("raw_", ""))
         return found
 

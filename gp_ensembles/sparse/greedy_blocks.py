@@ -51,9 +51,9 @@ class GreedyBlocks(Strategy):
     tolerance: float = 0.01
     gap: float = 0.01
     candidates: int | None = 1000
-    subset: int = 200
+    subset: int = 150
     reselect: bool = True
-    polish: int = 30
+    polish: int = 50
     fit_iterations: int = 60
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class GreedyBlocks(Strategy):
         if self.reselect and run.model.num_knots > 1:
             self._choose_again(run)
         if self.polish:
-            fit_sparse(run.model, knots=True, max_iterations=self.polish, tolerance=0.1 * self.tolerance)
+            fit_sparse(run.model, knots=True, max_iterations=self.polish, tolerance=0.01 * self.tolerance)
             run.keep(run.model, "polish")
         return why
 

@@ -70,7 +70,7 @@ class SparseGP(KnotModel):
         y = check_rows(X, Y)
         if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
             raise ValueError(
-                f"the likelihood must be a GaussianLikelihood, one noise for all rows, not {type(likelihood).__name__}; "
+                f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
                 f"for counts, labels and the like see SparseVariationalGP and SparseLaplaceGP"
             )
         if mean is None:

@@ -200,7 +200,7 @@ def choose(
             warnings.warn(f"interrupted with {run.model.num_knots} knots; the model is the best so far", stacklevel=3)
     if can_learn(run.model) and (stuck := Coordinates(run.model).at_bounds()):
         warnings.warn(
-            f"{', '.join(stuck)} ended ten thousand times off the start; standardise inputs and targets, or start nearer",
+            f"{', '.join(stuck)} ended ten thousand times off the start: standardise the data, or start nearer",
             stacklevel=3,
         )
     return run.result(why)

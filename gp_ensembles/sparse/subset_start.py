@@ -13,7 +13,7 @@ from gp_ensembles.sparse.placement import distinct_rows
 from gp_ensembles.sparse.run import ModelT
 
 _SHARES = (1.0, 0.3, 0.1, 0.03)  # lengthscales of the further starts, in standard deviations of the inputs
-_SHORT, _LONG = 12, 60  # iterations from each start, and from the best place
+_SHORT, _LONG = 8, 60  # iterations from each start, and from the best place
 
 
 def with_subset_scales(model: ModelT, count: int, generator: torch.Generator | None = None) -> ModelT:

@@ -30,7 +30,8 @@ def autoregressive(chains, count, coefficient, seed=0):
 
 @pytest.mark.parametrize("statistic", ALL, ids=lambda one: one.__name__)
 def test_numbers_of_arviz(statistic):
-    # Autoregressions (0, .9, -.6, .5), a Cauchy variable, a shifted and a widened chain, ties; odd numbers of draws.
+    # Autoregressions (0, .9, -.6, .5), a Cauchy variable, a shifted and a widened chain, ties; dyadic, so that medians
+    # are exact.
     with np.load(GOLDEN / "fusion_diagnostics.npz") as file:
         draws = torch.as_tensor(file["draws"])
         name = {"standard_error": "mcse_mean"}.get(statistic.__name__, statistic.__name__)

@@ -479,7 +479,8 @@ def test_selection_grows_and_every_knot_adds(proposal, objective, optimiser):
     assert values[-1] == pytest.approx(float(found.model.objective().detach()), abs=1e-9)
     assert [len(step.rows) for step in found.history] == [0] + [1] * (len(values) - 1)
     assert bool((found.knots == found.model.knots).all())
-    assert float(found.model.mean_module.constant) == pytest.approx(float(y.mean()))
+    assert float(found.model.mean_module.constant.detach()) == pytest.approx(float(y.mean()))
+    assert found.model.mean_module.raw_constant.requires_grad  # it was held only while knots were chosen
     assert kernel.outputscale.item() == pytest.approx(1.0)  # the caller's kernel is as it was
     if objective.__class__ is VFE:
         assert values[-1] <= found.history[-1].upper_bound
