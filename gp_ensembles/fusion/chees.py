@@ -13,7 +13,7 @@ from gp_ensembles.fusion.chain_state import ChainState, generator_states, initia
 from gp_ensembles.fusion.draws import Draws
 from gp_ensembles.fusion.dual_averaging import start_averaging, update_averaging
 from gp_ensembles.fusion.leapfrog import LogDensity, kinetic, leapfrog, log_acceptance, reasonable_step
-from gp_ensembles.fusion.metric import gradient_scale, metric_windows, start_moments, update_moments, variance_scale
+from gp_ensembles.fusion.metric import metric_scale, metric_windows, start_moments, update_moments
 from gp_ensembles.fusion.trajectory_length import (
     ChEES,
     FixedLength,
@@ -27,6 +27,8 @@ from gp_ensembles.fusion.trajectory_length import (
 _FEWEST, _LOST = 4, 1000.0
 # Share of divergent transitions from which a warning is given.
 _TOLERATED = 0.01
+import os
+MEM=float(os.environ.get("MEM","0.03"))
 
 
 @final
@@ -193,12 +195,13 @@ class _Run:
             averaging = update_averaging(state.averaging, harmonic, settings.target)
             length = state.length
             if self.chees is not None:
-                derivative = num_steps * step * chees_gradient(
-                    state.points.theta / state.scale, end.points.theta / state.scale, end.momentum, acceptance
-                )  # fmt: skip
+                before, after = ((one.theta - state.centre) / state.scale for one in (state.points, end.points))
+                derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
                 length = update_length(
                     length, derivative, self.chees.rate, shortest=step, longest=settings.max_steps * step
                 )
+            memory = max(1.0 / (state.iteration + 2), MEM)
+            changed = changed._replace(centre=torch.lerp(state.centre, points.theta, memory))
             changed = self._with_metric(changed._replace(averaging=averaging, length=length))
         changed = changed._replace(generators=generator_states(self.generators))
         if not warming:
@@ -222,9 +225,7 @@ class _Run:
         moments = update_moments(state.moments, state.points.theta, state.points.gradient)
         if state.iteration < end:
             return state._replace(moments=moments)
-        # Early draws have not seen the whole width of the density, but their gradients know of it.
-        last = number == len(self.windows) - 1
-        scale = variance_scale(moments, state.scale) if last else gradient_scale(moments, state.scale)
+        scale = metric_scale(moments, state.scale)
         momentum, _ = refresh(self.generators, state.points.theta)
         guess = math.exp(state.averaging.log_step)
         step = reasonable_step(self.log_density, state.points, momentum, scale, guess)

@@ -63,33 +63,14 @@ def update_moments(moments: Moments, theta: Tensor, gradient: Tensor) -> Moments
     )
 
 
-def variance_scale(moments: Moments, fallback: Tensor) -> Tensor:
-    """Standard deviations within chains, averaged over the chains as variances; shape (D,).
-
-    Between-chain differences are left out: chains in different modes, or with permuted labels, would blow them up. Few
-    draws are shrunk, in logs, towards the typical scale of all coordinates. A coordinate that never moved keeps the
-    fallback.
-
-    Args:
-        moments: Of the draws since the last metric.
-        fallback: Scales in use, shape (D,).
-
-    Example:
-        >>> import torch
-        >>> squares = torch.tensor([[4.0, 100.0]]).expand(4, 2) * 999.0
-        >>> zero = torch.zeros(4, 2)
-        >>> variance_scale(Moments(zero, squares, zero, zero, 1000), torch.ones(2))
-        tensor([2.0020, 9.9899])
-    """
-    return _shrunk(0.5 * _log_variance(moments.squares, moments.num_draws), moments, fallback)
-
-
-def gradient_scale(moments: Moments, fallback: Tensor) -> Tensor:
+def metric_scale(moments: Moments, fallback: Tensor) -> Tensor:
     """Fourth roots of the variances of positions over those of gradients, within chains; shape (D,).
 
     For a Gaussian with independent coordinates this is the standard deviation even where the chains have seen a small
-    part of it, as at the beginning of a run (the diagonal metric of least Fisher divergence; Seyboldt, Carlson and
-    Carpenter, 2024).
+    part of it, as at the beginning of a run; it is the diagonal metric of least Fisher divergence (Seyboldt, Carlson
+    and Carpenter, 2024). Variances are averaged over the chains without what separates the chains: different modes,
+    or permuted labels, would blow them up. Few draws are shrunk, in logs, towards the typical scale of all
+    coordinates. A coordinate that never moved keeps the fallback.
 
     Args:
         moments: Of the draws since the last metric.
@@ -98,20 +79,10 @@ def gradient_scale(moments: Moments, fallback: Tensor) -> Tensor:
     Example:
         >>> import torch
         >>> zero, one = torch.zeros(4, 2), torch.ones(4, 2)
-        >>> gradient_scale(Moments(zero, 0.01 * one, zero, 0.01 / 10.0**4 * one, 1000), torch.ones(2))
+        >>> metric_scale(Moments(zero, 0.01 * one, zero, 0.01 / 10.0**4 * one, 1000), torch.ones(2))
         tensor([10., 10.])
     """
-    positions = _log_variance(moments.squares, moments.num_draws)
-    gradients = _log_variance(moments.gradient_squares, moments.num_draws)
-    return _shrunk(0.25 * (positions - gradients), moments, fallback)
-
-
-def _log_variance(squares: Tensor, count: int) -> Tensor:
-    return (squares.mean(0) / max(count - 1, 1)).log()
-
-
-def _shrunk(log_scale: Tensor, moments: Moments, fallback: Tensor) -> Tensor:
-    """Scales shrunk towards their geometric mean; the fallback where there is no finite one."""
+    log_scale = 0.25 * (moments.squares.mean(0).log() - moments.gradient_squares.mean(0).log())
     known = log_scale.isfinite()
     if moments.num_draws < 2 or not bool(known.any()):
         return fallback

@@ -1,6 +1,7 @@
 """Sparse Gaussian processes: collapsed objectives, predictions that fit them, and the choice of knots."""
 
-from gp_ensembles.sparse.allocators import KnotAllocator
+from gp_ensembles.sparse.adadelta import Adadelta
+from gp_ensembles.sparse.allocators import KnotAllocator, Placement
 from gp_ensembles.sparse.approximations import DIC, DTC, FIC, FITC, VFE, Approximation, PowerEP, TightVFE, upper_bound
 from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.collapsed import Projection, log_density, project
@@ -29,6 +30,7 @@ __all__ = [
     "FIC",
     "FITC",
     "VFE",
+    "Adadelta",
     "AdadeltaRefit",
     "Approximation",
     "BayesianOptimisation",
@@ -44,6 +46,7 @@ __all__ = [
     "OnlineStart",
     "Picked",
     "Placed",
+    "Placement",
     "PowerEP",
     "Projection",
     "RandomSubset",

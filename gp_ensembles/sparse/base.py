@@ -19,7 +19,15 @@ from torch import Tensor, nn
 from gp_ensembles.sparse.checks import check_knots, check_shape
 from gp_ensembles.sparse.predictions import KnotsPosterior, check_query, joint_normal, normal_posterior, see
 
-RELATIVE_NUGGET = 1e-6
+
+def default_nugget(dtype: torch.dtype) -> float:
+    """What keeps Cholesky factors from failing, and is far below any noise.
+
+    Example:
+        >>> default_nugget(torch.float64)
+        1e-08
+    """
+    return max(1e-8, 100.0 * torch.finfo(dtype).eps)
 
 
 class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch asks for one; its models are untyped
@@ -33,7 +41,7 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         likelihood: The likelihood.
         mean: Prior mean.
         nugget: A variance of the function that is no covariance between different points, as a share of the kernel's
-            average variance at the knots: knots may come close to one another.
+            average variance at the knots: knots may come close to one another. :func:`default_nugget` if ``None``.
 
     Raises:
         ValueError: If the knots do not fit the rows, there are more of them than distinct rows, or the kernel has a
@@ -44,13 +52,21 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
     train_y: Tensor
 
     def __init__(
-        self, X: Tensor, y: Tensor, knots: Tensor, kernel: Kernel, likelihood: Likelihood, mean: Mean, nugget: float
+        self,
+        X: Tensor,
+        y: Tensor,
+        knots: Tensor,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        mean: Mean,
+        nugget: float | None,
     ) -> None:
         super().__init__()
         X, y = X.detach(), y.detach()
         check_knots(X, knots)
         if kernel.batch_shape:
             raise ValueError(f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; make a model of each")
+        nugget = default_nugget(X.dtype) if nugget is None else nugget
         if not 0.0 <= nugget < torch.inf:
             raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
         self.register_buffer("train_X", X)
@@ -90,6 +106,10 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
     @abstractmethod
     def of_rows(self, rows: Tensor) -> Self:
         """A model of some distinct rows only, all of which are knots, so that nothing is approximated."""
+
+    @abstractmethod
+    def prior(self, X: Tensor) -> MultivariateNormal:
+        """What GPyTorch's objectives are to be given in training mode, where there are such."""
 
     @property
     def num_outputs(self) -> int:
@@ -161,6 +181,8 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
     ) -> Posterior:
         r"""Joint normal predictions of the (latent) function, differentiable in X.
 
+        Hyperparameters are not: the knots' posterior is kept from one call to the next.
+
         Args:
             X: Inputs, shape (\*batch, q, D).
             output_indices: ``None`` or [0].
@@ -175,13 +197,15 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         return normal_posterior(*self.latent(X), self.target_noise(), observation_noise, posterior_transform)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """Joint normal distribution of the function at points, as an ``ExactGP`` in eval mode gives it."""
-        return joint_normal(*self.latent(X))
+        """Joint normal distribution of the function at points; in training mode the prior that :meth:`prior` gives."""
+        return self.prior(X) if self.training else joint_normal(*self.latent(X))
 
     def with_knots(self, knots: Tensor) -> Self:
         """A model of the same rows and (copied) hyperparameters with other knots."""
         check_shape(self.train_X, knots)
         kept, self._kept = self._kept, None
+        told: dict[str, Any] = self._added_loss_terms  # type: ignore[assignment]
+        told.update(dict.fromkeys(told))  # what GPyTorch's objectives were told last has a graph
         other = deepcopy(self)
         self._kept = kept
         other.knots = nn.Parameter(knots.detach().clone())

@@ -8,6 +8,7 @@ def check_rows(X: Tensor, Y: Tensor) -> Tensor:
     """Targets as (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
 
     Raises:
+        TypeError: If something else than tensors is given.
         ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first is named).
 
     Example:
@@ -15,6 +16,9 @@ def check_rows(X: Tensor, Y: Tensor) -> Tensor:
         >>> check_rows(torch.zeros(3, 1), torch.zeros(3, 1)).shape
         torch.Size([3])
     """
+    for name, values in (("inputs", X), ("targets", Y)):
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, not {type(values).__name__}; see torch.as_tensor")
     y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
         raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")

@@ -114,8 +114,8 @@ class Coordinates:
             if constraint is not None:
                 raw = parameter.detach().requires_grad_()
                 with torch.enable_grad():
-                    log = constraint.transform(raw).log() * _power(name)
-                slope = slope / torch.autograd.grad(log.sum(), raw)[0]
+                    logs = (constraint.transform(raw).log() * _power(name)).sum()
+                slope = slope / torch.autograd.grad(logs, raw)[0]
             parts.append(slope.reshape(-1))
         if self._shape[0]:
             share = self._share()

@@ -5,13 +5,14 @@ from typing import Any, Self, final
 
 import torch
 from gpytorch.constraints import Positive
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import ConstantMean, Mean
 from torch import Tensor, nn
 
 from gp_ensembles.likelihoods import check_support, latent_dim, log_prob
-from gp_ensembles.sparse.base import RELATIVE_NUGGET, KnotModel
+from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.checks import check_rows
 from gp_ensembles.sparse.collapsed import project
 from gp_ensembles.sparse.laplace import LatentPrior, Mode, find_mode, knots_posterior, laplace_evidence, latent_prior
@@ -73,7 +74,7 @@ class SparseLaplaceGP(KnotModel):
         *,
         offset: Tensor | None = None,
         noise: float = 1e-2,
-        nugget: float = RELATIVE_NUGGET,
+        nugget: float | None = None,
     ) -> None:
         y = check_rows(X, Y)
         offset = torch.zeros_like(y) if offset is None else offset.to(y)
@@ -128,6 +129,14 @@ class SparseLaplaceGP(KnotModel):
         other.train_X, other.train_y, other.offset = self.train_X[rows], self.train_y[rows], self.offset[rows]
         other._start = None
         return other
+
+    def prior(self, X: Tensor) -> MultivariateNormal:
+        """None: GPyTorch's objectives do not fit.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("this model is fitted by fit_sparse, not by GPyTorch's objectives; call eval() to predict")
 
     def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
         """All that the knots leave open."""

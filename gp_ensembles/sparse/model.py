@@ -3,13 +3,20 @@
 from typing import Any, NamedTuple, Self, final
 
 import torch
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, Mean
+from gpytorch.mlls import AddedLossTerm
+from linear_operator.operators import (
+    DiagLinearOperator,
+    LowRankRootAddedDiagLinearOperator,
+    LowRankRootLinearOperator,
+)
 from torch import Tensor
 
 from gp_ensembles.sparse.approximations import VFE, Approximation, upper_bound
-from gp_ensembles.sparse.base import RELATIVE_NUGGET, KnotModel
+from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.checks import check_rows
 from gp_ensembles.sparse.collapsed import Projection, condition, project
 from gp_ensembles.sparse.predictions import KnotsPosterior, unchanged
@@ -21,6 +28,18 @@ class _Kept(NamedTuple):
     tensors: list[Tensor]
     settings: tuple[object, ...]
     posterior: KnotsPosterior
+
+
+@final
+class _Penalty(AddedLossTerm):  # type: ignore[misc]  # GPyTorch is untyped
+    """What an approximation's objective has beside the log density, as GPyTorch's objectives take it."""
+
+    def __init__(self, penalty: Tensor) -> None:
+        self._penalty = penalty
+
+    def loss(self, *_: object) -> Tensor:
+        """What is added to the log density."""
+        return -self._penalty
 
 
 @final
@@ -39,7 +58,8 @@ class SparseGP(KnotModel):
         likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
         approximation: What is maximised and predicted.
-        nugget: :math:`\delta` as a share of the kernel's average variance at the knots.
+        nugget: :math:`\delta` as a share of the kernel's average variance at the knots; 1e-8 (in single precision
+            1e-5) if ``None``.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, or there are more knots than distinct rows.
@@ -65,7 +85,7 @@ class SparseGP(KnotModel):
         mean: Mean | None = None,
         *,
         approximation: Approximation | None = None,
-        nugget: float = RELATIVE_NUGGET,
+        nugget: float | None = None,
     ) -> None:
         y = check_rows(X, Y)
         if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
@@ -78,6 +98,7 @@ class SparseGP(KnotModel):
             mean.constant.data.fill_(float(y.mean()))
         super().__init__(X, y, knots, kernel, GaussianLikelihood() if likelihood is None else likelihood, mean, nugget)
         self.approximation = VFE() if approximation is None else approximation
+        self.register_added_loss_term("penalty")  # type: ignore[operator]
 
     def projection(self, knots: Tensor | None = None) -> Projection:
         """The data seen through the knots (or through others), differentiable in everything."""
@@ -109,6 +130,23 @@ class SparseGP(KnotModel):
         other = self.with_knots(self.train_X[rows])
         other.train_X, other.train_y, other.approximation = self.train_X[rows], self.train_y[rows], VFE()
         return other
+
+    def prior(self, X: Tensor) -> MultivariateNormal:
+        """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N.
+
+        Raises:
+            ValueError: If these are not the training inputs.
+        """
+        if X.shape != self.train_X.shape or not torch.equal(X, self.train_X):
+            raise ValueError("in training mode a model takes its training inputs only; call eval() to predict")
+        projection = self.projection()
+        penalty = _Penalty(self.approximation.penalty(projection))
+        self.update_added_loss_term("penalty", penalty)  # type: ignore[operator]
+        extra = (self.approximation.diagonal(projection) - projection.noise).clamp_min(0.0)
+        covariance = LowRankRootAddedDiagLinearOperator(
+            LowRankRootLinearOperator(projection.projected.mT), DiagLinearOperator(extra)
+        )
+        return MultivariateNormal(self.mean_module(X), covariance)
 
     def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
         """As the approximation has it."""

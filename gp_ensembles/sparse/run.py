@@ -75,12 +75,12 @@ class Run(Generic[ModelT]):
 
     Args:
         model: The model to start from.
-        pick: How rows are picked for such a model.
+        pick: How rows are picked for such a model; strategies that need no gains do without.
         bar: A progress bar of knots.
         generator: Source of randomness.
     """
 
-    def __init__(self, model: ModelT, pick: Picker, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
+    def __init__(self, model: ModelT, pick: Picker | None, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
         self.model = model
         self.generator = generator
         self.history: list[Step] = []
@@ -103,6 +103,8 @@ class Run(Generic[ModelT]):
         self, model: ModelT, count: int, candidates: int | None, *, learned: ModelT | None = None
     ) -> tuple[ModelT, tuple[int, ...]]:
         """A model with at most ``count`` further knots, and their rows, by what it or another knows of the targets."""
+        if self._pick is None:
+            raise ValueError("gains of knots are not known for this model: choose them by OneAtATime")
         known = model if learned is None else learned
         rows = self._pick(model, count, learned=known, candidates=candidates, generator=self.generator).rows
         return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())

@@ -21,7 +21,7 @@ from gp_ensembles.sparse.local_picks import pick_locally
 from gp_ensembles.sparse.model import SparseGP
 from gp_ensembles.sparse.one_at_a_time import OneAtATime
 from gp_ensembles.sparse.proposals import RandomSubset
-from gp_ensembles.sparse.run import ModelT, Picked, Picker, Run, Selection, Strategy
+from gp_ensembles.sparse.run import ModelT, Picker, Run, Selection, Strategy
 from gp_ensembles.sparse.variational_model import SparseVariationalGP
 
 
@@ -34,6 +34,7 @@ def select_knots(
     *,
     proposal: Strategy = GreedyBlocks(),  # noqa: B008 (immutable)
     objective: Approximation | None = None,
+    nugget: float | None = None,
     progress: bool = True,
     generator: torch.Generator | None = None,
 ) -> Selection[SparseGP]:
@@ -48,6 +49,7 @@ def select_knots(
         proposal: How knots are chosen: :class:`GreedyBlocks`, :class:`OneAtATime`, :class:`Simultaneous` or
             :class:`Placed`.
         objective: The approximation; :class:`VFE` if ``None``.
+        nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.
 
@@ -68,7 +70,14 @@ def select_knots(
     """
     y = _check(X, y)
     start = proposal.begin(X, generator=generator)
-    model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=objective)
+    model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=objective, nugget=nugget)
+    least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
+    if bool(least > 0.1 * y.var()):
+        warnings.warn(
+            f"the likelihood's least noise variance, {float(least):.1g}, is as large as the targets' variance, "
+            f"{float(y.var()):.1g}: standardise the targets, or give a likelihood with a smaller bound",
+            stacklevel=2,
+        )
     return choose(model, proposal, pick_greedily, progress=progress, generator=generator)
 
 
@@ -181,13 +190,15 @@ def select_laplace_knots(
         (True, True)
     """
     y = _check(X, y)
+    if isinstance(proposal, GreedyBlocks):
+        raise ValueError("gains of knots are not known for Laplace's evidence: choose them by OneAtATime")
     start = proposal.begin(X, generator=generator)
     model = SparseLaplaceGP(X, y, start, *deepcopy((kernel, likelihood, mean)), offset=offset, noise=noise)
-    return choose(model, proposal, _no_gains, progress=progress, generator=generator)
+    return choose(model, proposal, None, progress=progress, generator=generator)
 
 
 def choose(
-    model: ModelT, proposal: Strategy, pick: Picker, *, progress: bool, generator: torch.Generator | None
+    model: ModelT, proposal: Strategy, pick: Picker | None, *, progress: bool, generator: torch.Generator | None
 ) -> Selection[ModelT]:
     """Choose knots for a model by a strategy, from the model's own."""
     with tqdm(total=proposal.most, disable=not progress, desc="knots") as bar:
@@ -203,11 +214,8 @@ def choose(
             f"{', '.join(stuck)} ended ten thousand times off the start: standardise the data, or start nearer",
             stacklevel=3,
         )
+    run.model.eval()
     return run.result(why)
-
-
-def _no_gains(*_: object, **__: object) -> Picked:
-    raise ValueError("gains of knots are not known for Laplace's evidence: choose them by OneAtATime")
 
 
 def _check(X: Tensor, y: Tensor) -> Tensor:

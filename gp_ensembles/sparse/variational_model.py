@@ -150,6 +150,14 @@ class SparseVariationalGP(KnotModel):
         other._sites = Sites(*(part[rows] for part in self._sites))
         return other
 
+    def prior(self, X: Tensor) -> MultivariateNormal:
+        """None: GPyTorch's objectives do not fit.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("this model is fitted by fit_sparse, not by GPyTorch's objectives; call eval() to predict")
+
     def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
         """All that the knots leave open."""
         return prior - explained

@@ -9,13 +9,14 @@ import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.fit import fit_gpytorch_mll
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch import ExactMarginalLogLikelihood
 from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 from gpytorch.models import ExactGP
 from gpytorch.priors import GammaPrior, NormalPrior
@@ -176,7 +177,7 @@ def test_knots_at_the_data_give_the_exact_process(approximation, kernel):
     assert value_of(model.upper_bound()) == pytest.approx(value_of(evidence), abs=1e-5)
     exact.eval()
     points = make_data(7, 6)[0]
-    found, expected = model(points), exact(points)
+    found, expected = model.eval()(points), exact(points)
     assert torch.allclose(found.mean, expected.mean, atol=1e-6)
     if not isinstance(approximation, DIC | FIC):
         assert torch.allclose(found.covariance_matrix, expected.covariance_matrix, atol=1e-6)
@@ -647,3 +648,48 @@ def test_the_default_dtype_does_not_matter(wrong_default_dtype):
     fit_sparse(model, knots=True, max_iterations=3)
     assert predict(model).dtype == torch.float64
     assert all(parameter.dtype == torch.float64 for parameter in model.parameters())
+
+
+# --- GPyTorch's own objective ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("approximation", [VFE(), TightVFE(), DTC(), FITC(), PowerEP(0.5)], ids=name_of)
+def test_gpytorchs_objective_is_this_one_by_row(approximation):
+    model = make_model(approximation=approximation).train()
+    objective = ExactMarginalLogLikelihood(model.likelihood, model)
+    value = objective(model(model.train_X), model.train_y)
+    assert value_of(value) * len(model.train_y) == pytest.approx(value_of(model.objective()), abs=1e-6)
+    with pytest.raises(ValueError, match="training inputs only"):
+        model(model.train_X[:3])
+    assert model.with_knots(model.knots).num_knots == model.num_knots  # the graph of the value is not copied
+
+
+def test_botorch_fits_it():
+    model = make_model()
+    before = value_of(model.objective())
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    assert value_of(model.objective()) > before
+
+
+def test_other_likelihoods_batches_and_arrays_are_refused():
+    X, y = make_data()
+    with pytest.raises(ValueError, match="must be a GaussianLikelihood"):
+        SparseGP(X, y, X[:3], RBFKernel(), BernoulliLikelihood())
+    with pytest.raises(ValueError, match="no batch"):
+        SparseGP(X, y, X[:3], RBFKernel(batch_shape=torch.Size([2])))
+    with pytest.raises(TypeError, match="torch tensor"):
+        SparseGP(X.numpy(), y, X[:3], RBFKernel())
+
+
+def test_another_kernel_or_power_makes_another_posterior():
+    model = make_model(approximation=PowerEP(0.5))
+    predict(model)
+    model.covar_module = ScaleKernel(MaternKernel(nu=0.5)).double()
+    fresh = SparseGP(
+        model.train_X, model.train_y, model.knots.detach(), model.covar_module, model.likelihood, model.mean_module,
+        approximation=PowerEP(0.5), nugget=model.nugget,
+    )  # fmt: skip
+    assert torch.allclose(predict(model), predict(fresh))
+    model.approximation.alpha = fresh.approximation.alpha = 0.9
+    fresh._kept = None
+    assert torch.allclose(predict(model), predict(fresh))

@@ -7,8 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from botorch.models.kernels.categorical import CategoricalKernel
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean
 from gpytorch.priors import NormalPrior
 
 from gp_ensembles.sparse import (
@@ -18,7 +20,9 @@ from gp_ensembles.sparse import (
     AdadeltaRefit,
     Covariance,
     GreedyBlocks,
+    OneAtATime,
     Placed,
+    RandomSubset,
     Simultaneous,
     SparseGP,
     TightVFE,
@@ -417,3 +421,89 @@ def test_the_gap_is_that_of_the_bounds_whatever_the_objective(objective):
     assert found.why.startswith("the bounds of the log evidence")
     projection = found.model.projection()
     assert value_of(found.model.upper_bound() - VFE().objective(projection)) < 0.5
+
+
+# --- what reviews found ----------------------------------------------------------------------------------------------
+
+
+class Detached(Kernel):
+    """A kernel without a gradient in its inputs."""
+
+    has_lengthscale = True
+
+    def forward(self, x1, x2, diag=False, **params):
+        return RBFKernel.forward(self, x1.detach(), x2.detach(), diag=diag, **params)
+
+
+@pytest.mark.parametrize(
+    "proposal",
+    [GreedyBlocks(max_knots=8, polish=5), OneAtATime(RandomSubset(5), max_knots=7), Simultaneous(5)],
+    ids=["greedy", "one at a time", "simultaneous"],
+)
+def test_kernels_without_gradients_in_inputs(proposal):
+    X, y = make_data()
+    found = select_knots(X, y, ScaleKernel(Detached()), proposal=proposal, progress=False)
+    assert found.history[-1].objective >= found.history[0].objective
+
+
+def test_knots_that_are_categories_do_not_lose_them():
+    X, y = make_data()
+    X = torch.cat([X[:, :1], (3 * X[:, 1:]).floor()], -1)
+    kernel = ScaleKernel(RBFKernel(active_dims=(0,)) * CategoricalKernel(active_dims=(1,)))
+    model = SparseGP(X, y, X[:12], kernel)
+    before = value_of(model.objective())
+    assert fit_sparse(model, knots=True, max_iterations=20).objective >= before
+    assert value_of(model.objective()) >= before
+
+
+@pytest.mark.parametrize(("inputs", "targets"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e6)])
+def test_scales_of_the_data_do_not_matter_much(inputs, targets):
+    X, y = make_data()
+    found = select_knots(inputs * X, targets * y, ScaleKernel(RBFKernel()), progress=False)
+    mean = found.model.posterior(inputs * X).mean.squeeze(-1).detach() / targets
+    assert float((mean - y).square().mean()) < 0.05 * float(y.var())
+
+
+def test_what_cannot_be_learned_is_said():
+    X, y = make_data()
+    with pytest.warns(UserWarning, match="least noise variance"):
+        select(X, 1e-6 * y, GreedyBlocks(max_knots=6))
+    kernel, likelihood = start()
+    with pytest.warns(UserWarning, match="ended ten thousand times off the start"):
+        select_knots(X, 1e6 * y, kernel, likelihood, proposal=GreedyBlocks(max_knots=6, subset=0), progress=False)
+
+
+@pytest.mark.parametrize("proposal", [GreedyBlocks(max_knots=8), OneAtATime(max_knots=7), Placed(6, dpp_knots)])
+def test_hyperparameters_may_be_held(proposal):
+    X, y = make_data()
+    kernel, likelihood = start(0.3, 1.0, 0.05)
+    kernel.requires_grad_(False), likelihood.requires_grad_(False)
+    mean = ConstantMean().double().requires_grad_(False)
+    found = select_knots(X, y, kernel, likelihood, mean, proposal=proposal, progress=False)
+    assert found.model.covar_module.base_kernel.lengthscale.item() == pytest.approx(0.3)
+    assert found.history[-1].objective >= found.history[0].objective
+
+
+def test_what_is_given_stays_as_it_is():
+    X, y = make_data()
+    kernel, likelihood = start()
+    for proposal in (GreedyBlocks(max_knots=6), Simultaneous(4), OneAtATime(max_knots=6)):
+        select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False)
+        assert kernel.outputscale.item() == pytest.approx(0.7)
+        assert likelihood.noise.item() == pytest.approx(0.1)
+
+
+def test_low_noise_does_not_need_all_knots():
+    X = torch.linspace(0, 1, 300, dtype=torch.float64).unsqueeze(-1)
+    noise = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.sin(12.0 * X.squeeze(-1)) + 0.01 * noise
+    found = select_knots(X, y, ScaleKernel(RBFKernel()), progress=False, generator=torch.Generator().manual_seed(0))
+    assert len(found.knots) <= 40
+    assert "most allowed" not in found.why
+
+
+def test_without_gradients_around():
+    X, y = make_data()
+    with torch.no_grad():
+        found = select(X, y, GreedyBlocks(max_knots=6))
+    assert found.history[-1].objective > found.history[0].objective

@@ -1,0 +1,244 @@
+"""Fusion over one input: experts, weights and what is fused of them; and scores of models over splits as boxes."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from gp_ensembles.plots.canvas import BAND, FAINT, INK, SERIES, Array, as_array, label, new_figure
+
+_Values = Tensor | ArrayLike
+_DEPTH = 4.0  # nats below the highest density at which its shade ends
+
+
+class Band(NamedTuple):
+    """Lines and the bands around them.
+
+    Attributes:
+        middle: Heights of the lines, shape (K, P), or (P,) for one line.
+        lower: Lower edges, of the same shape.
+        upper: Upper edges, of the same shape.
+    """
+
+    middle: _Values
+    lower: _Values
+    upper: _Values
+
+
+class Density(NamedTuple):
+    """A predictive density on a grid of targets.
+
+    Attributes:
+        targets: Targets, rising, shape (T,), two at least.
+        log_prob: Log densities of each target at each input, shape (T, P), in nats.
+    """
+
+    targets: _Values
+    log_prob: _Values
+
+
+class FusionView(NamedTuple):
+    """What a fusion of K experts looks like at P inputs.
+
+    Attributes:
+        x: Inputs, shape (P,), in any order, two at least.
+        experts: The experts' predictions, shapes (K, P).
+        weights: Their weights with the doubt about them, shapes (K, P).
+        fused: The fused prediction, shapes (P,).
+        density: Its density, drawn as a shade behind the fused prediction; none if not given.
+    """
+
+    x: _Values
+    experts: Band
+    weights: Band
+    fused: Band
+    density: Density | None = None
+
+
+def plot_fusion(
+    view: FusionView,
+    *,
+    seen: tuple[_Values, _Values] | None = None,
+    expert_names: Sequence[str] = (),
+    names: tuple[str, str] = ("x", "y"),
+) -> Figure:
+    """Experts with their bands, weights over the input with theirs, and what is fused (the paper's Figure 2).
+
+    Weights of a log-linear pool need not sum to one; the axis follows them.
+
+    Args:
+        view: What to draw.
+        seen: Inputs (N,) and targets (N,) of rows drawn with the experts and the fused prediction.
+        expert_names: A name for each expert; numbers by default.
+        names: Names of the input and the target, with their units if they have any.
+
+    Returns:
+        The figure, three panels above each other.
+
+    Raises:
+        ValueError: If shapes do not fit, there are more than nine experts, or a number of names does not fit.
+
+    Example:
+        >>> experts = Band([[0.0, 0.0], [1.0, 1.0]], [[-1.0, -1.0], [0.0, 0.0]], [[1.0, 1.0], [2.0, 2.0]])
+        >>> weights = Band([[0.9, 0.2], [0.1, 0.8]], [[0.8, 0.1], [0.0, 0.7]], [[1.0, 0.3], [0.2, 0.9]])
+        >>> fused = Band([0.1, 0.8], [-1.0, -0.5], [1.2, 2.0])
+        >>> figure = plot_fusion(FusionView([0.0, 1.0], experts, weights, fused), expert_names=["left", "right"])
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['the experts and their bands', 'their weights', 'what is fused']
+    """
+    places = as_array(view.x, 1, "x")
+    order = np.argsort(places, kind="stable")
+    experts, weights = _checked(view.experts, 2, "experts"), _checked(view.weights, 2, "weights")
+    fused = _checked(view.fused, 1, "fused")
+    num_experts, shape = len(experts[0]), (len(experts[0]), len(places))
+    for name, found, due in (("experts", experts, shape), ("weights", weights, shape), ("fused", fused, shape[1:])):
+        if found[0].shape != due:
+            raise ValueError(f"{name} must have shape {due}, experts by inputs, got {found[0].shape}")
+    if num_experts > len(SERIES):
+        raise ValueError(f"up to {len(SERIES)} experts can be told apart, got {num_experts}; choose some of them")
+    if len(places) < 2:
+        raise ValueError("lines over the input need two inputs at least")
+    called = list(expert_names) or [f"expert {number + 1}" for number in range(num_experts)]
+    if len(called) != num_experts:
+        raise ValueError(f"there are {num_experts} experts but {len(called)} names")
+    rows = None if seen is None else _checked_rows(seen)
+    figure, axes = new_figure(3, 1, 9.0, 8.4)
+    places = places[order]
+    for axis, band in zip(axes, (experts, weights), strict=False):
+        for name, colour, middle, low, high in zip(called, SERIES, *band, strict=False):
+            axis.fill_between(places, low[order], high[order], color=colour, alpha=0.18, linewidth=0)
+            axis.plot(places, middle[order], color=colour, linewidth=1.5, label=name if axis is axes[0] else None)
+    axes[1].set_ylim(bottom=0.0)
+    _draw_fused(axes[2], places, [part[order] for part in fused], view.density is None)
+    if view.density is not None:
+        _shade(axes[2], places, _checked_density(view.density, len(places)), order)
+    if rows is not None:
+        for axis, name in ((axes[0], ""), (axes[2], "rows")):
+            axis.plot(*rows, "o", color=FAINT, markersize=2.5, alpha=0.7, zorder=1.5, label=name)
+    titles = ("the experts and their bands", "their weights", "what is fused")
+    for axis, title, height in zip(axes, titles, (names[1], "weight", names[1]), strict=True):
+        label(axis, title, names[0] if axis is axes[2] else "", height)
+        axis.set_xlim(places[0], places[-1])
+    figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def plot_score_boxes(
+    scores: Mapping[str, Sequence[_Values]],
+    groups: Sequence[str],
+    *,
+    title: str = "",
+    y_label: str = "negative log predictive density, nats",
+) -> Figure:
+    """Boxes of scores over splits, by group and model, with a dot for each split (the paper's Figure 3).
+
+    Args:
+        scores: Name of a model -> its scores, a sequence over groups with one value a split; NaN is a score missing.
+        groups: Name of each group.
+        title: What is drawn.
+        y_label: What the scores are, with their unit.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there is no model or more than nine, or one has not as many groups as are named.
+
+    Example:
+        >>> figure = plot_score_boxes({"MoGPE": [[0.3, 0.5], [0.1, 0.2]], "BHS": [[1.5, 1.4], []]}, ["K = 2", "K = 3"])
+        >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
+        ['K = 2', 'K = 3']
+    """
+    if not 1 <= len(scores) <= len(SERIES):
+        raise ValueError(f"from 1 to {len(SERIES)} models can be told apart, got {len(scores)}")
+    if not groups:
+        raise ValueError("there must be a group at least")
+    wrong = [name for name, values in scores.items() if len(values) != len(groups)]
+    if wrong:
+        raise ValueError(f"{len(groups)} groups are named, but {wrong[0]} has scores of {len(scores[wrong[0]])}")
+    figure, (axis,) = new_figure(1, 1, max(6.0, 1.5 + 0.32 * len(scores) * len(groups)), 4.2)
+    draw_score_boxes(axis, scores, groups)
+    label(axis, title, "", y_label)
+    axis.set_xticks(range(len(groups)), list(groups))
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def draw_score_boxes(axis: Axes, scores: Mapping[str, Sequence[_Values]], groups: Sequence[str]) -> None:
+    """The boxes of :func:`plot_score_boxes` on axes of one's own, for pictures of several panels."""
+    width = 0.8 / len(scores)
+    for number, ((name, by_group), colour) in enumerate(zip(scores.items(), SERIES, strict=False)):
+        offset = width * (number - (len(scores) - 1) / 2)
+        for place, values in enumerate(by_group):
+            found = np.asarray(values, dtype=np.float64).ravel()
+            found = found[np.isfinite(found)]
+            if found.size:
+                _draw_box(axis, place + offset, 0.8 * width, found, colour)
+        axis.plot([], [], "s", color=colour, label=name)
+    for edge in range(1, len(groups)):
+        axis.axvline(edge - 0.5, color=FAINT, linewidth=0.6, alpha=0.5)
+    axis.set_xlim(-0.5, len(groups) - 0.5)
+
+
+def _draw_box(axis: Axes, place: float, width: float, values: Array, colour: str) -> None:
+    parts = axis.boxplot(
+        values, positions=[place], widths=width, patch_artist=True, showfliers=False, manage_ticks=False
+    )
+    for box in parts["boxes"]:
+        box.set(facecolor=colour, alpha=0.35, edgecolor=colour)
+    for kind in ("whiskers", "caps", "medians"):
+        for line in parts[kind]:
+            line.set(color=colour, linewidth=1.2)
+    axis.plot(np.full(values.size, place), values, "o", color=colour, markersize=2.5, alpha=0.8)
+
+
+def _draw_fused(axis: Axes, places: Array, band: Sequence[Array], filled: bool) -> None:
+    """The fused line with its band, or with the edges of it where a shade is to be seen between them."""
+    middle, low, high = band
+    if filled:
+        axis.fill_between(places, low, high, color=BAND, alpha=0.55, linewidth=0, label="band")
+    else:
+        axis.plot(places, low, color=INK, linewidth=0.8, linestyle="--", label="band")
+        axis.plot(places, high, color=INK, linewidth=0.8, linestyle="--")
+    axis.plot(places, middle, color=INK, linewidth=1.5, label="fused")
+
+
+def _shade(axis: Axes, places: Array, density: tuple[Array, Array], order: NDArray[np.intp]) -> None:
+    """The density as a shade, the darker the higher, on a logarithmic scale of a few nats."""
+    targets, log_prob = density
+    top = float(log_prob.max())
+    axis.pcolormesh(
+        places, targets, log_prob[:, order], cmap="Blues", shading="gouraud", rasterized=True,
+        vmin=top - _DEPTH, vmax=top + _DEPTH / 2,  # not the darkest shades: lines stand on them
+    )  # fmt: skip
+    axis.set_ylim(targets[0], targets[-1])
+
+
+def _checked_density(density: Density, num_places: int) -> tuple[Array, Array]:
+    targets, log_prob = as_array(density.targets, 1, "targets"), as_array(density.log_prob, 2, "log_prob")
+    if log_prob.shape != (len(targets), num_places) or len(targets) < 2 or not (np.diff(targets) > 0).all():
+        raise ValueError(
+            f"a density needs two rising targets at least and log densities (targets, inputs), got {len(targets)} and "
+            f"{log_prob.shape}"
+        )
+    return targets, log_prob
+
+
+def _checked(band: Band, num_axes: int, name: str) -> tuple[Array, Array, Array]:
+    middle, lower, upper = (as_array(part, num_axes, f"the {what} of {name}") for what, part in band._asdict().items())
+    if not middle.shape == lower.shape == upper.shape:
+        raise ValueError(f"the lines and edges of {name} have shapes {middle.shape}, {lower.shape} and {upper.shape}")
+    return middle, lower, upper
+
+
+def _checked_rows(seen: tuple[_Values, _Values]) -> tuple[Array, Array]:
+    x, y = (
+        as_array(values, 1, f"{what} of the rows") for what, values in zip(("inputs", "targets"), seen, strict=True)
+    )
+    if len(x) != len(y):
+        raise ValueError(f"the rows have {len(x)} inputs and {len(y)} targets")
+    return x, y
