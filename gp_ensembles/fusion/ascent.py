@@ -124,7 +124,9 @@ def _search(
     waiting = active.nonzero().squeeze(-1)
     moved = torch.zeros_like(active)
     theta, value, gradient = (tensor.clone() for tensor in points)
-    for used in range(1, _MOST + 1):
+    used = 0
+    while waiting.numel() and used < _MOST:
+        used += 1
         tried = evaluate(log_density, points.theta[waiting] + length[waiting, None] * direction[waiting])
         gain = tried.log_density - points.log_density[waiting]
         finite = tried.log_density.isfinite() & tried.gradient.isfinite().all(-1)
@@ -137,8 +139,6 @@ def _search(
         factor = (0.5 * promised / (promised - gain)).clamp(*_SHRINK)
         length[waiting] *= torch.where(finite, factor, _SHRINK[0])
         waiting = waiting[~good]
-        if not waiting.numel():
-            break
     return Points(theta, value, gradient), moved, used
 
 

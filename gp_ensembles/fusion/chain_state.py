@@ -40,7 +40,6 @@ class ChainState(NamedTuple):
     points: Points
     scale: Tensor
     moments: Moments
-    centre: Tensor
     averaging: DualAveraging
     length: LengthState
     iteration: int
@@ -137,7 +136,6 @@ def initial_state(
         points,
         scale,
         start_moments(points.theta),
-        points.theta,
         start_averaging(step),
         start_length(_FIRST_STEPS * step),
         0,

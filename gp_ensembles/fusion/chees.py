@@ -27,8 +27,6 @@ from gp_ensembles.fusion.trajectory_length import (
 _FEWEST, _LOST = 4, 1000.0
 # Share of divergent transitions from which a warning is given.
 _TOLERATED = 0.01
-import os
-MEM=float(os.environ.get("MEM","0.03"))
 
 
 @final
@@ -195,13 +193,11 @@ class _Run:
             averaging = update_averaging(state.averaging, harmonic, settings.target)
             length = state.length
             if self.chees is not None:
-                before, after = ((one.theta - state.centre) / state.scale for one in (state.points, end.points))
+                before, after = state.points.theta / state.scale, end.points.theta / state.scale
                 derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
                 length = update_length(
                     length, derivative, self.chees.rate, shortest=step, longest=settings.max_steps * step
                 )
-            memory = max(1.0 / (state.iteration + 2), MEM)
-            changed = changed._replace(centre=torch.lerp(state.centre, points.theta, memory))
             changed = self._with_metric(changed._replace(averaging=averaging, length=length))
         changed = changed._replace(generators=generator_states(self.generators))
         if not warming:

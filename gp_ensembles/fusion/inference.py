@@ -11,6 +11,7 @@ from torch import Tensor
 from gp_ensembles.fusion.draws import Draws
 from gp_ensembles.fusion.model import FusionModel
 from gp_ensembles.fusion.report import Report
+from gp_ensembles.numerics.cholesky import NumericalError
 
 
 class Inferred(NamedTuple):
@@ -42,9 +43,7 @@ class Inference(ABC):
     """A way to learn the parameters of a fusion model."""
 
     @abstractmethod
-    def infer(
-        self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = True
-    ) -> Inferred:
+    def infer(self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = True) -> Inferred:
         """Draws of the parameters given the model's training data.
 
         Args:
@@ -56,9 +55,7 @@ class Inference(ABC):
             NumericalError: If the log joint density cannot be used where the search starts.
         """
 
-    def more(
-        self, model: FusionModel, inferred: Inferred, num_draws: int, *, progress: bool = True
-    ) -> Inferred:
+    def more(self, model: FusionModel, inferred: Inferred, num_draws: int, *, progress: bool = True) -> Inferred:
         """Go on from where an inference ended.
 
         Args:
@@ -71,6 +68,19 @@ class Inference(ABC):
             TypeError: If this inference has no state to go on from; only chains do.
         """
         raise TypeError(f"{type(self).__name__} keeps no state to go on from; infer again with more draws, or use HMC")
+
+
+def nothing_to_learn(model: FusionModel, method: str) -> Inferred:
+    """The one possible draw of a model without parameters, such as the stacking of a single expert.
+
+    Raises:
+        NumericalError: If the log likelihood is not finite.
+    """
+    theta = model.prior_mean.unsqueeze(0)
+    value = model.log_joint(theta)
+    if not bool(value.isfinite().all()):
+        raise NumericalError("the log likelihood is not finite: check the targets and the variances of the expert")
+    return Inferred(theta, torch.zeros_like(value), Report(method, 0.0, 0, value, log_evidence=float(value)))
 
 
 def complain(complaints: Sequence[str]) -> tuple[str, ...]:

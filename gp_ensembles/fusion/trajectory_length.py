@@ -97,17 +97,16 @@ def van_der_corput(index: int) -> float:
 
 
 def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: Tensor, time: float) -> float:
-    r"""Derivative of the ChEES criterion over the root of the time, by the log of the time t, averaged over the chains.
+    r"""Derivative of the ChEES criterion over the time t, by the log of the time, averaged over the chains.
 
     .. math::
-        \frac{\partial}{\partial\log t}\frac{\Delta_c^2}{4\sqrt t}
-        = \sqrt t\,\Bigl(\Delta_c\,(z'_c - \bar z')^\top q'_c - \frac{\Delta_c^2}{8t}\Bigr),\qquad
+        \frac{\partial}{\partial\log t}\frac{\Delta_c^2}{4t}
+        = \Delta_c\,(z'_c - \bar z')^\top q'_c - \frac{\Delta_c^2}{4t},\qquad
         \Delta_c = \lVert z'_c - \bar z'\rVert^2 - \lVert z_c - \bar z\rVert^2
 
     in whitened coordinates, means over the chains weighted by the acceptances. The criterion of Hoffman, Radul and
-    Sountsov (2021) counts what a trajectory is worth and not what it costs, which on mixtures of experts is three
-    times as much for each effective draw; over the full time it leaves means of Gaussians with half the effective
-    draws for each gradient. The root stands between.
+    Sountsov (2021) counts what a trajectory is worth and not what it costs; on mixtures of experts its trajectories
+    cost several times as much for each effective draw as those of its rate. Means of Gaussians would like longer ones.
 
     Args:
         before: Whitened positions before the trajectories, shape (C, D).
@@ -123,7 +122,7 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
         >>> import torch
         >>> z = torch.tensor([[1.0], [-1.0]])
         >>> chees_gradient(z, 2.0 * z, z, torch.ones(2), 1.0)
-        4.875
+        3.75
     """
     total = acceptance.sum()
     if not bool(total > 0.0):
@@ -132,9 +131,10 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
     moved = weight.unsqueeze(-1) > 0.0
     ends = torch.where(moved, after, before)
     velocity = torch.where(moved, momentum, 0.0)
-    change = ends.square().sum(-1) - before.square().sum(-1)
-    slope = change * (ends * velocity).sum(-1) - change.square() / (8.0 * time)
-    gradient = math.sqrt(time) * float(weight @ slope)
+    from_centre = ends - weight @ ends
+    change = from_centre.square().sum(-1) - (before - before.mean(0)).square().sum(-1)
+    slope = change * (from_centre * velocity).sum(-1) - change.square() / (4.0 * time)
+    gradient = float(weight @ slope)
     return gradient if math.isfinite(gradient) else 0.0
 
 

@@ -1,8 +1,7 @@
 """Ways of placing knots, as BoTorch's inducing point allocators."""
 
-from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from botorch.models.utils.inducing_point_allocators import InducingPointAllocator, QualityFunction
@@ -11,20 +10,27 @@ from torch.nn import Module
 
 from gp_ensembles.sparse.kernels import Covariance
 
-Placement = Callable[[Tensor, int, Covariance], Tensor]
+
+class Placement(Protocol):
+    """A rule that places knots."""
+
+    def __call__(
+        self, X: Tensor, count: int, kernel: Covariance, /, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Knots (k, D) for inputs (N, D), k no more than ``count``."""
 
 
 class KnotAllocator(InducingPointAllocator):
     """Any way of placing knots, where BoTorch asks for an ``InducingPointAllocator``.
 
     Args:
-        place: Function of inputs (N, D), a number of knots and a covariance that returns knots (K, D).
+        place: The rule; BoTorch passes no source of randomness on, so that torch's global one is used.
 
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> from gp_ensembles.sparse.placement import kmeans_knots
-        >>> allocator = KnotAllocator(lambda X, count, covariance: kmeans_knots(X, count))
+        >>> allocator = KnotAllocator(kmeans_knots)
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> allocator.allocate_inducing_points(X, RBFKernel().double(), 4, torch.Size()).shape
         torch.Size([4, 1])

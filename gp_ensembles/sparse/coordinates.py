@@ -61,6 +61,8 @@ class Coordinates:
         self._shape = (model.knots[self.knots].shape[0], int(self._free.sum()))
         if not self._parts and not self._shape[0]:
             raise ValueError("nothing is to move: let knots or hyperparameters, and see that they require gradients")
+        self._start = model.knots.detach()[self.knots][:, self._free].clone()
+        self._start_logits = self._logits()
         self.bounds = self._find_bounds()
 
     @property
@@ -77,7 +79,7 @@ class Coordinates:
             (parameter if constraint is None else constraint.transform(parameter).log() * _power(name)).reshape(-1)
             for name, parameter, constraint in self._parts
         ]
-        parts.append(self._share().clamp(_EDGE, 1.0 - _EDGE).logit().reshape(-1))
+        parts.append(self._logits().reshape(-1))
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -90,7 +92,10 @@ class Coordinates:
             parameter.copy_(part if constraint is None else constraint.inverse_transform((part / _power(name)).exp()))
         moved = self.model.knots[self.knots].clone()
         share = point[at:].sigmoid().reshape(self._shape)
-        moved[:, self._free] = self._low[self._free] + self._width[self._free] * share
+        place = self._low[self._free] + self._width[self._free] * share
+        # What does not move stays to the last bit: a category a little off is none.
+        still = point[at:].reshape(self._shape) == self._start_logits
+        moved[:, self._free] = torch.where(still, self._start, place)
         self.model.knots[self.knots] = moved
 
     def evaluate(self, point: Tensor) -> tuple[float, Tensor]:
@@ -141,6 +146,9 @@ class Coordinates:
         """Where the moving knots are in their box, as shares of its width, shape (k, free columns)."""
         knots = self.model.knots.detach()[self.knots][:, self._free]
         return (knots - self._low[self._free]) / self._width[self._free]
+
+    def _logits(self) -> Tensor:
+        return self._share().clamp(_EDGE, 1.0 - _EDGE).logit()
 
     @torch.no_grad()
     def _find_bounds(self) -> tuple[Tensor, Tensor]:

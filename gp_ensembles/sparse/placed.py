@@ -23,8 +23,7 @@ class Placed(Strategy):
 
     Args:
         count: Number of knots.
-        place: The rule, a function of inputs (N, D), a number and a covariance that returns knots (K, D):
-            :func:`greedy_variance_knots`, say, or ``lambda X, count, kernel: dpp_knots(X, count, kernel)``.
+        place: The rule, such as :func:`greedy_variance_knots`, :func:`dpp_knots` or :func:`kmeans_knots`.
         rounds: Times that knots are placed.
         fit_iterations: Iterations of each fit.
         polish: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
@@ -70,7 +69,8 @@ class Placed(Strategy):
         for turn in range(self.rounds):
             model = run.model
             with torch.no_grad():
-                knots = self.place(model.train_X, self.count, Covariance(model.covar_module))
+                covariance = Covariance(model.covar_module)
+                knots = self.place(model.train_X, self.count, covariance, generator=run.generator)
             other = model.with_knots(knots)
             value = fit_hyperparameters(other, max_iterations=self.fit_iterations)
             if turn and not value > run.history[-1].objective:

@@ -83,8 +83,12 @@ def greedy_variance_rows(X: Tensor, count: int, kernel: Covariance, *, tolerance
     return torch.tensor(rows, dtype=torch.long, device=X.device)
 
 
-def greedy_variance_knots(X: Tensor, count: int, kernel: Covariance) -> Tensor:
+def greedy_variance_knots(
+    X: Tensor, count: int, kernel: Covariance, *, generator: torch.Generator | None = None
+) -> Tensor:
     """Rows by :func:`greedy_variance_rows`, shape (k, D); fewer than asked for where they explain the whole prior.
+
+    Nothing is random in it: the generator, which rules are given, does not matter.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel

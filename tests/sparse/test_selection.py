@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -389,9 +390,9 @@ def test_simultaneous_optimisation_moves_all_knots():
     [
         greedy_variance_knots,
         dpp_knots,
-        lambda X, count, kernel: leverage_knots(X, count, kernel, 0.1),
-        lambda X, count, kernel: kmeans_knots(X, count),
-        lambda X, count, kernel: random_knots(X, count),
+        partial(leverage_knots, noise=0.1),
+        kmeans_knots,
+        random_knots,
     ],
     ids=["greedy variance", "k-DPP", "leverage", "k-means", "random"],
 )
@@ -402,6 +403,7 @@ def test_any_rule_places_knots(place):
     assert found.knots.shape == (9, 2)
     assert found.history[0].what == "placed"
     assert found.history[-1].what == "polish"
+    assert torch.equal(found.knots, select(X, y, Placed(9, place, rounds=3, polish=10)).knots)  # the generator decides
 
 
 def test_placing_again_follows_the_hyperparameters():
@@ -507,3 +509,12 @@ def test_without_gradients_around():
     with torch.no_grad():
         found = select(X, y, GreedyBlocks(max_knots=6))
     assert found.history[-1].objective > found.history[0].objective
+
+
+def test_knots_at_categories_move_along_the_rest():
+    X, y = make_data()
+    X = torch.cat([X[:, :1], (3 * X[:, 1:]).floor()], -1)
+    kernel = ScaleKernel(RBFKernel(active_dims=(0,)) * CategoricalKernel(active_dims=(1,)))
+    found = select_knots(X, y, kernel, proposal=Simultaneous(X[:15]), progress=False)
+    assert torch.equal(found.knots[:, 1], X[:15, 1])
+    assert found.history[-1].objective > found.history[0].objective + 1.0
