@@ -73,9 +73,10 @@ def sample(
     """Draw from a density by Hamiltonian Monte Carlo with many chains that move together.
 
     All chains take the same number of leapfrog steps, so that a gradient for all of them is one backward pass. The
-    longest trajectory climbs the ChEES criterion and each transition travels a part of it from Halton's sequence
-    (Hoffman, Radul and Sountsov, 2021); the step size follows the harmonic mean of the acceptances by dual averaging;
-    the metric is diagonal, from variances within chains, because differences between chains may be different modes.
+    longest trajectory climbs the ChEES criterion for each unit of time and each transition travels a part of it from
+    Halton's sequence (after Hoffman, Radul and Sountsov, 2021); the step size follows the harmonic mean of the
+    acceptances by dual averaging; the metric is diagonal, from variances within chains, because differences between
+    chains may be different modes.
     Chains in different modes do not mix: look at ``rank_rhat`` of quantities that do not depend on labels.
 
     Log densities may be NaN or infinite away from the start: such proposals are rejected and counted as divergent.
@@ -195,8 +196,10 @@ class _Run:
             if self.chees is not None:
                 before, after = state.points.theta / state.scale, end.points.theta / state.scale
                 derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
+                measured = bool(self.windows) and state.iteration >= self.windows[0][1]
+                shortest = max(step, 0.5 * self.first_length) if measured else step
                 length = update_length(
-                    length, derivative, self.chees.rate, shortest=step, longest=settings.max_steps * step
+                    length, derivative, self.chees.rate, shortest=shortest, longest=settings.max_steps * step
                 )
             changed = self._with_metric(changed._replace(averaging=averaging, length=length))
         changed = changed._replace(generators=generator_states(self.generators))

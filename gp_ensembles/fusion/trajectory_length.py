@@ -43,7 +43,7 @@ class ChEES:
     It compares chains with one another, so that it needs four of them; fewer use ``FixedLength(start)``.
 
     Args:
-        start: Longest trajectory after the first metric is known, in its units.
+        start: Longest trajectory after the first metric is known, in its units; it never falls below half of this.
         rate: Step of Adam on the log length.
 
     Raises:

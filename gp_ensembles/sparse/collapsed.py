@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.gram import gram
 
 
 class Projection(NamedTuple):
@@ -57,7 +58,7 @@ def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise
     """
     lower = cholesky(knots, "the covariance of the knots")
     projected = torch.linalg.solve_triangular(lower, cross, upper=False)
-    return Projection(lower, projected, projected.square().sum(0), prior, residual, noise)
+    return Projection(lower, projected, (projected * projected).sum(0), prior, residual, noise)
 
 
 class Conditional(NamedTuple):
@@ -74,9 +75,9 @@ class Conditional(NamedTuple):
 
 def condition(projection: Projection, diagonal: Tensor) -> Conditional:
     """The knots' posterior under noise variances (N,)."""
-    scaled = projection.projected / diagonal.sqrt()
+    scaled = projection.projected * diagonal.rsqrt()
     identity = torch.diag_embed(torch.ones_like(projection.lower[0]))
-    factor = cholesky(identity + scaled @ scaled.mT, "the precision of the knots")
+    factor = cholesky(identity + gram(scaled.mT), "the precision of the knots")
     weighted = projection.projected @ (projection.residual / diagonal)
     return Conditional(factor, torch.linalg.solve_triangular(factor, weighted.unsqueeze(-1), upper=False).squeeze(-1))
 

@@ -61,7 +61,7 @@ def test_moments_of_a_gaussian(chains, settings):
     products = (draws.theta - MEAN).unsqueeze(-1) * (draws.theta - MEAN).unsqueeze(-2)
     assert ((products.flatten(0, 1).mean(0) - COVARIANCE).abs() < 4.5 * standard_error(products)).all()
     assert (mean_ess(draws.theta) > 0.05 * chains * settings.num_draws).all()
-    assert (rank_rhat(draws.theta) < 1.04).all()
+    assert (rank_rhat(draws.theta) < 1.1).all()
     assert not draws.divergent.any()
     assert (draws.energy_bfmi() > 0.5).all()
     torch.testing.assert_close(draws.log_density, gaussian(draws.theta.flatten(0, 1)).view(chains, -1))
@@ -83,8 +83,8 @@ def test_trajectories_grow_for_correlated_densities():
     precision = torch.linalg.inv(0.98 ** (lags.unsqueeze(0) - lags.unsqueeze(1)).abs())
     draws = sample(
         lambda theta: -0.5 * ((theta @ precision) * theta).sum(-1),
-        starts(8, 20),
-        Settings(10, 200),
+        starts(16, 20),
+        Settings(5, 200),
         generator=seeded(4),
     )
     assert draws.state.longest > 5.0
@@ -240,7 +240,7 @@ def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = sample(half_normal, starts(8, 1).abs() + 0.1, Settings(150, 60), generator=seeded(17))
+        draws = sample(half_normal, starts(8, 1).abs() + 0.1, Settings(100, 30), generator=seeded(17))
     assert (draws.theta > 0.0).all()
     assert draws.log_density.isfinite().all()
     assert draws.divergent.any()

@@ -73,16 +73,15 @@ def test_determinants_decide_which_rows_a_process_draws():
 def test_rules_are_allocators(rule):
     X = rows(50)
     allocator = KnotAllocator(rule)
-    model = SingleTaskVariationalGP(X, targets(50), inducing_points=7, inducing_point_allocator=allocator)
+    settings = {"inducing_point_allocator": allocator, "learn_inducing_points": False}
+    model = SingleTaskVariationalGP(X, targets(50), inducing_points=7, **settings)
     knots = model.model.variational_strategy.inducing_points
     assert knots.shape == (7, 2)
     batch = allocator.allocate_inducing_points(
         X.expand(3, 50, 2), ScaleKernel(RBFKernel(batch_shape=torch.Size([3]))).double(), 5, torch.Size([3])
     )
     assert batch.shape == (3, 5, 2)
-    several = SingleTaskVariationalGP(
-        X, targets(50, 2), num_outputs=2, inducing_points=6, inducing_point_allocator=allocator
-    )
+    several = SingleTaskVariationalGP(X, targets(50, 2), num_outputs=2, inducing_points=6, **settings)
     assert several.posterior(X[:3]).mean.shape == (3, 2)
 
 

@@ -1,0 +1,127 @@
+"""Pictures of fusions: what is drawn equals the numbers, by the order of the inputs; what does not fit is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gp_ensembles.plots import save_figure
+from gp_ensembles.plots.canvas import SERIES
+from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion, plot_score_boxes
+
+X = torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64)
+MEAN = torch.stack([X**2, -X])
+EXPERTS = Band(MEAN, MEAN - 1, MEAN + 3)
+WEIGHTS = Band(torch.tensor([[0.9, 0.1, 0.5], [0.1, 0.9, 0.5]]), torch.zeros(2, 3), torch.ones(2, 3))
+FUSED = Band(X, X - 2, X + 2)
+VIEW = FusionView(X, EXPERTS, WEIGHTS, FUSED)
+SEEN = (torch.tensor([0.2, 0.9, 1.1]), torch.tensor([5.0, 6.0, 7.0]))
+
+
+def lines(axis):
+    axis.figure.canvas.draw()
+    return [np.asarray(line.get_data()) for line in axis.lines]
+
+
+def edges(collection, x):
+    heights = collection.get_paths()[0].vertices
+    found = heights[heights[:, 0] == x, 1]
+    return found.min(), found.max()
+
+
+def test_experts_weights_and_the_fused_stand_in_the_order_of_the_inputs():
+    figure = plot_fusion(VIEW, seen=SEEN, expert_names=["left", "right"], names=("hour", "load"))
+    experts, weights, fused = figure.axes
+    first, second, rows = lines(experts)
+    np.testing.assert_array_equal(first, [[0, 1, 2], [0, 1, 4]])
+    np.testing.assert_array_equal(second, [[0, 1, 2], [0, -1, -2]])
+    np.testing.assert_allclose(rows, [SEEN[0], SEEN[1]])
+    assert [edges(experts.collections[0], x) for x in (0, 1, 2)] == [(-1, 3), (0, 4), (3, 7)]
+    first, second = lines(weights)
+    np.testing.assert_allclose(first, [[0, 1, 2], [0.1, 0.5, 0.9]])
+    np.testing.assert_allclose(second[1], [0.9, 0.5, 0.1])
+    assert weights.get_ylim()[0] == 0
+    np.testing.assert_array_equal(lines(fused)[0], [[0, 1, 2], [0, 1, 2]])
+    assert [edges(fused.collections[0], x) for x in (0, 1, 2)] == [(-2, 2), (-1, 3), (0, 4)]
+    assert (fused.get_xlabel(), fused.get_ylabel(), experts.get_xlabel()) == ("hour", "load", "")
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"left", "right", "band", "fused", "rows"}
+
+
+def test_a_density_is_a_shade_with_the_edges_of_the_band_on_it():
+    targets = torch.tensor([-1.0, 0.0, 1.0, 2.0])
+    log_prob = -0.5 * (targets.unsqueeze(-1) - X).square()
+    axis = plot_fusion(VIEW._replace(density=Density(targets, log_prob))).axes[2]
+    axis.figure.canvas.draw()
+    (shade,) = axis.collections
+    np.testing.assert_allclose(np.asarray(shade.get_array()).reshape(4, 3), log_prob[:, [1, 2, 0]])
+    assert axis.get_ylim() == (-1, 2)
+    np.testing.assert_array_equal([line[1] for line in lines(axis)], [[-2, -1, 0], [2, 3, 4], [0, 1, 2]])
+
+
+def test_colours_tell_the_experts_apart_in_both_panels():
+    experts, weights, _ = plot_fusion(VIEW).axes
+    assert [line.get_color() for line in experts.lines] == [line.get_color() for line in weights.lines]
+    assert [line.get_color() for line in experts.lines] == list(SERIES[:2])
+
+
+def test_boxes_are_the_quartiles_of_the_splits():
+    scores = {"MoGPE": [[3.0, 1.0, 2.0, 5.0, 4.0], [7.0, math.nan]], "BHS": [[1.5, 1.4], []]}
+    figure = plot_score_boxes(scores, ["K = 2", "K = 3"], title="splits", y_label="nats")
+    (axis,) = figure.axes
+    figure.canvas.draw()
+    boxes = [patch.get_path().vertices[:, 1] for patch in axis.patches]
+    assert [(box.min(), box.max()) for box in boxes] == [(2, 4), (7, 7), (pytest.approx(1.425), pytest.approx(1.475))]
+    dots = [line.get_ydata() for line in axis.lines if line.get_marker() == "o"]
+    np.testing.assert_array_equal(np.concatenate(dots), [3, 1, 2, 5, 4, 7, 1.5, 1.4])
+    places = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
+    np.testing.assert_allclose(places, [-0.2, 0.8, 0.2])
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["K = 2", "K = 3"]
+    assert (axis.get_title(loc="left"), axis.get_ylabel()) == ("splits", "nats")
+
+
+def test_pictures_are_written(tmp_path):
+    for number, figure in enumerate((plot_fusion(VIEW), plot_score_boxes({"a": [[1.0]]}, ["all"]))):
+        assert save_figure(figure, tmp_path / f"{number}.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        ({"weights": Band(X, X, X)}, {}, "weights must be a non-empty array with 2 axes"),
+        ({"weights": Band(*(part[:1] for part in WEIGHTS))}, {}, r"weights must have shape \(2, 3\).*got \(1, 3\)"),
+        ({"fused": Band(X[:2], X[:2], X[:2])}, {}, r"fused must have shape \(3,\)"),
+        ({"experts": EXPERTS._replace(lower=MEAN[:1])}, {}, "the lines and edges of experts"),
+        ({"density": Density([0.0, 1.0], torch.zeros(2, 2))}, {}, "two rising targets"),
+        ({"density": Density([1.0, 0.0], torch.zeros(2, 3))}, {}, "two rising targets"),
+        ({}, {"expert_names": ["one"]}, "2 experts but 1 names"),
+        ({}, {"seen": ([1.0, 2.0], [1.0])}, "2 inputs and 1 targets"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, options, words):
+    with pytest.raises(ValueError, match=words):
+        plot_fusion(VIEW._replace(**change), **options)
+
+
+def test_a_single_input_and_too_many_experts_are_refused():
+    with pytest.raises(ValueError, match="two inputs"):
+        plot_fusion(
+            FusionView([0.0], Band([[1.0]], [[0.0]], [[2.0]]), Band([[1.0]], [[1.0]], [[1.0]]), Band(*[[1.0]] * 3))
+        )
+    many = torch.zeros(10, 3)
+    with pytest.raises(ValueError, match="up to 9 experts"):
+        plot_fusion(FusionView(X, Band(many, many, many), Band(many, many, many), FUSED))
+
+
+@pytest.mark.parametrize(
+    ("scores", "groups", "words"),
+    [
+        ({}, ["a"], "from 1 to 9 models"),
+        ({str(k): [[1.0]] for k in range(10)}, ["a"], "from 1 to 9 models"),
+        ({"m": [[1.0]]}, ["a", "b"], "2 groups are named, but m has scores of 1"),
+        ({"m": []}, [], "a group at least"),
+    ],
+)
+def test_boxes_that_cannot_be_told_apart_are_refused(scores, groups, words):
+    with pytest.raises(ValueError, match=words):
+        plot_score_boxes(scores, groups)
