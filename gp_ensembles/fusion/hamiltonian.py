@@ -22,6 +22,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 # Draws whose densities of all training rows are computed at once.
 _DRAWS = 256
+# Nats for one row within which stacking is exact.
+_GAP = 1e-7
 
 
 class ChainWeighting(ABC):
@@ -51,20 +53,42 @@ class EqualChains(ChainWeighting):
 @final
 @dataclass(frozen=True)
 class StackedChains(ChainWeighting):
-    """Weights with which the mixture of the chains predicts left-out rows best (Yao, Vehtari and Gelman, 2022).
+    r"""Weights with which the mixture of the chains predicts left-out rows best (Yao, Vehtari and Gelman, 2022).
 
-    Chains that fell into poor modes get little or nothing; the optimum is found exactly.
+    .. math:: \max_w \sum_n \log \sum_c w_c\, p_c(y_n \mid y_{-n}) + a \sum_c \log w_c
+
+    Chains that fell into poor modes get little. The optimum is found exactly. The second term counts as much as a rows
+    for each chain that only this chain could explain: without it one of many chains in the same mode would take all the
+    weight for a hair's breadth, and the draws of the others would be lost.
+
+    Args:
+        prior_count: Rows a; 0 for stacking alone.
+
+    Raises:
+        ValueError: If it is negative.
 
     Example:
         >>> import torch
         >>> loo = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
-        >>> StackedChains().weights(loo)
+        >>> StackedChains(prior_count=0).weights(loo)
         tensor([0.2222, 0.7778], dtype=torch.float64)
+        >>> StackedChains().weights(loo[:, :1].expand(-1, 100) * 1e-4).round(decimals=3)
+        tensor([0.5020, 0.4980], dtype=torch.float64)
     """
+
+    prior_count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.prior_count < 0:
+            raise ValueError(f"prior_count cannot be negative, got {self.prior_count}")
 
     def weights(self, loo: Tensor) -> Tensor:
         """The best fixed mixture of the chains."""
-        weights: Tensor = best_fixed_mixture(loo, tolerance=1e-7).weights
+        if len(loo) == 1:
+            return torch.ones_like(loo[:, 0])
+        own = loo.new_full((len(loo), len(loo)), -torch.inf).fill_diagonal_(0.0)
+        rows = torch.cat([loo, own.repeat(1, self.prior_count)], -1)
+        weights: Tensor = best_fixed_mixture(rows, tolerance=_GAP).weights
         return weights
 
 
@@ -164,7 +188,7 @@ class HMC(Inference):
             )
         likelihood = pointwise(model, draws.theta)
         loo, pareto_k = psis_loo(likelihood)
-        weights = self.combine.weights(loo) if len(loo) > 1 else torch.ones_like(loo[:, 0])
+        weights = self.combine.weights(loo)
         chains = chain_report(draws, likelihood, loo, pareto_k, weights)
         complaints = complain([*spoken, *chains.complaints()])
         seconds = time.perf_counter() - began

@@ -78,7 +78,8 @@ class LinearPool(OnlinePool):
     def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         """Log density of the mixture."""
         normal = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
-        return (log_weights + normal.log_prob(y)).logsumexp(-1)
+        joint: Tensor = log_weights + normal.log_prob(y)
+        return joint.logsumexp(-1)
 
 
 @final
@@ -107,7 +108,8 @@ class LogLinearPool(OnlinePool):
         """Log density of the product."""
         product = log_linear_pool(mean.unsqueeze(-1), variance.unsqueeze(-1), log_weights.unsqueeze(-1))
         normal = torch.distributions.Normal(product.mean, product.variance.sqrt(), validate_args=False)
-        return normal.log_prob(y).squeeze(-1)
+        value: Tensor = normal.log_prob(y)
+        return value.squeeze(-1)
 
 
 class _RowDensity:
@@ -146,7 +148,7 @@ class OnlineFusion(nn.Module):
         >>> from gp_ensembles.features import RandomFourierFeatures
         >>> generator = torch.Generator().manual_seed(0)
         >>> kernel = ScaleKernel(RBFKernel()).double()
-        >>> features = RandomFourierFeatures(kernel, 1, 20, generator=generator)
+        >>> features = RandomFourierFeatures.from_kernel(kernel, 1, 20, generator=generator)
         >>> fusion = OnlineFusion(features, 2)
         >>> X = torch.linspace(-2, 2, 200, dtype=torch.float64).unsqueeze(-1)
         >>> mean = torch.stack([0.0 * X[:, 0], 0.0 * X[:, 0] + 1.0])  # the second expert is right where x > 0

@@ -12,7 +12,12 @@ from gp_ensembles.sparse.kernels import Covariance
 
 
 class Placement(Protocol):
-    """A rule that places knots."""
+    """A rule that places knots.
+
+    Example:
+        >>> from gp_ensembles.sparse import dpp_knots
+        >>> rule: Placement = dpp_knots
+    """
 
     def __call__(
         self, X: Tensor, count: int, kernel: Covariance, /, *, generator: torch.Generator | None = None

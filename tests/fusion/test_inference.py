@@ -1,0 +1,465 @@
+"""Ways to learn the parameters of fusion models: closed forms, quadrature, NumPyro's frozen posteriors, bad input."""
+
+import math
+import warnings
+from typing import final
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gp_ensembles.fusion.ascent import ascend
+from gp_ensembles.fusion.chees import Settings
+from gp_ensembles.fusion.experts import ExpertPredictions
+from gp_ensembles.fusion.hamiltonian import HMC, EqualChains, StackedChains
+from gp_ensembles.fusion.inference import Inferred
+from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
+from gp_ensembles.fusion.laplace import Laplace, hessian, newton
+from gp_ensembles.fusion.map_search import MAP, ModeWeights, find_modes
+from gp_ensembles.fusion.mean_field import MeanField
+from gp_ensembles.fusion.model import Components, Functions, FusionModel
+from gp_ensembles.fusion.roles import FourierRole
+from gp_ensembles.fusion.stacking_models import BHS, PBHS
+from gp_ensembles.numerics.cholesky import NumericalError
+
+SHORT = Settings(num_draws=150, num_warmup=150)
+
+
+@final
+class LinearGaussian(FusionModel):
+    """Targets with known noise about a function of one role: everything is known in closed form."""
+
+    num_experts = 1
+
+    def __init__(self, X, y, role, noise):
+        super().__init__(X, y, {"mean": Functions(role, 1)})
+        self.noise = noise
+
+    def pointwise(self, theta):
+        residual = self.y - self.values(theta)["mean"].squeeze(-2)
+        return -0.5 * residual.square() / self.noise - 0.5 * math.log(2 * math.pi * self.noise)
+
+    def log_weights(self, theta, X, *, generator=None):
+        return theta.new_zeros(*theta.shape[:-1], 1, X.shape[0])
+
+    def components(self, theta, X, predictions=None, *, generator=None):
+        mean = self.values_at(theta, X, generator=generator)["mean"]
+        return Components(torch.zeros_like(mean), mean, torch.full_like(mean, self.noise))
+
+    def posterior(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, covariance and log evidence."""
+        basis = self._bases["mean"]
+        precision = basis @ basis.mT / self.noise + torch.eye(len(basis), dtype=basis.dtype)
+        covariance = torch.linalg.inv(precision)
+        marginal = basis.mT @ basis + self.noise * torch.eye(len(self.y), dtype=basis.dtype)
+        evidence = torch.distributions.MultivariateNormal(torch.zeros_like(self.y), marginal).log_prob(self.y)
+        return covariance @ basis @ self.y / self.noise, covariance, evidence
+
+
+def inputs(num_rows=20):
+    return torch.linspace(-1, 1, num_rows, dtype=torch.float64).unsqueeze(-1)
+
+
+def role(num_frequencies=2, lengthscale=0.5, seed=0, prior_stddev=None):
+    generator = torch.Generator().manual_seed(seed)
+    frequencies = torch.randn(num_frequencies, 1, dtype=torch.float64, generator=generator)
+    return FourierRole(frequencies, lengthscale, prior_stddev=prior_stddev)
+
+
+def gaussian():
+    X = inputs()
+    return LinearGaussian(X, (3 * X).sin().squeeze(-1), role(), 0.1)
+
+
+def experts(num_experts, X, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(2, num_experts, len(X), dtype=torch.float64, generator=generator)
+    return ExpertPredictions(values[0], values[1].exp(), torch.zeros_like(values[0]))
+
+
+def small(name):
+    X = inputs()
+    y = (3 * X).sin().squeeze(-1)
+    makers = {
+        "bhs": lambda: BHS(X, y, experts(3, X), role()),
+        "pbhs": lambda: PBHS(X, y, experts(3, X), role()),
+        "mogpe": lambda: MoGPE(X, y, 2, role(), role(seed=1), role(seed=2)),
+        "pogpe": lambda: PoGPE(X, y, 2, role(), role(seed=1), role(seed=2)),
+        "het": lambda: HetGP(X, y, role(), role(seed=1)),
+        "hyper": lambda: HetGP(X, y, role(prior_stddev=0.5), role(seed=1)),
+        "gaussian": gaussian,
+    }
+    return makers[name]()
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def quiet(inference, model, seed=0) -> Inferred:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return inference.infer(model, generator=seeded(seed), progress=False)
+
+
+NAMES = ["bhs", "pbhs", "mogpe", "pogpe", "het", "hyper", "gaussian"]
+INFERENCES = {
+    "map": MAP(restarts=3),
+    "laplace": Laplace(restarts=3, num_draws=20),
+    "mean field": MeanField(num_steps=20, num_draws=20, restarts=2),
+    "hmc": HMC(4, Settings(num_draws=10, num_warmup=20)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", INFERENCES)
+def test_contract(kind, name):
+    """Finite weighted draws whose weights sum to one, repeated by the same seed, whatever the model."""
+    model = small(name)
+    found = quiet(INFERENCES[kind], model)
+    again = quiet(INFERENCES[kind], model)
+    assert found.theta.shape == (len(found.log_weights), model.num_parameters)
+    assert found.theta.isfinite().all() and not found.theta.requires_grad
+    assert found.log_weights.logsumexp(0).abs() < 1e-12
+    assert torch.equal(found.theta, again.theta) and torch.equal(found.log_weights, again.log_weights)
+    assert found.theta.dtype == found.log_weights.dtype == torch.float64
+    assert found.report.num_gradients > 0 and found.report.seconds > 0
+    assert found.report.method in found.report.summary()
+
+
+@pytest.mark.parametrize("inference", INFERENCES.values(), ids=INFERENCES)
+def test_nothing_to_learn(inference):
+    """The stacking of a single expert has no parameter: one draw, and the evidence is the likelihood."""
+    X = inputs()
+    predictions = experts(1, X)
+    model = BHS(X, X.squeeze(-1), predictions, role())
+    found = inference.infer(model, progress=False)
+    assert found.theta.shape == (1, 0)
+    assert found.report.log_evidence == pytest.approx(float(predictions.log_prob(model.y).sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_modes_have_no_slope(name):
+    model = small(name)
+    found = find_modes(model, 6, 2000, generator=seeded())
+    assert found.converged.all()
+    assert float(found.points.gradient.abs().amax()) < 1e-2
+    best = found.points.theta[found.points.log_density.argmax()]
+    mode = newton(model.log_joint, best, model.prior_stddev)
+    assert float(torch.func.grad(model.log_joint)(mode.theta).abs().amax()) < 1e-3
+    assert mode.log_joint >= model.log_joint(best)
+
+
+def test_ascent_of_a_quadratic():
+    """A badly scaled quadratic, from starts of very different quality, reaches the one top."""
+    scale = torch.logspace(0, 4, 12, dtype=torch.float64)
+    centre = torch.randn(12, dtype=torch.float64, generator=seeded())
+    start = torch.randn(5, 12, dtype=torch.float64, generator=seeded(1)) * torch.logspace(-3, 3, 5).double()[:, None]
+    found = ascend(lambda theta: -0.5 * (scale * (theta - centre).square()).sum(-1), start, tolerance=1e-12)
+    assert found.converged.all()
+    assert (found.points.theta - centre).abs().amax() < 1e-5
+
+
+def test_ascent_avoids_what_is_not_finite():
+    found = ascend(
+        lambda theta: (theta.log() - theta).sum(-1), torch.tensor([[1e-3], [0.5], [40.0]], dtype=torch.float64)
+    )
+    assert found.converged.all()
+    torch.testing.assert_close(found.points.theta, torch.ones_like(found.points.theta), rtol=0, atol=1e-3)
+
+
+def test_ascents_do_not_see_each_other():
+    model = small("mogpe")
+    start = model.draw_prior(4, generator=seeded())
+    together = ascend(model.log_joint, start, max_iterations=20)
+    alone = ascend(model.log_joint, start[2:3], max_iterations=20)
+    torch.testing.assert_close(together.points.theta[2:3], alone.points.theta, rtol=1e-6, atol=1e-6)
+
+
+def test_weights_of_modes():
+    model = small("mogpe")
+    equal = MAP(restarts=4).infer(model, generator=seeded(), progress=False)
+    joint = MAP(restarts=4, weights=ModeWeights.JOINT).infer(model, generator=seeded(), progress=False)
+    torch.testing.assert_close(equal.log_weights.exp(), torch.full_like(equal.log_weights, 0.25))
+    torch.testing.assert_close(joint.log_weights, model.log_joint(joint.theta).log_softmax(0))
+
+
+@pytest.mark.parametrize("name", ["pbhs", "mogpe", "hyper"])
+def test_hessian(name):
+    model = small(name)
+    theta = model.draw_prior(1, generator=seeded())[0]
+    torch.testing.assert_close(
+        hessian(model.log_joint, theta), torch.func.hessian(model.log_joint)(theta), rtol=1e-8, atol=1e-8
+    )
+
+
+def test_laplace_is_exact_for_a_normal_posterior():
+    model = gaussian()
+    mean, covariance, evidence = model.posterior()
+    found = Laplace(restarts=2, num_draws=20_000).infer(model, generator=seeded(), progress=False)
+    assert found.report.log_evidence == pytest.approx(float(evidence), abs=1e-7)
+    error = (found.theta.mean(0) - mean) / (covariance.diagonal() / 20_000).sqrt()
+    assert error.abs().amax() < 4.5
+    torch.testing.assert_close(
+        found.theta.mT.cov(), covariance, rtol=0, atol=0.05 * float(covariance.diagonal().amax())
+    )
+
+
+def test_mean_field_of_a_normal_posterior():
+    """The best product of normals has the right means and the inverse diagonal of the precision as variances."""
+    model = gaussian()
+    mean, covariance, evidence = model.posterior()
+    found = MeanField(num_steps=1500, num_draws=20_000).infer(model, generator=seeded(), progress=False)
+    variance = 1.0 / torch.linalg.inv(covariance).diagonal()
+    torch.testing.assert_close(found.theta.mean(0), mean, rtol=0, atol=0.05)
+    torch.testing.assert_close(found.theta.var(0), variance, rtol=0.1, atol=0)
+    # The divergence between two normals with the same mean.
+    gap = 0.5 * (covariance.logdet() - variance.log().sum())
+    assert found.report.log_evidence == pytest.approx(float(evidence - gap), abs=0.3)
+
+
+def test_hmc_of_a_normal_posterior():
+    model = gaussian()
+    mean, covariance, _ = model.posterior()
+    inference = HMC(8, Settings(num_draws=300, num_warmup=200), combine=EqualChains())
+    found = quiet(inference, model)
+    assert found.report.chains.rhat < 1.05
+    torch.testing.assert_close(
+        found.theta.mean(0), mean, rtol=0, atol=0.15 * float(covariance.diagonal().amax().sqrt())
+    )
+    torch.testing.assert_close(found.theta.mT.cov(), covariance, rtol=0, atol=0.2 * float(covariance.diagonal().amax()))
+
+
+@pytest.mark.parametrize("num_rows", [5, 40])
+def test_laplace_evidence_against_quadrature(num_rows):
+    """Two parameters: the evidence by a grid; Laplace comes nearer with more rows."""
+    X = inputs(num_rows)
+    model = PBHS(X, X.squeeze(-1), experts(1, X), role(num_frequencies=1))
+    grid = torch.linspace(-6, 6, 401, dtype=torch.float64)
+    theta = torch.cartesian_prod(grid, grid)
+    exact = model.log_joint(theta).logsumexp(0) + 2 * (grid[1] - grid[0]).log()
+    found = Laplace(restarts=4).infer(model, generator=seeded(), progress=False)
+    assert found.report.log_evidence == pytest.approx(float(exact), abs=0.6 / num_rows)
+
+
+def test_experts_permuted():
+    """Experts in another order have their weights in that order (the log-linear pool has no reference expert)."""
+    X = inputs()
+    predictions = experts(3, X)
+    order = [2, 0, 1]
+    permuted = ExpertPredictions(*(part[order] for part in predictions))
+    one, other = (
+        Laplace(restarts=4, num_draws=4000).infer(
+            PBHS(X, X.squeeze(-1), each, role()), generator=seeded(), progress=False
+        )
+        for each in (predictions, permuted)
+    )
+    model = PBHS(X, X.squeeze(-1), predictions, role())
+    weights = model.log_weights(one.theta, X).mean(0)
+    assert (weights[order] - model.log_weights(other.theta, X).mean(0)).abs().amax() < 0.1
+    assert one.report.log_evidence == pytest.approx(other.report.log_evidence, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def nuts(golden):
+    with np.load(golden / "fusion_nuts.npz") as file:
+        return {name: torch.as_tensor(file[name]) for name in file.files}
+
+
+def frozen(name, nuts):
+    X, y = nuts["x"].unsqueeze(-1), nuts["y"]
+    mean, scale, weights = (
+        FourierRole(nuts[f"frequencies_{kind}"].unsqueeze(-1), float(nuts[f"lengthscale_{kind}"]))
+        for kind in ("mean", "log_scale", "weights")
+    )
+    if name == "pogpe":
+        return PoGPE(X, y, 2, mean, scale, weights)
+    predictions = ExpertPredictions(
+        nuts["expert_mean"], nuts["expert_variance"], torch.zeros_like(nuts["expert_variance"])
+    )
+    return BHS(X, y, predictions, weights)
+
+
+def agree(draws, name, nuts):
+    """Draws (C, S, ...) of a quantity against its frozen mean and standard deviation."""
+    from gp_ensembles.fusion.diagnostics import standard_error
+
+    flat = draws.flatten(0, 1)
+    error = (standard_error(draws).square() + nuts[f"{name}_error"].square()).sqrt()
+    score = (flat.mean(0) - nuts[f"{name}_mean"]) / error
+    assert score.abs().max() < 4.0, score
+    torch.testing.assert_close(flat.std(0), nuts[f"{name}_sd"], rtol=0.12, atol=0)
+
+
+def test_bhs_agrees_with_nuts(nuts):
+    model = frozen("bhs", nuts)
+    draws = quiet(HMC(16, Settings(num_draws=250, num_warmup=150)), model).draws
+    agree(model.pointwise(draws.theta).sum(-1), "bhs_log_likelihood", nuts)
+    agree(model.log_weights(draws.theta, nuts["x_new"].unsqueeze(-1)).exp()[:, :, 0], "bhs_weight", nuts)
+
+
+def test_pogpe_agrees_with_nuts(nuts):
+    model = frozen("pogpe", nuts)
+    draws = quiet(HMC(16, Settings(num_draws=300, num_warmup=250)), model).draws
+    parts = model.components(draws.theta, nuts["x_new"].unsqueeze(-1))
+    agree(model.pointwise(draws.theta).sum(-1), "pogpe_log_likelihood", nuts)
+    agree(parts.mean.squeeze(-2), "pogpe_predictive_mean", nuts)
+    agree(parts.variance.log().squeeze(-2), "pogpe_log_variance", nuts)
+
+
+def test_chains_that_agree_are_all_kept():
+    found = quiet(HMC(6, SHORT), small("gaussian"))
+    assert found.theta.shape[0] == 6 * 150
+    assert found.report.chains.weights.amin() > 0.1
+    alone = quiet(HMC(6, SHORT, combine=StackedChains(prior_count=0)), small("gaussian"))
+    assert torch.equal(alone.draws.theta, found.draws.theta)
+    assert alone.theta.shape[0] == int((alone.report.chains.weights > 0).sum()) * 150
+
+
+def test_stacked_chains_avoid_a_poor_mode():
+    loo = torch.randn(4, 200, dtype=torch.float64, generator=seeded()) * 0.1 - 1.0
+    loo[2] -= 3.0
+    weights = StackedChains().weights(loo)
+    assert weights[2] < 0.01 and weights.sum() == pytest.approx(1.0)
+    # At the optimum every chain's gradient is the number of rows and pseudo-rows.
+    gradient = (loo - (weights.log()[:, None] + loo).logsumexp(0)).exp().sum(-1) + 1.0 / weights
+    torch.testing.assert_close(gradient, torch.full_like(gradient, 204.0), rtol=1e-3, atol=0)
+
+
+def test_fewer_chains_than_the_criterion_needs():
+    assert quiet(HMC(1, Settings(num_draws=20, num_warmup=20)), small("gaussian")).theta.shape == (20, 4)
+
+
+def test_more_equals_one_run():
+    """Draws in two goes are those of one run, bit for bit."""
+    model = small("het")
+    short = HMC(4, Settings(num_draws=20, num_warmup=30))
+    begun = quiet(short, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        joined = short.more(model, begun, 15, progress=False)
+    whole = quiet(HMC(4, Settings(num_draws=35, num_warmup=30)), model)
+    assert torch.equal(joined.draws.theta, whole.draws.theta)
+    torch.testing.assert_close(joined.report.chains.weights, whole.report.chains.weights)
+
+
+def test_interrupted(monkeypatch):
+    """Ctrl-C keeps the draws made so far, and ``more`` goes on as if nothing had happened."""
+    model = small("het")
+    inference = HMC(4, Settings(num_draws=40, num_warmup=20))
+    calls = iter(range(10**9))
+    original = HetGP.log_joint
+
+    def log_joint(self, theta):
+        if next(calls) == 800:
+            raise KeyboardInterrupt
+        return original(self, theta)
+
+    monkeypatch.setattr(HetGP, "log_joint", log_joint)
+    with pytest.warns(UserWarning, match="interrupted after"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the chains differ|.*leave-one-out|.*energies")
+        found = inference.infer(model, generator=seeded(), progress=False)
+    made = found.draws.theta.shape[1]
+    assert 0 < made < 40
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        joined = inference.more(model, found, 40 - made, progress=False)
+    assert torch.equal(joined.draws.theta, quiet(inference, model).draws.theta)
+
+
+def test_interrupted_before_the_first_draw():
+    model = small("het")
+    inference = HMC(4, Settings(num_draws=0, num_warmup=10))
+    with pytest.warns(UserWarning, match="no draw yet"):
+        found = inference.infer(model, generator=seeded(), progress=False)
+    assert found.theta.shape == (4, model.num_parameters) and found.theta.isfinite().all()
+
+
+def test_only_chains_go_on():
+    model = small("het")
+    found = quiet(Laplace(num_draws=5), model)
+    for inference in (Laplace(), HMC()):
+        with pytest.raises(TypeError, match="no state to go on from"):
+            inference.more(model, found, 5)
+
+
+@final
+class Spiked(FusionModel):
+    """A likelihood that breaks away from one point, so that every proposal of every chain is rejected."""
+
+    num_experts = 1
+
+    def __init__(self, X, y, role):
+        super().__init__(X, y, {"mean": Functions(role, 1)})
+
+    def pointwise(self, theta):
+        values = self.values(theta)["mean"].squeeze(-2)
+        return torch.where(theta.detach().abs().amax(-1, keepdim=True) > 1e-12, -torch.inf, values * 0.0)
+
+    log_weights = LinearGaussian.log_weights
+    components = LinearGaussian.components
+
+
+def test_chains_that_cannot_move():
+    model = Spiked(inputs(), inputs().squeeze(-1), role())
+    inference = HMC(4, Settings(num_draws=5, num_warmup=5), start_iterations=0, jitter=0.0)
+    with pytest.raises(NumericalError, match=r"none of the 4 chains moved|not finite even near"):
+        quiet(inference, model)
+
+
+def test_likelihood_that_is_nowhere_finite():
+    X = inputs()
+    model = gaussian()
+    model.noise = math.nan
+    for inference in INFERENCES.values():
+        with pytest.raises(NumericalError, match="not finite even near the prior mean"):
+            inference.infer(model, progress=False)
+    broken = BHS(X, X.squeeze(-1), experts(1, X), role())
+    broken._log_density = broken._log_density * torch.nan
+    with pytest.raises(NumericalError, match="check the targets"):
+        MAP().infer(broken, progress=False)
+
+
+def test_starts_far_out_are_drawn_in():
+    """Amplitudes so large that draws of the prior overflow: the search starts nearer to the prior mean."""
+    X = inputs()
+    wild = FourierRole(torch.ones_like(X[:2]), amplitude=1e4)
+    model = HetGP(X, X.squeeze(-1), role(), wild)
+    assert not model.log_joint(model.draw_prior(8, generator=seeded())).isfinite().all()
+    found = find_modes(model, 8, 5, generator=seeded())
+    assert found.points.log_density.isfinite().all()
+
+
+def test_flat_directions_are_said():
+    """Stopped long before the top, at a saddle: the prior's width and a warning."""
+    from gp_ensembles.fusion.laplace import Mode, usable_precision
+
+    one = torch.ones(3, dtype=torch.float64)
+    mode = Mode(one, one[0], torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64), torch.diag(one), 0.0)
+    precision, complaints = usable_precision(mode)
+    assert precision.tolist() == [1.0, 0.5, 2.0]
+    assert "in 1 of 3 directions" in complaints[0]
+
+
+def test_unfinished_search_is_said():
+    with pytest.warns(UserWarning, match="not reached"):
+        MAP(restarts=2, max_iterations=2).infer(small("mogpe"), generator=seeded(), progress=False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MAP(restarts=0),
+        lambda: Laplace(num_draws=0),
+        lambda: MeanField(num_samples=3),
+        lambda: MeanField(rate=0.0),
+        lambda: HMC(0),
+        lambda: HMC(jitter=-1.0),
+        lambda: StackedChains(-1),
+    ],
+)
+def test_bad_settings(make):
+    with pytest.raises(ValueError, match=r"must be|cannot be"):
+        make()
