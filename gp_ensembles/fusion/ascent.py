@@ -80,7 +80,8 @@ def ascend(
                 direction = _direction(points.gradient, pairs)
                 slope = (direction * points.gradient).sum(-1)
             fresh = (pairs.curvature == 0.0).all(0)
-            reached = active & (points.gradient == 0.0).all(-1) | active & ~fresh & (slope < tolerance)
+            enough = (points.gradient == 0.0).all(-1) | (~fresh & (slope < tolerance))
+            reached = active & enough
             converged, active = converged | reached, active & ~reached
             if not bool(active.any()):
                 break

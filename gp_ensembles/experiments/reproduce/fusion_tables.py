@@ -16,7 +16,8 @@ _EVEN = 0.005  # nats; smaller differences are not worth a word
 def table_text(scores: FusionScores) -> str:
     """The table for the eye: methods down within each setting, splits across."""
     plan = scores.plan
-    header = ["method", "K", "M", "|x| <", "NLPD", *(f"split {k + 1}" for k in range(plan.splits)), "seconds", *_CHECKS]
+    checks = [kind for kind in _CHECKS if any(kind in record.scores for record in scores.records.values())]
+    header = ["method", "K", "M", "|x| <", "NLPD", *(f"split {k + 1}" for k in range(plan.splits)), "seconds", *checks]
     rows: list[list[object]] = []
     for setting in plan.settings:
         for method in ("truth", *plan.methods):
@@ -32,7 +33,7 @@ def table_text(scores: FusionScores) -> str:
                     f"{setting.half_width:g}",
                     f"{mean_of(found):.3f}",
                     *(f"{value:.3f}" for value in found),
-                    *(scores.mean(method, setting, kind) for kind in ("seconds", *_CHECKS)),
+                    *(scores.mean(method, setting, kind) for kind in ("seconds", *checks)),
                 ]
             )
     return aligned(header, rows)
