@@ -22,7 +22,7 @@ MAX_LINES = 300
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature", "sparse"}
+    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature", "sparse", "fusion"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
@@ -60,7 +60,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "likelihoods", "features"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
-    # ensembles, bo: mixtures as distributions and as posteriors. meta_learners: stacking weights. spectral: frequencies.
+    # ensembles, bo: mixtures as distributions and posteriors. meta_learners: stacking. spectral: frequencies.
     "fusion": (
         frozenset({"numerics", "features", "filters", "experts", "spectral", "meta_learners", "ensembles", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),

@@ -23,6 +23,10 @@ def to_arviz(fitted: FittedFusion) -> Any:
 
     Raises:
         ImportError: If ArviZ is not installed.
+
+    Example:
+        >>> import arviz  # doctest: +SKIP
+        >>> arviz.summary(to_arviz(fitted))  # doctest: +SKIP
     """
     try:
         import arviz

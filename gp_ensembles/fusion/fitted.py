@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -200,13 +201,17 @@ class FittedFusion:
             ValueError: If the file is no such file, or was written for another model.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                content = {name: file[name] for name in file.files}
+            with Path(path).open("rb") as file:
+                if not zipfile.is_zipfile(file):
+                    raise zipfile.BadZipFile("it is no .npz file")
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as arrays:
+                    content = {name: arrays[name] for name in arrays.files}
             if int(content["format"]) != _FORMAT:
                 raise ValueError(f"{path} has format {int(content['format'])}, this version reads {_FORMAT}")
             name, check = str(content["model"]), torch.as_tensor(content["check"]).to(model.X)
             inferred = unpack(content, model.X)
-        except (KeyError, zipfile.BadZipFile, EOFError) as error:
+        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"{path} is not a saved fusion, or is damaged: {error}") from error
         if name != type(model).__name__ or inferred.theta.shape[1] != model.num_parameters:
             raise ValueError(

@@ -59,7 +59,7 @@ class MAP(Inference):
     """
 
     restarts: int = 8
-    max_iterations: int = 300
+    max_iterations: int = 1000
     weights: ModeWeights = field(default=ModeWeights.EQUAL)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ NUM_EXPERTS, NUM_FREQUENCIES, NUM_ROWS = 2, 3, 30
 
 def data(rng):
     x = np.sort(rng.uniform(-1, 1, NUM_ROWS))
-    y = np.sin(4 * x) + (0.1 + 0.3 * (x > 0)) * rng.normal(size=NUM_ROWS)
+    y = np.sin(4 * x) + (0.3 + 0.3 * (x > 0)) * rng.normal(size=NUM_ROWS)
     x_new = np.linspace(-1.1, 1.1, 8)
     mean = np.stack([np.sin(4 * x) + 0.4 * x, np.zeros_like(x)])
     mean_new = np.stack([np.sin(4 * x_new) + 0.4 * x_new, np.zeros_like(x_new)])
@@ -41,9 +41,8 @@ def bhs(phi, log_density):
 
 def pool(z, phis):
     means = z["mean"] @ phis["mean"]
-    precisions = jnp.exp(
-        z["weights"] @ phis["weights"] - jnp.log(NUM_EXPERTS) - 2 * (z["log_scale"] @ phis["log_scale"])
-    )
+    log_weights = z["weights"] @ phis["weights"] - jnp.log(NUM_EXPERTS)
+    precisions = jnp.exp(log_weights - 2 * (z["log_scale"] @ phis["log_scale"]))
     total = precisions.sum(-2)
     return (precisions * means).sum(-2) / total, 1 / total
 
@@ -80,7 +79,7 @@ def main():
     rng = np.random.default_rng(5)
     x, y, x_new, expert_mean, expert_mean_new = data(rng)
     variances = np.array([[0.05], [0.5]])
-    content = dict(x=x, y=y, x_new=x_new, expert_mean=expert_mean, expert_mean_new=expert_mean_new)
+    content = {"x": x, "y": y, "x_new": x_new, "expert_mean": expert_mean, "expert_mean_new": expert_mean_new}
     content["expert_variance"] = np.broadcast_to(variances, expert_mean.shape).copy()
     frequencies = {name: rng.normal(size=NUM_FREQUENCIES) for name in ("mean", "log_scale", "weights")}
     scales = {"mean": 0.4, "log_scale": 0.8, "weights": 0.5}

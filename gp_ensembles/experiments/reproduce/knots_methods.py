@@ -173,7 +173,7 @@ def _selected(task: KnotTask, proposal: Strategy, objective: Approximation) -> K
 
 
 @torch.no_grad()
-def answered(found: Selection, test_X: Tensor) -> KnotAnswer:
+def answered(found: Selection[SparseGP], test_X: Tensor) -> KnotAnswer:
     """A selection's predictions, point by point."""
     model = found.model
     history = {
