@@ -2,6 +2,7 @@
 
 from gp_ensembles.fusion.arviz_door import to_arviz
 from gp_ensembles.fusion.cache import ExpertCache
+from gp_ensembles.fusion.chain_weighting import EqualChains, StackedChains
 from gp_ensembles.fusion.chees import Settings, sample
 from gp_ensembles.fusion.constant_weights import pseudo_bma_plus_weights, pseudo_bma_weights, stacking_weights
 from gp_ensembles.fusion.cross_validation import folds_of, k_fold
@@ -11,7 +12,7 @@ from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, pre
 from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.fusion.fused_model import FusedModel
 from gp_ensembles.fusion.gp_role import GPRole
-from gp_ensembles.fusion.hamiltonian import HMC, EqualChains, StackedChains
+from gp_ensembles.fusion.hamiltonian import HMC
 from gp_ensembles.fusion.inference import Inference, Inferred
 from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
 from gp_ensembles.fusion.laplace import Laplace

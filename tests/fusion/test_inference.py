@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.fusion.ascent import ascend
+from gp_ensembles.fusion.chain_weighting import EqualChains, StackedChains
 from gp_ensembles.fusion.chees import Settings
 from gp_ensembles.fusion.diagnostics import standard_error
 from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.hamiltonian import HMC, EqualChains, StackedChains
+from gp_ensembles.fusion.hamiltonian import HMC
 from gp_ensembles.fusion.inference import Inferred
 from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
 from gp_ensembles.fusion.laplace import Laplace, Mode, hessian, newton, usable_precision
@@ -307,7 +308,7 @@ def test_bhs_agrees_with_nuts(nuts):
 
 def test_pogpe_agrees_with_nuts(nuts):
     model = frozen("pogpe", nuts)
-    draws = quiet(HMC(16, Settings(num_draws=300, num_warmup=250)), model).draws
+    draws = quiet(HMC(16, Settings(num_draws=200, num_warmup=150)), model).draws
     parts = model.components(draws.theta, nuts["x_new"].unsqueeze(-1))
     agree(model.pointwise(draws.theta).sum(-1), "pogpe_log_likelihood", nuts)
     agree(parts.mean.squeeze(-2), "pogpe_predictive_mean", nuts)

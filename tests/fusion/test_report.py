@@ -6,9 +6,10 @@ import warnings
 import pytest
 import torch
 
+from gp_ensembles.fusion.chain_weighting import pointwise
 from gp_ensembles.fusion.chees import Settings
 from gp_ensembles.fusion.diagnostics import mean_ess, rank_rhat
-from gp_ensembles.fusion.hamiltonian import HMC, pointwise
+from gp_ensembles.fusion.hamiltonian import HMC
 from gp_ensembles.fusion.joint_models import MoGPE
 from gp_ensembles.fusion.psis import psis_loo
 from gp_ensembles.fusion.report import ChainReport, Report, chain_report

@@ -25,6 +25,7 @@ from gp_ensembles.sparse import (
     RandomSubset,
     Selection,
     Simultaneous,
+    SparseGP,
     Strategy,
     select_knots,
 )
