@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions
+from gp_ensembles.fusion.hamiltonian import HMC
 from gp_ensembles.fusion.inference import Inference, Inferred
 from gp_ensembles.fusion.laplace import Laplace
 from gp_ensembles.fusion.model import FusionModel
@@ -154,14 +155,17 @@ class FittedFusion:
             progress: Whether to show a progress bar.
 
         Raises:
-            TypeError: If the inference has no state to go on from.
+            TypeError: If the inference keeps no state to go on from; only chains do.
             ValueError: If no inference is known, as after loading without one.
         """
         if self.inference is None:
             raise ValueError("no inference is known to go on with; give the one used before to load(..., inference=)")
-        return FittedFusion(
-            self.model, self.inference.more(self.model, self.inferred, num_draws, progress=progress), self.inference
-        )
+        if not isinstance(self.inference, HMC):
+            raise TypeError(
+                f"{type(self.inference).__name__} keeps no state to go on from; fit again with more draws, or use HMC"
+            )
+        more = self.inference.more(self.model, self.inferred, num_draws, progress=progress)
+        return FittedFusion(self.model, more, self.inference)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write draws, report and the chains' state to an .npz file, whole or not at all, without pickle.

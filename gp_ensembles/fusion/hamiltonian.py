@@ -70,10 +70,20 @@ class HMC(Inference):
         return self._run(model, start, self.settings, None, progress=progress, began=began, generator=generator)
 
     def more(self, model: FusionModel, inferred: Inferred, num_draws: int, *, progress: bool = True) -> Inferred:
-        """Further draws of the same chains; with an interrupted warm-up, what is left of it first."""
-        if inferred.draws is None:
-            return super().more(model, inferred, num_draws, progress=progress)
+        """Go on from where the chains ended; with an interrupted warm-up, finish it first.
+
+        Args:
+            model: The model.
+            inferred: What this inference found.
+            num_draws: Further draws of each chain.
+            progress: Whether to show a progress bar.
+
+        Raises:
+            ValueError: If there are no chains to go on from.
+        """
         before = inferred.draws
+        if before is None:
+            raise ValueError(f"{inferred.report.method} left no chains to go on from")
         state = before.state
         made = max(state.iteration - self.settings.num_warmup, 0)
         settings = replace(self.settings, num_draws=made + num_draws)

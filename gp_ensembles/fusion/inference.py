@@ -55,20 +55,6 @@ class Inference(ABC):
             NumericalError: If the log joint density cannot be used where the search starts.
         """
 
-    def more(self, model: FusionModel, inferred: Inferred, num_draws: int, *, progress: bool = True) -> Inferred:
-        """Go on from where an inference ended.
-
-        Args:
-            model: The model.
-            inferred: What this inference found.
-            num_draws: Further draws of each chain.
-            progress: Whether to show a progress bar.
-
-        Raises:
-            TypeError: If this inference has no state to go on from; only chains do.
-        """
-        raise TypeError(f"{type(self).__name__} keeps no state to go on from; infer again with more draws, or use HMC")
-
 
 def nothing_to_learn(model: FusionModel, method: str) -> Inferred:
     """The one possible draw of a model without parameters, such as the stacking of a single expert.

@@ -13,6 +13,7 @@ from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate
 from gp_ensembles.fusion.map_search import find_modes
 from gp_ensembles.fusion.model import FusionModel
 from gp_ensembles.fusion.report import Report
+from gp_ensembles.numerics.cholesky import NumericalError
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
@@ -128,6 +129,9 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Mode:
         theta: Where to start, shape (P,).
         scale: Units of the parameters, shape (P,).
 
+    Raises:
+        NumericalError: If second derivatives are not finite.
+
     Example:
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
@@ -138,6 +142,8 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Mode:
     points = evaluate(log_density, theta.unsqueeze(0))
     for step in range(_NEWTON + 1):
         curvature = -hessian(log_density, points.theta[0]) * scale * scale.unsqueeze(-1)
+        if not bool(curvature.isfinite().all()):
+            raise NumericalError("the second derivatives of the log joint density are not finite at its mode; use HMC")
         precision, directions = torch.linalg.eigh(curvature)
         gradient = directions.mT @ (points.gradient[0] * scale)
         # A saddle is left along its own directions, at most as fast as the prior allows.

@@ -111,7 +111,10 @@ class NUTS(Inference):
             return both(theta)[0]
 
         potential.defvjp(both, lambda gradient, weight: (weight * gradient,))
-        with jax.enable_x64(dtype == np.float64):
+        # The switch is jax's own and global: what it is inside callbacks no context manager reaches.
+        before = jax.config.jax_enable_x64
+        jax.config.update("jax_enable_x64", dtype == np.float64)
+        try:
             kernel = infer.NUTS(
                 potential_fn=potential, target_accept_prob=self.target, max_tree_depth=self.max_tree_depth
             )
@@ -129,4 +132,6 @@ class NUTS(Inference):
             )
             found = np.array(chains.get_samples(group_by_chain=True))
             fields = {name: np.array(value) for name, value in chains.get_extra_fields(group_by_chain=True).items()}
+        finally:
+            jax.config.update("jax_enable_x64", before)
         return torch.as_tensor(found).to(start), {name: torch.as_tensor(value) for name, value in fields.items()}

@@ -77,7 +77,7 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         self.mean_module = mean.to(X)
         self.nugget = nugget
         self._kept: Any = None  # the knots' posterior, and what it was made of
-        self._scales: dict[str, Tensor] = {}
+        self._scales: dict[str, tuple[Tensor, Tensor]] = {}
 
     @abstractmethod
     def objective(self) -> Tensor:
@@ -158,12 +158,20 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
             total = total + prior.log_prob(closure(module)).sum()
         return total
 
-    def scale(self, name: str, value: Tensor) -> Tensor:
-        """The value that a positive hyperparameter had when a fit asked first, in this model or one it came from.
+    @torch.no_grad()
+    def scales(self, name: str, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Least and largest value from which a positive hyperparameter started, in this model or one it came from.
 
-        Bounds of fits stand around it, so that they do not wander from one fit to the next.
+        Bounds of fits stand around them, so that they do not wander from one fit to the next.
         """
-        return self._scales.setdefault(name, value.detach().clone()).to(value)
+        least, most = self._scales.setdefault(name, (value.detach().clone(), value.detach().clone()))
+        return least.to(value), most.to(value)
+
+    @torch.no_grad()
+    def widen_scales(self, name: str, value: Tensor) -> None:
+        """Count a value, too, as one from which the hyperparameter started."""
+        least, most = self.scales(name, value)
+        self._scales[name] = torch.minimum(least, value), torch.maximum(most, value)
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""

@@ -130,15 +130,25 @@ class Coordinates:
         return float(value.detach()), torch.cat(parts)
 
     @torch.no_grad()
+    def widen(self) -> None:
+        """Let bounds of later fits stand around the present hyperparameters, too."""
+        for name, parameter, constraint in self._parts:
+            if constraint is not None:
+                self.model.widen_scales(name, constraint.transform(parameter))
+
+    @torch.no_grad()
     def at_bounds(self) -> list[str]:
-        """Names of hyperparameters that stand at a bound that no constraint of theirs has set."""
+        """Names of noises at their largest and lengthscales at their smallest, as the data's own scales never are.
+
+        The other ends are reached in earnest: a plane has no lengthscale, and some targets have no noise.
+        """
         found = []
         for name, parameter, constraint in self._parts:
             if constraint is not None:
                 value: Tensor = constraint.transform(parameter)
-                factor = value / self.model.scale(name, value)
-                low = (factor <= 1.001 / _FACTOR).any() and not name.endswith("outputscale")  # which noise makes vanish
-                if bool(low) or bool((factor >= 0.999 * _FACTOR).any()):
+                least, most = self.model.scales(name, value)
+                noisy = name.endswith("noise") and bool((value >= 0.999 * most * _FACTOR).any())
+                if noisy or (name.endswith("lengthscale") and bool((value <= 1.001 * least / _FACTOR).any())):
                     found.append(name.replace("raw_", ""))
         return found
 
@@ -158,10 +168,10 @@ class Coordinates:
                 sides = (torch.full_like(parameter, -torch.inf), torch.full_like(parameter, torch.inf))
             else:
                 value: Tensor = constraint.transform(parameter)
-                scale = self.model.scale(name, value)
+                least, most = self.model.scales(name, value)
                 # A value set by hand since then is no reason to move it at once.
-                low = torch.maximum(torch.minimum(scale / _FACTOR, value), constraint.lower_bound + 1e-6 * value)
-                high = torch.minimum(torch.maximum(scale * _FACTOR, value), constraint.upper_bound - 1e-6 * value)
+                low = torch.maximum(torch.minimum(least / _FACTOR, value), constraint.lower_bound + 1e-6 * value)
+                high = torch.minimum(torch.maximum(most * _FACTOR, value), constraint.upper_bound - 1e-6 * value)
                 sides = (low.log() * _power(name), high.log() * _power(name))
             lower.append(sides[0].reshape(-1))
             upper.append(sides[1].reshape(-1))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.sparse.base import KnotModel
+from gp_ensembles.sparse.coordinates import Coordinates
 from gp_ensembles.sparse.fitting import fit_sparse
 from gp_ensembles.sparse.placement import distinct_rows
 from gp_ensembles.sparse.run import ModelT
@@ -54,6 +55,7 @@ def with_subset_scales(model: ModelT, count: int, generator: torch.Generator | N
             continue
         if value > reached:
             best, reached = exact, value
+    Coordinates(model)  # bounds of later fits stand around the given hyperparameters ...
     found = model.with_knots(model.knots)
     if best is not None:
         fit_sparse(best, max_iterations=_LONG)
@@ -61,6 +63,7 @@ def with_subset_scales(model: ModelT, count: int, generator: torch.Generator | N
             for (name, parameter), (_, learned) in zip(found.named_parameters(), best.named_parameters(), strict=True):
                 if name != "knots":
                     parameter.copy_(learned)
+        Coordinates(found).widen()  # ... and around these
     return found
 
 

@@ -22,9 +22,7 @@ from gp_ensembles.experiments.reproduce.fusion_sets import (
 )
 from gp_ensembles.experiments.reproduce.fusion_tables import ORDER, findings, table_text
 from gp_ensembles.experiments.reproduce.records import Record
-from gp_ensembles.fusion.chees import Settings
-from gp_ensembles.fusion.hamiltonian import HMC
-from gp_ensembles.fusion.laplace import Laplace
+from gp_ensembles.fusion import HMC, Laplace, Settings
 
 RULES = ["stacking", "equal", "gPoE", "PoE", "barycentre"]
 OPTIONS = fusion.Options(splits=2, models=RULES, inference="laplace", num_rows=100)

@@ -8,21 +8,29 @@ from torch import Tensor
 
 from gp_ensembles.ensembles import Mixture
 from gp_ensembles.experiments.reproduce.fusion_sets import FusionRoles, FusionSplit, StackedExperts
-from gp_ensembles.fusion.chees import Settings
-from gp_ensembles.fusion.constant_weights import stacking_weights
-from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.hamiltonian import HMC
-from gp_ensembles.fusion.inference import Inference
-from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.laplace import Laplace
-from gp_ensembles.fusion.model import FusionModel
-from gp_ensembles.fusion.pools import linear_pool
-from gp_ensembles.fusion.report import Report
-from gp_ensembles.fusion.rules import Barycentre, ProductOfExperts, Rule, fuse
-from gp_ensembles.fusion.stacking_models import BHS, PBHS
-from gp_ensembles.fusion.weightings import EqualWeights
+from gp_ensembles.fusion import (
+    BHS,
+    HMC,
+    PBHS,
+    Barycentre,
+    EqualWeights,
+    ExpertPredictions,
+    FusionModel,
+    HetGP,
+    Inference,
+    Laplace,
+    MoGPE,
+    PoGPE,
+    ProductOfExperts,
+    Report,
+    Rule,
+    Settings,
+    fuse,
+    linear_pool,
+    stacking_weights,
+)
 
-_NUM_CHAINS, _NUM_WARMUP, _NUM_DRAWS = 16, 150, 100
+_NUM_CHAINS, _NUM_WARMUP, _NUM_DRAWS = 16, 150, 150
 INFERENCES: dict[str, Callable[[], Inference]] = {
     "hmc": lambda: HMC(num_chains=_NUM_CHAINS, settings=Settings(num_draws=_NUM_DRAWS, num_warmup=_NUM_WARMUP)),
     "laplace": Laplace,

@@ -19,9 +19,7 @@ from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from gp_ensembles.fusion.experts import ExpertPredictions, predict_experts
-from gp_ensembles.fusion.pools import linear_pool
-from gp_ensembles.fusion.roles import FourierRole
+from gp_ensembles.fusion import ExpertPredictions, FourierRole, linear_pool, predict_experts
 
 NUM_ROWS = 1000
 _TRAIN_SHARE = 0.8

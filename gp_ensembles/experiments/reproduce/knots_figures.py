@@ -25,7 +25,7 @@ from gp_ensembles.sparse import (
 
 FIGURES = (1, 2)
 _ROWS = 120
-_FIRST = 8  # knots before the one that is looked at
+_FIRST = 9  # knots before the one that is looked at
 _POINTS = 401
 _QUANTILE = 1.6448536269514722  # of the standard normal distribution at 95 %
 

@@ -1,0 +1,112 @@
+"""Type-II maximum likelihood: gradients by differences, the exact evidence of a Gaussian model, bad input."""
+
+import math
+
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from gp_ensembles.fusion.joint_models import HetGP, MoGPE
+from gp_ensembles.fusion.laplace import Laplace
+from gp_ensembles.fusion.model import Components, Functions, FusionModel
+from gp_ensembles.fusion.roles import FourierRole
+from gp_ensembles.fusion.type_two import _Evidence, _Split, maximise_evidence
+
+
+class Regression(FusionModel):
+    """Known noise about one function, so that Laplace's evidence is exact."""
+
+    num_experts = 1
+    noise = 0.05
+
+    def __init__(self, X, y, role):
+        super().__init__(X, y, {"mean": Functions(role, 1)})
+
+    def pointwise(self, theta):
+        residual = self.y - self.values(theta)["mean"].squeeze(-2)
+        return -0.5 * residual.square() / self.noise - 0.5 * math.log(2 * math.pi * self.noise)
+
+    def log_weights(self, theta, X, *, generator=None):
+        return theta.new_zeros(*theta.shape[:-1], 1, X.shape[0])
+
+    def components(self, theta, X, predictions=None, *, generator=None):
+        mean = self.values_at(theta, X, generator=generator)["mean"]
+        return Components(torch.zeros_like(mean), mean, torch.full_like(mean, self.noise))
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def role(prior_stddev=0.5, num_frequencies=3, seed=0):
+    frequencies = torch.randn(num_frequencies, 1, dtype=torch.float64, generator=seeded(seed))
+    return FourierRole(frequencies, 0.5, 0.8, prior_stddev=prior_stddev)
+
+
+def data(num_rows=25):
+    X = torch.linspace(-1, 1, num_rows, dtype=torch.float64).unsqueeze(-1)
+    noise = torch.randn(num_rows, dtype=torch.float64, generator=seeded(4))
+    return X, 2 * (4 * X.squeeze(-1)).sin() + 0.2 * noise
+
+
+def marginal(model, hyperparameters):
+    basis = model.functions["mean"].role.basis(model.X, hyperparameters)
+    covariance = basis.mT @ basis + model.noise * torch.eye(len(model.y), dtype=torch.float64)
+    return torch.distributions.MultivariateNormal(torch.zeros_like(model.y), covariance).log_prob(model.y)
+
+
+def test_a_gaussian_model():
+    """The maximum of the exact marginal likelihood."""
+    model = Regression(*data(), role())
+    found = maximise_evidence(model, generator=seeded())
+    logs = found.hyperparameters["mean"]
+    assert found.converged
+    assert found.log_evidence == pytest.approx(float(marginal(model, logs)), abs=1e-7)
+    best = minimize(lambda x: -float(marginal(model, torch.as_tensor(x))), logs.numpy(), method="Nelder-Mead")
+    assert found.log_evidence == pytest.approx(-best.fun, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["het", "mogpe"])
+def test_gradient_against_differences(kind):
+    X, y = data()
+    makers = {
+        "het": lambda: HetGP(X, y, role(), role(seed=1)),
+        "mogpe": lambda: MoGPE(X, y, 2, role(), role(None, seed=1), role(seed=2)),
+    }
+    model = makers[kind]()
+    split = _Split.of(model)
+    modes = Laplace(restarts=4).infer(model, generator=seeded(), progress=False)
+    evidence = _Evidence(model, split, modes.theta.mean(0)[split.coefficients])
+    eta = model.prior_mean[split.hyperparameters].unsqueeze(0).clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(evidence(eta).sum(), eta)
+    mode, step = evidence.mode, 1e-3
+
+    def at(index, change):
+        evidence.mode = mode
+        moved = eta.detach().clone()
+        moved[0, index] += change
+        return float(evidence(moved))
+
+    for index in range(eta.shape[1]):
+        difference = (at(index, step) - at(index, -step)) / (2 * step)
+        assert float(gradient[0, index]) == pytest.approx(difference, rel=1e-3, abs=1e-3)
+
+
+def test_more_than_the_start():
+    """The evidence of the model fixed at what is found is what was reported, and beats the starting values."""
+    X, y = data()
+    noise = role(None, seed=1)
+    found = maximise_evidence(HetGP(X, y, role(), noise), generator=seeded())
+    inference = Laplace(restarts=8)
+    fixed, start = (
+        inference.infer(HetGP(X, y, one, noise), generator=seeded(), progress=False).report.log_evidence
+        for one in (role().fixed_at(found.hyperparameters["mean"]), role(None))
+    )
+    assert fixed == pytest.approx(found.log_evidence, abs=1e-3)
+    assert fixed > start
+
+
+def test_nothing_is_sampled():
+    X, y = data()
+    with pytest.raises(ValueError, match="samples no hyperparameters"):
+        maximise_evidence(HetGP(X, y, role(None), role(None)))
