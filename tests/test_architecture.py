@@ -83,7 +83,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 DOORS: dict[str, frozenset[str]] = {
     "data": frozenset({"river", "sklearn"}),
     "bo": frozenset({"ax"}),
-    "fusion": frozenset({"arviz"}),
+    "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "interfaces": frozenset({"river", "sklearn"}),
     "experiments": frozenset({"gp_ensembles.plots"}),
 }

@@ -25,7 +25,8 @@ class NUTS(Inference):
     """NumPyro's no-U-turn sampler, an independent second opinion; needs ``gp_ensembles[numpyro]``.
 
     Log densities and gradients stay in torch, and jax calls them: any model works, but each leapfrog step pays for the
-    call. Chains start at draws of the prior and move in step. They cannot go on later (``more``).
+    call, so that small models take many times as long as with :class:`HMC`. Chains start at draws of the prior and move
+    in step. They cannot go on later.
 
     Args:
         num_chains: Number of chains.

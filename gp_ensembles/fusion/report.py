@@ -83,7 +83,8 @@ class Report:
     Args:
         method: Name of the inference.
         seconds: Time it took.
-        num_gradients: Gradients of the log joint density, each for all restarts or chains at once.
+        num_gradients: Gradients of the log joint density, each for all restarts or chains at once; of chains, those
+            behind the draws, without the warm-up.
         log_joint: Log joint density of each restart, or of the last draw of each chain, shape (R,).
         log_evidence: Estimate of the log marginal likelihood, or a lower bound of it; ``None`` if the inference has
             none.

@@ -1,6 +1,7 @@
 """Ways to learn the parameters of fusion models: closed forms, quadrature, NumPyro's frozen posteriors, bad input."""
 
 import math
+import sys
 import warnings
 from typing import final
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.fusion.ascent import ascend
-from gp_ensembles.fusion.chain_weighting import EqualChains, StackedChains
+from gp_ensembles.fusion.chain_weighting import EqualChains, StackedChains, combine_chains
 from gp_ensembles.fusion.chees import Settings
 from gp_ensembles.fusion.diagnostics import standard_error
 from gp_ensembles.fusion.experts import ExpertPredictions
@@ -22,6 +23,7 @@ from gp_ensembles.fusion.leapfrog import leapfrog
 from gp_ensembles.fusion.map_search import MAP, ModeWeights, find_modes
 from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.model import Components, Functions, FusionModel
+from gp_ensembles.fusion.numpyro_door import NUTS
 from gp_ensembles.fusion.roles import FourierRole
 from gp_ensembles.fusion.stacking_models import BHS, PBHS
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -308,11 +310,27 @@ def test_bhs_agrees_with_nuts(nuts):
 
 def test_pogpe_agrees_with_nuts(nuts):
     model = frozen("pogpe", nuts)
-    draws = quiet(HMC(16, Settings(num_draws=200, num_warmup=150)), model).draws
+    draws = quiet(HMC(16, Settings(num_draws=150, num_warmup=120)), model).draws
     parts = model.components(draws.theta, nuts["x_new"].unsqueeze(-1))
     agree(model.pointwise(draws.theta).sum(-1), "pogpe_log_likelihood", nuts)
     agree(parts.mean.squeeze(-2), "pogpe_predictive_mean", nuts)
     agree(parts.variance.log().squeeze(-2), "pogpe_log_variance", nuts)
+
+
+def test_the_numpyro_door(nuts):
+    """NumPyro's sampler through the door agrees with NumPyro's own run of the model written in jax."""
+    pytest.importorskip("numpyro")
+    model = frozen("bhs", nuts)
+    found = quiet(NUTS(num_draws=300, num_warmup=200), model)
+    assert found.draws.theta.shape == (4, 300, model.num_parameters)
+    torch.testing.assert_close(model.log_joint(found.draws.theta), found.draws.log_density)
+    agree(model.pointwise(found.draws.theta).sum(-1), "bhs_log_likelihood", nuts)
+
+
+def test_the_numpyro_door_without_numpyro(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ImportError, match=r"install gp_ensembles\[numpyro\]"):
+        NUTS().infer(small("het"), progress=False)
 
 
 def test_chains_that_agree_are_all_kept():
@@ -391,28 +409,34 @@ def test_only_chains_go_on():
         HMC().more(model, quiet(Laplace(num_draws=5), model), 5)
 
 
-@final
-class Spiked(FusionModel):
-    """A likelihood that breaks away from one point, so that every proposal of every chain is rejected."""
-
-    num_experts = 1
-
-    def __init__(self, X, y, role):
-        super().__init__(X, y, {"mean": Functions(role, 1)})
-
-    def pointwise(self, theta):
-        values = self.values(theta)["mean"].squeeze(-2)
-        return torch.where(theta.detach().abs().amax(-1, keepdim=True) > 1e-12, -torch.inf, values * 0.0)
-
-    log_weights = LinearGaussian.log_weights
-    components = LinearGaussian.components
-
-
 def test_chains_that_cannot_move():
-    model = Spiked(inputs(), inputs().squeeze(-1), role())
-    inference = HMC(4, Settings(num_draws=5, num_warmup=5), start_iterations=0, jitter=0.0)
-    with pytest.raises(NumericalError, match=r"none of the 4 chains moved|not finite even near"):
-        quiet(inference, model)
+    """Every proposal rejected: an error that names what to change, not draws that repeat one point."""
+    model = small("het")
+    draws = quiet(HMC(4, Settings(num_draws=10, num_warmup=20)), model).draws
+    stuck = draws._replace(theta=draws.theta[:, :1].expand_as(draws.theta))
+    with pytest.raises(NumericalError, match=r"none of the 4 chains moved.*warm up longer"):
+        combine_chains(model, stuck, EqualChains(), "HMC", 0.0, [])
+
+
+def test_some_divergent_chains_are_said():
+    """A density with an edge: the draws are usable, and the warning says how many transitions were lost."""
+    X = inputs()
+    model = gaussian()
+    inside = model.pointwise
+
+    def walled(theta):
+        return torch.where(theta.amax(-1, keepdim=True) > 1.5, -torch.inf, inside(theta))
+
+    model.pointwise = walled
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = HMC(4, Settings(num_draws=40, num_warmup=30, max_steps=32)).infer(
+            model, generator=seeded(), progress=False
+        )
+    assert any("diverged" in str(one.message) for one in caught)
+    assert any("diverged" in complaint for complaint in found.report.complaints)
+    assert int(found.report.chains.divergences.sum()) > 0
+    assert model.predictive(found.theta, X, draw_log_weights=found.log_weights).mean.isfinite().all()
 
 
 def test_likelihood_that_is_nowhere_finite():
@@ -460,6 +484,7 @@ def test_unfinished_search_is_said():
         lambda: MeanField(num_samples=3),
         lambda: MeanField(rate=0.0),
         lambda: HMC(0),
+        lambda: NUTS(0),
         lambda: HMC(jitter=-1.0),
         lambda: StackedChains(-1),
     ],
