@@ -606,3 +606,17 @@ def test_bad_input_is_refused(likelihood, y, message):
 def test_a_proposal_that_chooses_nothing_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         select(proposal=blocks(**options))
+
+
+def test_large_counts_do_not_break_the_bound():
+    """A posterior that is not found must not pass for a bad one: nothing that is worse is ever kept."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(100, 2, generator=generator, dtype=torch.float64)
+    y = (3.0 * torch.sin(6.0 * X[:, 0]) * X[:, 1] + 6.0).exp().round()
+    proposal = blocks(max_knots=12, fit_iterations=15, polish=10)
+    found = select_variational_knots(
+        X, y, ScaleKernel(RBFKernel()).double(), LogPoissonLikelihood(), proposal=proposal, progress=False
+    )
+    objectives = [step.objective for step in found.history]
+    assert objectives == sorted(objectives)
+    assert objectives[-1] > -5000.0
