@@ -18,7 +18,11 @@ from gp_ensembles.experiments.models import DOEBE, EDOEBE, OEBE, SDOEBE, SOEBE, 
 
 MODELS = [OEBE, DOEBE, SOEBE, SDOEBE, EDOEBE, IEGP, SIEGP, DIEGP, DSIEGP]
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
-OF_REPRODUCE = {*FOLDER.glob("maskerade_table_*.yaml"), *FOLDER.glob("knots_*.yaml")}
+OF_REPRODUCE = {
+    *FOLDER.glob("maskerade_table_*.yaml"),
+    *FOLDER.glob("knots_*.yaml"),
+    *FOLDER.glob("fusion_figure_*.yaml"),
+}
 CONFIGS = sorted(set(FOLDER.glob("*.yaml")) - OF_REPRODUCE)
 
 

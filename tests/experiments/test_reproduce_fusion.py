@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from scipy.stats import norm
 
+from gp_ensembles.experiments.__main__ import main
 from gp_ensembles.experiments.reproduce import fusion, fusion_methods, fusion_scores
+from gp_ensembles.experiments.reproduce.command import add_reproduce
 from gp_ensembles.experiments.reproduce.fusion_methods import INFERENCES, METHODS, FusionAnswer, FusionTask
 from gp_ensembles.experiments.reproduce.fusion_scores import FusionPlan, FusionScores, Setting, mean_of
 from gp_ensembles.experiments.reproduce.fusion_sets import (
@@ -24,6 +27,7 @@ from gp_ensembles.experiments.reproduce.fusion_tables import ORDER, findings, ta
 from gp_ensembles.experiments.reproduce.records import Record
 from gp_ensembles.fusion import HMC, Laplace, Settings
 
+ROOT = Path(__file__).resolve().parents[2]
 RULES = ["stacking", "equal", "gPoE", "PoE", "barycentre"]
 OPTIONS = fusion.Options(splits=2, models=RULES, inference="laplace", num_rows=100)
 
@@ -306,3 +310,23 @@ def test_mistakes_are_named_and_cost_nothing(tmp_path, figure, change, words):
     with pytest.raises(ValueError, match=words):
         fusion.run(figure, tmp_path / "out", OPTIONS._replace(**change))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_makes_a_figure_and_names_mistakes(tmp_path, capsys, small):
+    arguments = ["reproduce", "fusion", "--figure", "3a", "--splits", "1", "--models", "equal", "PoE"]
+    arguments += ["--inference", "laplace", "--max-rows", "60", "--progress", "false", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "1 split(s) of 60 rows, inference by laplace" in capsys.readouterr().out
+    assert main(["reproduce", "fusion", "--figure", "3", "--out", str(tmp_path)]) == 2
+    assert "must be one of 3a, 3b, got 3" in capsys.readouterr().err
+    assert main(["reproduce", "fusion", "--out", str(tmp_path)]) == 2
+    assert "--figure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("figure", list(fusion.FIGURES))
+def test_every_figure_has_a_config(figure):
+    parser = ArgumentParser(exit_on_error=False)
+    add_reproduce(parser)
+    values = parser.parse_args(["--config", str(ROOT / "configs" / f"fusion_figure_{figure}.yaml")])
+    assert (values.paper, values.figure, values.splits, values.inference) == ("fusion", figure, 5, "hmc")
+    assert values.models == list(METHODS)

@@ -5,12 +5,14 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.experiments.reproduce import doebe, ie_gp, knots, maskerade
+from gp_ensembles.experiments.reproduce import doebe, fusion, ie_gp, knots, maskerade
+from gp_ensembles.experiments.reproduce.fusion_methods import METHODS as FUSION_METHODS
+from gp_ensembles.experiments.reproduce.fusion_sets import NUM_ROWS
 from gp_ensembles.experiments.reproduce.knots_methods import METHODS as KNOT_METHODS
 from gp_ensembles.experiments.reproduce.maskerade_methods import METHODS
 
 _EXPERIMENTS = ("1", "2", "3", "C", "D")
-_PAPERS = "Lu et al. 2022, Waxman and Djuric 2024, Hamid et al. 2022, or Garton et al. 2020"
+_PAPERS = "Lu et al. 2022, Waxman and Djuric 2024, Hamid et al. 2022, Garton et al. 2020, or Ajirak et al. 2024"
 _METHODS = (
     f"of maskerade: {', '.join(METHODS)}, those of the table by default; of knots: {', '.join(KNOT_METHODS)}, all by "
     f"default"
@@ -20,12 +22,12 @@ _METHODS = (
 def add_reproduce(parser: ArgumentParser) -> None:
     """Give a parser the options of the command."""
     parser.add_argument("--config", action="config", help="YAML file with any of this command's options")
-    parser.add_argument("paper", type=Literal["ie-gp", "doebe", "maskerade", "knots"], help=_PAPERS)
+    parser.add_argument("paper", type=Literal["ie-gp", "doebe", "maskerade", "knots", "fusion"], help=_PAPERS)
     parser.add_argument(
         "--figure",
-        type=int | None,
+        type=int | str | None,
         default=None,
-        help="of ie-gp: 2, 3, 4, 10 or 11; of knots: 1 or 2, in place of a table",
+        help="of ie-gp: 2, 3, 4, 10 or 11; of knots: 1 or 2, in place of a table; of fusion: 3a or 3b",
     )
     parser.add_argument("--experiment", type=str | None, default=None, help="of doebe: 1, 2, 3, C or D")
     parser.add_argument("--data", type=Path | None, default=None, help="a folder with a manifest.json")
@@ -41,12 +43,21 @@ def add_reproduce(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--sets", type=str, nargs="+", default=None, help="of maskerade: only these sets")
     parser.add_argument("--methods", type=str, nargs="+", default=None, help=_METHODS)
-    parser.add_argument("--seed", type=int, default=start.seed, help="of maskerade and knots: seed of the first split")
+    parser.add_argument(
+        "--seed", type=int, default=start.seed, help="of maskerade, knots and fusion: seed of the first split"
+    )
     parser.add_argument("--dataset", type=str | None, default=None, help="of knots: boston, airfoil or ccpp")
     fresh = knots.Options()
-    parser.add_argument("--splits", type=int, default=fresh.splits, help="of knots: random splits of the set")
+    parser.add_argument(
+        "--splits", type=int, default=fresh.splits, help="of knots and fusion: random splits of the set"
+    )
     parser.add_argument("--max_knots", "--max-knots", type=int, default=fresh.max_knots, help="of knots: most knots")
-    parser.add_argument("--max_rows", type=int | None, default=None, help="most rows of a stream")
+    fused = fusion.Options()
+    models = f"of fusion: {', '.join(FUSION_METHODS)}, all by default"
+    parser.add_argument("--models", type=str, nargs="+", default=None, help=models)
+    parser.add_argument("--inference", type=str, default=fused.inference, help="of fusion: hmc or laplace")
+    rows = f"most rows of a stream; of fusion: rows made up, {NUM_ROWS} by default"
+    parser.add_argument("--max_rows", type=int | None, default=None, help=rows)
 
 
 def run_reproduce(values: Namespace) -> str:
@@ -70,6 +81,10 @@ def run_reproduce(values: Namespace) -> str:
         return knots.run(
             values.dataset, values.data, values.out, chosen, figure=values.figure, progress=values.progress
         )
+    if values.paper == "fusion":
+        rows = NUM_ROWS if values.max_rows is None else values.max_rows
+        wanted = fusion.Options(values.splits, values.models, values.inference, values.seed, rows)
+        return fusion.run(values.figure, values.out, wanted, progress=values.progress)
     if values.figure not in ie_gp.FIGURES:
         raise ValueError(f"--figure of ie-gp must be one of {', '.join(map(str, ie_gp.FIGURES))}, got {values.figure}")
     return ie_gp.run(
