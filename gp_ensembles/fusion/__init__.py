@@ -2,14 +2,14 @@
 
 from gp_ensembles.fusion.arviz_door import to_arviz
 from gp_ensembles.fusion.cache import ExpertCache
-from gp_ensembles.fusion.chain_weighting import EqualChains, StackedChains
+from gp_ensembles.fusion.chain_weighting import ChainWeighting, EqualChains, StackedChains
 from gp_ensembles.fusion.chees import Settings, sample
 from gp_ensembles.fusion.constant_weights import pseudo_bma_plus_weights, pseudo_bma_weights, stacking_weights
 from gp_ensembles.fusion.cross_validation import folds_of, k_fold
 from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat, tail_ess
 from gp_ensembles.fusion.draws import Draws
 from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert, predict_experts
-from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
+from gp_ensembles.fusion.fitted import FittedFusion, WeightBands, fit_fusion
 from gp_ensembles.fusion.fused_model import FusedModel
 from gp_ensembles.fusion.gp_role import GPRole
 from gp_ensembles.fusion.hamiltonian import HMC
@@ -17,9 +17,10 @@ from gp_ensembles.fusion.inference import Inference, Inferred
 from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
 from gp_ensembles.fusion.laplace import Laplace
 from gp_ensembles.fusion.leave_one_out import LeaveOneOut, leave_one_out
-from gp_ensembles.fusion.map_search import MAP
+from gp_ensembles.fusion.map_search import MAP, ModeWeights
 from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.model import Components, Functions, FusionModel
+from gp_ensembles.fusion.numpyro_door import NUTS
 from gp_ensembles.fusion.online import LinearPool, LogLinearPool, OnlineFusion, OnlinePool
 from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
 from gp_ensembles.fusion.psis import psis_loo, smooth_weights
@@ -38,6 +39,7 @@ from gp_ensembles.fusion.stacking_models import BHS, PBHS
 from gp_ensembles.fusion.tabulated import TabulatedExpert
 from gp_ensembles.fusion.temperature import fit_temperature
 from gp_ensembles.fusion.trajectory_length import ChEES, FixedLength
+from gp_ensembles.fusion.type_two import TypeTwo, maximise_evidence
 from gp_ensembles.fusion.weightings import (
     EntropyWeights,
     EqualWeights,
@@ -52,9 +54,11 @@ __all__ = [
     "BHS",
     "HMC",
     "MAP",
+    "NUTS",
     "PBHS",
     "Barycentre",
     "ChEES",
+    "ChainWeighting",
     "CommitteeMachine",
     "CommunicatingCommittee",
     "Components",
@@ -82,6 +86,7 @@ __all__ = [
     "LogLinearPool",
     "MeanField",
     "MoGPE",
+    "ModeWeights",
     "Moments",
     "OnlineFusion",
     "OnlinePool",
@@ -96,7 +101,9 @@ __all__ = [
     "SoftmaxVariance",
     "StackedChains",
     "TabulatedExpert",
+    "TypeTwo",
     "UnitWeights",
+    "WeightBands",
     "Weighting",
     "bulk_ess",
     "fit_fusion",
@@ -107,6 +114,7 @@ __all__ = [
     "leave_one_out",
     "linear_pool",
     "log_linear_pool",
+    "maximise_evidence",
     "mean_ess",
     "predict_expert",
     "predict_experts",

@@ -1,6 +1,7 @@
 """Hyperparameters by type-II maximum likelihood: the maximum of Laplace's approximation of the evidence."""
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -147,7 +148,15 @@ class _Evidence:
 
     def _log_joint(self, z: Tensor, eta: Tensor) -> Tensor:
         normaliser = 0.5 * z.shape[-1] * math.log(2 * math.pi)
-        likelihood = self.model.pointwise(self.split.join(z, eta)).sum(-1)
+        theta = self.split.join(z, eta)
+        # All vectors have the same hyperparameters, so one basis serves them all, as if it were fixed.
+        blocks = self.model.unpack(theta.reshape(-1, theta.shape[-1])[0])
+        conditional = copy(self.model)
+        conditional._bases = dict(self.model._bases)
+        for name, (role, _) in self.model.functions.items():
+            if hyper_block(name) in blocks:
+                conditional._bases[name] = role.basis(self.model.X, blocks[hyper_block(name)])
+        likelihood = conditional.pointwise(theta).sum(-1)
         return likelihood - 0.5 * z.square().sum(-1) - normaliser
 
     def _gradient(self, mode: Mode, precision: Tensor, eta: Tensor) -> Tensor:

@@ -1,0 +1,155 @@
+"""Fusion: seconds per effective draw of the predictive density by batched chains and by NumPyro, and quick inferences.
+
+OMP_NUM_THREADS=1 python benchmarks/bench_fusion.py [--chains 16] [--draws 150]
+
+NumPyro's part runs where NumPyro is installed (extra `numpyro`), on the same densities written in jax and compiled.
+"""
+
+import argparse
+import os
+import time
+import warnings
+from importlib.util import find_spec
+from typing import Any
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.experiments.reproduce.fusion_sets import (
+    FusionSplit,
+    expert_source,
+    made_up_mixture,
+    make_roles,
+    split_mixture,
+)
+from gp_ensembles.fusion import (
+    HMC,
+    MAP,
+    PBHS,
+    FusionModel,
+    Laplace,
+    MoGPE,
+    PoGPE,
+    Settings,
+    fit_fusion,
+    mean_ess,
+    sample,
+)
+
+
+def effective(model: FusionModel, theta: Tensor, split: FusionSplit) -> tuple[float, float]:
+    """Effective draws of the log density of test targets (their median) and its negative mean, chains by themselves.
+
+    Chains in different modes do not mix, whatever the sampler: between chains there would be next to none.
+    """
+    with torch.no_grad():
+        scores = torch.stack(
+            [
+                torch.cat([model.predictive(one[None], split.test_X).log_prob(split.test_y)[None] for one in chain])
+                for chain in theta
+            ]
+        )
+    total = sum(mean_ess(chain.unsqueeze(0)) for chain in scores)
+    nlpd = -(scores.flatten(0, 1).logsumexp(0) - torch.tensor(scores.shape[0] * scores.shape[1]).log()).mean()
+    return float(torch.as_tensor(total).median()), float(nlpd)
+
+
+def batched(model: FusionModel, chains: int, draws: int) -> tuple[Tensor, float]:
+    """Draws of batched chains from MAP starts, and the processor seconds of the sampling phase."""
+    generator = torch.Generator().manual_seed(0)
+    start = MAP(restarts=chains, max_iterations=100).infer(model, generator=generator, progress=False).theta
+    start = start + 0.1 * torch.randn(start.shape, dtype=start.dtype, generator=generator)
+    warm = sample(model.log_joint, start, Settings(num_draws=0, num_warmup=2 * draws), generator=generator)
+    begin = time.process_time()
+    found = sample(model.log_joint, warm.state, Settings(num_draws=draws, num_warmup=2 * draws))
+    return found.theta, time.process_time() - begin
+
+
+def numpyro_chains(model: FusionModel, draws: int) -> tuple[Tensor, float]:
+    """The same by NumPyro's no-U-turn sampler: two chains one after the other, trees of depth seven."""
+    import jax
+    import numpyro
+    from jax import numpy as jnp
+    from numpyro.infer import MCMC, NUTS
+
+    numpyro.enable_x64()
+    bases = {name: jnp.asarray(some.role.basis(model.X).numpy()) for name, some in model.functions.items()}
+    y, is_mixture = jnp.asarray(model.y.numpy()), isinstance(model, MoGPE)
+
+    def potential(theta: Any) -> Any:
+        values, place = {}, 0
+        for name, shape in model.blocks.items():
+            size = shape[0] * shape[1]
+            values[name] = theta[place : place + size].reshape(shape) @ bases[name]
+            place += size
+        mean, log_scale = values["mean"], values["log_scale"]
+        if is_mixture:
+            normal = -0.5 * ((y - mean) * jnp.exp(-log_scale)) ** 2 - log_scale - 0.5 * jnp.log(2 * jnp.pi)
+            logits = jnp.concatenate([values["weights"], jnp.zeros_like(mean[:1])])
+            pointwise = jax.nn.logsumexp(jax.nn.log_softmax(logits, 0) + normal, 0)
+        else:
+            log_precision = values["weights"] - jnp.log(mean.shape[0]) - 2 * log_scale
+            total = jax.nn.logsumexp(log_precision, 0)
+            centre = (jnp.exp(log_precision - total) * mean).sum(0)
+            pointwise = 0.5 * (total - jnp.log(2 * jnp.pi) - jnp.exp(total) * (y - centre) ** 2)
+        return 0.5 * (theta**2).sum() - pointwise.sum()
+
+    point = 0.1 * torch.randn(model.num_parameters, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    at = float(model.log_joint(point)) + 0.5 * model.num_parameters * float(torch.tensor(2 * torch.pi).log())
+    assert abs(at + float(potential(jnp.asarray(point.numpy())))) < 1e-6 * abs(at), "not the same density"
+    kernel = NUTS(potential_fn=potential, max_tree_depth=7)
+    sampler = MCMC(
+        kernel, num_warmup=2 * draws, num_samples=draws, num_chains=2, chain_method="sequential", progress_bar=False
+    )
+    start = 0.1 * jax.random.normal(jax.random.PRNGKey(0), (2, model.num_parameters))
+    sampler.warmup(jax.random.PRNGKey(1), init_params=start)
+    sampler.run(jax.random.PRNGKey(2), init_params=start)  # compiles what sampling needs
+    begin = time.process_time()
+    sampler.run(jax.random.PRNGKey(3), init_params=start)
+    took = time.process_time() - begin
+    return torch.tensor(jax.device_get(sampler.get_samples(group_by_chain=True)).copy()), took
+
+
+def report(name: str, model: FusionModel, found: tuple[Tensor, float], split: FusionSplit) -> float:
+    """A line, and the seconds per effective draw."""
+    theta, took = found
+    draws, nlpd = effective(model, theta, split)
+    print(f"{name:28} {took:6.1f} s  {draws:7.0f} effective draws  {took / draws:.4f} s each  NLPD {nlpd:.3f}")
+    return took / draws
+
+
+def main() -> None:
+    """All parts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chains", type=int, default=16)
+    parser.add_argument("--draws", type=int, default=150)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, 0)
+    roles = make_roles(split.X, 30, 0, 0)
+    for kind in (MoGPE, PoGPE):
+        model = kind(split.X, split.y, 3, *roles)
+        ours = report(
+            f"{kind.__name__}, batched chains", model, batched(model, arguments.chains, arguments.draws), split
+        )
+        if find_spec("numpyro") is not None:
+            theirs = report(f"{kind.__name__}, NumPyro", model, numpyro_chains(model, arguments.draws), split)
+            print(f"{kind.__name__}: {ours / theirs:.2f} of NumPyro's seconds per effective draw")
+    stacked = expert_source(split, 0, 0)(3)
+    stacking = PBHS(stacked.X, stacked.y, stacked.predictions, roles.weight)
+    for name, inference in {
+        "MAP and Laplace": Laplace(),
+        "chains": HMC(settings=Settings(num_draws=150, num_warmup=150)),
+    }.items():
+        begin = time.process_time()
+        fitted = fit_fusion(stacking, inference, generator=torch.Generator().manual_seed(0), progress=False)
+        took = time.process_time() - begin
+        nlpd = -float(fitted.predict(split.test_X, stacked.test).log_prob(split.test_y).mean())
+        print(f"P-BHS by {name}: {took:.2f} s, NLPD {nlpd:.3f}")
+
+
+if __name__ == "__main__":
+    main()
