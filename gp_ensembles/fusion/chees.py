@@ -10,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.fusion.chain_state import ChainState, generator_states, initial_state, refresh, restored_generators
+from gp_ensembles.fusion.diagnostics import mean_ess
 from gp_ensembles.fusion.draws import Draws
 from gp_ensembles.fusion.dual_averaging import start_averaging, update_averaging
 from gp_ensembles.fusion.leapfrog import LogDensity, kinetic, leapfrog, log_acceptance, reasonable_step
@@ -27,6 +28,8 @@ from gp_ensembles.fusion.trajectory_length import (
 _FEWEST, _LOST = 4, 1000.0
 # Share of divergent transitions from which a warning is given.
 _TOLERATED = 0.01
+# Acceptance of a chain that stands still; effective draws of a chain, out of a hundred at least, that are too few.
+_STILL, _FEW, _MANY = 0.01, 3.0, 100
 
 
 @final
@@ -130,6 +133,13 @@ def sample(
     return draws
 
 
+def _typical_acceptance(acceptance: Tensor) -> float:
+    """Harmonic mean of the chains' acceptances; one chain in eight may stand still without freezing all others."""
+    ordered = acceptance.sort().values
+    still = int((ordered < _STILL).sum().clamp(max=len(ordered) // 8))
+    return float(ordered[still:].reciprocal().mean().reciprocal())
+
+
 def _complaints(draws: Draws) -> list[str]:
     """What a user should know about draws before believing them."""
     if draws.theta.shape[1] == 0:
@@ -141,6 +151,15 @@ def _complaints(draws: Draws) -> list[str]:
     if stuck:
         complaints.append(
             f"chains {stuck} did not move, so that their draws repeat one point; start them elsewhere or leave them out"
+        )
+    slow = []
+    if draws.theta.shape[1] >= _MANY:
+        travelled = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in draws.log_density])
+        slow = [chain for chain in (travelled < _FEW).nonzero().squeeze(-1).tolist() if chain not in stuck]
+    if slow:
+        complaints.append(
+            f"chains {slow} hardly travelled, less than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
+            "warm up longer, start elsewhere, or reparametrise where the density has walls or funnels"
         )
     if share > _TOLERATED:
         chains = int(draws.divergent.any(1).sum())
@@ -190,8 +209,7 @@ class _Run:
         energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
         changed = state._replace(points=points, iteration=state.iteration + 1)
         if warming:
-            harmonic = float(acceptance.reciprocal().mean().reciprocal())
-            averaging = update_averaging(state.averaging, harmonic, settings.target)
+            averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target)
             length = state.length
             if self.chees is not None:
                 before, after = state.points.theta / state.scale, end.points.theta / state.scale

@@ -7,7 +7,7 @@ from typing import NamedTuple
 # that of many is less noisy, and smaller changes end closer to the target after short windows.
 _SHRINKAGE, _DELAY, _DECAY = 0.1, 10.0, 0.75
 # Of the log step size from where the adaptation began: chains that cannot move at all would drive it to zero.
-_LARGEST_CHANGE = 10.0
+_LARGEST_CHANGE = 5.0
 
 
 class DualAveraging(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert
 from gp_ensembles.fusion.fitted import FittedFusion
+from gp_ensembles.fusion.stacking_models import BHS, PBHS
 
 _FLOOR = 1e-10  # share of the targets' variance that a component keeps where no noise is wanted
 
@@ -46,8 +47,9 @@ class FusedModel(Model):
 
     def __init__(self, fitted: FittedFusion, experts: Sequence[object] = ()) -> None:
         super().__init__()
-        if experts and len(experts) != fitted.model.num_experts:
-            raise ValueError(f"the fusion is of {fitted.model.num_experts} experts, got {len(experts)}")
+        wanted = fitted.model.num_experts if isinstance(fitted.model, BHS | PBHS) else 0
+        if len(experts) != wanted:
+            raise ValueError(f"a fitted {type(fitted.model).__name__} takes {wanted} experts here, got {len(experts)}")
         self.fitted = fitted
         self.experts = tuple(experts)
         # As submodules, so that they move and change modes with the model.
@@ -103,7 +105,11 @@ class FusedModel(Model):
         self.eval()
         batch_shape, flat = X.shape[:-2], X.reshape(-1, X.shape[-1])
         predictions = self._predictions(flat, observation_noise) if self.experts else None
-        mixture = model.predictive(self.fitted.theta, flat, predictions, draw_log_weights=self.fitted.log_weights)
+        # What an exact GP's coefficients leave open is drawn: the same noise each time, or no optimiser would settle.
+        generator = torch.Generator(X.device).manual_seed(0)
+        mixture = model.predictive(
+            self.fitted.theta, flat, predictions, draw_log_weights=self.fitted.log_weights, generator=generator
+        )
         weights, mean, variance = (part.mT.unflatten(0, batch_shape) for part in mixture)
         posterior: Posterior = MixturePosterior(weights, mean[..., None, None], variance[..., None, None, None])
         return posterior if posterior_transform is None else posterior_transform(posterior)

@@ -82,6 +82,8 @@ class HMC(Inference):
             ValueError: If there are no chains to go on from.
         """
         before = inferred.draws
+        if num_draws < 1:
+            raise ValueError(f"there must be a further draw at least, got {num_draws}")
         if before is None:
             raise ValueError(f"{inferred.report.method} left no chains to go on from")
         state = before.state

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.model import Components, Functions, FusionModel, pooled_component
-from gp_ensembles.fusion.model_checks import no_predictions
+from gp_ensembles.fusion.model_checks import no_predictions, warn_of_scale
 from gp_ensembles.fusion.normal_pools import (
     linear_log_prob,
     log_linear_pool_of,
@@ -65,6 +65,7 @@ class MoGPE(FusionModel):
             "weights": Functions(weight_role, num_experts - 1),
         }
         super().__init__(X, y, functions)
+        warn_of_scale(self.y, self.X, mean_role)
 
     def pointwise(self, theta: Tensor) -> Tensor:
         """Log density of the mixture at each training target, shape (..., N)."""
@@ -134,6 +135,7 @@ class PoGPE(FusionModel):
             "weights": Functions(weight_role, num_experts),
         }
         super().__init__(X, y, functions)
+        warn_of_scale(self.y, self.X, mean_role)
 
     def pointwise(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
@@ -188,6 +190,7 @@ class HetGP(FusionModel):
     def __init__(self, X: Tensor, y: Tensor, mean_role: Role, noise_role: Role) -> None:
         self.num_experts = 1
         super().__init__(X, y, {"mean": Functions(mean_role, 1), "log_scale": Functions(noise_role, 1)})
+        warn_of_scale(self.y, self.X, mean_role)
 
     def pointwise(self, theta: Tensor) -> Tensor:
         """Log density of each training target, shape (..., N)."""

@@ -24,6 +24,10 @@ class ModeWeights(Enum):
 
     ``EQUAL`` averages their predictions, which hedges against poor modes; ``JOINT`` gives each its joint density, in
     effect the best mode alone wherever a few nats lie between them.
+
+    Example:
+        >>> ModeWeights("equal") is ModeWeights.EQUAL
+        True
     """
 
     EQUAL = "equal"

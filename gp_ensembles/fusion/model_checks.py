@@ -1,8 +1,14 @@
 """Rows and experts' predictions that a model of fusion can use, or a clear error."""
 
+import warnings
+
+import torch
 from torch import Tensor
 
 from gp_ensembles.fusion.experts import ExpertPredictions
+from gp_ensembles.fusion.roles import Role
+
+_FAR = 10.0  # prior standard deviations
 
 
 def checked_predictions(
@@ -72,3 +78,27 @@ def check_inputs(X: Tensor, like: Tensor) -> None:
     bad = (~X.isfinite()).any(-1).nonzero()
     if bad.numel():
         raise ValueError(f"inputs must be finite, but row {int(bad[0])} is not")
+
+
+@torch.no_grad()
+def warn_of_scale(y: Tensor, X: Tensor, role: Role) -> None:
+    """Warn of targets far outside what the prior of a mean function reaches: nothing could be learned from them.
+
+    Args:
+        y: Targets, shape (N,).
+        X: Inputs, shape (N, D).
+        role: The prior of the mean.
+
+    Example:
+        >>> from gp_ensembles.fusion.roles import FourierRole
+        >>> X = torch.zeros(2, 1, device="cpu")
+        >>> warn_of_scale(X[:, 0], X, FourierRole(torch.ones_like(X)))
+    """
+    prior = float(role.basis(X).square().sum(0).mean().sqrt())
+    size = float(y.square().mean().sqrt())
+    if size > _FAR * prior:
+        warnings.warn(
+            f"targets of size {size:.2g} lie far outside a prior of standard deviation {prior:.2g}: standardise them, "
+            "or give the role of the mean a larger amplitude",
+            stacklevel=4,
+        )

@@ -193,7 +193,16 @@ def fuse(
     if noise is None:
         noise = predictions.noise.expand_as(predictions.mean).mean(0)
     else:
-        check_noise(noise, predictions.mean)
+        noise = torch.as_tensor(noise).to(predictions.mean)
+        if noise.ndim > 1:
+            raise ValueError(f"the noise of the target must have shape () or (N,), got {tuple(noise.shape)}")
+        check_noise(noise.expand_as(predictions.mean) if noise.ndim == 0 else noise, predictions.mean)
+        noise = noise.expand_as(predictions.mean[0])
+    if space == "y" and prior is not None and not _equal_noise(predictions.noise.expand_as(predictions.mean)):
+        raise ValueError(
+            'a rule with a prior fuses targets only where the experts agree about the noise; use space="f", or give '
+            "all of them one noise"
+        )
     if space == "f":
         mean, variance = rule.combine(predictions.mean, predictions.variance, prior)
         variance = variance + noise
@@ -201,6 +210,11 @@ def fuse(
         in_targets = None if prior is None else Prior(prior.variance + noise, prior.mean)
         mean, variance = rule.combine(predictions.mean, predictions.target_variance, in_targets)
     return Mixture(mean.new_zeros(1), mean.unsqueeze(0), variance.unsqueeze(0))
+
+
+def _equal_noise(noise: Tensor) -> bool:
+    """Whether noise variances (K, N) are those of the first expert."""
+    return torch.allclose(noise, noise[:1].expand_as(noise), rtol=1e-5, atol=0.0)
 
 
 def _corrected(mean: Tensor, variance: Tensor, weights: Tensor, base: Moments) -> Moments:

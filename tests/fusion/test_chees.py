@@ -335,3 +335,29 @@ def test_an_error_of_the_log_density_comes_through():
 
     with pytest.raises(ArithmeticError, match="mine"):
         sample(Failing(gaussian, 50), starts(4), Settings(50, 50), generator=seeded())
+
+
+def test_a_chain_that_cannot_move_does_not_freeze_the_others():
+    """Seven chains at a normal density, one on an island so small that no step leaves it."""
+
+    def log_density(theta):
+        island = -0.5 * ((theta - 50.0) / 1e-8).square().sum(-1)
+        return torch.logaddexp(-0.5 * theta.square().sum(-1), island)
+
+    start = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start[0] = 50.0
+    with warnings.catch_warnings(action="ignore"):
+        draws = sample(log_density, start, Settings(100, 200), generator=torch.Generator().manual_seed(1))
+    assert draws.state.step > 0.05
+    others = draws.theta[1:].flatten(0, 1)
+    assert float(others.mean(0).abs().max()) < 0.3
+
+
+def test_walls_are_reported():
+    def log_density(theta):
+        inside = (theta > 0).all(-1)
+        return torch.where(inside, -theta.sum(-1) - 0.5 * theta.square().sum(-1), -torch.inf)
+
+    start = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    with pytest.warns(UserWarning, match="diverged|hardly travelled"):
+        sample(log_density, start, Settings(200, 200), generator=torch.Generator().manual_seed(1))

@@ -97,5 +97,5 @@ def test_several_points_and_wrong_questions_are_refused(stacked, data, experts):
         model.posterior(X[:1], output_indices=[1])
     with pytest.raises(UnsupportedError, match="learn online"):
         model.condition_on_observations(X, X)
-    with pytest.raises(ValueError, match="2 experts, got 1"):
+    with pytest.raises(ValueError, match="2 experts here, got 1"):
         FusedModel(stacked, experts[:1])
