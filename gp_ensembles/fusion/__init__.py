@@ -21,8 +21,8 @@ from gp_ensembles.fusion.map_search import MAP, ModeWeights
 from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.model import Components, Functions, FusionModel
 from gp_ensembles.fusion.numpyro_door import NUTS
-from gp_ensembles.fusion.online import LinearPool, LogLinearPool, OnlineFusion, OnlinePool
-from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
+from gp_ensembles.fusion.online import OnlineFusion, OnlineMixture, OnlinePool, OnlineProduct, combine_log_linearly
+from gp_ensembles.fusion.pools import LogLinearPool, linear_pool, log_linear_pool
 from gp_ensembles.fusion.psis import psis_loo, smooth_weights
 from gp_ensembles.fusion.report import Report
 from gp_ensembles.fusion.roles import Extension, FourierRole, Role
@@ -82,14 +82,15 @@ __all__ = [
     "Inferred",
     "Laplace",
     "LeaveOneOut",
-    "LinearPool",
     "LogLinearPool",
     "MeanField",
     "MoGPE",
     "ModeWeights",
     "Moments",
     "OnlineFusion",
+    "OnlineMixture",
     "OnlinePool",
+    "OnlineProduct",
     "PoGPE",
     "PredictiveExpert",
     "Prior",
@@ -106,6 +107,7 @@ __all__ = [
     "WeightBands",
     "Weighting",
     "bulk_ess",
+    "combine_log_linearly",
     "fit_fusion",
     "fit_temperature",
     "folds_of",

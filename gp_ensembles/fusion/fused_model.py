@@ -82,8 +82,9 @@ class FusedModel(Model):
         Args:
             X: Inputs, shape (\*batch, 1, D).
             output_indices: ``None`` or [0].
-            observation_noise: Whether the experts' noise is part of it. Models that learn their own experts have no
-                function apart from the noise: theirs always is.
+            observation_noise: Whether the experts' noise is part of it; in a product of powers noise also weighs the
+                experts, so that the mean depends on it. Models that learn their own experts have no function apart
+                from the noise: theirs always is part.
             posterior_transform: As in BoTorch.
 
         Raises:

@@ -19,7 +19,7 @@ from gp_ensembles.filters import latent, latent_vector
 from gp_ensembles.filters.adaptation import Adaptation
 from gp_ensembles.filters.latent import LatentMoments
 from gp_ensembles.filters.states import GaussianState
-from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
+from gp_ensembles.fusion.pools import LogLinearPool, linear_pool, log_linear_pool
 from gp_ensembles.numerics.gauss_hermite import normal_nodes
 
 _NODES = 32  # on each axis, where there are few experts
@@ -50,15 +50,18 @@ class OnlinePool(ABC):
 
     @abstractmethod
     def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """Log density of a target y () with log weights (..., K) of experts' predictions (K,), shape (...)."""
+        """Log density of a target y () with log weights (..., K) of experts' predictions (K,), shape (...).
+
+        Up to an addend that the weights do not change.
+        """
 
 
 @final
-class LinearPool(OnlinePool):
+class OnlineMixture(OnlinePool):
     """A mixture: weights are the softmax of K - 1 latent values and a zero (BHS, online).
 
     Example:
-        >>> LinearPool().num_latent(3)
+        >>> OnlineMixture().num_latent(3)
         2
     """
 
@@ -76,18 +79,19 @@ class LinearPool(OnlinePool):
         return linear_pool(mean, variance, average)
 
     def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """Log density of the mixture."""
+        """Log density of the mixture, relative to that of the best expert."""
         normal = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
-        joint: Tensor = log_weights + normal.log_prob(y)
-        return joint.logsumexp(-1)
+        log_prob: Tensor = normal.log_prob(y)
+        # Relative to the best expert, or round-off would swallow the weights where a target is far from all.
+        return (log_weights + (log_prob - log_prob.amax(-1, keepdim=True))).logsumexp(-1)
 
 
 @final
-class LogLinearPool(OnlinePool):
+class OnlineProduct(OnlinePool):
     """A normalised product of powers: K latent values are logs of powers, less log K (P-BHS, online).
 
     Example:
-        >>> LogLinearPool().num_latent(3)
+        >>> OnlineProduct().num_latent(3)
         3
     """
 
@@ -133,7 +137,7 @@ class OnlineFusion(nn.Module):
         features: Basis of the logits, for one expert (no batch); its prior variance is that of a logit. A
             :class:`~gp_ensembles.features.ConstantFeatures` gives weights that are the same everywhere.
         num_experts: Number of experts K, two at least.
-        pool: :class:`LinearPool` (a mixture) or :class:`LogLinearPool` (a product of powers).
+        pool: :class:`OnlineMixture` (a mixture) or :class:`OnlineProduct` (a product of powers).
         inference: How a target teaches the logits: moment matching by default. With
             :class:`~gp_ensembles.experts.Laplace` a target to which the present weights are blind may teach little,
             for the likelihood is not concave.
@@ -175,7 +179,7 @@ class OnlineFusion(nn.Module):
             raise ValueError(f"the features must have no batch, got {tuple(features.batch_shape)}")
         self.features = features
         self.num_experts = num_experts
-        self.pool = LinearPool() if pool is None else pool
+        self.pool = OnlineMixture() if pool is None else pool
         self.inference = MomentMatching() if inference is None else inference
         self.adaptation = adaptation
 
@@ -239,13 +243,20 @@ class OnlineFusion(nn.Module):
             What has been learned then, and the predictions of the rows.
 
         Raises:
-            ValueError: If shapes do not fit, a variance is not positive, or a target is infinite.
+            ValueError: If shapes do not fit, there is no row, a variance is not positive, or a target is infinite or so
+                far off that no expert's density of it is a number.
         """
         self._check(X, mean, variance)
         if y.shape != mean.shape[-1:]:
             raise ValueError(f"there must be a target for each of {mean.shape[-1]} rows, got {tuple(y.shape)}")
         if bool(y.isinf().any()):
             raise ValueError(f"targets must be finite or NaN, but row {int(y.isinf().nonzero()[0])} is infinite")
+        error = (y - mean).abs().amin(0).nan_to_num()
+        if bool((error.square() / variance.amax(0)).isinf().any()):
+            row = int((error.square() / variance.amax(0)).isinf().nonzero()[0])
+            raise ValueError(
+                f"the target of row {row}, {float(y[row]):g}, is impossible for every expert; leave it out (NaN)"
+            )
         density = _RowDensity(self.pool, self.num_experts)
         Phi, prior = self.features(X), self.features.prior_variance
         moments: list[LatentMoments] = []
@@ -280,6 +291,8 @@ class OnlineFusion(nn.Module):
 
     def _check(self, X: Tensor, mean: Tensor, variance: Tensor) -> None:
         wanted = (self.num_experts, X.shape[0])
+        if not X.shape[0]:
+            raise ValueError("there must be a row at least, got none")
         if mean.shape != wanted or variance.shape != wanted:
             raise ValueError(
                 f"means and variances must be (experts, rows) = {wanted}, got {tuple(mean.shape)} and "
@@ -287,3 +300,25 @@ class OnlineFusion(nn.Module):
             )
         if not bool(mean.isfinite().all()) or not bool(((variance > 0) & variance.isfinite()).all()):
             raise ValueError("the experts' means must be finite and their variances positive")
+
+
+def combine_log_linearly(mixture: Mixture) -> LogLinearPool:
+    """What the experts of an online ensemble predict together as a product, in place of their mixture.
+
+    Each expert's density counts to the power of its weight. Powers that are learned, and may depend on the input, are
+    those of :class:`OnlineFusion` with :class:`OnlineProduct`.
+
+    Args:
+        mixture: The ensemble's prediction.
+
+    Returns:
+        One normal distribution for each row.
+
+    Example:
+        >>> import torch
+        >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+        >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+        >>> combine_log_linearly(Mixture(half.log(), mean, torch.ones_like(mean))).variance
+        tensor([1.], dtype=torch.float64)
+    """
+    return log_linear_pool(mixture.component_mean, mixture.component_variance, mixture.log_weights)

@@ -6,12 +6,13 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
+from gp_ensembles.ensembles import Mixture
 from gp_ensembles.experts.inference import Laplace, MomentMatching
 from gp_ensembles.features import ConstantFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.fusion.online import LinearPool, LogLinearPool, OnlineFusion
+from gp_ensembles.fusion.online import OnlineFusion, OnlineMixture, OnlineProduct, combine_log_linearly
 
-POOLS = {"linear": LinearPool, "log-linear": LogLinearPool}
+POOLS = {"linear": OnlineMixture, "log-linear": OnlineProduct}
 PRIOR = 1.7
 
 
@@ -155,3 +156,30 @@ def test_bad_settings_are_refused():
     kernel = ScaleKernel(RBFKernel(batch_shape=torch.Size([2])), batch_shape=torch.Size([2])).double()
     with pytest.raises(ValueError, match="no batch"):
         OnlineFusion(RandomFourierFeatures.from_kernel(kernel, 1, 6), 2)
+
+
+def test_an_outlier_far_from_all_teaches_as_a_far_one_does():
+    """Both experts' log densities are astronomic, and only their difference counts."""
+    mean = torch.tensor([[0.0], [0.0]], dtype=torch.float64)
+    fusion = OnlineFusion(constant(), 2)
+    X = torch.zeros(1, 1, dtype=torch.float64)
+    states = []
+    for deviations in (30.0, 1e6, 1e12):
+        variance = torch.tensor([[1.0], [1.01]], dtype=torch.float64)
+        state, _ = fusion.update(fusion.init(), X, mean, variance, torch.tensor([deviations], dtype=torch.float64))
+        states.append(float(state.covariance))
+    assert states[1] < PRIOR
+    assert states[2] == pytest.approx(states[1], rel=1e-6)
+    with pytest.raises(ValueError, match="impossible for every expert"):
+        fusion.update(fusion.init(), X, mean, variance, torch.tensor([1e200], dtype=torch.float64))
+
+
+def test_an_ensembles_product_is_the_log_linear_pool():
+    mean, variance, y = predictions(3, 4)
+    log_weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    product = combine_log_linearly(Mixture(log_weights, mean, variance))
+    weights = log_weights.exp()[:, None]
+    precision = (weights / variance).sum(0)
+    centre = (weights * mean / variance).sum(0) / precision
+    expected = torch.distributions.Normal(centre, precision.rsqrt()).log_prob(y)
+    assert torch.allclose(product.log_prob(y), expected)
