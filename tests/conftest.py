@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+# It makes a golden file and needs NumPyro, which the tests do without.
+collect_ignore = ["golden/make_fusion_nuts.py"]
+
 torch.set_num_threads(1)
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -21,7 +21,8 @@ from gp_ensembles.fusion.map_search import MAP, ModeWeights
 from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.model import Components, Functions, FusionModel
 from gp_ensembles.fusion.numpyro_door import NUTS
-from gp_ensembles.fusion.online import OnlineFusion, OnlineMixture, OnlinePool, OnlineProduct, combine_log_linearly
+from gp_ensembles.fusion.online import OnlineFusion
+from gp_ensembles.fusion.online_pools import OnlineMixture, OnlinePool, OnlineProduct, combine_log_linearly
 from gp_ensembles.fusion.pools import LogLinearPool, linear_pool, log_linear_pool
 from gp_ensembles.fusion.psis import psis_loo, smooth_weights
 from gp_ensembles.fusion.report import Report

@@ -10,7 +10,7 @@ from gp_ensembles.ensembles import Mixture
 from gp_ensembles.experts.inference import Laplace, MomentMatching
 from gp_ensembles.features import ConstantFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.fusion.online import OnlineFusion, OnlineMixture, OnlineProduct, combine_log_linearly
+from gp_ensembles.fusion import OnlineFusion, OnlineMixture, OnlineProduct, combine_log_linearly
 
 POOLS = {"linear": OnlineMixture, "log-linear": OnlineProduct}
 PRIOR = 1.7
