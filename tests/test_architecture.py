@@ -22,7 +22,7 @@ MAX_LINES = 300
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature", "sparse", "fusion"}
+    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature", "sparse", "fusion", "gplvm"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
@@ -65,6 +65,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "features", "filters", "experts", "spectral", "meta_learners", "ensembles", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
+    # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
+    "gplvm": (frozenset({"numerics", "spectral", "features", "meta_learners"}), frozenset()),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (
         frozenset({"ensembles", "metrics", "numerics", "data"}),

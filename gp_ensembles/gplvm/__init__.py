@@ -1,0 +1,49 @@
+"""Online dimensionality reduction with ensembles of random-feature Gaussian-process latent variable models."""
+
+from gp_ensembles.gplvm.batch import BatchFit, fit_batch, log_posterior
+from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows, embedding_density, embedding_derivatives
+from gp_ensembles.gplvm.fourier import latent_features
+from gp_ensembles.gplvm.minimise import Minimum, minimise
+from gp_ensembles.gplvm.model import IEGPLVM
+from gp_ensembles.gplvm.neighbours import RowStore, keep_rows, nearest_rows, row_store
+from gp_ensembles.gplvm.pca import PrincipalComponents, principal_components
+from gp_ensembles.gplvm.posterior import (
+    WeightPosterior,
+    information_factor,
+    learn_rows,
+    predict_rows,
+    walk,
+    weight_prior,
+)
+from gp_ensembles.gplvm.records import Embeddings, Reconstruction
+from gp_ensembles.gplvm.settings import LatentSettings
+
+__all__ = [
+    "IEGPLVM",
+    "BatchFit",
+    "Embeddings",
+    "LatentModel",
+    "LatentSettings",
+    "Minimum",
+    "PrincipalComponents",
+    "Reconstruction",
+    "RowEmbedding",
+    "RowStore",
+    "WeightPosterior",
+    "embed_rows",
+    "embedding_density",
+    "embedding_derivatives",
+    "fit_batch",
+    "information_factor",
+    "keep_rows",
+    "latent_features",
+    "learn_rows",
+    "log_posterior",
+    "minimise",
+    "nearest_rows",
+    "predict_rows",
+    "principal_components",
+    "row_store",
+    "walk",
+    "weight_prior",
+]

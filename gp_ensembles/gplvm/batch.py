@@ -1,0 +1,141 @@
+"""The first rows: embeddings and hyperparameters of all experts at once, by maximising the posterior."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.gplvm.fourier import latent_features
+from gp_ensembles.gplvm.minimise import minimise
+
+_LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorisations of a perfect fit sound
+_FIRST_NOISE = 0.1
+
+
+class BatchFit(NamedTuple):
+    """Embeddings and hyperparameters of the first rows.
+
+    Attributes:
+        embedding: Latent inputs of each expert, shape (M, N, d).
+        prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
+        noise: Observation noise variance, shape (M,), in the same units.
+        objective: Log posterior density at the end, shape (M,).
+        converged: Whether each expert's search had ended before its budget, shape (M,), boolean.
+    """
+
+    embedding: Tensor
+    prior_variance: Tensor
+    noise: Tensor
+    objective: Tensor
+    converged: Tensor
+
+
+def log_posterior(
+    omega: Tensor, X: Tensor, Y: Tensor, prior_variance: Tensor, noise: Tensor, latent_variance: float
+) -> Tensor:
+    r"""Log density of rows and latent inputs, for all experts at once.
+
+    .. math:: \sum_{j=1}^{D} \log N(y^{(j)}; 0, \sigma_\theta^2 \Phi \Phi^\top + \sigma_n^2 I)
+              + \log N(\operatorname{vec} X; 0, \sigma_x^2 I)
+
+    (Lu et al. 2022, section 6.) With :math:`A = \Phi^\top \Phi + (\sigma_n^2/\sigma_\theta^2) I`, of size F x F, the
+    determinant is :math:`\sigma_n^{2N} (\sigma_\theta^2/\sigma_n^2)^F |A|` and the quadratic form of a column
+    :math:`(y^\top y - y^\top \Phi A^{-1} \Phi^\top y) / \sigma_n^2`, so the price is linear in the number of rows.
+
+    Args:
+        omega: Angular frequencies, shape (M, R, d).
+        X: Latent inputs of each expert, shape (M, N, d).
+        Y: Rows, shape (N, D), without a mean.
+        prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
+        noise: Observation noise variance, shape (M,).
+        latent_variance: Prior variance of a latent coordinate.
+
+    Returns:
+        Shape (M,), differentiable in everything; NaN for an expert whose matrix is not positive definite.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> omega, X = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64)
+        >>> log_posterior(omega, X, torch.zeros(1, 1, dtype=torch.float64), one, one, 1.0)  # variances 2 and 1
+        tensor([-2.1845], dtype=torch.float64)
+    """
+    return _log_posterior(omega, X, (Y, Y.shape[1]), (prior_variance, noise), latent_variance)
+
+
+def fit_batch(
+    omega: Tensor, X: Tensor, Y: Tensor, latent_variance: float = 1.0, *, max_iterations: int = 200
+) -> BatchFit:
+    """Embed rows and learn the two variances of every expert by maximising :func:`log_posterior`.
+
+    All experts are searched at once by one batched L-BFGS, each with its own steps. Frequencies stay as they are.
+
+    Args:
+        omega: Angular frequencies, shape (M, R, d).
+        X: Latent inputs to start from, shape (N, d) for all experts or (M, N, d).
+        Y: Rows, shape (N, D), without a mean; best with mean square one, where the search starts.
+        latent_variance: Prior variance of a latent coordinate.
+        max_iterations: Most iterations.
+
+    Raises:
+        ValueError: If the objective is not finite at the start.
+
+    Example:
+        >>> import torch
+        >>> t = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> Y = torch.cat([t, t.square() - 1 / 3], dim=-1)
+        >>> omega = torch.linspace(0.1, 2.0, 5, dtype=torch.float64).reshape(1, 5, 1)
+        >>> fit = fit_batch(omega, t, Y, max_iterations=20)
+        >>> fit.embedding.shape, bool(fit.noise < 0.01)
+        (torch.Size([1, 20, 1]), True)
+    """
+    num_experts = omega.shape[0]
+    start = X.expand(num_experts, *X.shape[-2:])
+    size, rows = start[0].numel(), (_shortened(Y), Y.shape[1])
+
+    def unpack(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        latent, scales = point.split([size, 2], dim=-1)
+        variances = scales.exp()
+        return latent.unflatten(-1, start.shape[-2:]), variances[:, 0], variances[:, 1] + _LEAST_NOISE
+
+    def loss(point: Tensor) -> Tensor:
+        latent, prior_variance, noise = unpack(point)
+        return -_log_posterior(omega, latent, rows, (prior_variance, noise), latent_variance)
+
+    scales = start.new_tensor([1.0, _FIRST_NOISE]).log().expand(num_experts, 2)
+    found = minimise(loss, torch.cat([start.flatten(1), scales], dim=-1), max_iterations=max_iterations)
+    latent, prior_variance, noise = unpack(found.point)
+    return BatchFit(latent, prior_variance, noise, -found.value, found.converged)
+
+
+def _log_posterior(
+    omega: Tensor, X: Tensor, rows: tuple[Tensor, int], variances: tuple[Tensor, Tensor], latent_variance: float
+) -> Tensor:
+    """The same from the number of columns and any root of Y Yᵀ: nothing else of the rows matters."""
+    (root, num_columns), (prior_variance, noise) = rows, variances
+    num_rows, num_features = len(root), 2 * omega.shape[-2]
+    Phi = latent_features(omega, X)
+    ratio = noise / prior_variance
+    lower, info = torch.linalg.cholesky_ex(
+        Phi.mT @ Phi + torch.diag_embed(ratio.unsqueeze(-1).expand(-1, num_features))
+    )
+    lower = torch.where((info != 0)[:, None, None], torch.nan, lower)
+    log_determinant = (
+        2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) - num_features * ratio.log() + num_rows * noise.log()
+    )
+    explained = torch.linalg.solve_triangular(lower, Phi.mT @ root, upper=False).square().sum((-2, -1))
+    quadratic = (root.square().sum() - explained) / noise
+    density = -0.5 * (num_columns * (log_determinant + num_rows * math.log(2 * math.pi)) + quadratic)
+    latent = X.square().sum((-2, -1)) / latent_variance
+    total: Tensor = density - 0.5 * (latent + X[0].numel() * math.log(2 * math.pi * latent_variance))
+    return total
+
+
+def _shortened(Y: Tensor) -> Tensor:
+    """A root of Y Yᵀ with no more columns than rows."""
+    if Y.shape[1] <= Y.shape[0]:
+        return Y
+    left, singular, _ = torch.linalg.svd(Y, full_matrices=False)
+    root: Tensor = left * singular
+    return root

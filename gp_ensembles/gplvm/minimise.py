@@ -1,0 +1,139 @@
+"""L-BFGS for many independent problems at once, each with its own step length."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_HISTORY = 12
+_MOST_HALVINGS = 25
+_ARMIJO = 1e-4
+_PATIENCE = 3  # small steps in a row before a problem counts as solved
+
+
+class Minimum(NamedTuple):
+    """Where a batch of minimisations ended.
+
+    Attributes:
+        point: Best points, shape (M, P).
+        value: Their values, shape (M,); at most those of the starts.
+        converged: Whether the value had stopped falling, shape (M,), boolean.
+        num_iterations: Iterations made.
+    """
+
+    point: Tensor
+    value: Tensor
+    converged: Tensor
+    num_iterations: int
+
+
+def minimise(
+    function: Callable[[Tensor], Tensor], start: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-7
+) -> Minimum:
+    """Minimise M functions of P variables each by limited-memory BFGS (Nocedal, 1980) with backtracking.
+
+    The problems do not see one another: each has its own history, step length and end, and the answer to one is what
+    it would be alone, to round-off. A point where the function is not finite counts as infinitely high.
+
+    Args:
+        function: Takes points (M, P) to values (M,), differentiably; value m depends on point m only.
+        start: Points to start from, shape (M, P).
+        max_iterations: Most iterations.
+        tolerance: A problem is solved when its value has fallen by less than this, relative to its size or one, three
+            times in a row.
+
+    Raises:
+        ValueError: If a function is not finite at its start.
+
+    Example:
+        >>> import torch
+        >>> target = torch.tensor([[1.0, 2.0], [-3.0, 5.0]], dtype=torch.float64)
+        >>> found = minimise(lambda points: (points - target).square().sum(-1), torch.zeros_like(target))
+        >>> bool((found.point - target).abs().max() < 1e-6), found.converged
+        (True, tensor([True, True]))
+    """
+    point = start.detach()
+    value, gradient = _evaluate(function, point)
+    bad = ~(value.isfinite() & gradient.isfinite().all(-1))
+    if bool(bad.any()):
+        raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+    calm = torch.zeros_like(value)
+    num_iterations = 0
+    for _ in range(max_iterations):
+        num_iterations += 1
+        direction = _direction(gradient, pairs)
+        slope = (direction * gradient).sum(-1)
+        uphill = slope >= 0
+        direction = torch.where(uphill.unsqueeze(-1), -gradient, direction)
+        slope = torch.where(uphill, -gradient.square().sum(-1), slope)
+        length = torch.ones_like(value)
+        if not pairs:
+            length = 1 / gradient.abs().sum(-1).clamp_min(1.0)
+        length = torch.where(calm < _PATIENCE, length, 0.0)  # solved problems stay where they are
+        new_point, new_value, new_gradient = _search(function, (point, value, gradient), direction, slope, length)
+        step, change = new_point - point, new_gradient - gradient
+        curvature = (step * change).sum(-1)
+        sound = curvature > 1e-10 * step.norm(dim=-1) * change.norm(dim=-1)
+        pairs.append((step, change, torch.where(sound, 1 / curvature, 0.0)))
+        pairs = pairs[-_HISTORY:]
+        small = value - new_value <= tolerance * new_value.abs().clamp_min(1.0)
+        calm = torch.where(small, calm + 1, torch.where(calm < _PATIENCE, 0.0, calm))
+        point, value, gradient = new_point, new_value, new_gradient
+        if bool((calm >= _PATIENCE).all()):
+            break
+    return Minimum(point, value, calm >= _PATIENCE, num_iterations)
+
+
+def _evaluate(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        free = point.detach().requires_grad_()
+        value = function(free)
+        (gradient,) = torch.autograd.grad(value.sum(), free)
+    return value.detach(), gradient
+
+
+def _direction(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Minus the inverse Hessian's estimate times the gradient; a pair of weight zero is one that is not there."""
+    result = -gradient
+    shares = []
+    for step, change, weight in reversed(pairs):
+        share = weight * (step * result).sum(-1)
+        shares.append(share)
+        result = result - share.unsqueeze(-1) * change
+    scale = torch.ones_like(gradient[:, 0])
+    for step, change, weight in pairs:  # the last sound pair has the word
+        sound = weight > 0
+        ratio = (step * change).sum(-1) / torch.where(sound, change.square().sum(-1), 1.0)
+        scale = torch.where(sound, ratio, scale)
+    result = result * scale.unsqueeze(-1)
+    for (step, change, weight), share in zip(pairs, reversed(shares), strict=True):
+        back = weight * (change * result).sum(-1)
+        result = result + (share - back).unsqueeze(-1) * step
+    return result
+
+
+def _search(
+    function: Callable[[Tensor], Tensor],
+    here: tuple[Tensor, Tensor, Tensor],
+    direction: Tensor,
+    slope: Tensor,
+    length: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Halve each problem's step until its value has fallen enough; a problem that never falls does not move."""
+    point, value, gradient = here
+    waiting = length > 0
+    for _ in range(_MOST_HALVINGS):
+        if not bool(waiting.any()):
+            break
+        trial = torch.where(waiting.unsqueeze(-1), here[0] + length.unsqueeze(-1) * direction, here[0])
+        new_value, new_gradient = _evaluate(function, trial)
+        enough = new_value <= here[1] + _ARMIJO * length * slope
+        taken = waiting & enough & new_gradient.isfinite().all(-1)
+        point = torch.where(taken.unsqueeze(-1), trial, point)
+        value = torch.where(taken, new_value, value)
+        gradient = torch.where(taken.unsqueeze(-1), new_gradient, gradient)
+        waiting = waiting & ~taken
+        length = torch.where(waiting, 0.5 * length, length)
+    return point, value, gradient

@@ -1,0 +1,298 @@
+"""The ensemble of latent variable models: what a user keeps, feeds, saves and loads."""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.gplvm.batch import fit_batch
+from gp_ensembles.gplvm.checks import check_complete, check_latent, check_rows
+from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows, embedding_density
+from gp_ensembles.gplvm.fourier import latent_features
+from gp_ensembles.gplvm.neighbours import Replaced, RowStore, keep_rows, nearest_rows, restore_rows, row_store
+from gp_ensembles.gplvm.pca import principal_components
+from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, predict_rows, walk, weight_prior
+from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest
+from gp_ensembles.gplvm.settings import LatentSettings, check_settings
+from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
+from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.spectral.frequencies import components_of
+
+_ROWS = 256  # rows embedded at once where nothing is learned
+
+
+@final
+class IEGPLVM(nn.Module):
+    r"""Online dimensionality reduction with an ensemble of Gaussian-process latent variable models.
+
+    Every expert models a row of D entries as :math:`y = \Theta^\top \phi_m(x) + \varepsilon` at a latent
+    :math:`x \sim N(0, \sigma_x^2 I)`, with random Fourier features of its own kernel (Lu et al. 2022, section 6 and
+    algorithm 2). :meth:`start` embeds the first rows and learns two variances an expert; :meth:`update` embeds each
+    further row, starting at its nearest neighbour, then learns it; the rows' densities weigh the experts. Rows are
+    centred by the means of the first ones and divided by one number, their root mean square.
+
+    The rule that weighs makes the variant: Bayesian averaging or Markov switching; ``random_walk_ratio`` makes the
+    weights of the experts walk. In a row with gaps an expert fills in what it predicts, once the row is embedded from
+    the rest.
+
+    The state is in buffers, so that ``state_dict`` loads into an object built the same way.
+
+    Args:
+        features: Features of M experts in d latent inputs, of kernels without summands.
+        num_outputs: Number of entries D of a row.
+        meta_learner: How experts are weighed; Bayesian averaging if ``None``.
+        settings: What all experts share; ``LatentSettings()`` if ``None``.
+
+    Raises:
+        ValueError: If the features have no single batch axis or are those of a sum, there are fewer entries than latent
+            inputs, or a setting is out of range.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> source = torch.Generator().manual_seed(0)
+        >>> kernel = RBFKernel(batch_shape=torch.Size([2])).double()
+        >>> features = RandomFourierFeatures.from_kernel(kernel, 1, 20, generator=source)
+        >>> t = torch.rand(40, 1, generator=source, dtype=torch.float64)
+        >>> Y = torch.cat([t, (3 * t).sin(), (2 * t).cos()], dim=-1)
+        >>> model = IEGPLVM(features, num_outputs=3)
+        >>> first = model.start(Y[:20])
+        >>> seen = model.update(Y[20:])
+        >>> back = model.inverse_transform(seen.embedding, seen.expert)
+        >>> seen.embedding.shape, bool((back.mean - Y[20:]).abs().max() < 0.05)
+        (torch.Size([20, 1]), True)
+    """
+
+    omega: Tensor
+    offset: Tensor
+    scale: Tensor
+    prior_variance: Tensor
+    noise: Tensor
+    root: Tensor
+    mean: Tensor
+
+    def __init__(
+        self,
+        features: RandomFourierFeatures,
+        num_outputs: int,
+        meta_learner: MetaLearner | None = None,
+        settings: LatentSettings | None = None,
+    ) -> None:
+        super().__init__()
+        settings = LatentSettings() if settings is None else settings
+        check_settings(settings)
+        if len(features.batch_shape) != 1:
+            raise ValueError(
+                f"the features must have one batch axis, that of the experts, got batch shape "
+                f"{tuple(features.batch_shape)}; use RandomFourierFeatures.from_kernels"
+            )
+        if len(components_of(features.kernel, features.num_inputs)) != 1:
+            raise ValueError("the kernel of an expert must have one summand; give each summand an expert of its own")
+        if features.num_inputs > num_outputs:
+            raise ValueError(f"{features.num_inputs} latent inputs are more than the {num_outputs} entries of a row")
+        self.settings, self.num_outputs = settings, num_outputs
+        self.num_experts, self.num_latent = features.batch_shape[0], features.num_inputs
+        self.meta_learner = BayesianModelAveraging() if meta_learner is None else meta_learner
+        self.register_buffer("omega", features.frequencies().detach().clone())
+        one = self.omega.new_ones(self.num_experts)
+        prior = weight_prior(one, features.num_features, num_outputs)
+        self.register_buffer("offset", self.omega.new_zeros(num_outputs))
+        self.register_buffer("scale", self.omega.new_ones(()))
+        self.register_buffer("prior_variance", one)
+        self.register_buffer("noise", one.clone())
+        self.register_buffer("root", prior.root)
+        self.register_buffer("mean", prior.mean)
+        store = row_store(self.omega, settings.capacity, num_outputs, (self.num_experts, self.num_latent))
+        for name, value in zip(RowStore._fields, store, strict=True):
+            self.register_buffer(f"store_{name}", value)
+        for name, value in zip(MetaState._fields, self.meta_learner.init(self.num_experts, self.omega), strict=True):
+            self.register_buffer(f"meta_{name}", value.detach().clone())
+
+    @property
+    def store(self) -> RowStore:
+        """The rows kept, scaled, and their embeddings; by reference."""
+        return RowStore(*(self.get_buffer(f"store_{name}") for name in RowStore._fields))
+
+    @property
+    def meta(self) -> MetaState:
+        """What the rule that weighs remembers; by reference."""
+        return MetaState(*(self.get_buffer(f"meta_{name}") for name in MetaState._fields))
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Log weights in force for the next row, shape (M,)."""
+        return self.meta_learner.log_weights(self.meta)
+
+    @property
+    def heaviest(self) -> int:
+        """The expert with the largest weight: its latent space serves best where all rows must lie in one."""
+        return int(self.log_weights.argmax())
+
+    @torch.no_grad()
+    def start(self, Y: Tensor) -> Embeddings:
+        """Embed the first rows and learn each expert's variances from them; whatever was learned before is forgotten.
+
+        Args:
+            Y: Complete rows, shape (N, D), with N > d.
+
+        Returns:
+            Where they lie. Each expert has embedded them together, so all are reported from one expert's latent space:
+            that of the largest weight times posterior density. The weights are not moved.
+
+        Raises:
+            TypeError: If the dtype is not the model's.
+            ValueError: If the shape is wrong, an entry is not finite, there are too few rows, or fewer than d
+                directions vary.
+            NumericalError: If an expert's posterior is not positive definite.
+        """
+        check_rows(Y, self.num_outputs, self.omega)
+        check_complete(Y)
+        spread = self.settings.latent_variance
+        components = principal_components(Y, self.num_latent)
+        centred = Y - components.mean
+        scale = centred.square().mean().sqrt()
+        rows = centred / scale
+        first = components.embedding * spread**0.5
+        fit = fit_batch(self.omega, first, rows, spread, max_iterations=self.settings.batch_iterations)
+        prior = weight_prior(fit.noise / fit.prior_variance, 2 * self.omega.shape[-2], self.num_outputs)
+        posterior = learn_rows(prior, latent_features(self.omega, fit.embedding), rows)
+        model = LatentModel(self.omega, posterior, fit.noise, spread)
+        density = embedding_density(model, fit.embedding, rows)
+        converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
+        found = RowEmbedding(fit.embedding, *density, self.omega.new_zeros(converged.shape), converged)
+        meta = self.meta_learner.init(self.num_experts, self.omega)
+        log_weights = self.meta_learner.log_weights(meta)
+        best = (log_weights + fit.objective).argmax().expand(len(Y))
+
+        fields = ("offset", "scale", "prior_variance", "noise")
+        for name, value in zip(fields, (components.mean, scale, fit.prior_variance, fit.noise), strict=True):
+            self.get_buffer(name).copy_(value)
+        self._commit(posterior, meta)
+        self.store.num_kept.zero_()
+        self.store.num_seen.zero_()
+        keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
+        return self._report(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best)
+
+    @torch.no_grad()
+    def update(self, Y: Tensor, block_size: int = 1) -> Embeddings:
+        """Embed rows in the order of time and learn them; a rejected call leaves everything as it was.
+
+        Args:
+            Y: Rows, shape (N, D); NaN where an entry was not observed.
+            block_size: Rows embedded at once against the same posterior and neighbours, then learned. One is the
+                algorithm; more is faster, and each row knows less by the rows of its block before it. With a random
+                walk the steps of a block come before it.
+
+        Raises:
+            TypeError: If the dtype is not the model's.
+            ValueError: If the model has not been started, the shape is wrong, an entry is infinite, or a row has no
+                observed entry.
+            NumericalError: If a density is not a number or a posterior not positive definite.
+        """
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        rows = self._scaled(Y)
+        posterior, meta = WeightPosterior(self.root, self.mean), self.meta
+        undo: list[Replaced] = []
+        parts = []
+        try:
+            for first in range(0, len(rows), block_size):
+                block = rows[first : first + block_size]
+                if self.settings.random_walk_ratio > 0:
+                    steps = self.settings.random_walk_ratio * len(block)
+                    posterior = walk(posterior, steps * self.prior_variance / self.noise)
+                found = self._embed(posterior, block, first)
+                meta, output = self.meta_learner.update_block(meta, found.log_prob)
+                parts.append(self._report(found, block, output.log_weights, likeliest(found, output.log_weights)))
+                Phi = latent_features(self.omega, found.point)
+                filled = torch.where(torch.isnan(block), Phi @ posterior.mean, block)
+                posterior = learn_rows(posterior, Phi, filled)
+                best = filled.movedim(0, 1)[torch.arange(len(block), device=block.device), parts[-1].expert]
+                undo.append(keep_rows(self.store, best, found.point.movedim(0, 1), seed=self.settings.seed))
+        except BaseException:
+            for replaced in reversed(undo):
+                restore_rows(self.store, replaced)
+            raise
+        self._commit(posterior, meta)
+        return joined(parts) if parts else self.transform(Y)
+
+    @torch.no_grad()
+    def transform(self, Y: Tensor) -> Embeddings:
+        """Embed rows, each on its own, learning nothing; arguments and errors as in :meth:`update`."""
+        rows = self._scaled(Y)
+        posterior, log_weights = WeightPosterior(self.root, self.mean), self.log_weights.unsqueeze(-1)
+        parts = []
+        for first in range(0, max(len(rows), 1), _ROWS):
+            block = rows[first : first + _ROWS]
+            found = self._embed(posterior, block, first)
+            weights = log_weights.expand(-1, len(block))
+            parts.append(self._report(found, block, weights, likeliest(found, weights)))
+        return joined(parts)
+
+    @torch.no_grad()
+    def inverse_transform(self, X: Tensor, expert: Tensor) -> Reconstruction:
+        """Rows at latent inputs.
+
+        Args:
+            X: Latent inputs, shape (N, d).
+            expert: Whose latent space each lies in, shape (N,).
+
+        Raises:
+            ValueError: If the model has not been started, a shape is wrong, X is not finite, or there is no such
+                expert.
+        """
+        self._check_started()
+        check_latent(X, expert, self.num_latent, self.num_experts)
+        mean = X.new_empty(len(X), self.num_outputs)
+        variance = X.new_empty(len(X), 1)
+        for number in range(self.num_experts):
+            own = expert == number
+            only = slice(number, number + 1)
+            posterior = WeightPosterior(self.root[only], self.mean[only])
+            Phi = latent_features(self.omega[only], X[own].unsqueeze(0))
+            means, variances = predict_rows(posterior, Phi, self.noise[only])
+            mean[own], variance[own] = means[0], variances[0].unsqueeze(-1)
+        return Reconstruction(mean * self.scale + self.offset, (variance * self.scale.square()).expand_as(mean))
+
+    def impute(self, Y: Tensor) -> Tensor:
+        """The rows with their gaps filled by what is predicted from the rest; arguments as in :meth:`transform`."""
+        found = self.transform(Y)
+        return torch.where(torch.isnan(Y), self.inverse_transform(found.embedding, found.expert).mean, Y)
+
+    def _check_started(self) -> None:
+        if int(self.store.num_kept) == 0:
+            raise ValueError("the model has not been started; call start with the first rows")
+
+    def _scaled(self, Y: Tensor) -> Tensor:
+        self._check_started()
+        check_rows(Y, self.num_outputs, self.omega)
+        return (Y - self.offset) / self.scale
+
+    def _embed(self, posterior: WeightPosterior, rows: Tensor, first: int) -> RowEmbedding:
+        model = LatentModel(self.omega, posterior, self.noise, self.settings.latent_variance)
+        start = self.store.embedding[nearest_rows(self.store, rows)].movedim(0, 1)
+        found = embed_rows(model, start, rows, max_iterations=self.settings.row_iterations)
+        bad = ~found.log_prob.isfinite()
+        if bool(bad.any()):
+            expert, row = bad.nonzero()[0].tolist()
+            raise NumericalError(
+                f"expert {expert} gives row {first + row} a log density of {float(found.log_prob[expert, row])}; "
+                f"check the row's size, or use float64"
+            )
+        return found
+
+    def _report(self, found: RowEmbedding, rows: Tensor, log_weights: Tensor, expert: Tensor) -> Embeddings:
+        numbers = torch.arange(len(rows), device=rows.device)
+        count = (~torch.isnan(rows)).sum(-1)
+        log_prob = (log_weights + found.log_prob).logsumexp(0) - count * self.scale.log()
+        return Embeddings(
+            found.point[expert, numbers], expert, found.point, log_prob, log_weights.clone(), found.converged
+        )
+
+    def _commit(self, posterior: WeightPosterior, meta: MetaState) -> None:
+        self.root.copy_(posterior.root)
+        self.mean.copy_(posterior.mean)
+        for old, new in zip(self.meta, meta, strict=True):
+            old.copy_(new)
