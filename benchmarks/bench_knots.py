@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gpytorch
+import numpy as np
 import torch
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import InducingPointKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import ExactGP
 from torch import Tensor
@@ -61,8 +64,6 @@ def seconds(work: Callable[[], object], repeats: int = 1) -> float:
 
 def boston_split() -> tuple[Tensor, Tensor]:
     """The training rows of Boston's first published split, as the repository's tests have them."""
-    import numpy as np
-
     with np.load(GOLDEN / "knots_fixed_boston.npz") as file:
         return torch.as_tensor(file["X"]), torch.as_tensor(file["y"])
 
@@ -120,18 +121,14 @@ class _GPyTorchSparse(ExactGP):  # type: ignore[misc]  # GPyTorch is untyped
     """GPyTorch's sparse regression."""
 
     def __init__(self, X: Tensor, y: Tensor, knots: Tensor) -> None:
-        from gpytorch.distributions import MultivariateNormal
-        from gpytorch.means import ConstantMean
-
         kernel, likelihood = start(y)
         super().__init__(X, y, likelihood)
         self.mean_module = ConstantMean().to(X)
         self.covar_module = InducingPointKernel(kernel, knots.clone(), likelihood)
-        self._normal = MultivariateNormal
 
     def forward(self, X: Tensor) -> object:
         """Prior at rows."""
-        return self._normal(self.mean_module(X), self.covar_module(X))
+        return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
 def sgpr(_: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
@@ -17,7 +17,7 @@ from gpytorch.models import GP
 from torch import Tensor, nn
 
 from gp_ensembles.sparse.checks import check_knots, check_shape
-from gp_ensembles.sparse.predictions import KnotsPosterior, check_query, joint_normal, normal_posterior, see
+from gp_ensembles.sparse.predictions import KnotsPosterior, check_query, joint_normal, normal_posterior, see, unchanged
 
 
 def default_nugget(dtype: torch.dtype) -> float:
@@ -28,6 +28,14 @@ def default_nugget(dtype: torch.dtype) -> float:
         1e-08
     """
     return max(1e-8, 100.0 * torch.finfo(dtype).eps)
+
+
+class _Kept(NamedTuple):
+    """The knots' posterior, and what it was made of."""
+
+    tensors: list[Tensor]
+    settings: list[object]
+    posterior: KnotsPosterior
 
 
 class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch asks for one; its models are untyped
@@ -76,7 +84,7 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         self.likelihood = likelihood.to(X)
         self.mean_module = mean.to(X)
         self.nugget = nugget
-        self._kept: Any = None  # the knots' posterior, and what it was made of
+        self._kept: _Kept | None = None
         self._scales: dict[str, tuple[Tensor, Tensor]] = {}
 
     @abstractmethod
@@ -92,8 +100,13 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         """Variance of the noise that predictions may have added, of one element."""
 
     @abstractmethod
-    def knots_posterior(self) -> KnotsPosterior:
-        """The knots' posterior, kept until something changes, without gradients."""
+    def find_knots_posterior(self) -> KnotsPosterior:
+        """The knots' posterior as the model is now."""
+
+    @property
+    @abstractmethod
+    def choices(self) -> tuple[object, ...]:
+        """What the knots' posterior depends on besides parameters, rows, modules and the nugget."""
 
     @abstractmethod
     def upper_bound(self) -> Tensor:
@@ -172,6 +185,18 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         """Count a value, too, as one from which the hyperparameter started."""
         least, most = self.scales(name, value)
         self._scales[name] = torch.minimum(least, value), torch.maximum(most, value)
+
+    @torch.no_grad()
+    def knots_posterior(self) -> KnotsPosterior:
+        """The knots' posterior, kept until something that it is made of changes; without gradients."""
+        tensors = [*self.parameters(), *self.buffers()]
+        settings = [*list(self.modules())[1:], self.nugget, *self.choices]  # modules are equal if they are the same
+        kept = self._kept
+        if kept is None or kept.settings != settings or not unchanged(kept.tensors, tensors):
+            found = self.find_knots_posterior()
+            kept = _Kept([tensor.detach().clone() for tensor in tensors], settings, found)
+            self._kept = kept
+        return kept.posterior
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""

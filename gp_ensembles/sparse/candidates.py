@@ -10,11 +10,10 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.sparse.approximations import VFE
 from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.collapsed import Projection, condition
-from gp_ensembles.sparse.gains import Candidates
+from gp_ensembles.sparse.gains import NEARLY_EXPLAINED, Candidates
 from gp_ensembles.sparse.model import SparseGP
 from gp_ensembles.sparse.placement import distinct_rows
 
-_NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate is a knot already
 _MEMORY = 2**26  # bytes of a table of candidates and data
 
 
@@ -121,7 +120,7 @@ class CandidateObjectives:
         prior = model.kernel_diagonal(C) + self._delta
         variance = prior - loadings.square().sum(0)
         covariance = model.kernel_matrix(C, model.train_X) - loadings.mT @ projection.projected
-        floor = _NEARLY_EXPLAINED * prior.max()
+        floor = NEARLY_EXPLAINED * prior.max()
         if isinstance(model.approximation, VFE):
             noise = projection.noise
             weighted = (covariance - (covariance @ self._white.mT) @ self._white / noise) / noise

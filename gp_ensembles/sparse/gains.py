@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gp_ensembles.sparse.collapsed import Projection, condition
 
-_NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate is a knot already
+NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate is a knot already
 
 
 class Candidates(NamedTuple):
@@ -102,5 +102,5 @@ def measure_candidates(
     weighted = (covariance - (covariance @ white.mT) @ white / projection.noise) / projection.noise
     variance = (prior - loadings.square().sum(0)).clamp_min(0.0)
     return Candidates(
-        covariance, weighted, variance, projection.residual, projection.noise, _NEARLY_EXPLAINED * prior.max()
+        covariance, weighted, variance, projection.residual, projection.noise, NEARLY_EXPLAINED * prior.max()
     )

@@ -16,7 +16,7 @@ from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.checks import check_rows
 from gp_ensembles.sparse.collapsed import project
 from gp_ensembles.sparse.laplace import LatentPrior, Mode, find_mode, knots_posterior, laplace_evidence, latent_prior
-from gp_ensembles.sparse.predictions import KnotsPosterior, unchanged
+from gp_ensembles.sparse.predictions import KnotsPosterior
 
 
 @final
@@ -190,18 +190,16 @@ class SparseLaplaceGP(KnotModel):
         self._start = mode.weights
         return mode
 
-    def knots_posterior(self) -> KnotsPosterior:
-        """The knots' posterior, kept until a parameter or a row changes, without gradients."""
-        tensors = [*self.parameters(), *self.buffers()]
-        kept: tuple[list[Tensor], KnotsPosterior] | None = self._kept
-        if kept is None or not unchanged(kept[0], tensors):
-            with torch.no_grad():
-                lower, prior = self._latent_prior(self.knots)
-                posterior = knots_posterior(prior, self._log_density, self.train_y, self._find_mode(prior))
-            found = KnotsPosterior(lower, posterior.factor, posterior.mean)
-            kept = [tensor.detach().clone() for tensor in tensors], found
-            self._kept = kept
-        return kept[1]
+    @property
+    def choices(self) -> tuple[object, ...]:
+        """None."""
+        return ()
+
+    def find_knots_posterior(self) -> KnotsPosterior:
+        """By the curvature at the mode."""
+        lower, prior = self._latent_prior(self.knots)
+        posterior = knots_posterior(prior, self._log_density, self.train_y, self._find_mode(prior))
+        return KnotsPosterior(lower, posterior.factor, posterior.mean)
 
 
 def _check_offset(offset: Tensor, y: Tensor) -> None:

@@ -1,6 +1,6 @@
 """A sparse Gaussian process wherever an exact one is used: in GPyTorch and in BoTorch."""
 
-from typing import Any, NamedTuple, Self, final
+from typing import Any, Self, final
 
 import torch
 from gpytorch.distributions import MultivariateNormal
@@ -19,15 +19,7 @@ from gp_ensembles.sparse.approximations import VFE, Approximation, upper_bound
 from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.checks import check_rows
 from gp_ensembles.sparse.collapsed import Projection, condition, project
-from gp_ensembles.sparse.predictions import KnotsPosterior, unchanged
-
-
-class _Kept(NamedTuple):
-    """The knots' posterior, and what it was made of."""
-
-    tensors: list[Tensor]
-    settings: tuple[object, ...]
-    posterior: KnotsPosterior
+from gp_ensembles.sparse.predictions import KnotsPosterior
 
 
 @final
@@ -157,20 +149,16 @@ class SparseGP(KnotModel):
         noise: Tensor = self.likelihood.noise
         return noise
 
-    def knots_posterior(self) -> KnotsPosterior:
-        """The knots' posterior, kept until a parameter, a row or the approximation changes, without gradients."""
-        modules = tuple(map(id, self.modules()))
-        settings = (self.approximation, dict(vars(self.approximation)), self.nugget, modules)
-        tensors = [*self.parameters(), *self.buffers()]
-        kept: _Kept | None = self._kept
-        if kept is None or kept.settings != settings or not unchanged(kept.tensors, tensors):
-            with torch.no_grad():
-                projection = self.projection()
-                posterior = condition(projection, self.approximation.diagonal(projection))
-            found = KnotsPosterior(projection.lower, posterior.factor, posterior.mean)
-            kept = _Kept([tensor.detach().clone() for tensor in tensors], settings, found)
-            self._kept = kept
-        return kept.posterior
+    @property
+    def choices(self) -> tuple[object, ...]:
+        """The approximation, and the numbers it has."""
+        return self.approximation, dict(vars(self.approximation))
+
+    def find_knots_posterior(self) -> KnotsPosterior:
+        """Under the approximation's noise."""
+        projection = self.projection()
+        posterior = condition(projection, self.approximation.diagonal(projection))
+        return KnotsPosterior(projection.lower, posterior.factor, posterior.mean)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Self:
         """A model of more rows, the knots and hyperparameters as they are.

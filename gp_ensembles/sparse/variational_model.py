@@ -21,7 +21,7 @@ from gp_ensembles.sparse.base import KnotModel
 from gp_ensembles.sparse.checks import check_positive, check_rows
 from gp_ensembles.sparse.collapsed import Projection, project
 from gp_ensembles.sparse.local_gains import Sites
-from gp_ensembles.sparse.predictions import KnotsPosterior, unchanged
+from gp_ensembles.sparse.predictions import KnotsPosterior
 from gp_ensembles.sparse.tightening import Rows, Tightened, tighten
 
 
@@ -169,18 +169,16 @@ class SparseVariationalGP(KnotModel):
             return noise
         return self.train_X.new_zeros(1)
 
-    def knots_posterior(self) -> KnotsPosterior:
-        """The knots' posterior, kept until a parameter or a row changes, without gradients."""
-        tensors = [*self.parameters(), *self.buffers()]
-        kept: tuple[list[Tensor], KnotsPosterior] | None = self._kept
-        if kept is None or not unchanged(kept[0], tensors):
-            with torch.no_grad():
-                mean, root = self.tighten(tolerance=0.0).posterior
-                factor = cholesky(torch.cholesky_inverse(root), "the precision of the knots")
-                found = KnotsPosterior(self._knots_factor(), factor, factor.mT @ mean)
-            kept = [tensor.detach().clone() for tensor in tensors], found
-            self._kept = kept
-        return kept[1]
+    @property
+    def choices(self) -> tuple[object, ...]:
+        """GPyTorch's jitter, which is a setting of its."""
+        return (self.jitter,)
+
+    def find_knots_posterior(self) -> KnotsPosterior:
+        """The one that maximises the bound."""
+        mean, root = self.tighten(tolerance=0.0).posterior
+        factor = cholesky(torch.cholesky_inverse(root), "the precision of the knots")
+        return KnotsPosterior(self._knots_factor(), factor, factor.mT @ mean)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Self:
         """A model of more rows, the knots and hyperparameters as they are.

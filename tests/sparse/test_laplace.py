@@ -559,3 +559,16 @@ class TestSelection:
     def test_constant_targets_are_refused(self):
         with pytest.raises(ValueError, match="constant"):
             select(one_at_a_time(3), y=torch.ones_like(make_model().train_y))
+
+
+def test_another_kernel_makes_another_posterior():
+    model = make_model()
+    points = model.train_X[:4] + 0.05
+    before = model.posterior(points).mean.detach()
+    model.covar_module = ScaleKernel(MaternKernel(nu=0.5)).double()
+    fresh = SparseLaplaceGP(
+        model.train_X, model.train_y, model.knots.detach(), model.covar_module, model.likelihood, model.mean_module,
+        offset=model.offset, noise=float(model.noise.detach()), nugget=model.nugget,
+    )  # fmt: skip
+    assert torch.allclose(model.posterior(points).mean, fresh.posterior(points).mean, atol=1e-6)
+    assert not torch.allclose(model.posterior(points).mean, before, atol=1e-3)
