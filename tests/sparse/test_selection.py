@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean
 from gpytorch.priors import NormalPrior
@@ -19,6 +19,7 @@ from gp_ensembles.sparse import (
     FITC,
     VFE,
     AdadeltaRefit,
+    BayesianOptimisation,
     Covariance,
     GreedyBlocks,
     OneAtATime,
@@ -518,3 +519,18 @@ def test_knots_at_categories_move_along_the_rest():
     found = select_knots(X, y, kernel, proposal=Simultaneous(X[:15]), progress=False)
     assert torch.equal(found.knots[:, 1], X[:15, 1])
     assert found.history[-1].objective > found.history[0].objective + 1.0
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [LinearKernel() + ScaleKernel(RBFKernel()), PolynomialKernel(2), ScaleKernel(MaternKernel(nu=0.5)), Detached()],
+    ids=["linear and rbf", "polynomial", "rough", "without gradient"],
+)
+def test_bayesian_optimisation_takes_any_kernel(kernel):
+    """Rows are proposed, not places, so that neither stationarity nor a derivative is needed."""
+    X, y = make_data()
+    proposal = OneAtATime(BayesianOptimisation(3, 6), first=2, max_knots=5)
+    found = select_knots(X, y, kernel, proposal=proposal, progress=False)
+    values = [step.objective for step in found.history]
+    assert values == sorted(values)
+    assert found.why
