@@ -66,7 +66,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
-    "gplvm": (frozenset({"numerics", "spectral", "features", "meta_learners"}), frozenset()),
+    "gplvm": (frozenset({"numerics", "spectral", "features", "meta_learners"}), frozenset({"gpytorch"})),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (
         frozenset({"ensembles", "metrics", "numerics", "data"}),

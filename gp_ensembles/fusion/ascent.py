@@ -7,6 +7,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate
+from gp_ensembles.numerics.lbfgs import inverse_hessian_product, no_pairs, remember
 
 # Armijo's constant, bounds of a backtracking factor, and most backtracking steps of one search.
 _ARMIJO, _SHRINK, _MOST = 1e-4, (0.1, 0.5), 20
@@ -24,14 +25,6 @@ class Ascent(NamedTuple):
     points: Points
     converged: Tensor
     num_gradients: int
-
-
-class _Pairs(NamedTuple):
-    """The last steps (m, R, P), changes of the gradient with the sign turned, and one over their products (m, R)."""
-
-    steps: Tensor
-    changes: Tensor
-    curvature: Tensor
 
 
 @torch.no_grad()
@@ -67,17 +60,17 @@ def ascend(
     points = evaluate(log_density, start)
     active = torch.ones_like(points.log_density, dtype=torch.bool)
     converged = ~active
-    pairs = _Pairs(start.new_zeros(0, *start.shape), start.new_zeros(0, *start.shape), start.new_zeros(0, len(start)))
+    pairs = no_pairs(start)
     num_gradients = 1
     with tqdm(total=max_iterations, desc="modes", unit="step", disable=not progress) as bar:
         for _ in range(max_iterations):
-            direction = _direction(points.gradient, pairs)
+            direction = inverse_hessian_product(points.gradient, pairs)
             slope = (direction * points.gradient).sum(-1)
             # Where memory misleads, the gradient itself leads upwards.
             bad = ~(slope > 0.0)
             if bool(bad.any()):
                 pairs = pairs._replace(curvature=pairs.curvature.masked_fill(bad, 0.0))
-                direction = _direction(points.gradient, pairs)
+                direction = inverse_hessian_product(points.gradient, pairs)
                 slope = (direction * points.gradient).sum(-1)
             fresh = (pairs.curvature == 0.0).all(0)
             enough = (points.gradient == 0.0).all(-1) | (~fresh & (slope < tolerance))
@@ -91,31 +84,11 @@ def ascend(
             # Without a gain along the gradient itself, round-off is all that is left.
             active = active & (moved | ~fresh)
             pairs = pairs._replace(curvature=pairs.curvature.masked_fill(active & ~moved, 0.0))
-            pairs = _remember(pairs, found.theta - points.theta, points.gradient - found.gradient, memory)
+            pairs = remember(pairs, found.theta - points.theta, points.gradient - found.gradient, memory)
             points = found
             bar.set_postfix_str(f"best {float(points.log_density.amax()):.2f}", refresh=False)
             bar.update()
     return Ascent(points, converged, num_gradients)
-
-
-def _direction(gradient: Tensor, pairs: _Pairs) -> Tensor:
-    """The two-loop recursion; a pair with curvature zero changes nothing."""
-    direction = gradient
-    shares = []
-    rows = list(zip(pairs.steps.unbind(0), pairs.changes.unbind(0), pairs.curvature.unbind(0), strict=True))
-    for step, change, curvature in reversed(rows):
-        share = (curvature * (step * direction).sum(-1)).unsqueeze(-1)
-        direction = direction - share * change
-        shares.append(share)
-    scale = torch.ones_like(gradient[:, :1])
-    for _, change, curvature in rows:
-        newest = 1.0 / (curvature * change.square().sum(-1))
-        scale = torch.where((curvature > 0.0).unsqueeze(-1), newest.unsqueeze(-1), scale)
-    direction = direction * scale
-    for (step, change, curvature), share in zip(rows, reversed(shares), strict=True):
-        back = (curvature * (change * direction).sum(-1)).unsqueeze(-1)
-        direction = direction + step * (share - back)
-    return direction
 
 
 def _search(
@@ -141,11 +114,3 @@ def _search(
         length[waiting] *= torch.where(finite, factor, _SHRINK[0])
         waiting = waiting[~good]
     return Points(theta, value, gradient), moved, used
-
-
-def _remember(pairs: _Pairs, step: Tensor, change: Tensor, memory: int) -> _Pairs:
-    product = (step * change).sum(-1)
-    useful = product > 1e-10 * change.square().sum(-1)
-    curvature = torch.where(useful, 1.0 / torch.where(useful, product, 1.0), 0.0)
-    new = _Pairs(step.unsqueeze(0), change.unsqueeze(0), curvature.unsqueeze(0))
-    return _Pairs(*(torch.cat([old, one])[-memory:] for old, one in zip(pairs, new, strict=True)))

@@ -15,11 +15,13 @@ from gp_ensembles.gplvm.posterior import (
     walk,
     weight_prior,
 )
+from gp_ensembles.gplvm.presets import RBF_VARIANCES, rbf_features
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction
 from gp_ensembles.gplvm.settings import LatentSettings
 
 __all__ = [
     "IEGPLVM",
+    "RBF_VARIANCES",
     "BatchFit",
     "Embeddings",
     "LatentModel",
@@ -43,6 +45,7 @@ __all__ = [
     "nearest_rows",
     "predict_rows",
     "principal_components",
+    "rbf_features",
     "row_store",
     "walk",
     "weight_prior",

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.lbfgs import inverse_hessian_product, no_pairs, remember
+
 _HISTORY = 12
 _MOST_HALVINGS = 25
 _ARMIJO = 1e-4
@@ -58,26 +60,22 @@ def minimise(
     bad = ~(value.isfinite() & gradient.isfinite().all(-1))
     if bool(bad.any()):
         raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
-    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+    pairs = no_pairs(point)
     calm = torch.zeros_like(value)
     num_iterations = 0
     for _ in range(max_iterations):
         num_iterations += 1
-        direction = _direction(gradient, pairs)
+        direction = -inverse_hessian_product(gradient, pairs)
         slope = (direction * gradient).sum(-1)
         uphill = slope >= 0
         direction = torch.where(uphill.unsqueeze(-1), -gradient, direction)
         slope = torch.where(uphill, -gradient.square().sum(-1), slope)
         length = torch.ones_like(value)
-        if not pairs:
+        if num_iterations == 1:
             length = 1 / gradient.abs().sum(-1).clamp_min(1.0)
         length = torch.where(calm < _PATIENCE, length, 0.0)  # solved problems stay where they are
         new_point, new_value, new_gradient = _search(function, (point, value, gradient), direction, slope, length)
-        step, change = new_point - point, new_gradient - gradient
-        curvature = (step * change).sum(-1)
-        sound = curvature > 1e-10 * step.norm(dim=-1) * change.norm(dim=-1)
-        pairs.append((step, change, torch.where(sound, 1 / curvature, 0.0)))
-        pairs = pairs[-_HISTORY:]
+        pairs = remember(pairs, new_point - point, new_gradient - gradient, _HISTORY)
         small = value - new_value <= tolerance * new_value.abs().clamp_min(1.0)
         calm = torch.where(small, calm + 1, torch.where(calm < _PATIENCE, 0.0, calm))
         point, value, gradient = new_point, new_value, new_gradient
@@ -92,26 +90,6 @@ def _evaluate(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tens
         value = function(free)
         (gradient,) = torch.autograd.grad(value.sum(), free)
     return value.detach(), gradient
-
-
-def _direction(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Minus the inverse Hessian's estimate times the gradient; a pair of weight zero is one that is not there."""
-    result = -gradient
-    shares = []
-    for step, change, weight in reversed(pairs):
-        share = weight * (step * result).sum(-1)
-        shares.append(share)
-        result = result - share.unsqueeze(-1) * change
-    scale = torch.ones_like(gradient[:, 0])
-    for step, change, weight in pairs:  # the last sound pair has the word
-        sound = weight > 0
-        ratio = (step * change).sum(-1) / torch.where(sound, change.square().sum(-1), 1.0)
-        scale = torch.where(sound, ratio, scale)
-    result = result * scale.unsqueeze(-1)
-    for (step, change, weight), share in zip(pairs, reversed(shares), strict=True):
-        back = weight * (change * result).sum(-1)
-        result = result + (share - back).unsqueeze(-1) * step
-    return result
 
 
 def _search(
