@@ -65,8 +65,12 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "features", "filters", "experts", "spectral", "meta_learners", "ensembles", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
-    # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
-    "gplvm": (frozenset({"numerics", "spectral", "features", "meta_learners"}), frozenset({"gpytorch"})),
+    # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed. ensembles: what
+    # Ctrl-C must not tear.
+    "gplvm": (
+        frozenset({"numerics", "spectral", "features", "meta_learners", "ensembles"}),
+        frozenset({"gpytorch", "faiss"}),
+    ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (
         frozenset({"ensembles", "metrics", "numerics", "data"}),
@@ -86,6 +90,7 @@ DOORS: dict[str, frozenset[str]] = {
     "data": frozenset({"river", "sklearn"}),
     "bo": frozenset({"ax"}),
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
+    "gplvm": frozenset({"faiss"}),
     "interfaces": frozenset({"river", "sklearn"}),
     "experiments": frozenset({"gp_ensembles.plots"}),
 }

@@ -17,6 +17,7 @@ from gp_ensembles.gplvm.posterior import (
 )
 from gp_ensembles.gplvm.presets import RBF_VARIANCES, rbf_features
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction
+from gp_ensembles.gplvm.search import ExactSearch, FaissSearch, NeighbourSearch
 from gp_ensembles.gplvm.settings import LatentSettings
 
 __all__ = [
@@ -24,9 +25,12 @@ __all__ = [
     "RBF_VARIANCES",
     "BatchFit",
     "Embeddings",
+    "ExactSearch",
+    "FaissSearch",
     "LatentModel",
     "LatentSettings",
     "Minimum",
+    "NeighbourSearch",
     "PrincipalComponents",
     "Reconstruction",
     "RowEmbedding",

@@ -3,7 +3,28 @@
 import torch
 from torch import Tensor
 
+from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.base import check_matrix
+from gp_ensembles.spectral.frequencies import components_of
+
+_SHOWN = 10  # columns that a message names
+
+
+def check_features(features: RandomFourierFeatures, num_outputs: int) -> None:
+    """Raise unless the features are those of a batch of experts with one summand each, in no more inputs than outputs.
+
+    Raises:
+        ValueError: If there is no single batch axis, a kernel is a sum, or there are more latent inputs than entries.
+    """
+    if len(features.batch_shape) != 1:
+        raise ValueError(
+            f"the features must have one batch axis, that of the experts, got batch shape "
+            f"{tuple(features.batch_shape)}; use RandomFourierFeatures.from_kernels"
+        )
+    if len(components_of(features.kernel, features.num_inputs)) != 1:
+        raise ValueError("the kernel of an expert must have one summand; give each summand an expert of its own")
+    if features.num_inputs > num_outputs:
+        raise ValueError(f"{features.num_inputs} latent inputs are more than the {num_outputs} entries of a row")
 
 
 def check_rows(Y: Tensor, num_outputs: int, like: Tensor) -> None:
@@ -27,11 +48,14 @@ def check_rows(Y: Tensor, num_outputs: int, like: Tensor) -> None:
         raise ValueError(f"row {int(empty.int().argmax())} of Y has no observed entry; drop it")
 
 
-def check_complete(Y: Tensor) -> None:
-    """Raise if an entry is missing.
+def check_start(Y: Tensor, num_latent: int) -> None:
+    """Raise unless the rows Y (N, D) are complete, more than there are latent inputs, and vary in every column.
+
+    A column that is the same in all rows says nothing of where they lie, and makes the noise, which all columns share,
+    look smaller than it is.
 
     Raises:
-        ValueError: Naming the first one.
+        ValueError: Naming the first entry that is missing, how many rows there are, or the constant columns.
     """
     missing = torch.isnan(Y)
     if bool(missing.any()):
@@ -39,6 +63,18 @@ def check_complete(Y: Tensor) -> None:
         raise ValueError(
             f"Y is NaN in row {row}, column {column}; the rows to start from must be complete: start from other rows, "
             f"or fill the value in"
+        )
+    if len(Y) <= num_latent:
+        raise ValueError(
+            f"got {len(Y)} rows to start from; {num_latent} latent inputs need at least {num_latent + 1}, and should "
+            f"have many more"
+        )
+    constant = (Y[0] == Y).all(0).nonzero().flatten().tolist()
+    if constant:
+        shown = ", ".join(map(str, constant[:_SHOWN])) + (" ..." if len(constant) > _SHOWN else "")
+        raise ValueError(
+            f"{len(constant)} of {Y.shape[1]} columns are constant in the {len(Y)} rows to start from: {shown}; leave "
+            f"them out, or start from more rows"
         )
 
 

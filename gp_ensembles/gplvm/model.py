@@ -5,20 +5,20 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.gplvm.batch import fit_batch
-from gp_ensembles.gplvm.checks import check_complete, check_latent, check_rows
+from gp_ensembles.gplvm.checks import check_features, check_latent, check_rows, check_start
 from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows, embedding_density
+from gp_ensembles.gplvm.first_rows import learn_first_rows
 from gp_ensembles.gplvm.fourier import latent_features
-from gp_ensembles.gplvm.neighbours import Replaced, RowStore, keep_rows, nearest_rows, restore_rows, row_store
-from gp_ensembles.gplvm.pca import principal_components
+from gp_ensembles.gplvm.neighbours import Replaced, RowStore, keep_rows, restore_rows, row_store
 from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, predict_rows, walk, weight_prior
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest
+from gp_ensembles.gplvm.search import ExactSearch, NeighbourSearch
 from gp_ensembles.gplvm.settings import LatentSettings, check_settings
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.spectral.frequencies import components_of
 
 _ROWS = 256  # rows embedded at once where nothing is learned
 
@@ -44,6 +44,7 @@ class IEGPLVM(nn.Module):
         num_outputs: Number of entries D of a row.
         meta_learner: How experts are weighed; Bayesian averaging if ``None``.
         settings: What all experts share; ``LatentSettings()`` if ``None``.
+        search: How nearest neighbours are found; ``ExactSearch()`` if ``None``.
 
     Raises:
         ValueError: If the features have no single batch axis or are those of a sum, there are fewer entries than latent
@@ -79,19 +80,13 @@ class IEGPLVM(nn.Module):
         num_outputs: int,
         meta_learner: MetaLearner | None = None,
         settings: LatentSettings | None = None,
+        search: NeighbourSearch | None = None,
     ) -> None:
         super().__init__()
+        self.search = ExactSearch() if search is None else search
         settings = LatentSettings() if settings is None else settings
         check_settings(settings)
-        if len(features.batch_shape) != 1:
-            raise ValueError(
-                f"the features must have one batch axis, that of the experts, got batch shape "
-                f"{tuple(features.batch_shape)}; use RandomFourierFeatures.from_kernels"
-            )
-        if len(components_of(features.kernel, features.num_inputs)) != 1:
-            raise ValueError("the kernel of an expert must have one summand; give each summand an expert of its own")
-        if features.num_inputs > num_outputs:
-            raise ValueError(f"{features.num_inputs} latent inputs are more than the {num_outputs} entries of a row")
+        check_features(features, num_outputs)
         self.settings, self.num_outputs = settings, num_outputs
         self.num_experts, self.num_latent = features.batch_shape[0], features.num_inputs
         self.meta_learner = BayesianModelAveraging() if meta_learner is None else meta_learner
@@ -109,6 +104,7 @@ class IEGPLVM(nn.Module):
             self.register_buffer(f"store_{name}", value)
         for name, value in zip(MetaState._fields, self.meta_learner.init(self.num_experts, self.omega), strict=True):
             self.register_buffer(f"meta_{name}", value.detach().clone())
+        self.register_load_state_dict_post_hook(_forget_index)  # type: ignore[no-untyped-call]
 
     @property
     def store(self) -> RowStore:
@@ -143,22 +139,14 @@ class IEGPLVM(nn.Module):
 
         Raises:
             TypeError: If the dtype is not the model's.
-            ValueError: If the shape is wrong, an entry is not finite, there are too few rows, or fewer than d
-                directions vary.
+            ValueError: If the shape is wrong, an entry is not finite, there are too few rows, a column is constant in
+                them, or fewer than d directions vary.
             NumericalError: If an expert's posterior is not positive definite.
         """
         check_rows(Y, self.num_outputs, self.omega)
-        check_complete(Y)
-        spread = self.settings.latent_variance
-        components = principal_components(Y, self.num_latent)
-        centred = Y - components.mean
-        scale = centred.square().mean().sqrt()
-        rows = centred / scale
-        first = components.embedding * spread**0.5
-        fit = fit_batch(self.omega, first, rows, spread, max_iterations=self.settings.batch_iterations)
-        prior = weight_prior(fit.noise / fit.prior_variance, 2 * self.omega.shape[-2], self.num_outputs)
-        posterior = learn_rows(prior, latent_features(self.omega, fit.embedding), rows)
-        model = LatentModel(self.omega, posterior, fit.noise, spread)
+        check_start(Y, self.num_latent)
+        offset, scale, rows, fit, posterior = learn_first_rows(self.omega, Y, self.settings)
+        model = LatentModel(self.omega, posterior, fit.noise, self.settings.latent_variance)
         density = embedding_density(model, fit.embedding, rows)
         converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
         found = RowEmbedding(fit.embedding, *density, self.omega.new_zeros(converged.shape), converged)
@@ -166,13 +154,15 @@ class IEGPLVM(nn.Module):
         log_weights = self.meta_learner.log_weights(meta)
         best = (log_weights + fit.objective).argmax().expand(len(Y))
 
-        fields = ("offset", "scale", "prior_variance", "noise")
-        for name, value in zip(fields, (components.mean, scale, fit.prior_variance, fit.noise), strict=True):
-            self.get_buffer(name).copy_(value)
-        self._commit(posterior, meta)
-        self.store.num_kept.zero_()
-        self.store.num_seen.zero_()
-        keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
+        learned = {"offset": offset, "scale": scale, "prior_variance": fit.prior_variance, "noise": fit.noise}
+        with uninterrupted():
+            for name, value in learned.items():
+                self.get_buffer(name).copy_(value)
+            self.store.num_kept.zero_()
+            self.store.num_seen.zero_()
+            keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
+            self.search.reset()
+            self._commit(posterior, meta)
         return self._report(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best)
 
     @torch.no_grad()
@@ -210,12 +200,18 @@ class IEGPLVM(nn.Module):
                 filled = torch.where(torch.isnan(block), Phi @ posterior.mean, block)
                 posterior = learn_rows(posterior, Phi, filled)
                 best = filled.movedim(0, 1)[torch.arange(len(block), device=block.device), parts[-1].expert]
-                undo.append(keep_rows(self.store, best, found.point.movedim(0, 1), seed=self.settings.seed))
+                with uninterrupted():
+                    undo.append(keep_rows(self.store, best, found.point.movedim(0, 1), seed=self.settings.seed))
+                    self.search.written(undo[-1].slots)
+            with uninterrupted():
+                self._commit(posterior, meta)
+                undo.clear()
         except BaseException:
-            for replaced in reversed(undo):
-                restore_rows(self.store, replaced)
+            with uninterrupted():
+                for replaced in reversed(undo):
+                    restore_rows(self.store, replaced)
+                    self.search.written(replaced.slots)
             raise
-        self._commit(posterior, meta)
         return joined(parts) if parts else self.transform(Y)
 
     @torch.no_grad()
@@ -272,7 +268,7 @@ class IEGPLVM(nn.Module):
 
     def _embed(self, posterior: WeightPosterior, rows: Tensor, first: int) -> RowEmbedding:
         model = LatentModel(self.omega, posterior, self.noise, self.settings.latent_variance)
-        start = self.store.embedding[nearest_rows(self.store, rows)].movedim(0, 1)
+        start = self.store.embedding[self.search.nearest(self.store, rows)].movedim(0, 1)
         found = embed_rows(model, start, rows, max_iterations=self.settings.row_iterations)
         bad = ~found.log_prob.isfinite()
         if bool(bad.any()):
@@ -296,3 +292,7 @@ class IEGPLVM(nn.Module):
         self.mean.copy_(posterior.mean)
         for old, new in zip(self.meta, meta, strict=True):
             old.copy_(new)
+
+
+def _forget_index(model: IEGPLVM, _: object) -> None:
+    model.search.reset()

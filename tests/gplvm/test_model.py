@@ -1,6 +1,7 @@
 """The ensemble of latent variable models: contracts that hold for every variant, and what a user sees go wrong."""
 
 import copy
+import signal
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from gp_ensembles.gplvm import (
     log_posterior,
     nearest_rows,
 )
+from gp_ensembles.gplvm import model as model_module
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
 from gp_ensembles.meta_learners.transitions import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -248,13 +250,15 @@ def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(started):
     assert same(before, snapshot(model))
 
 
-def test_constant_columns_do_no_harm():
-    model, Y = build(), surface(50)
-    Y[:, 3] = 4.25
-    model.start(Y[:START])
-    seen = model.update(Y[START:])
-    back = model.inverse_transform(seen.embedding, seen.expert)
-    torch.testing.assert_close(back.mean[:, 3], Y[START:, 3], atol=0.05, rtol=0)
+def test_constant_columns_are_named_and_nothing_is_lost(started):
+    _, model = started
+    before, Y = snapshot(model), surface(50)
+    Y[:, 3], Y[:, 5] = 4.25, 0.0
+    with pytest.raises(
+        ValueError, match="2 of 6 columns are constant in the 50 rows to start from: 3, 5; leave them out"
+    ):
+        model.start(Y)
+    assert same(before, snapshot(model))
 
 
 def test_a_new_start_forgets(started):
@@ -313,10 +317,12 @@ def test_a_start_needs_complete_rows_that_differ_and_enough_of_them():
     model = build()
     with pytest.raises(ValueError, match="row 3, column 1"):
         model.start(spoiled(3, 1, torch.nan))
-    with pytest.raises(ValueError, match="2 rows"):
+    with pytest.raises(ValueError, match="2 rows to start from; 2 latent inputs need at least 3"):
         model.start(surface(2))
-    with pytest.raises(ValueError, match="vary in 0 directions"):
-        model.start(torch.ones(20, 6, dtype=torch.float64))
+    with pytest.raises(ValueError, match="0 rows to start from"):
+        model.start(surface(2)[:0])
+    with pytest.raises(ValueError, match="vary in 1 directions"):
+        model.start(torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1).expand(-1, 6))
     for method in (model.update, model.transform):
         with pytest.raises(ValueError, match="call start"):
             method(surface(3))
@@ -358,3 +364,37 @@ def test_unfit_features_are_refused():
     double = RBFKernel(batch_shape=torch.Size([2])) + RBFKernel(batch_shape=torch.Size([2]))
     with pytest.raises(ValueError, match="one summand"):
         IEGPLVM(RandomFourierFeatures.from_kernel(double, 2, 10), 6)
+
+
+@pytest.mark.parametrize("where", ["update_block", "keep_rows"])
+def test_an_interrupted_update_leaves_the_state_as_it_was(started, monkeypatch, where):
+    _, model = started
+    before, calls, place = snapshot(model), [], model.meta_learner if where == "update_block" else model_module
+    original = getattr(place, where)
+
+    def pressed(*given, **named):
+        calls.append(1)
+        result = original(*given, **named)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(place, where, pressed)
+    with pytest.raises(KeyboardInterrupt):
+        model.update(surface(40)[START:])
+    assert len(calls) == 3
+    assert same(before, snapshot(model))
+
+
+def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatch):
+    model, fresh, original = build(), build(), model_module.keep_rows
+    fresh.start(surface(START))
+
+    def pressed(*given, **named):
+        signal.raise_signal(signal.SIGINT)
+        return original(*given, **named)
+
+    monkeypatch.setattr(model_module, "keep_rows", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        model.start(surface(START))
+    assert same(snapshot(fresh), snapshot(model))

@@ -1,0 +1,164 @@
+"""How the nearest of the kept rows is found: exactly, or by an index where they are too many for that."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.gplvm.neighbours import RowStore, nearest_rows
+
+_CANDIDATES = 8  # of the index, so that some are left when others have been overwritten
+_SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
+
+
+class NeighbourSearch(ABC):
+    """Finds the nearest kept row; told of what is written, because some searches remember."""
+
+    @abstractmethod
+    def nearest(self, store: RowStore, Y: Tensor) -> Tensor:
+        """Position in the store of the row nearest to each of Y (B, D), NaN where not observed; shape (B,).
+
+        Raises:
+            ValueError: If the store is empty.
+        """
+
+    @abstractmethod
+    def written(self, slots: Tensor) -> None:
+        """Rows were written to these positions, shape (S,)."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Anything in the store may have changed."""
+
+
+@final
+class ExactSearch(NeighbourSearch):
+    """Compares with every kept row, by matrix products: the choice up to about 1e5 rows.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.gplvm.neighbours import keep_rows, row_store
+        >>> store = row_store(torch.zeros(1), 4, 1, (1, 1))
+        >>> _ = keep_rows(store, torch.tensor([[0.0], [5.0]]), torch.zeros(2, 1, 1), seed=0)
+        >>> ExactSearch().nearest(store, torch.tensor([[4.0]]))
+        tensor([1])
+    """
+
+    def nearest(self, store: RowStore, Y: Tensor) -> Tensor:
+        """See :meth:`NeighbourSearch.nearest`; the first of equals."""
+        return nearest_rows(store, Y)
+
+    def written(self, slots: Tensor) -> None:
+        """Nothing is remembered."""
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+
+@final
+class FaissSearch(NeighbourSearch):
+    """An inverted file of faiss (extra ``faiss``): approximate, on the processor, for more than about 1e5 rows.
+
+    Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
+    written since the index was last brought up to date are compared exactly, and so is everything below ``least`` rows
+    and every row with gaps. Cells are found anew when the rows have doubled. The index is not part of a state: copies
+    and loaded models build their own.
+
+    Args:
+        num_probes: Cells searched; more is closer to exact, and slower.
+        least: Rows below which the search is exact.
+
+    Raises:
+        ImportError: If faiss is not installed.
+        ValueError: If a number is below one.
+
+    Example:
+        >>> import pytest, torch
+        >>> _ = pytest.importorskip("faiss")
+        >>> from gp_ensembles.gplvm.neighbours import keep_rows, row_store
+        >>> store = row_store(torch.zeros(1), 200, 1, (1, 1))
+        >>> _ = keep_rows(store, torch.arange(200.0).unsqueeze(-1), torch.zeros(200, 1, 1), seed=0)
+        >>> FaissSearch(least=100).nearest(store, torch.tensor([[17.3]]))
+        tensor([17])
+    """
+
+    def __init__(self, num_probes: int = 16, least: int = 10_000) -> None:
+        if num_probes < 1 or least < 1:
+            raise ValueError(f"num_probes and least must be at least 1, got {num_probes} and {least}")
+        self.num_probes, self.least = num_probes, least
+        self._faiss = _faiss()
+        self.reset()
+
+    def nearest(self, store: RowStore, Y: Tensor) -> Tensor:
+        """See :meth:`NeighbourSearch.nearest`."""
+        num_kept = int(store.num_kept)
+        if num_kept < self.least or bool(torch.isnan(Y).any()):
+            return nearest_rows(store, Y)
+        self._bring_up_to_date(store, num_kept)
+        _, found = self._index.search(_plain(Y), _CANDIDATES)
+        places = torch.from_numpy(found).to(Y.device)
+        fresh = store.num_kept.new_tensor(sorted(self._fresh))
+        stale = (places < 0) | torch.isin(places, fresh)
+        places = torch.cat([places.clamp_min(0), fresh.expand(len(Y), -1)], dim=-1)
+        # Candidates are compared in the rows' own precision; the new row's size is the same for all.
+        distance = store.size[places] - 2 * torch.einsum("bcd,bd->bc", store.rows[places], Y)
+        distance[:, :_CANDIDATES] = distance[:, :_CANDIDATES].masked_fill(stale, torch.inf)
+        nearest = places.gather(-1, distance.argmin(-1, keepdim=True)).squeeze(-1)
+        lost = distance.isinf().all(-1)  # every candidate was overwritten and nothing is fresh
+        return torch.where(lost, nearest_rows(store, Y), nearest) if bool(lost.any()) else nearest
+
+    def written(self, slots: Tensor) -> None:
+        """Those rows are compared exactly until the index is brought up to date."""
+        if self._index is not None:
+            self._fresh.update(slots.tolist())
+
+    def reset(self) -> None:
+        """Forget the index."""
+        self._index: Any = None
+        self._num_trained = 0
+        self._fresh: set[int] = set()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """The same settings without an index."""
+        return type(self)(self.num_probes, self.least)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
+        """The same settings without an index."""
+        return type(self), (self.num_probes, self.least)
+
+    def _bring_up_to_date(self, store: RowStore, num_kept: int) -> None:
+        if self._index is None or num_kept >= 2 * self._num_trained:
+            self._build(store, num_kept)
+        elif len(self._fresh) > _SETTLED:
+            slots = torch.tensor(sorted(self._fresh), dtype=torch.int64, device="cpu")
+            self._index.remove_ids(slots.numpy())
+            self._index.add_with_ids(_plain(store.rows[slots.to(store.rows.device)]), slots.numpy())
+            self._fresh.clear()
+
+    def _build(self, store: RowStore, num_kept: int) -> None:
+        rows = _plain(store.rows[:num_kept])
+        num_cells = max(1, int(num_kept**0.5))
+        quantiser = self._faiss.IndexFlatL2(rows.shape[1])
+        index = self._faiss.IndexIVFFlat(quantiser, rows.shape[1], num_cells)
+        index.cp.min_points_per_centroid = 1  # the least rows are the user's choice; faiss would print a warning
+        index.train(rows)
+        index.add(rows)
+        index.nprobe = min(self.num_probes, num_cells)
+        self._index, self._num_trained = index, num_kept
+        self._fresh.clear()
+
+
+def _plain(rows: Tensor) -> Any:
+    """Rows as faiss takes them."""
+    return rows.detach().cpu().float().contiguous().numpy()
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            "FaissSearch needs faiss; pip install 'gp_ensembles[faiss]', or use ExactSearch up to about 1e5 rows"
+        ) from error
+    return faiss
