@@ -15,7 +15,7 @@ from gp_ensembles.gplvm.posterior import (
     walk,
     weight_prior,
 )
-from gp_ensembles.gplvm.presets import RBF_VARIANCES, rbf_features
+from gp_ensembles.gplvm.presets import RBF_VARIANCES, die_gplvm, dsie_gplvm, ie_gplvm, rbf_features, sie_gplvm
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction
 from gp_ensembles.gplvm.search import ExactSearch, FaissSearch, NeighbourSearch
 from gp_ensembles.gplvm.settings import LatentSettings
@@ -36,10 +36,13 @@ __all__ = [
     "RowEmbedding",
     "RowStore",
     "WeightPosterior",
+    "die_gplvm",
+    "dsie_gplvm",
     "embed_rows",
     "embedding_density",
     "embedding_derivatives",
     "fit_batch",
+    "ie_gplvm",
     "information_factor",
     "keep_rows",
     "latent_features",
@@ -51,6 +54,7 @@ __all__ = [
     "principal_components",
     "rbf_features",
     "row_store",
+    "sie_gplvm",
     "walk",
     "weight_prior",
 ]

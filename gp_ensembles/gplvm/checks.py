@@ -69,7 +69,8 @@ def check_start(Y: Tensor, num_latent: int) -> None:
             f"got {len(Y)} rows to start from; {num_latent} latent inputs need at least {num_latent + 1}, and should "
             f"have many more"
         )
-    constant = (Y[0] == Y).all(0).nonzero().flatten().tolist()
+    round_off = 10 * torch.finfo(Y.dtype).eps * Y.abs().amax(0)
+    constant = (Y.std(0, correction=0) <= round_off).nonzero().flatten().tolist()
     if constant:
         shown = ", ".join(map(str, constant[:_SHOWN])) + (" ..." if len(constant) > _SHOWN else "")
         raise ValueError(

@@ -13,7 +13,7 @@ from gp_ensembles.gplvm.first_rows import learn_first_rows
 from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.neighbours import Replaced, RowStore, keep_rows, restore_rows, row_store
 from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, predict_rows, walk, weight_prior
-from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest
+from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest, reported
 from gp_ensembles.gplvm.search import ExactSearch, NeighbourSearch
 from gp_ensembles.gplvm.settings import LatentSettings, check_settings
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
@@ -73,6 +73,7 @@ class IEGPLVM(nn.Module):
     noise: Tensor
     root: Tensor
     mean: Tensor
+    evidence: Tensor
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class IEGPLVM(nn.Module):
         self.register_buffer("noise", one.clone())
         self.register_buffer("root", prior.root)
         self.register_buffer("mean", prior.mean)
+        self.register_buffer("evidence", torch.zeros_like(one))
         store = row_store(self.omega, settings.capacity, num_outputs, (self.num_experts, self.num_latent))
         for name, value in zip(RowStore._fields, store, strict=True):
             self.register_buffer(f"store_{name}", value)
@@ -122,9 +124,16 @@ class IEGPLVM(nn.Module):
         return self.meta_learner.log_weights(self.meta)
 
     @property
+    def best_expert(self) -> int:
+        """The expert with the largest log density of all rows so far and of where they lie.
+
+        Its latent space serves best where all rows must lie in one.
+        """
+        return int(self.evidence.argmax())
+
+    @property
     def heaviest(self) -> int:
-        """The expert with the largest weight: its latent space serves best where all rows must lie in one."""
-        return int(self.log_weights.argmax())
+        return self.best_expert
 
     @torch.no_grad()
     def start(self, Y: Tensor) -> Embeddings:
@@ -145,7 +154,7 @@ class IEGPLVM(nn.Module):
         """
         check_rows(Y, self.num_outputs, self.omega)
         check_start(Y, self.num_latent)
-        offset, scale, rows, fit, posterior = learn_first_rows(self.omega, Y, self.settings)
+        offset, scale, rows, fit, posterior = learn_first_rows(self.omega, Y.contiguous(), self.settings)
         model = LatentModel(self.omega, posterior, fit.noise, self.settings.latent_variance)
         density = embedding_density(model, fit.embedding, rows)
         converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
@@ -162,7 +171,7 @@ class IEGPLVM(nn.Module):
             self.store.num_seen.zero_()
             keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
             self.search.reset()
-            self._commit(posterior, meta)
+            self._commit(posterior, meta, fit.objective)
         return self._report(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best)
 
     @torch.no_grad()
@@ -184,7 +193,7 @@ class IEGPLVM(nn.Module):
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {block_size}")
         rows = self._scaled(Y)
-        posterior, meta = WeightPosterior(self.root, self.mean), self.meta
+        posterior, meta, evidence = WeightPosterior(self.root, self.mean), self.meta, self.evidence
         undo: list[Replaced] = []
         parts = []
         try:
@@ -195,6 +204,7 @@ class IEGPLVM(nn.Module):
                     posterior = walk(posterior, steps * self.prior_variance / self.noise)
                 found = self._embed(posterior, block, first)
                 meta, output = self.meta_learner.update_block(meta, found.log_prob)
+                evidence = evidence + (found.log_prob + found.log_latent).sum(-1)
                 parts.append(self._report(found, block, output.log_weights, likeliest(found, output.log_weights)))
                 Phi = latent_features(self.omega, found.point)
                 filled = torch.where(torch.isnan(block), Phi @ posterior.mean, block)
@@ -204,7 +214,7 @@ class IEGPLVM(nn.Module):
                     undo.append(keep_rows(self.store, best, found.point.movedim(0, 1), seed=self.settings.seed))
                     self.search.written(undo[-1].slots)
             with uninterrupted():
-                self._commit(posterior, meta)
+                self._commit(posterior, meta, evidence)
                 undo.clear()
         except BaseException:
             with uninterrupted():
@@ -264,7 +274,7 @@ class IEGPLVM(nn.Module):
     def _scaled(self, Y: Tensor) -> Tensor:
         self._check_started()
         check_rows(Y, self.num_outputs, self.omega)
-        return (Y - self.offset) / self.scale
+        return (Y.contiguous() - self.offset) / self.scale  # the same round-off in whatever layout rows come
 
     def _embed(self, posterior: WeightPosterior, rows: Tensor, first: int) -> RowEmbedding:
         model = LatentModel(self.omega, posterior, self.noise, self.settings.latent_variance)
@@ -280,16 +290,12 @@ class IEGPLVM(nn.Module):
         return found
 
     def _report(self, found: RowEmbedding, rows: Tensor, log_weights: Tensor, expert: Tensor) -> Embeddings:
-        numbers = torch.arange(len(rows), device=rows.device)
-        count = (~torch.isnan(rows)).sum(-1)
-        log_prob = (log_weights + found.log_prob).logsumexp(0) - count * self.scale.log()
-        return Embeddings(
-            found.point[expert, numbers], expert, found.point, log_prob, log_weights.clone(), found.converged
-        )
+        return reported(found, rows, log_weights, expert, self.scale)
 
-    def _commit(self, posterior: WeightPosterior, meta: MetaState) -> None:
+    def _commit(self, posterior: WeightPosterior, meta: MetaState, evidence: Tensor) -> None:
         self.root.copy_(posterior.root)
         self.mean.copy_(posterior.mean)
+        self.evidence.copy_(evidence)
         for old, new in zip(self.meta, meta, strict=True):
             old.copy_(new)
 

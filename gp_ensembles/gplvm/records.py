@@ -14,7 +14,7 @@ class Embeddings(NamedTuple):
 
     Every expert has a latent space of its own. ``embedding`` is the best account of each row as it came, but rows
     reported from different experts cannot be compared; to compare all rows of a stream (neighbours, a picture) take
-    ``by_expert`` of one expert, best that which is the heaviest at the end.
+    ``by_expert`` of one expert, best the model's ``best_expert`` at the end.
 
     Attributes:
         embedding: That of the expert with the largest weight times density, shape (N, d).
@@ -56,3 +56,11 @@ def joined(parts: Sequence[Embeddings]) -> Embeddings:
 def likeliest(found: RowEmbedding, log_weights: Tensor) -> Tensor:
     """The expert with the largest weight times density of the row and of where it lies, shape (B,)."""
     return (log_weights + found.log_prob + found.log_latent).argmax(0)
+
+
+def reported(found: RowEmbedding, rows: Tensor, log_weights: Tensor, expert: Tensor, scale: Tensor) -> Embeddings:
+    """Embeddings of scaled rows (B, D), each from the space of its expert, with densities in units of the data."""
+    numbers = torch.arange(len(rows), device=rows.device)
+    count = (~torch.isnan(rows)).sum(-1)
+    log_prob = (log_weights + found.log_prob).logsumexp(0) - count * scale.log()
+    return Embeddings(found.point[expert, numbers], expert, found.point, log_prob, log_weights.clone(), found.converged)

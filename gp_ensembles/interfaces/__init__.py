@@ -1,1 +1,4 @@
-"""Doors for users of other libraries: :mod:`.scikit_learn` and :mod:`.river`, each imported by its own name."""
+"""Doors for users of other libraries, each imported by its own name.
+
+:mod:`.scikit_learn` (a regressor), :mod:`.latent` (a transformer for scikit-learn) and :mod:`.river`.
+"""

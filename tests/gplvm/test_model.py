@@ -89,7 +89,6 @@ def test_hidden_surfaces_are_found_and_mapped_back(started):
     torch.testing.assert_close(seen.embedding, seen.by_expert[seen.expert, torch.arange(35)])
     torch.testing.assert_close(seen.log_weights.exp().sum(0), torch.ones(35, dtype=torch.float64))
     assert bool((back.variance > 0).all())
-    assert model.heaviest == int(model.log_weights.argmax())
     assert back.variance.shape == Y[START:].shape
 
 
@@ -100,8 +99,10 @@ def test_one_row_is_the_algorithm_step_by_step():
     posterior = WeightPosterior(model.root.clone(), model.mean.clone())
     near = model.store.embedding[nearest_rows(model.store, row)].movedim(0, 1).clone()
     expected = embed_rows(LatentModel(model.omega, posterior, model.noise, 1.0), near, row)
-    log_weights = model.log_weights.clone()
+    log_weights, evidence = model.log_weights.clone(), model.evidence.clone()
     found = model.update(Y[START : START + 1])
+    torch.testing.assert_close(model.evidence, evidence + (expected.log_prob + expected.log_latent)[:, 0])
+    assert model.best_expert == int(model.evidence.argmax())
     torch.testing.assert_close(found.by_expert, expected.point)
     best = (log_weights.unsqueeze(-1) + expected.log_prob + expected.log_latent).argmax(0)
     assert torch.equal(found.expert, best)
@@ -121,6 +122,7 @@ def test_the_first_rows_are_reported_from_one_latent_space():
     rows = (surface(START) - model.offset) / model.scale
     objective = log_posterior(model.omega, first.by_expert, rows, model.prior_variance, model.noise, 1.0)
     assert int(objective.argmax()) == expert
+    torch.testing.assert_close(model.evidence, objective)
     torch.testing.assert_close(model.log_weights, model.log_weights.mean().expand(EXPERTS))
 
 
@@ -398,3 +400,11 @@ def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         model.start(surface(START))
     assert same(snapshot(fresh), snapshot(model))
+
+
+def test_the_layout_of_the_rows_does_not_matter():
+    first, second, Y = build(), build(), surface(40)
+    turned = Y.T.contiguous().T
+    first.start(Y[:START])
+    second.start(turned[:START])
+    assert torch.equal(first.update(Y[START:]).embedding, second.update(turned[START:]).embedding)

@@ -1,0 +1,144 @@
+"""The scikit-learn door to embeddings: its own conventions, and the same numbers as the model behind it."""
+
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
+from gp_ensembles.interfaces.latent import EnsembleGPLVM
+
+WARMUP = 30
+
+
+@dataclass(frozen=True)
+class Small:
+    """A cheap model; a record, because its name must not hold an address that differs between workers."""
+
+    dtype: torch.dtype = torch.float64
+
+    def __call__(self, num_outputs, num_latent, generator):
+        features = rbf_features(num_latent, 15, variances=(0.5, 2.0), generator=generator, dtype=self.dtype)
+        settings = LatentSettings(batch_iterations=25, row_iterations=20)
+        return IEGPLVM(features, num_outputs, settings=settings)
+
+
+small = Small()
+
+
+def table(num_rows=80, seed=0):
+    """Five entries that are smooth functions of two hidden numbers, and a column that never changes, in the middle."""
+    rng = np.random.default_rng(seed)
+    u, v = rng.uniform(-1, 1, size=(2, num_rows))
+    X = np.column_stack([u, v, np.full(num_rows, 7.0), np.sin(2 * u), np.cos(2 * v), u * v])
+    return 5 + X + 0.01 * rng.normal(size=X.shape) * (np.arange(6) != 2)
+
+
+def door(**given):
+    return EnsembleGPLVM(**{"warmup": WARMUP, "preset": small, "random_state": 0, **given})
+
+
+@parametrize_with_checks([EnsembleGPLVM(warmup=WARMUP, preset=small, random_state=0)])
+def test_conventions(estimator, check):
+    check(estimator)
+
+
+def test_equals_the_model_behind_it():
+    X = table()
+    model = door(random_state=3).fit(X)
+    rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]])
+    seed = int(np.random.RandomState(3).randint(2**31 - 1))
+    behind = small(5, 2, torch.Generator().manual_seed(seed))
+    behind.start(rows[:WARMUP])
+    behind.update(rows[WARMUP:])
+    expected = behind.transform(rows).by_expert[behind.best_expert]
+    np.testing.assert_array_equal(model.transform(X), expected.numpy())
+    back = behind.inverse_transform(expected, torch.full((len(X),), behind.best_expert))
+    mean, std = model.inverse_transform(expected.numpy(), return_std=True)
+    np.testing.assert_allclose(mean[:, [0, 1, 3, 4, 5]], back.mean)
+    np.testing.assert_allclose(std[:, [0, 1, 3, 4, 5]], back.variance.sqrt())
+    assert np.all(mean[:, 2] == 12.0)
+    assert np.all(std[:, 2] == 0.0)
+    assert np.abs(mean - X).max() < 0.2
+    np.testing.assert_allclose(model.expert_weights_.sum(), 1.0)
+
+
+def test_rows_may_come_in_pieces_of_any_size():
+    X = table()
+    whole, pieces = door(), door()
+    assert np.isfinite(whole.partial_fit_transform(X)).all()
+    places = [pieces.partial_fit_transform(X[start : start + 7]) for start in range(0, 80, 7)]
+    np.testing.assert_array_equal(pieces.transform(X), whole.transform(X))
+    np.testing.assert_array_equal(pieces.transform(X), door().fit(X).transform(X))
+    waiting = WARMUP // 7 * 7  # their places came too late to be told
+    assert np.isnan(np.concatenate(places)[:waiting]).all()
+    assert np.isfinite(np.concatenate(places)[waiting:]).all()
+
+
+def test_gaps_are_embedded_from_the_rest_and_filled():
+    X = table()
+    gaps = X.copy()
+    gaps[5, 0] = gaps[50, 3] = gaps[60, 2] = np.nan  # one in the rows to start from: that row waits its turn
+    model = door().fit(gaps)
+    filled = model.impute(gaps)
+    seen = ~np.isnan(gaps)
+    np.testing.assert_array_equal(filled[seen], gaps[seen])
+    assert np.abs(filled - X).max() < 0.2
+    assert np.isfinite(model.transform(gaps)).all()
+    streamed = door()
+    assert np.isfinite(streamed.partial_fit_transform(gaps)).all()
+
+
+def test_until_there_are_enough_rows_it_says_how_many_there_are():
+    X = table()
+    model = door().partial_fit(X[:20])
+    with pytest.raises(NotFittedError, match=f"20 complete rows have come of the {WARMUP}"):
+        model.transform(X)
+    assert np.isfinite(model.partial_fit_transform(X[20:40])).all()
+    model.fit(X[:25])  # makes do with fewer
+    assert model.transform(X).shape == (80, 2)
+
+
+def test_pickle_clone_pipeline_and_names():
+    X = table()
+    model = make_pipeline(StandardScaler(), door()).fit(X)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+    np.testing.assert_array_equal(clone(model).fit_transform(X), model.transform(X))
+    assert list(model[-1].get_feature_names_out()) == ["ensemblegplvm0", "ensemblegplvm1"]
+
+
+def test_single_precision_stays_behind_the_door():
+    X = table()
+    assert door(preset=Small(torch.float32)).fit_transform(X).dtype == np.float64
+
+
+def test_bad_input_changes_nothing():
+    X = table()
+    model = door().fit(X)
+    waiting = door().partial_fit(X[:10])
+    before = model.transform(X)
+    empty, infinite = X.copy(), X.copy()
+    empty[4], infinite[4, 1] = np.nan, np.inf
+    for one in (model, waiting):
+        with pytest.raises(ValueError, match="row 4 of"):
+            one.partial_fit(empty)
+        with pytest.raises(ValueError, match="infinity"):
+            one.partial_fit(infinite)
+        with pytest.raises(ValueError, match="features"):
+            one.partial_fit(X[:, :3])
+    np.testing.assert_array_equal(model.transform(X), before)
+    np.testing.assert_array_equal(waiting.partial_fit(X[10:]).transform(X), before)
+    with pytest.raises(ValueError, match=r"shape \(N, 2\)"):
+        model.inverse_transform(np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="of which 1 vary in the 30 rows"):
+        door().fit(np.column_stack([np.ones((40, 2)), np.arange(40.0)]))
+    with pytest.raises(ValueError, match="0 rows to start from"):
+        door(n_components=1).fit(np.where(np.arange(6) == 2, np.nan, X))
