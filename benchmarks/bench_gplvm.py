@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from gp_ensembles.data import load_folder
+from gp_ensembles.experiments.neighbours import neighbour_error
 from gp_ensembles.experiments.reproduce.gplvm_gpytorch import gpytorch_embedding
-from gp_ensembles.experiments.reproduce.gplvm_scores import neighbour_error
 from gp_ensembles.gplvm import (
     IEGPLVM,
     FaissSearch,

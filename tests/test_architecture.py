@@ -65,22 +65,22 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "features", "filters", "experts", "spectral", "meta_learners", "ensembles", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
-    # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed. ensembles: what
-    # Ctrl-C must not tear.
+    # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
+    # ensembles: what Ctrl-C must not tear.
     "gplvm": (
         frozenset({"numerics", "spectral", "features", "meta_learners", "ensembles"}),
         frozenset({"gpytorch", "faiss"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "interfaces": (
-        frozenset({"ensembles", "metrics", "numerics", "data"}),
+        frozenset({"ensembles", "metrics", "numerics", "data", "gplvm"}),
         frozenset({"numpy", "pandas", "sklearn", "river"}),
     ),
     # numpy: the language of matplotlib.
     "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
     "experiments": (
         EVERYTHING,
-        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
+        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml", "umap"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     "": (EVERYTHING | {"experiments"}, frozenset()),
@@ -92,7 +92,7 @@ DOORS: dict[str, frozenset[str]] = {
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
     "interfaces": frozenset({"river", "sklearn"}),
-    "experiments": frozenset({"gp_ensembles.plots"}),
+    "experiments": frozenset({"gp_ensembles.plots", "umap"}),
 }
 
 

@@ -1,16 +1,14 @@
 """A table whose rows arrive in time, and a reader that says exactly what is wrong with a file."""
 
-import csv
-import difflib
-import gzip
 import math
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from gp_ensembles.data.csv_lines import CsvLines, check_columns, number_in, read_lines
 
 
 class Source(NamedTuple):
@@ -92,46 +90,19 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
         tensor([1.5000,    nan], dtype=torch.float64)
     """
     path = Path(path)
-    if not path.is_file():
-        kind = "a folder, not a file" if path.is_dir() else "not there"
-        raise FileNotFoundError(f"{path} is {kind}")
-    try:
-        with _open(path) as file:
-            reader = csv.reader(file)
-            lines = [_Line(reader.line_num, cells) for cells in reader if cells]
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
-        raise ValueError(f"{path} is not a text table: {error}") from None
-    if not lines:
-        raise ValueError(f"{path} is empty; a header row and data rows are needed")
-    header, lines = [name.strip() for name in lines[0].cells], lines[1:]
-    if len(set(header)) < len(header):
-        twice = sorted({name for name in header if header.count(name) > 1})
-        raise ValueError(f"{path} has several columns named {', '.join(twice)}; rename them")
-    if not lines:
-        raise ValueError(f"{path} has a header but no data rows")
-    columns = list(features) if features is not None else [name for name in header if name != target]
-    for name in [target, *columns]:
-        if name not in header:
-            raise ValueError(_unknown(name, header, path))
+    lines = read_lines(path)
+    columns = list(features) if features is not None else [name for name in lines.header if name != target]
+    check_columns(lines, [target, *columns])
     if target in columns:
         raise ValueError(f"the target {target} is also among the features; leave it out there")
     if not columns:
         raise ValueError(f"{path} has no input column besides the target {target}")
     if len(set(columns)) < len(columns):
         raise ValueError(f"the same feature is named twice in {', '.join(columns)}")
-    for row, line in enumerate(lines, start=1):
-        if len(line.cells) != len(header):
-            raise ValueError(
-                f"{path}, data row {row} (line {line.number}): {len(line.cells)} cells under {len(header)} column "
-                f"names; mend the row"
-            )
-    X = torch.tensor(
-        [_inputs(lines, header.index(name), name, path) for name in columns], dtype=torch.float64, device="cpu"
-    )
-    index = header.index(target)
-    y = torch.tensor(_targets(lines, index, target, path), dtype=torch.float64, device="cpu")
-    has_words = any(line.cells[index].strip().lower() in _WORDS for line in lines)
-    numbers = torch.tensor([line.number for line in lines], dtype=torch.int64, device="cpu")
+    X = torch.tensor([_inputs(lines, name) for name in columns], dtype=torch.float64, device="cpu")
+    y = torch.tensor(_targets(lines, target), dtype=torch.float64, device="cpu")
+    has_words = any(text.strip().lower() in _WORDS for text in lines.column(target))
+    numbers = torch.tensor(lines.numbers, dtype=torch.int64, device="cpu")
     source = Source(str(path), numbers, has_words)
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     return Table(X.T.contiguous(), y, tuple(columns), target, name, source)
@@ -140,25 +111,12 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
 _WORDS = {"true": 1.0, "false": 0.0}  # legal targets besides numbers
 
 
-class _Line(NamedTuple):
-    number: int
-    cells: list[str]
-
-
-def _open(path: Path) -> TextIO:
-    # "sig": spreadsheets like to begin a file with a byte order mark.
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
-
-
-def _inputs(lines: list[_Line], index: int, name: str, path: Path) -> list[float]:
+def _inputs(lines: CsvLines, name: str) -> list[float]:
     values = []
-    for row, line in enumerate(lines, start=1):
-        value = _number(line.cells[index])
+    for row, cell in enumerate(lines.column(name)):
+        value = number_in(cell)
         if value is None or not math.isfinite(value):
-            text = line.cells[index].strip()
-            where = f"{path}, data row {row} (line {line.number}), column {name}"
+            text, where = cell.strip(), lines.where(row, name)
             if value is None:
                 raise ValueError(
                     f"{where}: {text!r} is not a number; choose numeric columns as features (--features), or encode "
@@ -172,13 +130,13 @@ def _inputs(lines: list[_Line], index: int, name: str, path: Path) -> list[float
     return values
 
 
-def _targets(lines: list[_Line], index: int, name: str, path: Path) -> list[float]:
+def _targets(lines: CsvLines, name: str) -> list[float]:
     values = []
-    for row, line in enumerate(lines, start=1):
-        text = line.cells[index].strip()
-        value = _WORDS.get(text.lower(), _number(text))
+    for row, cell in enumerate(lines.column(name)):
+        text = cell.strip()
+        value = _WORDS.get(text.lower(), number_in(text))
         if value is None or math.isinf(value):
-            where = f"{path}, data row {row} (line {line.number}), column {name}"
+            where = lines.where(row, name)
             if value is None:
                 raise ValueError(
                     f"{where}: the target {text!r} is not a number; encode the classes as 0, 1, ... (true and false "
@@ -187,23 +145,3 @@ def _targets(lines: list[_Line], index: int, name: str, path: Path) -> list[floa
             raise ValueError(f"{where}: the target is infinite; leave the cell empty")
         values.append(value)
     return values
-
-
-def _number(text: str) -> float | None:
-    """The number in a cell, NaN in an empty one, None in one with text."""
-    stripped = text.strip()
-    if not stripped:
-        return math.nan
-    # Python reads 2024_05 as 202405; a table that says so means something else.
-    if "_" in stripped:
-        return None
-    try:
-        return float(stripped)
-    except ValueError:
-        return None
-
-
-def _unknown(name: str, header: Sequence[str], path: Path) -> str:
-    close = difflib.get_close_matches(name, header, n=3)
-    hint = f"did you mean {' or '.join(close)}? its " if close else "its "
-    return f"{path} has no column named {name}; {hint}columns are {', '.join(header)}"

@@ -17,12 +17,13 @@ from gp_ensembles.experiments.checkpoint import load_checkpoint
 from gp_ensembles.experiments.commands import Output, report, resume, stream
 from gp_ensembles.experiments.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.experiments.config import add_config, config_from, load_config
+from gp_ensembles.experiments.embed.command import add_embed, run_embed
 from gp_ensembles.experiments.optimise.command import add_optimise, run_optimise
 from gp_ensembles.experiments.reproduce.command import add_reproduce, run_reproduce
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
 from gp_ensembles.experiments.tables import read_more, read_table, without_constant
 
-_FLAGS = ("drop_constant", "skip_seen", "traceback")
+_FLAGS = ("drop_constant", "resume", "skip_seen", "standardise", "traceback")
 _THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _OUT = "folder of the results; results that are there stay until this run is complete"
 _CONFIG = "YAML file with any of: model, warmup, seed, device, dtype, block_size, drop_constant, clip"
@@ -116,6 +117,8 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             add_reproduce(command)
         elif name == "optimise":
             add_optimise(command)
+        elif name == "embed":
+            add_embed(command)
         elif name != "demo":
             command.add_argument("data", type=str, help=_DATA)
             command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
@@ -200,6 +203,10 @@ def _optimise(parser: ArgumentParser, values: Namespace) -> int:
     return run_optimise(values)
 
 
+def _embed(parser: ArgumentParser, values: Namespace) -> int:
+    return run_embed(values)
+
+
 _HELP = {
     "stream": "Predict every row of a table before its target is seen, and learn from it.",
     "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
@@ -207,10 +214,11 @@ _HELP = {
     "demo": "The whole job on real data that travels with the package, in under two minutes.",
     "reproduce": "Make the figures and tables of the papers again.",
     "optimise": "Bayesian optimisation with ensembles and with single Gaussian processes, in one table of regrets.",
+    "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",
 }
 _COMMANDS = {
     "stream": _stream, "resume": _resume, "compare": _compare, "demo": _demo, "reproduce": _reproduce,
-    "optimise": _optimise,
+    "optimise": _optimise, "embed": _embed,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from torch import Tensor
 from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.minimise import minimise
 
-_LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorisations of a perfect fit sound
+# In units of the rows' mean square, or of its round-off: keeps the factorisations of a perfect fit sound.
+_LEAST_NOISE, _LEAST_ROUND_OFFS = 1e-6, 1e3
 _FIRST_NOISE = 0.1
 
 
@@ -61,7 +62,7 @@ def log_posterior(
         >>> log_posterior(omega, X, torch.zeros(1, 1, dtype=torch.float64), one, one, 1.0)  # variances 2 and 1
         tensor([-2.1845], dtype=torch.float64)
     """
-    return _log_posterior(omega, X, (Y, Y.shape[1]), (prior_variance, noise), latent_variance)
+    return _pieces(omega, X, (Y, Y.shape[1]), (prior_variance, noise), latent_variance).value
 
 
 def fit_batch(
@@ -94,14 +95,19 @@ def fit_batch(
     start = X.expand(num_experts, *X.shape[-2:])
     size, rows = start[0].numel(), (_shortened(Y), Y.shape[1])
 
+    floor = max(_LEAST_NOISE, _LEAST_ROUND_OFFS * torch.finfo(Y.dtype).eps)
+
     def unpack(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         latent, scales = point.split([size, 2], dim=-1)
         variances = scales.exp()
-        return latent.unflatten(-1, start.shape[-2:]), variances[:, 0], variances[:, 1] + _LEAST_NOISE
+        return latent.unflatten(-1, start.shape[-2:]), variances[:, 0], variances[:, 1] + floor
 
-    def loss(point: Tensor) -> Tensor:
+    def loss(point: Tensor) -> tuple[Tensor, Tensor]:
         latent, prior_variance, noise = unpack(point)
-        return -_log_posterior(omega, latent, rows, (prior_variance, noise), latent_variance)
+        pieces = _pieces(omega, latent, rows, (prior_variance, noise), latent_variance)
+        by_latent, by_prior, by_noise = _gradient(pieces, omega, latent, rows, (prior_variance, noise), latent_variance)
+        by_scales = torch.stack([by_prior * prior_variance, by_noise * (noise - floor)], dim=-1)
+        return -pieces.value, -torch.cat([by_latent.flatten(1), by_scales], dim=-1)
 
     scales = start.new_tensor([1.0, _FIRST_NOISE]).log().expand(num_experts, 2)
     found = minimise(loss, torch.cat([start.flatten(1), scales], dim=-1), max_iterations=max_iterations)
@@ -109,10 +115,19 @@ def fit_batch(
     return BatchFit(latent, prior_variance, noise, -found.value, found.converged)
 
 
-def _log_posterior(
-    omega: Tensor, X: Tensor, rows: tuple[Tensor, int], variances: tuple[Tensor, Tensor], latent_variance: float
-) -> Tensor:
-    """The same from the number of columns and any root of Y Yᵀ: nothing else of the rows matters."""
+_Rows = tuple[Tensor, int]  # any root of Y Yᵀ and the number of columns: nothing else of the rows matters
+
+
+class _Pieces(NamedTuple):
+    """The objective (M,), the features (M, N, F), the Cholesky factor of A (M, F, F), and its solve of Φᵀ root."""
+
+    value: Tensor
+    Phi: Tensor
+    lower: Tensor
+    whitened: Tensor
+
+
+def _pieces(omega: Tensor, X: Tensor, rows: _Rows, variances: tuple[Tensor, Tensor], latent_variance: float) -> _Pieces:
     (root, num_columns), (prior_variance, noise) = rows, variances
     num_rows, num_features = len(root), 2 * omega.shape[-2]
     Phi = latent_features(omega, X)
@@ -124,12 +139,42 @@ def _log_posterior(
     log_determinant = (
         2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) - num_features * ratio.log() + num_rows * noise.log()
     )
-    explained = torch.linalg.solve_triangular(lower, Phi.mT @ root, upper=False).square().sum((-2, -1))
-    quadratic = (root.square().sum() - explained) / noise
+    whitened = torch.linalg.solve_triangular(lower, Phi.mT @ root, upper=False)
+    quadratic = (root.square().sum() - whitened.square().sum((-2, -1))) / noise
     density = -0.5 * (num_columns * (log_determinant + num_rows * math.log(2 * math.pi)) + quadratic)
     latent = X.square().sum((-2, -1)) / latent_variance
-    total: Tensor = density - 0.5 * (latent + X[0].numel() * math.log(2 * math.pi * latent_variance))
-    return total
+    value = density - 0.5 * (latent + X[0].numel() * math.log(2 * math.pi * latent_variance))
+    return _Pieces(value, Phi, lower, whitened)
+
+
+def _gradient(
+    pieces: _Pieces,
+    omega: Tensor,
+    X: Tensor,
+    rows: _Rows,
+    variances: tuple[Tensor, Tensor],
+    latent_variance: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""By the latent inputs, the prior variance and the noise, in closed form: half the price of autograd's.
+
+    With :math:`W = A^{-1} \Phi^\top Y` the derivative by the features is
+    :math:`-D \Phi A^{-1} + (Y - \Phi W) W^\top / \sigma_n^2`.
+    """
+    (root, num_columns), (prior_variance, noise) = rows, variances
+    _, Phi, lower, whitened = pieces
+    ratio, wide = noise / prior_variance, noise[:, None, None]
+    weights = torch.linalg.solve_triangular(lower.mT, whitened, upper=True)
+    inverse = torch.cholesky_inverse(lower)
+    by_features = (root - Phi @ weights) @ weights.mT / wide - num_columns * Phi @ inverse
+    by_sine, by_cosine = by_features.chunk(2, dim=-1)
+    sine, cosine = Phi.chunk(2, dim=-1)
+    by_latent = (by_sine * cosine - by_cosine * sine) @ omega - X / latent_variance
+
+    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+    by_ratio = -0.5 * (num_columns * (trace - Phi.shape[-1] / ratio) + weights.square().sum((-2, -1)) / noise)
+    left = (root.square().sum() - whitened.square().sum((-2, -1))) / noise
+    by_noise = 0.5 * (left - num_columns * len(root)) / noise + by_ratio / prior_variance
+    return by_latent, -by_ratio * ratio / prior_variance, by_noise
 
 
 def _shortened(Y: Tensor) -> Tensor:

@@ -78,9 +78,7 @@ def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor,
     error = torch.where(seen, Y - Phi @ model.posterior.mean, 0.0)
     count = seen.sum(-1).to(variance)
     rows = -0.5 * (count * (variance.log() + math.log(2 * math.pi)) + error.square().sum(-1) / variance)
-    spread = model.latent_variance
-    latent = -0.5 * (X.square().sum(-1) / spread + X.shape[-1] * math.log(2 * math.pi * spread))
-    return rows, latent
+    return rows, _log_latent(X, model.latent_variance)
 
 
 def embedding_derivatives(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,9 +119,9 @@ def embedding_derivatives(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Ten
     second_q = 2 * moved @ moved.mT + contract_curvature(omega, Phi, by_feature_q)
 
     v, q, n = variance[..., None], squares[..., None], count[..., None]
-    spread, num_latent = model.latent_variance, X.shape[-1]
-    latent = X.square().sum(-1) / spread + num_latent * math.log(2 * math.pi * spread)
-    value = -0.5 * (count * (variance.log() + math.log(2 * math.pi)) + squares / variance + latent)
+    spread = model.latent_variance
+    rows = -0.5 * (count * (variance.log() + math.log(2 * math.pi)) + squares / variance)
+    value = rows + _log_latent(X, spread)
     gradient = -0.5 * ((n / v - q / v.square()) * first_v + first_q / v) - X / spread
     v, q, n = v.unsqueeze(-1), q.unsqueeze(-1), n.unsqueeze(-1)
     outer_v = first_v.unsqueeze(-1) * first_v.unsqueeze(-2)
@@ -183,8 +181,8 @@ def embed_rows(
         gradient = torch.where(better.unsqueeze(-1), new_gradient, gradient)
         hessian = torch.where(better[..., None, None], new_hessian, hessian)
         damping = torch.where(better, damping * _SHRINK, damping * _GROW).clamp(least, most)
-    rows, latent = embedding_density(model, point, Y)
-    return RowEmbedding(point, rows, latent, gradient.abs().amax(-1), done)
+    latent = _log_latent(point, model.latent_variance)
+    return RowEmbedding(point, value - latent, latent, gradient.abs().amax(-1), done)
 
 
 def _decompose(hessian: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,3 +193,7 @@ def _decompose(hessian: Tensor) -> tuple[Tensor, Tensor]:
     values = values.abs()
     floor = values.amax(-1, keepdim=True) * 1e-8 + torch.finfo(values.dtype).tiny
     return torch.maximum(values, floor), axes
+
+
+def _log_latent(X: Tensor, spread: float) -> Tensor:
+    return -0.5 * (X.square().sum(-1) / spread + X.shape[-1] * math.log(2 * math.pi * spread))

@@ -14,6 +14,9 @@ _ARMIJO = 1e-4
 _PATIENCE = 3  # small steps in a row before a problem counts as solved
 
 
+Differentiated = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
 class Minimum(NamedTuple):
     """Where a batch of minimisations ended.
 
@@ -30,16 +33,14 @@ class Minimum(NamedTuple):
     num_iterations: int
 
 
-def minimise(
-    function: Callable[[Tensor], Tensor], start: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-7
-) -> Minimum:
+def minimise(function: Differentiated, start: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-7) -> Minimum:
     """Minimise M functions of P variables each by limited-memory BFGS (Nocedal, 1980) with backtracking.
 
     The problems do not see one another: each has its own history, step length and end, and the answer to one is what
     it would be alone, to round-off. A point where the function is not finite counts as infinitely high.
 
     Args:
-        function: Takes points (M, P) to values (M,), differentiably; value m depends on point m only.
+        function: Takes points (M, P) to values (M,) and gradients (M, P); those of m depend on point m only.
         start: Points to start from, shape (M, P).
         max_iterations: Most iterations.
         tolerance: A problem is solved when its value has fallen by less than this, relative to its size or one, three
@@ -51,12 +52,14 @@ def minimise(
     Example:
         >>> import torch
         >>> target = torch.tensor([[1.0, 2.0], [-3.0, 5.0]], dtype=torch.float64)
-        >>> found = minimise(lambda points: (points - target).square().sum(-1), torch.zeros_like(target))
+        >>> def squares(points):
+        ...     return (points - target).square().sum(-1), 2 * (points - target)
+        >>> found = minimise(squares, torch.zeros_like(target))
         >>> bool((found.point - target).abs().max() < 1e-6), found.converged
         (True, tensor([True, True]))
     """
-    point = start.detach()
-    value, gradient = _evaluate(function, point)
+    point = start
+    value, gradient = function(point)
     bad = ~(value.isfinite() & gradient.isfinite().all(-1))
     if bool(bad.any()):
         raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
@@ -84,16 +87,8 @@ def minimise(
     return Minimum(point, value, calm >= _PATIENCE, num_iterations)
 
 
-def _evaluate(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        free = point.detach().requires_grad_()
-        value = function(free)
-        (gradient,) = torch.autograd.grad(value.sum(), free)
-    return value.detach(), gradient
-
-
 def _search(
-    function: Callable[[Tensor], Tensor],
+    function: Differentiated,
     here: tuple[Tensor, Tensor, Tensor],
     direction: Tensor,
     slope: Tensor,
@@ -106,7 +101,7 @@ def _search(
         if not bool(waiting.any()):
             break
         trial = torch.where(waiting.unsqueeze(-1), here[0] + length.unsqueeze(-1) * direction, here[0])
-        new_value, new_gradient = _evaluate(function, trial)
+        new_value, new_gradient = function(trial)
         enough = new_value <= here[1] + _ARMIJO * length * slope
         taken = waiting & enough & new_gradient.isfinite().all(-1)
         point = torch.where(taken.unsqueeze(-1), trial, point)

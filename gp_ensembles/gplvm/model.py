@@ -131,10 +131,6 @@ class IEGPLVM(nn.Module):
         """
         return int(self.evidence.argmax())
 
-    @property
-    def heaviest(self) -> int:
-        return self.best_expert
-
     @torch.no_grad()
     def start(self, Y: Tensor) -> Embeddings:
         """Embed the first rows and learn each expert's variances from them; whatever was learned before is forgotten.

@@ -3,8 +3,8 @@ r"""The posterior of the weights: D outputs, one covariance, updated one row or 
 With :math:`A = \Phi^\top \Phi + (\sigma_n^2/\sigma_\theta^2) I` the weights of output j are
 :math:`N(A^{-1} \Phi^\top y^{(j)}, \sigma_n^2 A^{-1})` (Lu et al. 2022, section 6; their algorithm 2 leaves
 :math:`\sigma_\theta^2` out of A). What is kept is a root W of the inverse, :math:`W^\top W = A^{-1}`: predictions then
-need products only, and a new row changes W at the price of one product. With static weights W is the lower triangular
-:math:`R^{-\top}` of the Cholesky factor :math:`R^\top R = A`.
+need products only, and B new rows change W by a product with B columns. It is as sound as the Cholesky factor
+:math:`R^\top R = A` that the paper updates, and :func:`information_factor` returns that one.
 """
 
 from typing import NamedTuple
@@ -45,19 +45,18 @@ def weight_prior(ratio: Tensor, num_features: int, num_outputs: int) -> WeightPo
 
 
 def learn_rows(posterior: WeightPosterior, Phi: Tensor, Y: Tensor) -> WeightPosterior:
-    """The posterior after a block of rows; the same whether rows come one at a time or together, to round-off.
+    r"""The posterior after a block of rows; the same whether rows come one at a time or together, to round-off.
 
-    A single row costs O(F^2 + F D) by the closed form of the Cholesky factor of I + z zᵀ (Gill, Golub, Murray and
-    Saunders, 1974), several O(F^3 + F^2 D).
+    With the rows' features in the root's coordinates, :math:`Z = \Phi W^\top`, and a lower triangular T for which
+    :math:`T T^\top = I + Z Z^\top`, W loses :math:`Z^\top (T + I)^{-\top} T^{-1} Z W` and the gain is
+    :math:`W^\top Z^\top (T T^\top)^{-1}` (Andrews, 1968; for one row Potter's square-root filter). T comes from an
+    orthogonal decomposition, so nothing is squared. The price is O(F^2 + F D) a row.
 
     Args:
         posterior: The posterior before them.
         Phi: Their features, shape (M, B, F).
         Y: The rows as each expert sees them, shape (M, B, D) or (B, D). An entry equal to its own prediction (imputed)
             moves no mean, but the covariance is shared and shrinks for all outputs.
-
-    Raises:
-        NumericalError: If the update of an expert's covariance is not positive definite.
 
     Example:
         >>> import torch
@@ -66,17 +65,10 @@ def learn_rows(posterior: WeightPosterior, Phi: Tensor, Y: Tensor) -> WeightPost
         >>> round(posterior.mean.item(), 6), round(posterior.root.item() ** 2, 6)
         (1.5, 0.5)
     """
-    whitened = Phi @ posterior.root.mT  # z of each row, (M, B, F)
-    error = Y - Phi @ posterior.mean
-    if Phi.shape[-2] == 1:
-        root = _learn_one(posterior.root, whitened.squeeze(-2))
-    else:
-        gram = whitened.mT @ whitened
-        gram.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        lower = cholesky(gram, "the update of the weights' covariance")
-        root = torch.linalg.solve_triangular(lower, posterior.root, upper=False)
-    gain = root.mT @ (root @ Phi.mT)
-    return WeightPosterior(root, posterior.mean + gain @ error)
+    length = posterior.root.shape[-1]  # more rows at once would cost more each
+    for features, rows in zip(Phi.split(length, dim=-2), Y.split(length, dim=-2), strict=True):
+        posterior = _learn_block(posterior, features, rows)
+    return posterior
 
 
 def walk(posterior: WeightPosterior, ratio: Tensor) -> WeightPosterior:
@@ -129,14 +121,22 @@ def predict_rows(posterior: WeightPosterior, Phi: Tensor, noise: Tensor) -> tupl
     return Phi @ posterior.mean, noise.unsqueeze(-1) * (1 + whitened.square().sum(-1))
 
 
-def _learn_one(root: Tensor, z: Tensor) -> Tensor:
-    r"""C⁻¹ W for the Cholesky factor C of I + z zᵀ, whose entries are known.
+def _learn_block(posterior: WeightPosterior, Phi: Tensor, Y: Tensor) -> WeightPosterior:
+    Z = Phi @ posterior.root.mT
+    moved, error = Z @ posterior.root, Y - Phi @ posterior.mean
+    T = _unit_plus_gram_factor(Z)
+    plus = T.clone()
+    plus.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    lost = torch.linalg.solve_triangular(plus.mT, torch.linalg.solve_triangular(T, moved, upper=False), upper=True)
+    learned = torch.linalg.solve_triangular(T.mT, torch.linalg.solve_triangular(T, error, upper=False), upper=True)
+    return WeightPosterior(posterior.root - Z.mT @ lost, posterior.mean + moved.mT @ learned)
 
-    With :math:`s_i = 1 + z_1^2 + \dots + z_i^2`, C⁻¹ has :math:`\sqrt{s_{i-1}/s_i}` on its diagonal and
-    :math:`-z_i z_j / \sqrt{s_i s_{i-1}}` below it.
-    """
-    after = 1 + z.square().cumsum(-1)
-    before = torch.cat([torch.ones_like(after[..., :1]), after[..., :-1]], dim=-1)
-    weighed = root * z.unsqueeze(-1)
-    past = weighed.cumsum(-2) - weighed
-    return root * (before / after).sqrt().unsqueeze(-1) - past * (z * (before * after).rsqrt()).unsqueeze(-1)
+
+def _unit_plus_gram_factor(Z: Tensor) -> Tensor:
+    r"""The lower triangular T with positive diagonal and :math:`T T^\top = I + Z Z^\top`."""
+    if Z.shape[-2] == 1:
+        return (1 + Z.square().sum(-1, keepdim=True)).sqrt()
+    unit = torch.diag_embed(torch.ones_like(Z[..., 0]))
+    upper: Tensor = torch.linalg.qr(torch.cat([unit, Z.mT], dim=-2), mode="r").R
+    sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper)
+    return (upper * sign.unsqueeze(-1)).mT

@@ -14,6 +14,7 @@ except ImportError as error:
 from gp_ensembles.plots.bands import plot_bands
 from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.classes import plot_class_calibration
+from gp_ensembles.plots.embedding import plot_embedding
 from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion, plot_score_boxes
 from gp_ensembles.plots.growth import plot_growth
 from gp_ensembles.plots.knots import KnotFit, plot_knots, plot_new_knot, plot_refinement
@@ -30,6 +31,7 @@ __all__ = [
     "plot_bands",
     "plot_calibration",
     "plot_class_calibration",
+    "plot_embedding",
     "plot_evidence",
     "plot_fit",
     "plot_fusion",

@@ -131,4 +131,4 @@ def test_a_config_option_needs_a_file(place, capsys):
 
 def test_reproduce_names_its_figures(tmp_path, capsys):
     assert main(["reproduce", "ie-gp", "--figure", "5", "--out", str(tmp_path / "x")]) == 2
-    assert "2, 3, 4, 10, 11" in capsys.readouterr().err
+    assert "2, 3, 4, 7, 10, 11" in capsys.readouterr().err
