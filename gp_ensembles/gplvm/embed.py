@@ -95,45 +95,7 @@ def embedding_derivatives(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Ten
         >>> gradient.item(), hessian.item()  # features say nothing yet: the prior's
         (-1.0, -1.0)
     """
-    omega, posterior = model.omega, model.posterior
-    Phi = latent_features(omega, X)
-    stack = torch.cat([Phi.unsqueeze(-2), feature_jacobian(omega, Phi)], dim=-2)  # (M, B, 1 + d, F)
-    flat = stack.flatten(-3, -2)
-    white = (flat @ posterior.root.mT).unflatten(-2, stack.shape[-3:-1])
-    outputs = (flat @ posterior.mean).unflatten(-2, stack.shape[-3:-1])
-    seen = ~torch.isnan(Y)
-    outputs = torch.where(seen.unsqueeze(-2), outputs, 0.0)
-    error = torch.where(seen, Y, 0.0) - outputs[..., 0, :]
-    count = seen.sum(-1).to(Phi)
-    noise = model.noise.unsqueeze(-1)
-    variance = noise * (1 + white[..., 0, :].square().sum(-1))
-    squares = error.square().sum(-1)
-
-    # Derivatives of the variance and of the squared error, first by the features, then by x.
-    by_feature_v = 2 * noise.unsqueeze(-1) * (white[..., 0, :] @ posterior.root)
-    by_feature_q = -2 * error @ posterior.mean.mT
-    slopes, moved = white[..., 1:, :], outputs[..., 1:, :]
-    first_v = 2 * noise.unsqueeze(-1) * (slopes @ white[..., 0, :, None]).squeeze(-1)
-    first_q = -2 * (moved @ error.unsqueeze(-1)).squeeze(-1)
-    second_v = 2 * noise[..., None, None] * (slopes @ slopes.mT) + contract_curvature(omega, Phi, by_feature_v)
-    second_q = 2 * moved @ moved.mT + contract_curvature(omega, Phi, by_feature_q)
-
-    v, q, n = variance[..., None], squares[..., None], count[..., None]
-    spread = model.latent_variance
-    rows = -0.5 * (count * (variance.log() + math.log(2 * math.pi)) + squares / variance)
-    value = rows + _log_latent(X, spread)
-    gradient = -0.5 * ((n / v - q / v.square()) * first_v + first_q / v) - X / spread
-    v, q, n = v.unsqueeze(-1), q.unsqueeze(-1), n.unsqueeze(-1)
-    outer_v = first_v.unsqueeze(-1) * first_v.unsqueeze(-2)
-    cross = first_q.unsqueeze(-1) * first_v.unsqueeze(-2)
-    hessian = -0.5 * (
-        (n / v - q / v.square()) * second_v
-        + (2 * q / v.pow(3) - n / v.square()) * outer_v
-        + second_q / v
-        - (cross + cross.mT) / v.square()
-    )
-    hessian.diagonal(dim1=-2, dim2=-1).sub_(1 / spread)
-    return value, gradient, hessian
+    return _derivatives(model, X, _observed(Y))
 
 
 def embed_rows(
@@ -161,7 +123,8 @@ def embed_rows(
     """
     first, least, most = _DAMPING
     point = start
-    value, gradient, hessian = embedding_derivatives(model, point, Y)
+    seen = _observed(Y)
+    value, gradient, hessian = _derivatives(model, point, seen)
     damping = value.new_full(value.shape, first)
     done = ~value.isfinite()
     for _ in range(max_iterations):
@@ -174,7 +137,7 @@ def embed_rows(
         damped = curvature + damping.unsqueeze(-1) * curvature.amax(-1, keepdim=True)
         step = (axes @ (slope / damped).unsqueeze(-1)).squeeze(-1)
         trial = torch.where(done.unsqueeze(-1), point, point + step)
-        new_value, new_gradient, new_hessian = embedding_derivatives(model, trial, Y)
+        new_value, new_gradient, new_hessian = _derivatives(model, trial, seen)
         better = (new_value > value) & ~done
         point = torch.where(better.unsqueeze(-1), trial, point)
         value = torch.where(better, new_value, value)
@@ -193,6 +156,56 @@ def _decompose(hessian: Tensor) -> tuple[Tensor, Tensor]:
     values = values.abs()
     floor = values.amax(-1, keepdim=True) * 1e-8 + torch.finfo(values.dtype).tiny
     return torch.maximum(values, floor), axes
+
+
+class _Observed(NamedTuple):
+    """Rows (B, D) with zeros in their gaps, what is no gap (B, D) or ``None`` if there is none, and its count (B,)."""
+
+    rows: Tensor
+    mask: Tensor | None
+    num_seen: Tensor
+
+
+def _observed(Y: Tensor) -> _Observed:
+    mask = ~torch.isnan(Y)
+    count = mask.sum(-1).to(Y)
+    return _Observed(Y, None, count) if bool(mask.all()) else _Observed(Y.nan_to_num(), mask, count)
+
+
+def _derivatives(model: LatentModel, X: Tensor, seen: _Observed) -> tuple[Tensor, Tensor, Tensor]:
+    r"""See :func:`embedding_derivatives`.
+
+    With the noise taken out of the variance, :math:`\sigma_n^2 s = \sigma_n^2 (1 + w^\top w)`, and of the squared
+    errors, :math:`p = e^\top e / \sigma_n^2`, the density is :math:`-(n \log s + p / s) / 2` and a constant.
+    """
+    omega, (root, mean) = model.omega, model.posterior
+    Phi = latent_features(omega, X)
+    stack = torch.cat([Phi.unsqueeze(-2), feature_jacobian(omega, Phi)], dim=-2)  # (M, B, 1 + d, F)
+    flat = stack.flatten(-3, -2)
+    white = (flat @ root.mT).unflatten(-2, stack.shape[-3:-1])
+    outputs = (flat @ mean).unflatten(-2, stack.shape[-3:-1])
+    if seen.mask is not None:
+        outputs = outputs * seen.mask.unsqueeze(-2)
+    w, error = white[..., 0, :], seen.rows - outputs[..., 0, :]
+    slopes, moved = white[..., 1:, :], outputs[..., 1:, :]  # derivatives of w and of the means by x
+    noise, n = model.noise.unsqueeze(-1), seen.num_seen
+    s, p = 1 + w.square().sum(-1), error.square().sum(-1) / noise
+    value = -0.5 * (n * (s * noise * (2 * math.pi)).log() + p / s) + _log_latent(X, model.latent_variance)
+
+    # Half the derivatives of s by x, and minus half of those of p.
+    s_x = (slopes @ w.unsqueeze(-1)).squeeze(-1)
+    p_x = (moved @ error.unsqueeze(-1)).squeeze(-1) / noise.unsqueeze(-1)
+    by_s, by_p = ((n - p / s) / s).unsqueeze(-1), (1 / s).unsqueeze(-1)
+    gradient = by_p * p_x - by_s * s_x - X / model.latent_variance
+
+    noisy = by_p / noise.unsqueeze(-1)
+    by_feature = by_s * (w @ root) - noisy * (error @ mean.mT)
+    mixed = ((n - 2 * p / s) / s.square()).unsqueeze(-1) * s_x - (2 * by_p.square()) * p_x
+    cross = mixed.unsqueeze(-1) * s_x.unsqueeze(-2)
+    squares = by_s.unsqueeze(-1) * (slopes @ slopes.mT) + noisy.unsqueeze(-1) * (moved @ moved.mT)
+    hessian = cross + cross.mT - squares - contract_curvature(omega, Phi, by_feature)
+    hessian.diagonal(dim1=-2, dim2=-1).sub_(1 / model.latent_variance)
+    return value, gradient, hessian
 
 
 def _log_latent(X: Tensor, spread: float) -> Tensor:
