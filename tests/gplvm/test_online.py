@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from gp_ensembles.filters import gaussian_state, textbook_filter
 from gp_ensembles.gplvm import (
     LatentModel,
+    WeightPosterior,
+    embed,
     embed_rows,
     embedding_density,
     embedding_derivatives,
@@ -246,3 +248,24 @@ def test_keeping_can_be_undone(generator):
     replaced = keep_rows(store, rows[12:], rows.new_ones(18, 1, 1), seed=0)
     restore_rows(store, replaced)
     assert all(torch.equal(old, new) for old, new in zip(before, store, strict=True))
+
+
+def test_the_mathematics_follow_their_tensors_to_another_device():
+    """On the meta device, where there are no numbers, anything left on the processor would be an error."""
+    M, F, D, B, d = 3, 8, 5, 4, 2
+    omega, noise = (torch.empty(shape, device="meta") for shape in ((M, F // 2, d), (M,)))
+    posterior = WeightPosterior(torch.empty(M, F, F, device="meta"), torch.empty(M, F, D, device="meta"))
+    X, Y = torch.empty(M, B, d, device="meta"), torch.empty(B, D, device="meta")
+    Phi = latent_features(omega, X)
+    for block in (Phi, Phi[:, :1]):
+        learned = learn_rows(posterior, block, Y[: block.shape[1]])
+        assert learned.root.shape == (M, F, F)
+        assert learned.mean.device.type == "meta"
+    mean, variance = predict_rows(posterior, Phi, noise)
+    assert (mean.shape, variance.shape) == ((M, B, D), (M, B))
+    model = LatentModel(omega, posterior, noise, 1.0)
+    assert embedding_density(model, X, Y)[0].device.type == "meta"
+    gaps = embed._Observed(Y, torch.empty(B, D, dtype=torch.bool, device="meta"), Y[:, 0])
+    for seen in (gaps, gaps._replace(mask=None)):
+        value, gradient, hessian = embed._derivatives(model, X, seen)
+        assert (value.shape, gradient.shape, hessian.shape) == ((M, B), (M, B, d), (M, B, d, d))
