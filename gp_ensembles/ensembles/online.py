@@ -17,6 +17,7 @@ from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.live import Live, named_tensors
+from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -252,18 +253,6 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
             for name in names[new]:
                 module.register_buffer(name, torch.empty_like(state_dict[prefix + name], device=module.device))
         kinds.append(new)
-    _check_shapes(module, state_dict, prefix)
+    check_shapes(module, state_dict, prefix)
     module._kinds = tuple(kinds)
     module._live = None
-
-
-def _check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str) -> None:
-    """Raise before anything is loaded if a tensor is missing or has another shape: another ensemble was saved."""
-    own = module.state_dict()
-    saved = {name: state_dict[prefix + name].shape for name in own if prefix + name in state_dict}
-    wrong = [name for name, value in own.items() if saved.get(name) != value.shape]
-    if wrong:
-        raise RuntimeError(
-            f"this state_dict is of another ensemble: {len(wrong)} of {len(own)} tensors are missing or have another "
-            f"shape, the first is {wrong[0]!r}; build the ensemble as it was when it was saved"
-        )

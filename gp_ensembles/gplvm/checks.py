@@ -79,13 +79,19 @@ def check_start(Y: Tensor, num_latent: int) -> None:
         )
 
 
-def check_latent(X: Tensor, expert: Tensor, num_latent: int, num_experts: int) -> None:
+def check_latent(X: Tensor, expert: Tensor, num_latent: int, num_experts: int, like: Tensor) -> None:
     """Raise unless X (N, d) is finite and ``expert`` (N,) names the expert in whose latent space each row lies.
 
     Raises:
-        TypeError: If X is not a floating point tensor.
+        TypeError: If X is not a tensor of the model's dtype, or ``expert`` not one of integers.
         ValueError: If a shape is wrong, an entry is not finite, or there is no such expert.
     """
+    if not isinstance(X, Tensor) or X.dtype != like.dtype:
+        kind = X.dtype if isinstance(X, Tensor) else type(X).__name__
+        raise TypeError(f"X must be a tensor of {like.dtype}, the model's dtype, got {kind}; convert it with .to(...)")
+    if not isinstance(expert, Tensor) or expert.dtype != torch.int64:
+        kind = expert.dtype if isinstance(expert, Tensor) else type(expert).__name__
+        raise TypeError(f"expert must be a tensor of torch.int64, a number a row, got {kind}")
     check_matrix(X)
     if X.ndim != 2 or X.shape[1] != num_latent or expert.shape != X.shape[:1]:
         raise ValueError(

@@ -111,7 +111,7 @@ def embed_rows(
         start: Points to start from, shape (M, B, d).
         Y: Rows, shape (B, D); NaN where an entry was not observed, which is left out.
         max_iterations: Most iterations.
-        tolerance: A search ends where an undamped step promises less than this many nats.
+        tolerance: A search ends where an undamped step promises less than this many nats, or less than round-off.
 
     Example:
         >>> import torch
@@ -126,12 +126,12 @@ def embed_rows(
     seen = _observed(Y)
     value, gradient, hessian = _derivatives(model, point, seen)
     damping = value.new_full(value.shape, first)
-    done = ~value.isfinite()
+    done, round_off = ~value.isfinite(), 4 * torch.finfo(value.dtype).eps
     for _ in range(max_iterations):
         curvature, axes = _decompose(hessian)
         slope = (axes.mT @ gradient.unsqueeze(-1)).squeeze(-1)
         promised = 0.5 * (slope.square() / curvature).sum(-1)
-        done = done | (promised < tolerance) | (damping >= most)
+        done = done | (promised < tolerance + round_off * value.abs()) | (damping >= most)
         if bool(done.all()):
             break
         damped = curvature + damping.unsqueeze(-1) * curvature.amax(-1, keepdim=True)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gp_ensembles.gplvm.batch import BatchFit, fit_batch
+from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embedding_density
 from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.pca import principal_components
 from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, weight_prior
@@ -20,6 +21,7 @@ class FirstRows(NamedTuple):
         rows: Rows without offset in units of the scale, shape (N, D).
         fit: Embeddings and variances of each expert.
         posterior: Posterior of the weights after them.
+        found: Where the rows lie under it, and their densities.
     """
 
     offset: Tensor
@@ -27,6 +29,7 @@ class FirstRows(NamedTuple):
     rows: Tensor
     fit: BatchFit
     posterior: WeightPosterior
+    found: RowEmbedding
 
 
 def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> FirstRows:
@@ -38,7 +41,7 @@ def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> Firs
         settings: What all experts share.
 
     Raises:
-        ValueError: If there are too few rows or directions.
+        ValueError: If there are too few rows or directions, or the rows' squares are out of the dtype's range.
         NumericalError: If an expert's posterior is not positive definite.
 
     Example:
@@ -52,10 +55,15 @@ def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> Firs
     components = principal_components(Y, omega.shape[-1])
     centred = Y - components.mean
     scale = centred.square().mean().sqrt()
+    if not bool(scale.isfinite() & (scale.square() > 0)):
+        raise ValueError(f"the rows' root mean square is {float(scale)} in {Y.dtype}; rescale them")
     rows = centred / scale
     spread = settings.latent_variance
     first = components.embedding * spread**0.5
     fit = fit_batch(omega, first, rows, spread, max_iterations=settings.batch_iterations)
     prior = weight_prior(fit.noise / fit.prior_variance, 2 * omega.shape[-2], Y.shape[1])
     posterior = learn_rows(prior, latent_features(omega, fit.embedding), rows)
-    return FirstRows(components.mean, scale, rows, fit, posterior)
+    density = embedding_density(LatentModel(omega, posterior, fit.noise, spread), fit.embedding, rows)
+    converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
+    found = RowEmbedding(fit.embedding, *density, omega.new_zeros(converged.shape), converged)
+    return FirstRows(components.mean, scale, rows, fit, posterior, found)

@@ -1,24 +1,26 @@
 """The ensemble of latent variable models: what a user keeps, feeds, saves and loads."""
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.interrupts import uninterrupted
+from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm.checks import check_features, check_latent, check_rows, check_start
-from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows, embedding_density
 from gp_ensembles.gplvm.first_rows import learn_first_rows
 from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.neighbours import Replaced, RowStore, keep_rows, restore_rows, row_store
-from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, predict_rows, walk, weight_prior
+from gp_ensembles.gplvm.posterior import WeightPosterior, predict_rows, weight_prior
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest, reported
 from gp_ensembles.gplvm.search import ExactSearch, NeighbourSearch
 from gp_ensembles.gplvm.settings import LatentSettings, check_settings
+from gp_ensembles.gplvm.step import LatentExperts, LatentState, find_places, online_step, walked
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
-from gp_ensembles.numerics.cholesky import NumericalError
 
 _ROWS = 256  # rows embedded at once where nothing is learned
 
@@ -84,7 +86,7 @@ class IEGPLVM(nn.Module):
         search: NeighbourSearch | None = None,
     ) -> None:
         super().__init__()
-        self.search = ExactSearch() if search is None else search
+        self.search = ExactSearch() if search is None else deepcopy(search)  # it remembers what this model keeps
         settings = LatentSettings() if settings is None else settings
         check_settings(settings)
         check_features(features, num_outputs)
@@ -106,7 +108,7 @@ class IEGPLVM(nn.Module):
             self.register_buffer(f"store_{name}", value)
         for name, value in zip(MetaState._fields, self.meta_learner.init(self.num_experts, self.omega), strict=True):
             self.register_buffer(f"meta_{name}", value.detach().clone())
-        self.register_load_state_dict_post_hook(_forget_index)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_before_loading)  # type: ignore[no-untyped-call]
 
     @property
     def store(self) -> RowStore:
@@ -128,7 +130,11 @@ class IEGPLVM(nn.Module):
         """The expert with the largest log density of all rows so far and of where they lie.
 
         Its latent space serves best where all rows must lie in one.
+
+        Raises:
+            ValueError: If the model has not been started.
         """
+        self._check_started()
         return int(self.evidence.argmax())
 
     @torch.no_grad()
@@ -150,11 +156,7 @@ class IEGPLVM(nn.Module):
         """
         check_rows(Y, self.num_outputs, self.omega)
         check_start(Y, self.num_latent)
-        offset, scale, rows, fit, posterior = learn_first_rows(self.omega, Y.contiguous(), self.settings)
-        model = LatentModel(self.omega, posterior, fit.noise, self.settings.latent_variance)
-        density = embedding_density(model, fit.embedding, rows)
-        converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
-        found = RowEmbedding(fit.embedding, *density, self.omega.new_zeros(converged.shape), converged)
+        offset, scale, rows, fit, posterior, found = learn_first_rows(self.omega, Y.contiguous(), self.settings)
         meta = self.meta_learner.init(self.num_experts, self.omega)
         log_weights = self.meta_learner.log_weights(meta)
         best = (log_weights + fit.objective).argmax().expand(len(Y))
@@ -167,8 +169,8 @@ class IEGPLVM(nn.Module):
             self.store.num_seen.zero_()
             keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
             self.search.reset()
-            self._commit(posterior, meta, fit.objective)
-        return self._report(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best)
+            self._commit(LatentState(posterior, meta, fit.objective))
+        return reported(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best, scale)
 
     @torch.no_grad()
     def update(self, Y: Tensor, block_size: int = 1) -> Embeddings:
@@ -189,28 +191,21 @@ class IEGPLVM(nn.Module):
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {block_size}")
         rows = self._scaled(Y)
-        posterior, meta, evidence = WeightPosterior(self.root, self.mean), self.meta, self.evidence
+        state, experts = self._state, self._experts
         undo: list[Replaced] = []
         parts = []
         try:
             for first in range(0, len(rows), block_size):
                 block = rows[first : first + block_size]
-                if self.settings.random_walk_ratio > 0:
-                    steps = self.settings.random_walk_ratio * len(block)
-                    posterior = walk(posterior, steps * self.prior_variance / self.noise)
-                found = self._embed(posterior, block, first)
-                meta, output = self.meta_learner.update_block(meta, found.log_prob)
-                evidence = evidence + (found.log_prob + found.log_latent).sum(-1)
-                parts.append(self._report(found, block, output.log_weights, likeliest(found, output.log_weights)))
-                Phi = latent_features(self.omega, found.point)
-                filled = torch.where(torch.isnan(block), Phi @ posterior.mean, block)
-                posterior = learn_rows(posterior, Phi, filled)
-                best = filled.movedim(0, 1)[torch.arange(len(block), device=block.device), parts[-1].expert]
+                step = online_step(state, experts, self.meta_learner, self.settings, self._near(block), block, first)
+                state = step.state
+                parts.append(reported(step.found, block, step.log_weights, step.expert, self.scale))
                 with uninterrupted():
-                    undo.append(keep_rows(self.store, best, found.point.movedim(0, 1), seed=self.settings.seed))
+                    places = step.found.point.movedim(0, 1)
+                    undo.append(keep_rows(self.store, step.rows, places, seed=self.settings.seed))
                     self.search.written(undo[-1].slots)
             with uninterrupted():
-                self._commit(posterior, meta, evidence)
+                self._commit(state)
                 undo.clear()
         except BaseException:
             with uninterrupted():
@@ -222,38 +217,43 @@ class IEGPLVM(nn.Module):
 
     @torch.no_grad()
     def transform(self, Y: Tensor) -> Embeddings:
-        """Embed rows, each on its own, learning nothing; arguments and errors as in :meth:`update`."""
-        rows = self._scaled(Y)
-        posterior, log_weights = WeightPosterior(self.root, self.mean), self.log_weights.unsqueeze(-1)
+        """Embed rows, each as if it came next, learning nothing; arguments and errors as in :meth:`update`."""
+        rows, experts, log_weights = self._scaled(Y), self._experts, self.log_weights.unsqueeze(-1)
+        posterior = walked(self._state.posterior, experts, self.settings)
         parts = []
         for first in range(0, max(len(rows), 1), _ROWS):
             block = rows[first : first + _ROWS]
-            found = self._embed(posterior, block, first)
+            found = find_places(posterior, experts, self.settings, self._near(block), block, first)
             weights = log_weights.expand(-1, len(block))
-            parts.append(self._report(found, block, weights, likeliest(found, weights)))
+            parts.append(reported(found, block, weights, likeliest(found, weights), self.scale))
         return joined(parts)
 
     @torch.no_grad()
     def inverse_transform(self, X: Tensor, expert: Tensor) -> Reconstruction:
-        """Rows at latent inputs.
+        """Rows at latent inputs, as they would come next; variances include the noise.
+
+        All entries share one covariance, which every row narrows, so the variance of an entry that has long been
+        missing is too small.
 
         Args:
             X: Latent inputs, shape (N, d).
             expert: Whose latent space each lies in, shape (N,).
 
         Raises:
+            TypeError: If X is not of the model's dtype, or ``expert`` not a tensor of integers.
             ValueError: If the model has not been started, a shape is wrong, X is not finite, or there is no such
                 expert.
         """
         self._check_started()
-        check_latent(X, expert, self.num_latent, self.num_experts)
+        check_latent(X, expert, self.num_latent, self.num_experts, self.omega)
         mean = X.new_empty(len(X), self.num_outputs)
         variance = X.new_empty(len(X), 1)
+        root, means_of_weights = walked(self._state.posterior, self._experts, self.settings)
         for number in range(self.num_experts):
             own = expert == number
             only = slice(number, number + 1)
-            posterior = WeightPosterior(self.root[only], self.mean[only])
             Phi = latent_features(self.omega[only], X[own].unsqueeze(0))
+            posterior = WeightPosterior(root[only], means_of_weights[only])
             means, variances = predict_rows(posterior, Phi, self.noise[only])
             mean[own], variance[own] = means[0], variances[0].unsqueeze(-1)
         return Reconstruction(mean * self.scale + self.offset, (variance * self.scale.square()).expand_as(mean))
@@ -272,29 +272,25 @@ class IEGPLVM(nn.Module):
         check_rows(Y, self.num_outputs, self.omega)
         return (Y.contiguous() - self.offset) / self.scale  # the same round-off in whatever layout rows come
 
-    def _embed(self, posterior: WeightPosterior, rows: Tensor, first: int) -> RowEmbedding:
-        model = LatentModel(self.omega, posterior, self.noise, self.settings.latent_variance)
-        start = self.store.embedding[self.search.nearest(self.store, rows)].movedim(0, 1)
-        found = embed_rows(model, start, rows, max_iterations=self.settings.row_iterations)
-        bad = ~found.log_prob.isfinite()
-        if bool(bad.any()):
-            expert, row = bad.nonzero()[0].tolist()
-            raise NumericalError(
-                f"expert {expert} gives row {first + row} a log density of {float(found.log_prob[expert, row])}; "
-                f"check the row's size, or use float64"
-            )
-        return found
+    def _near(self, rows: Tensor) -> Tensor:
+        """Where the searches for rows (B, D) start, shape (M, B, d): at their nearest neighbours."""
+        return self.store.embedding[self.search.nearest(self.store, rows)].movedim(0, 1)
 
-    def _report(self, found: RowEmbedding, rows: Tensor, log_weights: Tensor, expert: Tensor) -> Embeddings:
-        return reported(found, rows, log_weights, expert, self.scale)
+    @property
+    def _experts(self) -> LatentExperts:
+        return LatentExperts(self.omega, self.prior_variance, self.noise)
 
-    def _commit(self, posterior: WeightPosterior, meta: MetaState, evidence: Tensor) -> None:
-        self.root.copy_(posterior.root)
-        self.mean.copy_(posterior.mean)
-        self.evidence.copy_(evidence)
-        for old, new in zip(self.meta, meta, strict=True):
+    @property
+    def _state(self) -> LatentState:
+        return LatentState(WeightPosterior(self.root, self.mean), self.meta, self.evidence)
+
+    def _commit(self, state: LatentState) -> None:
+        (root, mean), meta, evidence = state
+        own = (*self.meta, self.root, self.mean, self.evidence)
+        for old, new in zip(own, (*meta, root, mean, evidence), strict=True):
             old.copy_(new)
 
 
-def _forget_index(model: IEGPLVM, _: object) -> None:
+def _before_loading(model: IEGPLVM, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
+    check_shapes(model, state_dict, prefix, "model")
     model.search.reset()

@@ -72,6 +72,11 @@ def nearest_rows(store: RowStore, Y: Tensor) -> Tensor:
     count = int(store.num_kept)
     if count == 0:
         raise ValueError("no rows have been seen yet; start the model before asking for neighbours")
+    gaps = torch.isnan(Y).any(-1)
+    if bool(gaps.any()) and not bool(gaps.all()):  # the others need not pay for them
+        found = torch.empty_like(gaps, dtype=torch.int64)
+        found[gaps], found[~gaps] = nearest_rows(store, Y[gaps]), nearest_rows(store, Y[~gaps])
+        return found
     missing = torch.isnan(Y)
     has_gaps = bool(missing.any())
     targets = torch.where(missing, 0.0, Y)

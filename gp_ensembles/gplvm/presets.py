@@ -1,5 +1,6 @@
 """Ensembles of latent variable models by the paper's names, over the paper's kernels."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -33,19 +34,21 @@ def rbf_features(
         dtype: Of everything that is made from the features.
 
     Raises:
-        ValueError: If there is no variance, or a number is not positive.
+        ValueError: If there is no variance, a number is not positive, or the dtype is not one of 32 or 64 bits.
 
     Example:
         >>> rbf_features(2, 50, generator=torch.Generator().manual_seed(0)).batch_shape
         torch.Size([7])
     """
-    if not variances or min(variances) <= 0:
-        raise ValueError(f"variances must be positive and at least one, got {tuple(variances)}")
+    squares = [float(variance) for variance in variances]
+    if not squares or not all(0 < variance < math.inf for variance in squares):
+        raise ValueError(f"variances must be positive and finite, and at least one, got {squares}")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
     if num_latent < 1 or num_frequencies < 1:
         raise ValueError(f"num_latent and num_frequencies must be at least 1, got {num_latent} and {num_frequencies}")
-    kernel = RBFKernel(batch_shape=torch.Size([len(variances)])).to(dtype)
-    squares = kernel.lengthscale.new_tensor(variances)
-    kernel.lengthscale = squares.sqrt().reshape(-1, 1, 1)
+    kernel = RBFKernel(batch_shape=torch.Size([len(squares)])).to(dtype)
+    kernel.lengthscale = kernel.lengthscale.new_tensor(squares).sqrt().reshape(-1, 1, 1)
     return RandomFourierFeatures.from_kernel(kernel, num_latent, 2 * num_frequencies, generator=generator)
 
 

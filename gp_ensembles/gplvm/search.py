@@ -65,6 +65,8 @@ class FaissSearch(NeighbourSearch):
     and every row with gaps. Cells are found anew when the rows have doubled. The index is not part of a state: copies
     and loaded models build their own.
 
+    A model takes a copy, so one object may be given to several.
+
     Args:
         num_probes: Cells searched; more is closer to exact, and slower.
         least: Rows below which the search is exact.
@@ -98,12 +100,14 @@ class FaissSearch(NeighbourSearch):
         self._bring_up_to_date(store, num_kept)
         _, found = self._index.search(_plain(Y), _CANDIDATES)
         places = torch.from_numpy(found).to(Y.device)
-        fresh = store.num_kept.new_tensor(sorted(self._fresh))
-        stale = (places < 0) | torch.isin(places, fresh)
-        places = torch.cat([places.clamp_min(0), fresh.expand(len(Y), -1)], dim=-1)
+        fresh = store.num_kept.new_tensor(sorted(slot for slot in self._fresh if slot < num_kept))
+        stale = (places < 0) | (places >= num_kept) | torch.isin(places, fresh)
+        places = places.clamp(0, num_kept - 1)
         # Candidates are compared in the rows' own precision; the new row's size is the same for all.
         distance = store.size[places] - 2 * torch.einsum("bcd,bd->bc", store.rows[places], Y)
-        distance[:, :_CANDIDATES] = distance[:, :_CANDIDATES].masked_fill(stale, torch.inf)
+        beside = store.size[fresh] - 2 * Y @ store.rows[fresh].mT
+        distance = torch.cat([distance.masked_fill(stale, torch.inf), beside], dim=-1)
+        places = torch.cat([places, fresh.expand(len(Y), -1)], dim=-1)
         nearest = places.gather(-1, distance.argmin(-1, keepdim=True)).squeeze(-1)
         lost = distance.isinf().all(-1)  # every candidate was overwritten and nothing is fresh
         return torch.where(lost, nearest_rows(store, Y), nearest) if bool(lost.any()) else nearest
@@ -131,7 +135,9 @@ class FaissSearch(NeighbourSearch):
         if self._index is None or num_kept >= 2 * self._num_trained:
             self._build(store, num_kept)
         elif len(self._fresh) > _SETTLED:
-            slots = torch.tensor(sorted(self._fresh), dtype=torch.int64, device="cpu")
+            slots = torch.tensor(
+                sorted(slot for slot in self._fresh if slot < num_kept), dtype=torch.int64, device="cpu"
+            )
             self._index.remove_ids(slots.numpy())
             self._index.add_with_ids(_plain(store.rows[slots.to(store.rows.device)]), slots.numpy())
             self._fresh.clear()

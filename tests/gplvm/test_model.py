@@ -236,8 +236,8 @@ def test_a_row_that_fails_leaves_the_state_as_it_was(started, monkeypatch):
         found = real(*arguments, **options)
         return found._replace(log_prob=found.log_prob * torch.nan) if len(calls) == 4 else found
 
-    monkeypatch.setattr("gp_ensembles.gplvm.model.embed_rows", failing)
-    with pytest.raises(NumericalError, match="expert 0 gives row 3 "):
+    monkeypatch.setattr("gp_ensembles.gplvm.step.embed_rows", failing)
+    with pytest.raises(NumericalError, match="row 3 has a log density of nan under expert 0"):
         model.update(surface(40)[START:])
     assert same(before, snapshot(model))
 
@@ -247,7 +247,9 @@ def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(started):
     before, Y = snapshot(model), surface(40)[START:]
     Y[6, 1] = 1e200
     for block_size in (1, 4):
-        with pytest.raises(NumericalError, match="row 6 a log density of -inf; check the row's size"):
+        with pytest.raises(
+            NumericalError, match="row 6 has a log density of -inf under expert 0; check the row's size"
+        ):
             model.update(Y, block_size=block_size)
     assert same(before, snapshot(model))
 

@@ -1,0 +1,137 @@
+"""A block of rows embedded, weighed and learned: state in, state out."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows
+from gp_ensembles.gplvm.fourier import latent_features
+from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, walk
+from gp_ensembles.gplvm.records import likeliest
+from gp_ensembles.gplvm.settings import LatentSettings
+from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.cholesky import NumericalError
+
+
+class LatentExperts(NamedTuple):
+    """What of the experts does not change along the stream.
+
+    Attributes:
+        omega: Angular frequencies, shape (M, R, d).
+        prior_variance: Prior variance of the weights, shape (M,).
+        noise: Observation noise variance, shape (M,).
+    """
+
+    omega: Tensor
+    prior_variance: Tensor
+    noise: Tensor
+
+
+class LatentState(NamedTuple):
+    """What does change.
+
+    Attributes:
+        posterior: Posterior of the weights.
+        meta: What the rule that weighs remembers.
+        evidence: Log density of all rows so far and of where they lie, shape (M,).
+    """
+
+    posterior: WeightPosterior
+    meta: MetaState
+    evidence: Tensor
+
+
+class Step(NamedTuple):
+    """What came of a block of B rows.
+
+    Attributes:
+        state: The state after it.
+        found: Embeddings under each expert.
+        log_weights: Log weights in force before each row, shape (M, B).
+        expert: The expert reported for each row, shape (B,).
+        rows: The rows, gaps filled by that expert, shape (B, D).
+    """
+
+    state: LatentState
+    found: RowEmbedding
+    log_weights: Tensor
+    expert: Tensor
+    rows: Tensor
+
+
+def walked(
+    posterior: WeightPosterior, experts: LatentExperts, settings: LatentSettings, num_steps: int = 1
+) -> WeightPosterior:
+    """The posterior for a row to come: after so many random steps of the weights, if they walk at all.
+
+    Raises:
+        NumericalError: If an expert's covariance is not positive definite.
+    """
+    if settings.random_walk_ratio == 0:
+        return posterior
+    return walk(posterior, settings.random_walk_ratio * num_steps * experts.prior_variance / experts.noise)
+
+
+def find_places(
+    posterior: WeightPosterior,
+    experts: LatentExperts,
+    settings: LatentSettings,
+    start: Tensor,
+    rows: Tensor,
+    first: int = 0,
+) -> RowEmbedding:
+    """Where rows (B, D), the first of which has the number ``first``, lie under each expert, from points (M, B, d).
+
+    Raises:
+        NumericalError: If a density is not a number; the row is named.
+    """
+    model = LatentModel(experts.omega, posterior, experts.noise, settings.latent_variance)
+    found = embed_rows(model, start, rows, max_iterations=settings.row_iterations)
+    bad = ~found.log_prob.isfinite()
+    if bool(bad.any()):
+        row, expert = bad.mT.nonzero()[0].tolist()
+        density = float(found.log_prob[expert, row])
+        raise NumericalError(
+            f"row {first + row} has a log density of {density} under expert {expert}; check the row's size, or use "
+            f"float64"
+        )
+    return found
+
+
+def online_step(
+    state: LatentState,
+    experts: LatentExperts,
+    learner: MetaLearner,
+    settings: LatentSettings,
+    start: Tensor,
+    rows: Tensor,
+    first: int = 0,
+) -> Step:
+    """Embed a block of rows against one posterior, weigh the experts row by row, then learn the block.
+
+    In a row with gaps each expert fills in what it predicts, which moves no mean of its own.
+
+    Args:
+        state: The state before it.
+        experts: What does not change.
+        learner: The rule that weighs.
+        settings: What all experts share.
+        start: Points to search from, shape (M, B, d).
+        rows: The rows, scaled, shape (B, D); NaN where not observed.
+        first: Number of the first of them, for messages.
+
+    Raises:
+        NumericalError: If a density is not a number or a posterior not positive definite.
+    """
+    posterior = walked(state.posterior, experts, settings, len(rows))
+    found = find_places(posterior, experts, settings, start, rows, first)
+    meta, output = learner.update_block(state.meta, found.log_prob)
+    evidence = state.evidence + (found.log_prob + found.log_latent).sum(-1)
+    expert = likeliest(found, output.log_weights)
+    Phi = latent_features(experts.omega, found.point)
+    filled = torch.where(torch.isnan(rows), Phi @ posterior.mean, rows)
+    kept = filled.movedim(0, 1)[torch.arange(len(rows), device=rows.device), expert]
+    after = LatentState(learn_rows(posterior, Phi, filled), meta, evidence)
+    return Step(after, found, output.log_weights, expert, kept)
