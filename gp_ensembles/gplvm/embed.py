@@ -148,6 +148,23 @@ def embed_rows(
     return RowEmbedding(point, value - latent, latent, gradient.abs().amax(-1), done)
 
 
+def best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
+    """The best of the searches for each row, which stand one after the other, shape (M, B * K) to (M, B).
+
+    Example:
+        >>> import torch
+        >>> value = torch.tensor([[1.0, 3.0]])
+        >>> found = RowEmbedding(value.unsqueeze(-1), value, 0 * value, value, value > 2)
+        >>> best_of(found, 2).point
+        tensor([[[3.]]])
+    """
+    value = (found.log_prob + found.log_latent).unflatten(1, (-1, num_starts))
+    best = value.nan_to_num(nan=-torch.inf).argmax(-1)
+    best = best + num_starts * torch.arange(best.shape[1], device=best.device)
+    point = found.point.gather(1, best.unsqueeze(-1).expand(*best.shape, found.point.shape[-1]))
+    return RowEmbedding(point, *(part.gather(1, best) for part in found[1:]))
+
+
 def _decompose(hessian: Tensor) -> tuple[Tensor, Tensor]:
     """Curvatures in absolute value, none below a small share of the largest, and their axes."""
     finite = hessian.isfinite().all(-1).all(-1)

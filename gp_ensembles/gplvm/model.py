@@ -23,6 +23,7 @@ from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
 
 _ROWS = 256  # rows embedded at once where nothing is learned
+_PARTS = 512  # blocks whose reports are put together
 
 
 @final
@@ -193,12 +194,15 @@ class IEGPLVM(nn.Module):
         rows = self._scaled(Y)
         state, experts = self._state, self._experts
         undo: list[Replaced] = []
-        parts = []
+        whole: list[Embeddings] = []
+        parts: list[Embeddings] = []
         try:
             for first in range(0, len(rows), block_size):
                 block = rows[first : first + block_size]
                 step = online_step(state, experts, self.meta_learner, self.settings, self._near(block), block, first)
                 state = step.state
+                if len(parts) == _PARTS:  # thousands of small tensors cost more than what is in them
+                    whole, parts = [*whole, joined(parts)], []
                 parts.append(reported(step.found, block, step.log_weights, step.expert, self.scale))
                 with uninterrupted():
                     places = step.found.point.movedim(0, 1)
@@ -213,7 +217,7 @@ class IEGPLVM(nn.Module):
                     restore_rows(self.store, replaced)
                     self.search.written(replaced.slots)
             raise
-        return joined(parts) if parts else self.transform(Y)
+        return joined([*whole, *parts]) if parts else self.transform(Y)
 
     @torch.no_grad()
     def transform(self, Y: Tensor) -> Embeddings:
@@ -273,8 +277,8 @@ class IEGPLVM(nn.Module):
         return (Y.contiguous() - self.offset) / self.scale  # the same round-off in whatever layout rows come
 
     def _near(self, rows: Tensor) -> Tensor:
-        """Where the searches for rows (B, D) start, shape (M, B, d): at their nearest neighbours."""
-        return self.store.embedding[self.search.nearest(self.store, rows)].movedim(0, 1)
+        """Where the searches for rows (B, D) start, shape (M, B, K, d): at their nearest neighbours."""
+        return self.store.embedding[self.search.nearest(self.store, rows, self.settings.num_starts)].movedim(2, 0)
 
     @property
     def _experts(self) -> LatentExperts:

@@ -27,13 +27,14 @@ class RowStore(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What :func:`keep_rows` overwrote, for :func:`restore_rows`."""
+    """What :func:`keep_rows` wrote to, and what stood there in so far as it was in use."""
 
     slots: Tensor
+    old: Tensor
     rows: Tensor
     embedding: Tensor
-    num_kept: Tensor
-    num_seen: Tensor
+    num_kept: int
+    num_seen: int
 
 
 def row_store(like: Tensor, capacity: int, num_outputs: int, latent_shape: tuple[int, int]) -> RowStore:
@@ -49,15 +50,16 @@ def row_store(like: Tensor, capacity: int, num_outputs: int, latent_shape: tuple
     return RowStore(rows, embedding, like.new_zeros(capacity), zero, zero.clone())
 
 
-def nearest_rows(store: RowStore, Y: Tensor) -> Tensor:
-    """Number of the kept row nearest to each row, exactly, by matrix products.
+def nearest_rows(store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
+    """Numbers of the kept rows nearest to each row, exactly, by matrix products.
 
     Args:
         store: The rows seen; at least one.
         Y: Rows, shape (B, D); entries that are NaN are left out of the distance.
+        num_nearest: How many K of them are wanted; fewer come back if fewer are kept.
 
     Returns:
-        Positions in the store, shape (B,); the first of equals.
+        Positions in the store, shape (B, K), the nearest first.
 
     Raises:
         ValueError: If the store is empty.
@@ -66,30 +68,37 @@ def nearest_rows(store: RowStore, Y: Tensor) -> Tensor:
         >>> import torch
         >>> store = row_store(torch.zeros(1), 4, 2, (1, 1))
         >>> _ = keep_rows(store, torch.tensor([[0.0, 0.0], [5.0, 5.0]]), torch.zeros(2, 1, 1), seed=0)
-        >>> nearest_rows(store, torch.tensor([[4.0, torch.nan], [1.0, -1.0]]))
-        tensor([1, 0])
+        >>> nearest_rows(store, torch.tensor([[4.0, torch.nan], [1.0, -1.0]]), 2)
+        tensor([[1, 0],
+                [0, 1]])
     """
     count = int(store.num_kept)
     if count == 0:
         raise ValueError("no rows have been seen yet; start the model before asking for neighbours")
+    num_nearest = min(num_nearest, count)
     gaps = torch.isnan(Y).any(-1)
-    if bool(gaps.any()) and not bool(gaps.all()):  # the others need not pay for them
-        found = torch.empty_like(gaps, dtype=torch.int64)
-        found[gaps], found[~gaps] = nearest_rows(store, Y[gaps]), nearest_rows(store, Y[~gaps])
-        return found
-    missing = torch.isnan(Y)
-    has_gaps = bool(missing.any())
-    targets = torch.where(missing, 0.0, Y)
-    best = targets.new_full((len(Y),), torch.inf)
-    found = torch.zeros(len(Y), dtype=torch.int64, device=Y.device)
+    if not bool(gaps.any()):
+        return _nearest(store, Y, None, num_nearest)
+    # Rows without gaps need not pay for the others.
+    found = torch.empty(len(Y), num_nearest, dtype=torch.int64, device=Y.device)
+    found[~gaps] = _nearest(store, Y[~gaps], None, num_nearest)
+    found[gaps] = _nearest(store, Y[gaps].nan_to_num(), ~torch.isnan(Y[gaps]), num_nearest)
+    return found
+
+
+def _nearest(store: RowStore, Y: Tensor, seen: Tensor | None, num_nearest: int) -> Tensor:
+    best = Y.new_empty(len(Y), 0)
+    found = torch.empty(len(Y), 0, dtype=torch.int64, device=Y.device)
+    count = int(store.num_kept)
     for first in range(0, count, _CHUNK):
         part = slice(first, min(first + _CHUNK, count))
         rows = store.rows[part]
         # The new row's own size is the same for all, so it is left out.
-        size = (~missing).to(rows) @ rows.square().mT if has_gaps else store.size[part]
-        distance, place = (size - 2 * targets @ rows.mT).min(-1)
-        closer = distance < best
-        best, found = torch.where(closer, distance, best), torch.where(closer, place + first, found)
+        size = store.size[part] if seen is None else seen.to(rows) @ rows.square().mT
+        distance, place = (size - 2 * Y @ rows.mT).topk(min(num_nearest, len(rows)), largest=False)
+        best, order = torch.cat([best, distance], dim=-1).sort(stable=True)
+        found = torch.cat([found, place + first], dim=-1).gather(-1, order)
+        best, found = best[:, :num_nearest], found[:, :num_nearest]
     return found
 
 
@@ -127,8 +136,9 @@ def keep_rows(store: RowStore, rows: Tensor, embedding: Tensor, *, seed: int) ->
             chosen[slot] = number
     slots = store.num_seen.new_tensor(list(chosen))
     numbers = store.num_seen.new_tensor(list(chosen.values()))
-    counts = store.num_kept.clone(), store.num_seen.clone()
-    replaced = Replaced(slots, store.rows[slots], store.embedding[slots], *counts)
+    num_kept = int(store.num_kept)
+    old = slots[slots < num_kept]  # what the others held means nothing
+    replaced = Replaced(slots, old, store.rows[old], store.embedding[old], num_kept, num_seen)
     _write(store, slots, rows[numbers], embedding[numbers])
     store.num_seen.add_(len(rows))
     store.num_kept.fill_(min(num_seen + len(rows), capacity))
@@ -137,10 +147,13 @@ def keep_rows(store: RowStore, rows: Tensor, embedding: Tensor, *, seed: int) ->
 
 def restore_rows(store: RowStore, replaced: Replaced) -> None:
     """Undo the last :func:`keep_rows`, in place."""
-    _write(store, replaced.slots, replaced.rows, replaced.embedding)
-    store.num_kept.copy_(replaced.num_kept)
-    store.num_seen.copy_(replaced.num_seen)
+    unused = replaced.slots[replaced.slots >= replaced.num_kept]
+    _write(store, unused, store.rows.new_zeros(()), store.embedding.new_zeros(()))
+    _write(store, replaced.old, replaced.rows, replaced.embedding)
+    store.num_kept.fill_(replaced.num_kept)
+    store.num_seen.fill_(replaced.num_seen)
 
 
 def _write(store: RowStore, slots: Tensor, rows: Tensor, embedding: Tensor) -> None:
-    store.rows[slots], store.embedding[slots], store.size[slots] = rows, embedding, rows.square().sum(-1)
+    store.rows[slots], store.embedding[slots] = rows, embedding
+    store.size[slots] = store.rows[slots].square().sum(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.gplvm.neighbours import RowStore, nearest_rows
 
-_CANDIDATES = 8  # of the index, so that some are left when others have been overwritten
+_SPARE = 7  # candidates of the index beyond those wanted: some may have been overwritten
 _SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
 
 
@@ -16,8 +16,11 @@ class NeighbourSearch(ABC):
     """Finds the nearest kept row; told of what is written, because some searches remember."""
 
     @abstractmethod
-    def nearest(self, store: RowStore, Y: Tensor) -> Tensor:
-        """Position in the store of the row nearest to each of Y (B, D), NaN where not observed; shape (B,).
+    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
+        """Positions in the store of the rows nearest to each of Y (B, D), NaN where not observed.
+
+        Returns:
+            Shape (B, K), the nearest first; K is ``num_nearest``, or how many rows are kept if they are fewer.
 
         Raises:
             ValueError: If the store is empty.
@@ -42,12 +45,12 @@ class ExactSearch(NeighbourSearch):
         >>> store = row_store(torch.zeros(1), 4, 1, (1, 1))
         >>> _ = keep_rows(store, torch.tensor([[0.0], [5.0]]), torch.zeros(2, 1, 1), seed=0)
         >>> ExactSearch().nearest(store, torch.tensor([[4.0]]))
-        tensor([1])
+        tensor([[1]])
     """
 
-    def nearest(self, store: RowStore, Y: Tensor) -> Tensor:
-        """See :meth:`NeighbourSearch.nearest`; the first of equals."""
-        return nearest_rows(store, Y)
+    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
+        """See :meth:`NeighbourSearch.nearest`."""
+        return nearest_rows(store, Y, num_nearest)
 
     def written(self, slots: Tensor) -> None:
         """Nothing is remembered."""
@@ -81,8 +84,8 @@ class FaissSearch(NeighbourSearch):
         >>> from gp_ensembles.gplvm.neighbours import keep_rows, row_store
         >>> store = row_store(torch.zeros(1), 200, 1, (1, 1))
         >>> _ = keep_rows(store, torch.arange(200.0).unsqueeze(-1), torch.zeros(200, 1, 1), seed=0)
-        >>> FaissSearch(least=100).nearest(store, torch.tensor([[17.3]]))
-        tensor([17])
+        >>> FaissSearch(least=100).nearest(store, torch.tensor([[17.3]]), 2)
+        tensor([[17, 18]])
     """
 
     def __init__(self, num_probes: int = 16, least: int = 10_000) -> None:
@@ -92,13 +95,13 @@ class FaissSearch(NeighbourSearch):
         self._faiss = _faiss()
         self.reset()
 
-    def nearest(self, store: RowStore, Y: Tensor) -> Tensor:
+    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
         """See :meth:`NeighbourSearch.nearest`."""
         num_kept = int(store.num_kept)
-        if num_kept < self.least or bool(torch.isnan(Y).any()):
-            return nearest_rows(store, Y)
+        if num_kept < max(self.least, num_nearest) or bool(torch.isnan(Y).any()):
+            return nearest_rows(store, Y, num_nearest)
         self._bring_up_to_date(store, num_kept)
-        _, found = self._index.search(_plain(Y), _CANDIDATES)
+        _, found = self._index.search(_plain(Y), num_nearest + _SPARE)
         places = torch.from_numpy(found).to(Y.device)
         fresh = store.num_kept.new_tensor(sorted(slot for slot in self._fresh if slot < num_kept))
         stale = (places < 0) | (places >= num_kept) | torch.isin(places, fresh)
@@ -108,9 +111,12 @@ class FaissSearch(NeighbourSearch):
         beside = store.size[fresh] - 2 * Y @ store.rows[fresh].mT
         distance = torch.cat([distance.masked_fill(stale, torch.inf), beside], dim=-1)
         places = torch.cat([places, fresh.expand(len(Y), -1)], dim=-1)
-        nearest = places.gather(-1, distance.argmin(-1, keepdim=True)).squeeze(-1)
-        lost = distance.isinf().all(-1)  # every candidate was overwritten and nothing is fresh
-        return torch.where(lost, nearest_rows(store, Y), nearest) if bool(lost.any()) else nearest
+        closest, order = distance.sort(stable=True)
+        nearest = places.gather(-1, order[:, :num_nearest])
+        lost = closest[:, num_nearest - 1].isinf()  # too many candidates were overwritten
+        if bool(lost.any()):
+            nearest[lost] = nearest_rows(store, Y[lost], num_nearest)
+        return nearest
 
     def written(self, slots: Tensor) -> None:
         """Those rows are compared exactly until the index is brought up to date."""

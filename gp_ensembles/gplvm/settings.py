@@ -14,6 +14,8 @@ class LatentSettings(NamedTuple):
         capacity: Most rows kept for the search for a nearest neighbour; beyond, they are a uniform sample.
         seed: Chooses that sample.
         batch_iterations: Most iterations of the fit to the first rows.
+        num_starts: Nearest neighbours from which the place of a row is searched, the best end being kept. One is the
+            algorithm; more find fewer poor maxima.
         row_iterations: Most iterations of the search for a row's embedding.
     """
 
@@ -21,7 +23,8 @@ class LatentSettings(NamedTuple):
     random_walk_ratio: float = 0.0
     capacity: int = 20_000
     seed: int = 0
-    batch_iterations: int = 200
+    batch_iterations: int = 600
+    num_starts: int = 1
     row_iterations: int = 60
 
 
@@ -35,6 +38,6 @@ def check_settings(settings: LatentSettings) -> None:
         raise ValueError(f"latent_variance must be positive and finite, got {settings.latent_variance}")
     if not (settings.random_walk_ratio >= 0 and math.isfinite(settings.random_walk_ratio)):
         raise ValueError(f"random_walk_ratio must be at least zero and finite, got {settings.random_walk_ratio}")
-    for name in ("capacity", "batch_iterations", "row_iterations"):
+    for name in ("capacity", "batch_iterations", "num_starts", "row_iterations"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}")

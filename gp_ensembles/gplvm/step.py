@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows
+from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, best_of, embed_rows
 from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, walk
 from gp_ensembles.gplvm.records import likeliest
@@ -82,13 +82,19 @@ def find_places(
     rows: Tensor,
     first: int = 0,
 ) -> RowEmbedding:
-    """Where rows (B, D), the first of which has the number ``first``, lie under each expert, from points (M, B, d).
+    """Where rows (B, D), the first of which has the number ``first``, lie under each expert.
+
+    Searches start at K points for each, shape (M, B, K, d), of whose ends the best is taken.
 
     Raises:
         NumericalError: If a density is not a number; the row is named.
     """
     model = LatentModel(experts.omega, posterior, experts.noise, settings.latent_variance)
-    found = embed_rows(model, start, rows, max_iterations=settings.row_iterations)
+    num_starts = start.shape[2]
+    each = rows.repeat_interleave(num_starts, 0)
+    found = embed_rows(model, start.flatten(1, 2), each, max_iterations=settings.row_iterations)
+    if num_starts > 1:
+        found = best_of(found, num_starts)
     bad = ~found.log_prob.isfinite()
     if bool(bad.any()):
         row, expert = bad.mT.nonzero()[0].tolist()
@@ -118,7 +124,7 @@ def online_step(
         experts: What does not change.
         learner: The rule that weighs.
         settings: What all experts share.
-        start: Points to search from, shape (M, B, d).
+        start: Points to search from, shape (M, B, K, d).
         rows: The rows, scaled, shape (B, D); NaN where not observed.
         first: Number of the first of them, for messages.
 

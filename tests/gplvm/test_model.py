@@ -97,7 +97,7 @@ def test_one_row_is_the_algorithm_step_by_step():
     model.start(Y[:START])
     row = (Y[START : START + 1] - model.offset) / model.scale
     posterior = WeightPosterior(model.root.clone(), model.mean.clone())
-    near = model.store.embedding[nearest_rows(model.store, row)].movedim(0, 1).clone()
+    near = model.store.embedding[nearest_rows(model.store, row)[:, 0]].movedim(0, 1).clone()
     expected = embed_rows(LatentModel(model.omega, posterior, model.noise, 1.0), near, row)
     log_weights, evidence = model.log_weights.clone(), model.evidence.clone()
     found = model.update(Y[START : START + 1])

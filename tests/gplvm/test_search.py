@@ -9,6 +9,7 @@ from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm import IEGPLVM, ExactSearch, FaissSearch, LatentSettings, keep_rows, nearest_rows, row_store
+from gp_ensembles.gplvm.neighbours import restore_rows
 from gp_ensembles.numerics.cholesky import NumericalError
 
 pytest.importorskip("faiss", reason="the extra faiss is not installed")
@@ -38,11 +39,43 @@ def test_all_cells_searched_is_exact():
     assert torch.equal(search.nearest(store, wanted), nearest_rows(store, wanted))
 
 
+def test_several_neighbours_are_those_of_the_exact_search():
+    search = FaissSearch(num_probes=10_000, least=100)
+    store = filled(3000, 2000, search)
+    wanted = clustered(50, seed=1)
+    assert torch.equal(search.nearest(store, wanted, 5), nearest_rows(store, wanted, 5))
+    search.written(nearest_rows(store, wanted, 9).flatten())  # more than the index has to spare are compared anew
+    assert torch.equal(search.nearest(store, wanted, 5), nearest_rows(store, wanted, 5))
+
+
+def test_slots_beyond_those_in_use_are_no_rows():
+    search = FaissSearch(num_probes=10_000, least=100)
+    store = filled(500, 5000, search)
+    for count in (700, 3000):  # before and after the index is brought up to date
+        kept = keep_rows(store, clustered(count, 3), torch.zeros(count, 1, 1, dtype=torch.float64), seed=0)
+        search.written(kept.slots)
+        search.nearest(store, clustered(3))
+        restore_rows(store, kept)
+        search.written(kept.slots)
+        wanted = 0.01 * clustered(100, seed=4)
+        assert torch.equal(search.nearest(store, wanted), nearest_rows(store, wanted))
+
+
+def test_one_search_for_two_models_is_a_search_each():
+    search, Y = FaissSearch(num_probes=1000, least=60), clustered(400)
+    models = [embedded(search, 150) for _ in range(2)]
+    for model, rows in zip(models, (Y[:100], Y[100:200]), strict=True):
+        model.start(rows)
+        model.transform(rows[:3])
+    for model in models:
+        assert torch.equal(model.search.nearest(model.store, Y[300:]), nearest_rows(model.store, Y[300:]))
+
+
 def test_few_cells_are_nearly_exact():
     search = FaissSearch(num_probes=8, least=100)
     store = filled(6000, 6000, search)
     wanted = clustered(500, seed=1)
-    found, exact = (store.rows[at] for at in (search.nearest(store, wanted), nearest_rows(store, wanted)))
+    found, exact = (store.rows[at[:, 0]] for at in (search.nearest(store, wanted), nearest_rows(store, wanted)))
     far, near = ((wanted - rows).norm(dim=-1) for rows in (found, exact))
     assert float((far <= near * (1 + 1e-9)).double().mean()) > 0.95
     assert float((far / near).mean()) < 1.01
