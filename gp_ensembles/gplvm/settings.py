@@ -15,7 +15,7 @@ class LatentSettings(NamedTuple):
         seed: Chooses that sample.
         batch_iterations: Most iterations of the fit to the first rows.
         num_starts: Nearest neighbours from which the place of a row is searched, the best end being kept. One is the
-            algorithm; more find fewer poor maxima.
+            paper's algorithm, which ends in poor maxima more often.
         row_iterations: Most iterations of the search for a row's embedding.
     """
 
@@ -24,7 +24,7 @@ class LatentSettings(NamedTuple):
     capacity: int = 20_000
     seed: int = 0
     batch_iterations: int = 600
-    num_starts: int = 1
+    num_starts: int = 3
     row_iterations: int = 60
 
 

@@ -23,7 +23,7 @@ def build(switching, ratio):
     kernel = RBFKernel(batch_shape=torch.Size([M])).double()
     kernel.lengthscale = torch.tensor([0.7, 1.0, 2.0], dtype=torch.float64).reshape(-1, 1, 1)
     features = RandomFourierFeatures.from_kernel(kernel, 2, 12, generator=torch.Generator().manual_seed(0))
-    settings = LatentSettings(latent_variance=SPREAD, random_walk_ratio=ratio, batch_iterations=15, capacity=100)
+    settings = LatentSettings(latent_variance=SPREAD, random_walk_ratio=ratio, num_starts=1, batch_iterations=15)
     learner = MarkovSwitching(sticky_transition(M, STAY)) if switching else None
     return IEGPLVM(features, D, learner, settings)
 

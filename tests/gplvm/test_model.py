@@ -12,6 +12,7 @@ from gp_ensembles.gplvm import (
     IEGPLVM,
     LatentModel,
     LatentSettings,
+    RowEmbedding,
     WeightPosterior,
     embed_rows,
     latent_features,
@@ -92,13 +93,20 @@ def test_hidden_surfaces_are_found_and_mapped_back(started):
     assert back.variance.shape == Y[START:].shape
 
 
-def test_one_row_is_the_algorithm_step_by_step():
+@pytest.mark.parametrize("num_starts", [1, 4])
+def test_one_row_is_the_algorithm_step_by_step(num_starts):
     model, Y = build(), surface(60)
+    model.settings = model.settings._replace(num_starts=num_starts)
     model.start(Y[:START])
     row = (Y[START : START + 1] - model.offset) / model.scale
     posterior = WeightPosterior(model.root.clone(), model.mean.clone())
-    near = model.store.embedding[nearest_rows(model.store, row)[:, 0]].movedim(0, 1).clone()
-    expected = embed_rows(LatentModel(model.omega, posterior, model.noise, 1.0), near, row)
+    near = model.store.embedding[nearest_rows(model.store, row, num_starts)[0]].clone()
+    ends = [embed_rows(LatentModel(model.omega, posterior, model.noise, 1.0), one[:, None], row) for one in near]
+    value = torch.cat([end.log_prob + end.log_latent for end in ends], dim=1)
+    best = value.argmax(1).tolist()
+    expected = RowEmbedding(
+        *(torch.stack([parts[end][expert] for expert, end in enumerate(best)]) for parts in zip(*ends, strict=True))
+    )
     log_weights, evidence = model.log_weights.clone(), model.evidence.clone()
     found = model.update(Y[START : START + 1])
     torch.testing.assert_close(model.evidence, evidence + (expected.log_prob + expected.log_latent)[:, 0])

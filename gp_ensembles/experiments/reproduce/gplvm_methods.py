@@ -10,9 +10,9 @@ import torch
 from sklearn.decomposition import PCA, IncrementalPCA, KernelPCA
 from torch import Tensor
 
-from gp_ensembles.experiments.reproduce.gplvm_gpytorch import gpytorch_embedding
+from gp_ensembles.experiments.reproduce.gplvm_gpytorch import LEARNING_RATE, MINIBATCH, NUM_INDUCING, gpytorch_embedding
 from gp_ensembles.experiments.reproduce.gplvm_sets import LatentRows
-from gp_ensembles.gplvm import IEGPLVM, LatentSettings, die_gplvm, ie_gplvm, sie_gplvm
+from gp_ensembles.gplvm import IEGPLVM, RBF_VARIANCES, LatentSettings, die_gplvm, ie_gplvm, sie_gplvm
 
 NUM_LATENT = 2
 NUM_FREQUENCIES = 50
@@ -171,10 +171,21 @@ RUNS: dict[str, Callable[[LatentTask], LatentAnswer]] = {
     "bayesian_gplvm": _batch(_bayesian_gplvm),
     "umap": _umap,
 }
+_ENSEMBLE: Mapping[str, object] = {
+    "frequencies": NUM_FREQUENCIES, "variances": list(RBF_VARIANCES), **LatentSettings()._asdict(),
+}  # fmt: skip
+# What else the runs depend on: a part that was made with other numbers is made again.
+CONSTANTS: Mapping[str, Mapping[str, object]] = {
+    "ie_gplvm": _ENSEMBLE,
+    "sie_gplvm": {**_ENSEMBLE, "stay": STAY},
+    "die_gplvm": {**_ENSEMBLE, "random_walk_ratio": RANDOM_WALK_RATIO},
+    "bayesian_gplvm": {"inducing": NUM_INDUCING, "rate": LEARNING_RATE, "minibatch": MINIBATCH},
+}
 _BLOCKS = frozenset({"block_size"})
 _ONE_SPACE = "the same run, all rows in the space of the expert under which they are likeliest"
+_REPORTED = f"IE-GPLVM, each row as reported, searched from {LatentSettings().num_starts} neighbours (paper: one)"
 METHODS = {
-    "ie_gplvm": LatentMethod("IE-GPLVM, each row as it was reported", True, "ie_gplvm", uses=_BLOCKS),
+    "ie_gplvm": LatentMethod(_REPORTED, True, "ie_gplvm", uses=_BLOCKS),
     "ie_gplvm_one_space": LatentMethod(_ONE_SPACE, True, "ie_gplvm", "one_space", _BLOCKS),
     "sie_gplvm": LatentMethod(f"switching weights, staying with probability {STAY}", True, "sie_gplvm", uses=_BLOCKS),
     "sie_gplvm_one_space": LatentMethod(_ONE_SPACE, True, "sie_gplvm", "one_space", _BLOCKS),

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.neighbours import neighbour_error
-from gp_ensembles.experiments.reproduce.gplvm_methods import METHODS, RUNS, Effort, LatentMethod, LatentTask
+from gp_ensembles.experiments.reproduce.gplvm_methods import CONSTANTS, METHODS, RUNS, Effort, LatentMethod, LatentTask
 from gp_ensembles.experiments.reproduce.gplvm_sets import START_SHARES, LatentRows, shuffled_rows
 from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_record, make_folder
 from gp_ensembles.experiments.sentences import one_sentence
@@ -133,7 +133,8 @@ def _run_part(scores: LatentScores, key: Key, rows: LatentRows, folder: Path) ->
     # The first draw is for the picture, so its places are kept.
     pictured = draw == 0
     path = folder / ("-".join([*(str(value) for value in settings.values()), *["places"] * pictured]) + ".json")
-    settings |= {"pictured": pictured, "data": fingerprint(rows.Y, rows.label)}
+    settings |= {"pictured": pictured, "data": fingerprint(rows.Y, rows.label), "num_start": rows.num_start}
+    settings |= CONSTANTS.get(run, {})
     try:
         record = kept_record(path, settings)
         if record is None:

@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from gp_ensembles.data import Table, folder_names, load_folder
+from gp_ensembles.data import Table, constant_columns, folder_names, load_folder
 
 BUNDLED = "digits"  # comes with scikit-learn; the others need a folder
 # Share of the rows that an online model starts from (Lu et al. 2022, section 7); digits is not among the paper's sets.
@@ -84,7 +84,9 @@ def shuffled_rows(table: Table, start_share: float, seed: int, max_rows: int | N
             f"{table.name}: {start_share:.0%} of {len(Y)} rows are too few to start from; at least {_FEWEST_TO_START} "
             f"are needed, so give a larger --max_rows"
         )
-    varies = (Y[:num_start] != Y[:1]).any(0)
+    constant = constant_columns(Y[:num_start])
+    varies = torch.ones_like(Y[0], dtype=torch.bool)
+    varies[constant] = False
     if int(varies.sum()) < 2:
         raise ValueError(f"{table.name}: fewer than two columns vary in the first {num_start} rows of seed {seed}")
     return LatentRows(Y[:, varies].contiguous(), label, num_start, int((~varies).sum()))
