@@ -1,6 +1,7 @@
 """The scikit-learn door to online embeddings: an ensemble of latent variable models as a transformer."""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from gp_ensembles.data.protocol import constant_columns
 from gp_ensembles.gplvm import IEGPLVM, ie_gplvm
+from gp_ensembles.numerics.cholesky import NumericalError
 
 Array = np.ndarray[Any, Any]
+_PATIENCE = 10  # warm-ups of rows that are kept in the hope of complete ones
 
 
 class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -22,8 +25,9 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     Rows are taken in the order of time, NaN where an entry was not observed. The first ``warmup`` complete rows are
     embedded together; the rest, and every row of a later ``partial_fit``, is embedded as it comes and learned.
-    Coordinates are those of the latent space of one expert, under which all rows so far are the most probable; which
-    one that is may change as rows are learned.
+    Coordinates are those of the latent space of one expert, so that all can be compared and mapped back: the one under
+    which the rows of ``fit``, or of the start of a stream, are the most probable. Later rows may make another one the
+    better; :meth:`choose_expert` changes over to it.
 
     Entries should be in one unit, or scaled alike (``StandardScaler``) before. Columns that are constant in the warm-up
     rows are left out; they come back as what they were.
@@ -72,9 +76,16 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             ValueError: If the rows are malformed, too few are complete, or fewer columns vary than coordinates are
                 asked for.
         """
-        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        self._started: _Started | None = self._start(_tensor(rows))[0]
-        self._waiting: Tensor | None = None
+        self._check_parameters()
+        before = dict(self.__dict__)
+        try:
+            rows = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
+            self._started: _Started | None = self._start(_tensor(rows))[0]
+            self._waiting: Tensor | None = None
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -94,17 +105,21 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         Raises:
             ValueError: If the rows are malformed, one has no observed entry, or those to start from do not do.
         """
+        self._check_parameters()
         first = "_waiting" not in self.__dict__
         rows = _tensor(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=first))
         if not first and self._started is not None:
-            model = self._started.model
-            found = model.update(self._started.columns(rows), self.block_size)
-            return _array(found.by_expert[model.best_expert])
-        empty = rows.isnan().all(-1)
-        if bool(empty.any()):
-            raise ValueError(f"row {int(empty.int().argmax())} of X has no observed entry; drop it")
+            found = self._started.model.update(self._started.columns(rows), self.block_size)
+            return _array(found.by_expert[self._started.expert])
+        _check_observed(rows)
         waiting = rows if first or self._waiting is None else torch.cat([self._waiting, rows])
-        if int((~waiting.isnan().any(-1)).sum()) < self.warmup:
+        num_complete = int((~waiting.isnan().any(-1)).sum())
+        if num_complete < self.warmup:
+            if len(waiting) >= _PATIENCE * self.warmup:
+                raise ValueError(
+                    f"of {len(waiting)} rows only {num_complete} are complete, and {self.warmup} are needed to start; "
+                    f"{_gaps(waiting)}, so leave columns out or set a smaller warmup"
+                )
             self._started, self._waiting = None, waiting
             return _array(torch.full_like(rows[:, :1], torch.nan).repeat(1, self.n_components))
         self._started, places = self._start(waiting)
@@ -114,7 +129,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def transform(self, X: Any) -> Array:
         """Coordinates of rows, each embedded on its own, learning nothing; shape (N, d)."""
         rows, started = self._ready(X)
-        return _array(started.model.transform(started.columns(rows)).by_expert[started.model.best_expert])
+        return _array(started.model.transform(started.columns(rows)).by_expert[started.expert])
 
     def inverse_transform(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Rows at coordinates, in the units of the data.
@@ -132,7 +147,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """
         started = self._fitted()
         places = _tensor(np.asarray(X, dtype=np.float64)).to(started.model.omega)
-        expert = torch.full_like(places[:, 0], started.model.best_expert, dtype=torch.int64)
+        expert = torch.full(places.shape[:1], started.expert, dtype=torch.int64, device=places.device)
         found = started.model.inverse_transform(places, expert)
         mean = _array(started.whole(found.mean))
         return (mean, _array(started.whole(found.variance.sqrt(), constant=0.0))) if return_std else mean
@@ -141,6 +156,20 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """The rows with every NaN filled by what the rest of its row says, shape (N, D)."""
         rows, started = self._ready(X)
         return _array(torch.where(rows.isnan(), started.whole(started.model.impute(started.columns(rows))), rows))
+
+    def choose_expert(self) -> Self:
+        """From now on use the space of the expert under which all rows so far are the most probable.
+
+        Coordinates from before lie in another space then; ``expert_`` says which.
+        """
+        started = self._fitted()
+        self._started = started._replace(expert=started.model.best_expert)
+        return self
+
+    @property
+    def expert_(self) -> int:
+        """The expert in whose latent space coordinates lie."""
+        return self._fitted().expert
 
     @property
     def expert_weights_(self) -> Array:
@@ -162,8 +191,14 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _start(self, rows: Tensor) -> "tuple[_Started, Array]":
         """A model that has started from the first complete rows and learned the others, and where all lay."""
+        _check_observed(rows)
         at = (~rows.isnan().any(-1)).nonzero().flatten()[: self.warmup]
-        constant = set(constant_columns(rows[at])) if len(at) > 1 else set()
+        if len(at) <= self.n_components:
+            raise ValueError(
+                f"{len(at)} rows of {len(rows)} are complete, too few to start from: n_components={self.n_components} "
+                f"need at least {self.n_components + 1} (n_samples={len(rows)}); {_gaps(rows)}"
+            )
+        constant = set(constant_columns(rows[at]))
         kept = [column for column in range(rows.shape[1]) if column not in constant]
         if len(kept) < self.n_components:
             raise ValueError(
@@ -173,15 +208,25 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         preset = ie_gplvm if self.preset is None else self.preset
         model = preset(len(kept), self.n_components, generator=torch.Generator().manual_seed(seed))
-        started = _Started(model, torch.tensor(kept, dtype=torch.int64, device="cpu"), rows[at[:1]].nansum(0))
+        started = _Started(model, torch.tensor(kept, dtype=torch.int64, device="cpu"), rows[at[0]], 0)
+        _check_observed(rows[:, kept], " besides constant columns")
         later = torch.ones_like(rows[:, 0], dtype=torch.bool)
         later[at] = False
         first = model.start(started.columns(rows[at]))
-        rest = model.update(started.columns(rows[later]), self.block_size)
+        try:
+            rest = model.update(started.columns(rows[later]), self.block_size)
+        except NumericalError as error:
+            raise NumericalError(f"{error} (counted without the {len(at)} rows to start from)") from error
         places = rows.new_empty(len(rows), self.n_components)
         places[at] = first.by_expert[model.best_expert].to(places)
         places[later] = rest.by_expert[model.best_expert].to(places)
-        return started, _array(places)
+        return started._replace(expert=model.best_expert), _array(places)
+
+    def _check_parameters(self) -> None:
+        for name in ("n_components", "warmup", "block_size"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
     def _fitted(self) -> "_Started":
         waiting = self.__dict__.get("_waiting")
@@ -200,11 +245,12 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
 
 class _Started(NamedTuple):
-    """A model with the columns it sees, shape (K,), and what the others were, shape (D,)."""
+    """A model with the columns it sees, shape (K,), what the others were, shape (D,), and whose space is used."""
 
     model: IEGPLVM
     kept: Tensor
     constant: Tensor
+    expert: int
 
     def columns(self, rows: Tensor) -> Tensor:
         """What the model sees of rows (N, D)."""
@@ -216,6 +262,18 @@ class _Started(NamedTuple):
         result = values.repeat(len(rows), 1)
         result[:, self.kept] = rows.to(result)
         return result
+
+
+def _check_observed(rows: Tensor, where: str = "") -> None:
+    empty = rows.isnan().all(-1)
+    if bool(empty.any()):
+        raise ValueError(f"row {int(empty.int().argmax())} of X has no observed entry{where}; drop it")
+
+
+def _gaps(rows: Tensor) -> str:
+    """Which column is missing most."""
+    share = rows.isnan().double().mean(0)
+    return f"column {int(share.argmax())} is missing in {float(share.max()):.0%} of them"
 
 
 def _tensor(values: Array) -> Tensor:

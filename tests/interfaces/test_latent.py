@@ -23,9 +23,10 @@ class Small:
     """A cheap model; a record, because its name must not hold an address that differs between workers."""
 
     dtype: torch.dtype = torch.float64
+    variances: tuple[float, ...] = (0.5, 2.0)
 
     def __call__(self, num_outputs, num_latent, generator):
-        features = rbf_features(num_latent, 15, variances=(0.5, 2.0), generator=generator, dtype=self.dtype)
+        features = rbf_features(num_latent, 15, variances=self.variances, generator=generator, dtype=self.dtype)
         settings = LatentSettings(batch_iterations=25, row_iterations=20)
         return IEGPLVM(features, num_outputs, settings=settings)
 
@@ -140,5 +141,45 @@ def test_bad_input_changes_nothing():
         model.inverse_transform(np.zeros((3, 1)))
     with pytest.raises(ValueError, match="of which 1 vary in the 30 rows"):
         door().fit(np.column_stack([np.ones((40, 2)), np.arange(40.0)]))
-    with pytest.raises(ValueError, match="0 rows to start from"):
+    with pytest.raises(ValueError, match="0 rows of 80 are complete.*column 2 is missing in 100%"):
         door(n_components=1).fit(np.where(np.arange(6) == 2, np.nan, X))
+    with pytest.raises(ValueError, match="of 300 rows only 0 are complete, and 30 are needed.*column 2 is missing"):
+        door().partial_fit(np.where(np.arange(6) == 2, np.nan, table(300)))
+    only_constant = X.copy()
+    only_constant[70, [0, 1, 3, 4, 5]] = np.nan
+    with pytest.raises(ValueError, match="row 70 of X has no observed entry besides constant columns"):
+        door().fit(only_constant)
+    with pytest.raises(ValueError, match=r"shape \(N, 2\)"):
+        model.inverse_transform(np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"warmup": -5}, {"warmup": None}, {"warmup": 10.5}, {"n_components": 0}, {"n_components": 1.5}, {"block_size": 0}],
+)
+def test_parameters_out_of_range_are_named(given):
+    for learn in ("fit", "partial_fit"):
+        with pytest.raises(ValueError, match=f"{next(iter(given))} must be a whole number of at least 1"):
+            getattr(door(**given), learn)(table())
+
+
+def test_a_fit_that_fails_leaves_the_old_one():
+    X = table()
+    model = door().fit(X)
+    before = model.transform(X)
+    with pytest.raises(ValueError, match="vary"):
+        model.fit(np.ones((40, 3)))
+    np.testing.assert_array_equal(model.transform(X), before)
+
+
+def test_coordinates_stay_in_one_space_until_the_user_changes_it():
+    X = table(300, seed=2)
+    model = door(preset=Small(variances=(0.25, 0.5, 1.0, 2.0)), warmup=20, block_size=5)
+    places = [model.partial_fit_transform(X[start : start + 20]) for start in range(0, 300, 20)]
+    behind = model._started.model
+    assert behind.best_expert != model.expert_, "rows that came later have not spoken for another expert"
+    np.testing.assert_allclose(model.inverse_transform(np.concatenate(places))[40:], X[40:], atol=0.35)
+    chosen = model.choose_expert()
+    assert chosen.expert_ == behind.best_expert
+    kept = torch.from_numpy(X[:, [0, 1, 3, 4, 5]])
+    np.testing.assert_array_equal(chosen.transform(X), behind.transform(kept).by_expert[chosen.expert_])
