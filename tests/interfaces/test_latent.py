@@ -76,6 +76,7 @@ def test_rows_may_come_in_pieces_of_any_size():
     whole, pieces = door(), door()
     assert np.isfinite(whole.partial_fit_transform(X)).all()
     places = [pieces.partial_fit_transform(X[start : start + 7]) for start in range(0, 80, 7)]
+    pieces.choose_expert()  # fit and one call choose when they have seen all rows
     np.testing.assert_array_equal(pieces.transform(X), whole.transform(X))
     np.testing.assert_array_equal(pieces.transform(X), door().fit(X).transform(X))
     waiting = WARMUP // 7 * 7  # their places came too late to be told
@@ -141,26 +142,26 @@ def test_bad_input_changes_nothing():
         model.inverse_transform(np.zeros((3, 1)))
     with pytest.raises(ValueError, match="of which 1 vary in the 30 rows"):
         door().fit(np.column_stack([np.ones((40, 2)), np.arange(40.0)]))
-    with pytest.raises(ValueError, match="0 rows of 80 are complete.*column 2 is missing in 100%"):
+    with pytest.raises(ValueError, match=r"0 rows of 80 are complete.*column 2 is missing in 100%"):
         door(n_components=1).fit(np.where(np.arange(6) == 2, np.nan, X))
-    with pytest.raises(ValueError, match="of 300 rows only 0 are complete, and 30 are needed.*column 2 is missing"):
+    with pytest.raises(ValueError, match=r"of 300 rows only 0 are complete, and 30 are needed.*column 2 is missing"):
         door().partial_fit(np.where(np.arange(6) == 2, np.nan, table(300)))
     only_constant = X.copy()
     only_constant[70, [0, 1, 3, 4, 5]] = np.nan
     with pytest.raises(ValueError, match="row 70 of X has no observed entry besides constant columns"):
         door().fit(only_constant)
-    with pytest.raises(ValueError, match=r"shape \(N, 2\)"):
+    with pytest.raises(ValueError, match="X must have shape"):
         model.inverse_transform(np.zeros(2))
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"warmup": -5}, {"warmup": None}, {"warmup": 10.5}, {"n_components": 0}, {"n_components": 1.5}, {"block_size": 0}],
+    ("name", "value"),
+    [("warmup", -5), ("warmup", None), ("warmup", 10.5), ("n_components", 0), ("n_components", 1.5), ("block_size", 0)],
 )
-def test_parameters_out_of_range_are_named(given):
+def test_parameters_out_of_range_are_named(name, value):
     for learn in ("fit", "partial_fit"):
-        with pytest.raises(ValueError, match=f"{next(iter(given))} must be a whole number of at least 1"):
-            getattr(door(**given), learn)(table())
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
+            getattr(door(**{name: value}), learn)(table())
 
 
 def test_a_fit_that_fails_leaves_the_old_one():
