@@ -74,6 +74,8 @@ def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
     if len(found) == 1:
         raise ValueError(f"{path} has a header but no data rows")
     for row, (line, cells) in enumerate(found[1:], start=1):
+        if len(header) == 1 and ";" in header[0] and len(cells) > 1:
+            raise ValueError(f"{path}: cells must be separated by commas and numbers written with points, not 1;2,5")
         if len(cells) != len(header):
             raise ValueError(
                 f"{path}, data row {row} (line {line}): {len(cells)} cells under {len(header)} column names; mend the "

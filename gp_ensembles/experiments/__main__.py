@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("gp-ensembles: interrupted; what was learned is in the checkpoint, see resume", file=sys.stderr)
+        learned = given[:1] and given[0] in ("stream", "resume")
+        where = "what was learned is in the checkpoint, see resume" if learned else "what was finished is kept"
+        print(f"gp-ensembles: interrupted; {where}", file=sys.stderr)
         return 130
     except Exception as error:
         if wants_traceback:

@@ -16,7 +16,7 @@ from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.neighbours import Replaced, RowStore, keep_rows, restore_rows, row_store
 from gp_ensembles.gplvm.posterior import WeightPosterior, predict_rows, weight_prior
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest, reported
-from gp_ensembles.gplvm.search import ExactSearch, NeighbourSearch
+from gp_ensembles.gplvm.search import NeighbourSearch, default_search
 from gp_ensembles.gplvm.settings import LatentSettings, check_settings
 from gp_ensembles.gplvm.step import LatentExperts, LatentState, find_places, online_step, walked
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
@@ -47,9 +47,10 @@ class IEGPLVM(nn.Module):
         num_outputs: Number of entries D of a row.
         meta_learner: How experts are weighed; Bayesian averaging if ``None``.
         settings: What all experts share; ``LatentSettings()`` if ``None``.
-        search: How nearest neighbours are found; ``ExactSearch()`` if ``None``.
+        search: How nearest neighbours are found; if ``None``, exactly up to 100 000 rows kept, by faiss beyond.
 
     Raises:
+        ImportError: If the search needs faiss, which is not installed.
         ValueError: If the features have no single batch axis or are those of a sum, there are fewer entries than latent
             inputs, or a setting is out of range.
 
@@ -87,8 +88,9 @@ class IEGPLVM(nn.Module):
         search: NeighbourSearch | None = None,
     ) -> None:
         super().__init__()
-        self.search = ExactSearch() if search is None else deepcopy(search)  # it remembers what this model keeps
         settings = LatentSettings() if settings is None else settings
+        # A copy, because it remembers what this model keeps.
+        self.search = default_search(settings.capacity) if search is None else deepcopy(search)
         check_settings(settings)
         check_features(features, num_outputs)
         self.settings, self.num_outputs = settings, num_outputs

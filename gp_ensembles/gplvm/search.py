@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.gplvm.neighbours import RowStore, nearest_rows
 
+_MOST_COMPARED = 100_000  # rows: about 40 ms for one search among rows of 256 entries
 _SPARE = 7  # candidates of the index beyond those wanted: some may have been overwritten
 _SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
 
@@ -159,6 +160,19 @@ class FaissSearch(NeighbourSearch):
         index.nprobe = min(self.num_probes, num_cells)
         self._index, self._num_trained = index, num_kept
         self._fresh.clear()
+
+
+def default_search(capacity: int) -> NeighbourSearch:
+    """Exact up to 100 000 rows, by faiss beyond.
+
+    Raises:
+        ImportError: If faiss is needed and not installed.
+
+    Example:
+        >>> type(default_search(20_000)).__name__
+        'ExactSearch'
+    """
+    return ExactSearch() if capacity <= _MOST_COMPARED else FaissSearch()
 
 
 def _plain(rows: Tensor) -> Any:

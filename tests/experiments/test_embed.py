@@ -84,12 +84,12 @@ def workplace(tmp_path_factory, small):
 
 @pytest.fixture(scope="module")
 def by_hand():
-    """The model driven by hand on the rows with a value, each column divided by its warm-up deviation."""
+    """The model driven by hand on the rows with a value, each column standardised by the warm-up rows."""
     Y, _ = surface()
     for row, column in GAPS:
         Y[row, column] = math.nan
     scale = Y[:WARMUP].std(0, correction=0)
-    rows = torch.cat([Y[:EMPTY], Y[EMPTY + 1 :]]) / scale
+    rows = (torch.cat([Y[:EMPTY], Y[EMPTY + 1 :]]) - Y[:WARMUP].mean(0)) / scale
     model = IEGPLVM(rbf_features(2, 10, generator=torch.Generator().manual_seed(0)), COLUMNS)
     first, later = model.start(rows[:WARMUP]), [model.update(row) for row in rows[WARMUP:].split(1)]
     joined = Embeddings(
@@ -144,7 +144,7 @@ def test_gaps_are_filled_and_a_row_without_a_value_has_no_place(workplace, small
     assert all(value == "" for name, value in empty.items() if name not in ("row", "label"))
     assert embed(workplace / "pump.csv", workplace / "note", *PLAIN, "--label", "side") == 0
     told = capsys.readouterr()
-    assert "1 rows have no value" in told.err
+    assert "1 row has no value" in told.err
     assert "rows without a value: 1" in told.out
     assert str(workplace / "note" / "imputed.csv") in told.out
     assert "embedding.png" not in told.out
@@ -372,7 +372,8 @@ def test_arrays_are_read_as_they_are(tmp_path, small):
     assert embed(tmp_path / "rows.npy", tmp_path / "b", *given) == 0
     assert embed(tmp_path / "rows.npz", tmp_path / "c", *given, "--label", "other", "--num_latent", "1") == 0
     model = IEGPLVM(rbf_features(2, 10, generator=torch.Generator().manual_seed(0)), COLUMNS)
-    blocks = whole.double().split([WARMUP, *[10] * ((ROWS - WARMUP) // 10)])
+    rows = whole.double()
+    blocks = (rows - rows[:WARMUP].mean(0)).split([WARMUP, *[10] * ((ROWS - WARMUP) // 10)])
     expected = torch.cat(
         [part.embedding for part in (model.start(blocks[0]), *(model.update(b, 10) for b in blocks[1:]))]
     )
@@ -455,7 +456,7 @@ BAD_TABLES = {
     "label embedded": (changed(0, 0, "1"), ["--label", "a", "--features", "a,b"], ["the label a"]),
     "feature twice": (changed(0, 0, "1"), ["--features", "a,a"], ["twice"]),
     "no feature": (changed(0, 0, "1"), ["--features", ","], ["no column to embed"]),
-    "many dimensions": (changed(0, 0, "1"), ["--num_latent", "7"], ["--num_latent 7", "6 columns"]),
+    "many dimensions": (changed(0, 0, "1"), ["--num_latent", "7"], ["--num_latent 7", "6 column(s)"]),
     "short warm-up": (changed(0, 0, "1"), ["--warmup", "5"], ["--warmup is 5"]),
     "no frequencies": (changed(0, 0, "1"), ["--num_frequencies", "0"], ["--num_frequencies must be at least 1"]),
     "bad seed": (changed(0, 0, "1"), ["--seed", "-1"], ["--seed"]),
@@ -518,12 +519,43 @@ def test_constant_columns_are_named_or_left_out(tmp_path, small, capsys):
     assert embed(tmp_path / "rows.csv", tmp_path / "out", *PLAIN, "--drop-constant", "--block_size", "20") == 0
     summary = summary_of(tmp_path / "out")
     assert (summary["features"], summary["dropped_constant"]) == (["a", "c", "d", "f"], ["b", "e"])
+    nearly = np.ones((60, 9))
+    nearly[:, 8] = np.arange(60)
+    np.save(tmp_path / "nearly.npy", nearly)
+    assert embed(tmp_path / "nearly.npy", tmp_path / "out") == 2
+    assert "X4 and 3 more; leave them out" in capsys.readouterr().err
     np.save(tmp_path / "same.npy", np.ones((60, 8)))
-    assert embed(tmp_path / "same.npy", tmp_path / "out") == 2
-    assert "X4 and 3 more" in capsys.readouterr().err
     assert embed(tmp_path / "same.npy", tmp_path / "out", *PLAIN, "--drop-constant") == 2
     assert "all columns are constant" in capsys.readouterr().err
     assert summary_of(tmp_path / "out") == summary  # earlier results stay
+
+
+def test_a_large_offset_does_not_eat_the_digits_of_single_precision(tmp_path, small):
+    Y, _ = surface()
+    Y += 0.3 * SCALES * torch.randn(Y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    given = [*PLAIN, "--dtype", "float32", "--block_size", "10"]
+    for name, offset in (("near", 0.0), ("far", 1e9)):
+        rows = table(Y + offset * SCALES)
+        rows[60][2] = ""
+        small.write(tmp_path / f"{name}.csv", rows, HEADER)
+        assert embed(tmp_path / f"{name}.csv", tmp_path / name, *given) == 0
+    near, far = (summary_of(tmp_path / name)["spaces"]["one latent space"] for name in ("near", "far"))
+    assert far["variance_explained"] == pytest.approx(near["variance_explained"], abs=0.03)
+    (cell,) = small.read(tmp_path / "far" / "imputed.csv")
+    assert abs(float(cell["mean"]) / SCALES[2] - 1e9 - Y[60, 2] / SCALES[2]) < 2
+
+
+def test_semicolons_and_a_dead_column_are_told(tmp_path, capsys):
+    (tmp_path / "semi.csv").write_text("a;b\n1;2\n", encoding="utf-8")
+    (tmp_path / "comma.csv").write_text("a;b\n1,5;2,5\n", encoding="utf-8")
+    (tmp_path / "dead.csv").write_text(
+        "a,b,c\n" + "\n".join(f"{i},,{i * i}" for i in range(60)) + "\n", encoding="utf-8"
+    )
+    said = {"semi": "separated by commas, not semicolons", "comma": "numbers written with points"}
+    said["dead"] = "the column b has no value in the first 50 rows"
+    for name, sentence in said.items():
+        assert embed(tmp_path / f"{name}.csv", tmp_path / "out") == 2
+        assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("num_latent", "label"), [("1", "f"), ("3", "e")])

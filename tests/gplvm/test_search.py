@@ -10,6 +10,7 @@ from gpytorch.kernels import RBFKernel
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm import IEGPLVM, ExactSearch, FaissSearch, LatentSettings, keep_rows, nearest_rows, row_store
 from gp_ensembles.gplvm.neighbours import restore_rows
+from gp_ensembles.gplvm.search import default_search
 from gp_ensembles.numerics.cholesky import NumericalError
 
 pytest.importorskip("faiss", reason="the extra faiss is not installed")
@@ -71,6 +72,13 @@ def test_one_search_for_two_models_is_a_search_each():
         assert torch.equal(model.search.nearest(model.store, Y[300:]), nearest_rows(model.store, Y[300:]))
 
 
+def test_a_new_start_forgets_the_index():
+    model, Y = embedded(FaissSearch(num_probes=1000, least=60), 150), clustered(400)
+    for rows in (Y[:100], Y[100:200]):
+        model.start(rows)
+        assert torch.equal(model.search.nearest(model.store, Y[300:]), nearest_rows(model.store, Y[300:]))
+
+
 def test_few_cells_are_nearly_exact():
     search = FaissSearch(num_probes=8, least=100)
     store = filled(6000, 6000, search)
@@ -107,6 +115,12 @@ def test_few_rows_and_rows_with_gaps_are_compared_one_by_one():
 def test_numbers_out_of_range_are_named(numbers):
     with pytest.raises(ValueError, match="num_probes and least"):
         FaissSearch(*numbers)
+
+
+def test_more_rows_than_can_be_compared_are_searched_by_faiss():
+    assert isinstance(embedded(None, 150).search, ExactSearch)
+    assert isinstance(default_search(100_000), ExactSearch)
+    assert isinstance(default_search(100_001), FaissSearch)
 
 
 def test_copies_build_their_own_index():

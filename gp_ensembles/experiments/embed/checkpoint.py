@@ -21,7 +21,7 @@ def save_run(run: EmbedRun, path: Path) -> None:
     """Write a run in one step; a reader finds the old file or the new one, never half of one.
 
     The file loads with ``torch.load(path, weights_only=True)``; its ``model`` is the ``state_dict`` of the model that
-    ``options`` describe, its ``scale`` what the columns were divided by.
+    ``options`` describe, its ``offset`` what was taken from the columns and ``scale`` what they were divided by.
 
     Raises:
         OSError: If it cannot be written.
@@ -33,6 +33,7 @@ def save_run(run: EmbedRun, path: Path) -> None:
         "options": prepared.options.plain(),
         "names": list(prepared.rows.names),
         "fingerprint": fingerprint(prepared.rows.Y),
+        "offset": prepared.offset,
         "scale": prepared.scale,
         "model": dict(run.model.state_dict()),
         "found": dict(run.found._asdict()),

@@ -9,6 +9,7 @@ from typing import Literal, Never
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
+from gp_ensembles.data.csv_lines import number_in
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.experiments.embed.checkpoint import load_run
 from gp_ensembles.experiments.embed.folder import CHECKPOINT, PICTURE, EmbedFolder
@@ -31,6 +32,9 @@ _ABOUT = {
     "stay": "probability of no switch before a row, for the switching variants",
     "random_walk_ratio": "variance of a step relative to the prior's, for the dynamic variants",
     "block_size": "rows embedded at once: more is faster, and each knows less by the others of its block",
+    "num_starts": "nearest neighbours from which the place of a row is searched; 1 is the paper's algorithm",
+    "batch_iterations": "most iterations of the fit to the warm-up rows",
+    "capacity": "most rows kept to find neighbours in, a uniform sample beyond; more than 100000 need faiss",
     "seed": "seed of all randomness",
     "device": "where the model runs: cpu, cuda, cuda:1",
     "standardise": "divide columns by their warm-up deviations; by default for tables, not for array files",
@@ -50,7 +54,8 @@ def add_embed(parser: ArgumentParser) -> None:
     start = EmbedOptions()
     types: dict[str, object] = {
         "warmup": int | None, "num_latent": int, "num_frequencies": int, "stay": float, "random_walk_ratio": float,
-        "block_size": int, "seed": int, "device": str, "standardise": bool | None, "drop_constant": bool,
+        "block_size": int, "num_starts": int, "batch_iterations": int, "capacity": int, "seed": int,
+        "device": str, "standardise": bool | None, "drop_constant": bool,
         "max_rows": int | None,
     }  # fmt: skip
     for name, kind in types.items():
@@ -80,7 +85,10 @@ def run_embed(values: Namespace) -> int:
     prepared = prepare(read_rows(values.data, wanted, values.data_folder), options)
     num_empty = int((~prepared.present).sum())
     if num_empty:
-        print(f"gp-ensembles: {num_empty} rows have no value; they get no coordinates", file=sys.stderr)
+        many = "1 row has" if num_empty == 1 else f"{num_empty} rows have"
+        print(f"gp-ensembles: {many} no value and get no coordinates", file=sys.stderr)
+    if not prepared.rows.is_array and all(number_in(name) is not None for name in prepared.rows.names):
+        print("gp-ensembles: all column names are numbers; is the first row a header?", file=sys.stderr)
     checkpoint = values.out / CHECKPOINT
     run = None
     try:

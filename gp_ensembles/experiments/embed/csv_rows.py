@@ -56,6 +56,8 @@ def _column(lines: CsvLines, name: str) -> list[float]:
     values = []
     for row, text in enumerate(lines.column(name)):
         value, where = number_in(text), lines.where(row, name)
+        if value is None and len(lines.header) == 1 and ";" in text:
+            raise ValueError(f"{where}: {text.strip()!r}; cells must be separated by commas, not semicolons")
         if value is None:
             raise ValueError(
                 f"{where}: {text.strip()!r} is not a number; if the column says what a row is, give --label {name}, "

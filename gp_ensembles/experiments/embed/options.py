@@ -12,7 +12,7 @@ from gp_ensembles.gplvm import IEGPLVM, RBF_VARIANCES, LatentSettings, die_gplvm
 
 Variant = Literal["static", "switching", "dynamic", "dynamic-switching"]
 _LEAST_WARM_UP = 50
-_CAPACITY = 20_000
+_COUNTS = ("num_latent", "num_frequencies", "block_size", "num_starts", "batch_iterations", "capacity", "max_rows")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class EmbedOptions:
         random_walk_ratio: Variance of a step of the functions' weights in units of their prior variance, where they
             walk.
         block_size: Rows embedded at once; more is faster, and each row knows less by the others of its block.
+        num_starts: Nearest neighbours from which the place of a row is searched; the paper's algorithm has one.
+        batch_iterations: Most iterations of the fit to the warm-up rows.
+        capacity: Most rows kept for the search for neighbours, a uniform sample beyond; more than 100 000 need faiss.
         seed: Seed of all randomness.
         device: Where the model runs.
         dtype: Precision of the model.
@@ -52,6 +55,9 @@ class EmbedOptions:
     stay: float = 0.99
     random_walk_ratio: float = 1e-4
     block_size: int = 1
+    num_starts: int = 3
+    batch_iterations: int = 600
+    capacity: int = 20_000
     seed: int = 0
     device: str = "cpu"
     dtype: Literal["float64", "float32"] = "float64"
@@ -62,7 +68,7 @@ class EmbedOptions:
     def __post_init__(self) -> None:
         if self.warmup is not None and self.warmup < 10:
             raise ValueError(f"--warmup is {self.warmup}; at least 10 rows are needed to start from")
-        for name in ("num_latent", "num_frequencies", "block_size", "max_rows"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} must be at least 1, got {value}")
@@ -104,15 +110,22 @@ def build_model(options: EmbedOptions, num_outputs: int, num_rows: int) -> IEGPL
     Args:
         options: The run.
         num_outputs: Entries of a row.
-        num_rows: Rows of the run; memory for neighbours is for these, at most 20 000.
+        num_rows: Rows of the run; memory for neighbours is for these, at most the capacity.
 
     Raises:
+        ImportError: If neighbours need faiss, which is not installed.
         ValueError: If there are more latent dimensions than entries.
 
     Example:
         >>> build_model(EmbedOptions(num_frequencies=10), num_outputs=6, num_rows=100).num_experts
         7
     """
+    settings = LatentSettings(
+        capacity=min(options.capacity, num_rows),
+        seed=options.seed,
+        batch_iterations=options.batch_iterations,
+        num_starts=options.num_starts,
+    )
     presets: dict[Variant, Callable[..., IEGPLVM]] = {
         "static": ie_gplvm,
         "switching": partial(sie_gplvm, stay=options.stay),
@@ -123,7 +136,7 @@ def build_model(options: EmbedOptions, num_outputs: int, num_rows: int) -> IEGPL
         num_outputs,
         options.num_latent,
         options.num_frequencies,
-        settings=LatentSettings(capacity=min(_CAPACITY, num_rows), seed=options.seed),
+        settings=settings,
         generator=torch.Generator().manual_seed(options.seed),
         dtype=options.torch_dtype,
     )

@@ -18,14 +18,16 @@ class Prepared(NamedTuple):
     Attributes:
         rows: The rows with the columns kept, in units of the data.
         options: The options, settled.
-        scale: What each column is divided by, float64, shape (D,).
+        offset: What is taken from each column, its mean in the warm-up rows, float64, shape (D,).
+        scale: What each column is then divided by, float64, shape (D,).
         present: Rows with a value, of which there are n, boolean, shape (N,).
-        Y: These rows divided by the scales, in the model's dtype, shape (n, D).
+        Y: These rows in the model's units and dtype, shape (n, D).
         dropped: Names of the columns left out as constant.
     """
 
     rows: Rows
     options: EmbedOptions
+    offset: Tensor
     scale: Tensor
     present: Tensor
     Y: Tensor
@@ -62,13 +64,16 @@ def prepare(rows: Rows, options: EmbedOptions) -> Prepared:
     _check_complete(rows, warmup)
     rows, dropped = _without_constant(rows, warmup, options.drop_constant)
     if options.num_latent > rows.Y.shape[1]:
-        raise ValueError(f"--num_latent {options.num_latent} is more than the {rows.Y.shape[1]} columns to embed")
+        raise ValueError(
+            f"--num_latent {options.num_latent} is more than the {rows.Y.shape[1]} column(s) to embed; choose fewer"
+        )
     first = rows.Y[:warmup]
     scale = first.std(0, correction=0) if options.standardise else rows.Y.new_ones(rows.Y.shape[1])
     if not bool(first.std(0, correction=0).isfinite().all()):
         column = int(first.std(0, correction=0).isfinite().int().argmin())
         raise ValueError(f"the spread of column {rows.names[column]} overflows in the warm-up rows; rescale its values")
-    scaled = (rows.Y / scale).to(options.torch_dtype)
+    offset = first.mean(0)
+    scaled = ((rows.Y - offset) / scale).to(options.torch_dtype)  # in that order: a large offset would eat the digits
     # Squares are summed over columns; a number whose square is out of range would show up as an error far from here.
     wild = scaled.abs() > (torch.finfo(scaled.dtype).max / 2**20) ** 0.5
     if bool(wild.any()):
@@ -78,13 +83,19 @@ def prepare(rows: Rows, options: EmbedOptions) -> Prepared:
             f"it, or leave the cell empty"
         )
     present = ~torch.isnan(rows.Y).all(-1)
-    return Prepared(rows, options, scale, present, scaled[present], dropped)
+    return Prepared(rows, options, offset, scale, present, scaled[present], dropped)
 
 
 def _check_complete(rows: Rows, warmup: int) -> None:
     missing = torch.isnan(rows.Y[:warmup])
     if bool(missing.any()):
         row, column = missing.nonzero()[0].tolist()
+        empty = missing.all(0)
+        if bool(empty.any()):
+            raise ValueError(
+                f"the column {rows.names[int(empty.int().argmax())]} has no value in the first {warmup} rows, from "
+                f"which the model starts; leave it out with --features, or choose a longer --warmup"
+            )
         raise ValueError(
             f"{rows.where(row, column)}: no value, and the first {warmup} rows, from which the model starts, must be "
             f"complete; fill it in, leave the row or the column out, or choose a smaller --warmup (gaps in later rows "
@@ -97,6 +108,8 @@ def _without_constant(rows: Rows, warmup: int, drop: bool) -> tuple[Rows, tuple[
     if not constant:
         return rows, ()
     names = tuple(rows.names[column] for column in constant)
+    if len(constant) == len(rows.names):
+        raise ValueError(f"all columns are constant in the {warmup} warm-up rows; choose a larger --warmup")
     if not drop:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         raise ValueError(
@@ -104,6 +117,4 @@ def _without_constant(rows: Rows, warmup: int, drop: bool) -> tuple[Rows, tuple[
             f"--drop-constant, or use a longer --warmup"
         )
     kept = [column for column in range(len(rows.names)) if column not in set(constant)]
-    if not kept:
-        raise ValueError(f"all columns are constant in the {warmup} warm-up rows; choose a larger --warmup")
     return select(rows, kept), names

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from gp_ensembles.experiments.embed.folder import CHECKPOINT, EMBEDDINGS, IMPUTED, PICTURE, WEIGHTS
+from gp_ensembles.experiments.embed.folder import CHECKPOINT, EMBEDDINGS, IMPUTED, PICTURE, SUMMARY, WEIGHTS
 from gp_ensembles.experiments.embed.options import expert_names
 from gp_ensembles.experiments.embed.run import EmbedRun
 from gp_ensembles.experiments.embed.scores import Quality, model_quality, principal_quality
@@ -47,6 +47,7 @@ def summarise_run(run: EmbedRun) -> dict[str, object]:
         "log_evidence": run.model.evidence.tolist(),
         "weights": run.model.log_weights.exp().tolist(),
         "spaces": {name: _plain(quality, run) for name, quality in zip(_SPACES, qualities, strict=True)},
+        "experts_cut_short_at_start": int((~found.converged[:, 0]).sum()),
         "searches_cut_short": int((~found.converged[:, prepared.warmup :]).sum()),
         "start_seconds": run.progress.start_seconds,
         "stream_seconds": run.progress.stream_seconds,
@@ -73,6 +74,7 @@ def report_run(summary: dict[str, object], out: Path) -> str:
     best = summary["best_expert"]
     assert isinstance(spaces, dict) and isinstance(weights, list) and isinstance(experts, list)  # noqa: PT018
     assert isinstance(best, int)
+    heaviest = weights.index(max(weights))
     has_error = all(space["neighbour_error"] is not None for space in spaces.values())
     header = ["space", "variance explained", *(["1-nn error"] if has_error else [])]
     rows = [
@@ -84,8 +86,8 @@ def report_run(summary: dict[str, object], out: Path) -> str:
         f"{summary['data']}: {summary['rows']} rows of {_length(summary['features'])} columns in "
         f"{summary['num_latent']} dimension(s), the first {summary['warmup']} together, the others as they came",
         aligned(header, rows),
-        f"one latent space: {experts[best]}, the best of {summary['num_experts']} experts over all rows; its weight is "
-        f"now {weights[best]:.3g}",
+        f"one latent space: {experts[best]}, of {summary['num_experts']} experts the one with the largest evidence, "
+        f"warm-up rows and places counted; for the next row {experts[heaviest]} has the weight {weights[heaviest]:.3g}",
     ]
     options = summary["options"]
     assert isinstance(options, dict)
@@ -93,7 +95,12 @@ def report_run(summary: dict[str, object], out: Path) -> str:
         lines.append("rows are mapped back by the functions of the end, which have walked on since the early rows")
     if empty or missing:
         lines.append(f"gaps filled: {missing}; rows without a value: {empty}")
-    paths = [out / name for name in (EMBEDDINGS, WEIGHTS, IMPUTED, PICTURE, CHECKPOINT)]
+    if summary["experts_cut_short_at_start"]:
+        lines.append(
+            f"{summary['experts_cut_short_at_start']} of {summary['num_experts']} experts had not converged at the "
+            f"start; more --batch-iterations may fit better"
+        )
+    paths = [out / name for name in (EMBEDDINGS, WEIGHTS, IMPUTED, SUMMARY, PICTURE, CHECKPOINT)]
     return "\n".join([*lines, *(str(path) for path in paths if path.exists())])
 
 

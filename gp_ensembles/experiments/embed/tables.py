@@ -74,7 +74,7 @@ def imputed_csv(run: EmbedRun) -> str | None:
     X = run.one_space()[with_gaps]
     expert = torch.full((len(X),), run.model.best_expert, dtype=torch.int64, device=X.device)
     mean, variance = (part.double() for part in map_back(run, X, expert))
-    mean, std = mean * run.prepared.scale, variance.sqrt() * run.prepared.scale
+    mean, std = mean * run.prepared.scale + run.prepared.offset, variance.sqrt() * run.prepared.scale
     lines: list[list[object]] = [["row", "column", "mean", "std"]]
     for row, column in gaps[with_gaps].nonzero().tolist():
         number = int(numbers[with_gaps][row]) + 1
