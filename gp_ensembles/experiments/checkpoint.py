@@ -1,20 +1,19 @@
 """A stream on disk: everything a session needs to go on, as plain tensors and containers."""
 
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.config import from_plain, to_plain
 from gp_ensembles.experiments.predictions import pack_scores, unpack_scores
 from gp_ensembles.experiments.preparation import build_baselines, build_ensemble
 from gp_ensembles.experiments.session import Clock, Progress, Session
+from gp_ensembles.experiments.torch_files import Kind, read_checkpoint, write_checkpoint
 
 FORMAT = "gp_ensembles stream"
 FORMAT_VERSION = 1
+_KIND = Kind(FORMAT, FORMAT_VERSION, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 def save_checkpoint(session: Session, path: str | os.PathLike[str]) -> None:
@@ -31,6 +30,7 @@ def save_checkpoint(session: Session, path: str | os.PathLike[str]) -> None:
 
     Example:
         >>> import tempfile
+        >>> import torch
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.experiments.config import StreamConfig
         >>> from gp_ensembles.experiments.models import OEBE
@@ -42,11 +42,8 @@ def save_checkpoint(session: Session, path: str | os.PathLike[str]) -> None:
         ...     load_checkpoint(Path(folder) / "checkpoint.pt").num_read
         20
     """
-    goal = Path(path)
     progress, warm = session.progress, session.warm
     content = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "config": to_plain(session.config),
         "table": {
             "X": warm.X.clone(),
@@ -67,17 +64,7 @@ def save_checkpoint(session: Session, path: str | os.PathLike[str]) -> None:
         "block_size": session.online.block_size,
         "clock": list(session.clock),
     }
-    partial = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, goal)
-    except RuntimeError as error:  # torch's own name for a full disk
-        raise OSError(f"the checkpoint {goal} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_checkpoint(Path(path), _KIND, content)
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> Session:
@@ -99,7 +86,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) 
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    content = _read(Path(path))
+    content = read_checkpoint(Path(path), _KIND)
     try:
         return _rebuild(content, device)
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -129,27 +116,3 @@ def _rebuild(content: dict[str, Any], device: str | None) -> Session:
     session = Session(config, warm, online, baselines, progress, Clock(*content["clock"]))
     session.scores = unpack_scores(content["current_scores"])
     return session
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the checkpoint.pt in it")
-    with path.open("rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:  # torch reads past wrong checksums
-                if archive.testzip() is not None:
-                    raise zipfile.BadZipFile
-            file.seek(0)
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises a dozen kinds for damaged files
-            raise ValueError(
-                f"{path} is not a readable checkpoint: it is damaged, cut short or another file"
-            ) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint of a stream; give the checkpoint.pt that stream or resume wrote")
-    if content.get("format_version") != FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has checkpoint format {content.get('format_version')}, this version of the library reads "
-            f"{FORMAT_VERSION}; resume with the version that wrote it"
-        )
-    return content

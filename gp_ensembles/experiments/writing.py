@@ -16,7 +16,7 @@ CHECKPOINT = "checkpoint.pt"
 PREDICTIONS = "predictions.csv"
 WEIGHTS = "weights.csv"
 SUMMARY = "summary.json"
-_PREVIOUS = "checkpoint.previous.pt"
+PREVIOUS = "checkpoint.previous.pt"
 _PARTIAL = ".partial"
 _COLUMNS = ("row", "mean", "std", "q05", "q95", "log_prob", "y")
 
@@ -105,12 +105,10 @@ class OutputFolder:
 
     def checkpoint(self, session: Session) -> None:
         """Replace the checkpoint; the rows it has read are in the tables already."""
-        goal = self.path / CHECKPOINT
-        # One that is there already belongs to the complete results of this folder: runs since then have failed.
-        if self._keeps_previous and goal.exists() and not (self.path / _PREVIOUS).exists():
-            shutil.copyfile(goal, self.path / _PREVIOUS)
+        if self._keeps_previous:
+            keep_previous(self.path / CHECKPOINT, self.path / PREVIOUS)
         self._keeps_previous = False
-        save_checkpoint(session, goal)
+        save_checkpoint(session, self.path / CHECKPOINT)
 
     def finish(self, summary: dict[str, object]) -> None:
         """Move the tables into place and write the summary."""
@@ -118,13 +116,19 @@ class OutputFolder:
         write_json(self.path / (SUMMARY + _PARTIAL), summary)
         for name in (PREDICTIONS, WEIGHTS, SUMMARY):
             os.replace(self.path / (name + _PARTIAL), self.path / name)
-        (self.path / _PREVIOUS).unlink(missing_ok=True)
+        (self.path / PREVIOUS).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the tables as they are."""
         for file in self._files:
             file.close()
         self._files = []
+
+
+def keep_previous(checkpoint: Path, previous: Path) -> None:
+    """Copy a checkpoint of complete results before it is replaced, unless runs that failed have done so."""
+    if checkpoint.exists() and not previous.exists():
+        shutil.copyfile(checkpoint, previous)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -20,7 +20,7 @@ class BatchFit(NamedTuple):
     Attributes:
         embedding: Latent inputs of each expert, shape (M, N, d).
         prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
-        noise: Observation noise variance, shape (M,), in the same units.
+        noise: Observation noise variance, shape (M,), in the same units; at least 1e-6, and more in single precision.
         objective: Log posterior density at the end, shape (M,).
         converged: Whether each expert's search had ended before its budget, shape (M,), boolean.
     """

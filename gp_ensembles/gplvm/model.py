@@ -43,7 +43,7 @@ class IEGPLVM(nn.Module):
     The state is in buffers, so that ``state_dict`` loads into an object built the same way.
 
     Args:
-        features: Features of M experts in d latent inputs, of kernels without summands.
+        features: Features of M experts in d latent inputs, of kernels of one family without summands.
         num_outputs: Number of entries D of a row.
         meta_learner: How experts are weighed; Bayesian averaging if ``None``.
         settings: What all experts share; ``LatentSettings()`` if ``None``.
@@ -193,11 +193,9 @@ class IEGPLVM(nn.Module):
         """
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {block_size}")
-        rows = self._scaled(Y)
-        state, experts = self._state, self._experts
-        undo: list[Replaced] = []
-        whole: list[Embeddings] = []
-        parts: list[Embeddings] = []
+        rows, state, experts = self._scaled(Y), self._state, self._experts
+        undo = list[Replaced]()
+        whole, parts = list[Embeddings](), list[Embeddings]()
         try:
             for first in range(0, len(rows), block_size):
                 block = rows[first : first + block_size]

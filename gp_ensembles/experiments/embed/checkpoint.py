@@ -1,20 +1,18 @@
 """A run on disk: the model's state and what was found so far, as plain tensors and containers."""
 
-import os
-import zipfile
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from gp_ensembles.experiments.embed.options import build_model
 from gp_ensembles.experiments.embed.preparation import Prepared
 from gp_ensembles.experiments.embed.run import EmbedRun, Progress
 from gp_ensembles.experiments.reproduce.records import fingerprint
+from gp_ensembles.experiments.torch_files import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.gplvm import Embeddings
 
 FORMAT = "gp_ensembles embed"
 FORMAT_VERSION = 1
+_KIND = Kind(FORMAT, FORMAT_VERSION, "embed", "choose the --out of a run of embed")
 
 
 def save_run(run: EmbedRun, path: Path) -> None:
@@ -28,8 +26,6 @@ def save_run(run: EmbedRun, path: Path) -> None:
     """
     prepared = run.prepared
     content = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "options": prepared.options.plain(),
         "names": list(prepared.rows.names),
         "fingerprint": fingerprint(prepared.rows.Y),
@@ -39,17 +35,7 @@ def save_run(run: EmbedRun, path: Path) -> None:
         "found": dict(run.found._asdict()),
         "progress": list(run.progress),
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except RuntimeError as error:  # torch's own name for a full disk
-        raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_checkpoint(path, _KIND, content)
 
 
 def load_run(path: Path, prepared: Prepared) -> EmbedRun:
@@ -64,7 +50,9 @@ def load_run(path: Path, prepared: Prepared) -> EmbedRun:
         ValueError: If it is not a checkpoint of ``embed``, is damaged, or was made from other rows or with other
             options.
     """
-    content = _read(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path} to go on from; leave --resume out to start")
+    content = read_checkpoint(path, _KIND)
     try:
         _check_same(content, prepared, path)
         model = build_model(prepared.options, prepared.Y.shape[1], len(prepared.Y))
@@ -92,25 +80,3 @@ def _check_same(content: dict[str, Any], prepared: Prepared, path: Path) -> None
             f"{path} was made from other rows than {prepared.rows.name} holds; give the same file and columns, or "
             f"start anew without --resume"
         )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no {path} to go on from; leave --resume out to start")
-    with path.open("rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:  # torch reads past wrong checksums
-                if archive.testzip() is not None:
-                    raise zipfile.BadZipFile
-            file.seek(0)
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises a dozen kinds for damaged files
-            raise ValueError(f"{path} is not a readable checkpoint: it is damaged or cut short") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint of embed; choose the --out of a run of embed")
-    if content.get("format_version") != FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has checkpoint format {content.get('format_version')}, this version of the library reads "
-            f"{FORMAT_VERSION}; go on with the version that wrote it"
-        )
-    return content

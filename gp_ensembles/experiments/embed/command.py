@@ -12,12 +12,13 @@ from tqdm import tqdm
 from gp_ensembles.data.csv_lines import number_in
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.experiments.embed.checkpoint import load_run
-from gp_ensembles.experiments.embed.folder import CHECKPOINT, PICTURE, EmbedFolder
+from gp_ensembles.experiments.embed.folder import PICTURE, EmbedFolder
 from gp_ensembles.experiments.embed.options import EmbedOptions, Variant, expert_names
 from gp_ensembles.experiments.embed.preparation import prepare
 from gp_ensembles.experiments.embed.run import EmbedRun
 from gp_ensembles.experiments.embed.sources import Wanted, read_rows, split_names
 from gp_ensembles.experiments.embed.summary import report_run, summarise_run
+from gp_ensembles.experiments.writing import CHECKPOINT
 
 _DATA = (
     "a CSV file (.csv or .csv.gz) with a header, empty cells for what was not observed; a .npz file with an array X \

@@ -1,7 +1,6 @@
 """The folder of a run of ``embed``: tables grow beside their goal, and everything is moved into place at the end."""
 
 import os
-import shutil
 from pathlib import Path
 from typing import TextIO, final
 
@@ -15,15 +14,13 @@ from gp_ensembles.experiments.embed.tables import (
     weights_header,
     weights_lines,
 )
-from gp_ensembles.experiments.writing import write_json, write_text
+from gp_ensembles.experiments.writing import CHECKPOINT, PREVIOUS, keep_previous, write_json, write_text
 
-CHECKPOINT = "checkpoint.pt"
 EMBEDDINGS = "embeddings.csv"
 WEIGHTS = "weights.csv"
 IMPUTED = "imputed.csv"
 SUMMARY = "summary.json"
 PICTURE = "embedding.png"
-_PREVIOUS = "checkpoint.previous.pt"
 _PARTIAL = ".partial"
 
 
@@ -78,12 +75,10 @@ class EmbedFolder:
 
     def checkpoint(self, run: EmbedRun) -> None:
         """Replace the checkpoint."""
-        goal = self.path / CHECKPOINT
-        # One that is there already belongs to the complete results of this folder: runs since then have failed.
-        if self._keeps_previous and goal.exists() and not (self.path / _PREVIOUS).exists():
-            shutil.copyfile(goal, self.path / _PREVIOUS)
+        if self._keeps_previous:
+            keep_previous(self.path / CHECKPOINT, self.path / PREVIOUS)
         self._keeps_previous = False
-        save_run(run, goal)
+        save_run(run, self.path / CHECKPOINT)
 
     def finish(self, run: EmbedRun, summary: dict[str, object]) -> None:
         """Write the tables in one latent space and the summary, and move them into place."""
@@ -104,7 +99,7 @@ class EmbedFolder:
         if imputed is None:
             (self.path / IMPUTED).unlink(missing_ok=True)  # an earlier run's, as is the picture
         (self.path / PICTURE).unlink(missing_ok=True)
-        (self.path / _PREVIOUS).unlink(missing_ok=True)
+        (self.path / PREVIOUS).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the tables as they are."""

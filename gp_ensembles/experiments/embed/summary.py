@@ -4,12 +4,13 @@ from pathlib import Path
 
 import torch
 
-from gp_ensembles.experiments.embed.folder import CHECKPOINT, EMBEDDINGS, IMPUTED, PICTURE, SUMMARY, WEIGHTS
+from gp_ensembles.experiments.embed.folder import EMBEDDINGS, IMPUTED, PICTURE, SUMMARY, WEIGHTS
 from gp_ensembles.experiments.embed.options import expert_names
 from gp_ensembles.experiments.embed.run import EmbedRun
 from gp_ensembles.experiments.embed.scores import Quality, model_quality, principal_quality
 from gp_ensembles.experiments.reproduce.records import aligned
 from gp_ensembles.experiments.summary import device_name, versions
+from gp_ensembles.experiments.writing import CHECKPOINT
 
 _SPACES = ("one latent space", "as reported", "principal components")
 
