@@ -117,7 +117,7 @@ class Goal(NamedTuple):
     seconds: float
 
 
-def against_gpytorch(folder: Path, limit: int = 12_000) -> None:
+def against_gpytorch(folder: Path, limit: int = 20_000) -> None:
     """Seconds of GPyTorch's Bayesian GPLVM until its error is that of the ensemble, on the same rows in one run."""
     table = load_folder(folder, "oil_flow")
     for seed in range(3):

@@ -121,31 +121,69 @@ def embed_rows(
         >>> bool(embed_rows(model, one, 0 * one[0]).point.abs() < 1e-4)  # nothing known: the prior's mode
         True
     """
-    first, least, most = _DAMPING
-    point = start
     seen = _observed(Y)
-    value, gradient, hessian = _derivatives(model, point, seen)
-    damping = value.new_full(value.shape, first)
-    done, round_off = ~value.isfinite(), 4 * torch.finfo(value.dtype).eps
+    derivatives = _derivatives(model, start, seen)
+    value = derivatives[0]
+    here = _Places(start, *derivatives, value.new_full(value.shape, _DAMPING[0]), ~value.isfinite())
+    whole, rows = here, torch.arange(len(Y), device=Y.device)
     for _ in range(max_iterations):
-        curvature, axes = _decompose(hessian)
-        slope = (axes.mT @ gradient.unsqueeze(-1)).squeeze(-1)
-        promised = 0.5 * (slope.square() / curvature).sum(-1)
-        done = done | (promised < tolerance + round_off * value.abs()) | (damping >= most)
-        if bool(done.all()):
+        here, trial = _step(here, tolerance)
+        going = ~here.done.all(0)
+        left = int(going.sum())
+        if left == 0:
             break
-        damped = curvature + damping.unsqueeze(-1) * curvature.amax(-1, keepdim=True)
-        step = (axes @ (slope / damped).unsqueeze(-1)).squeeze(-1)
-        trial = torch.where(done.unsqueeze(-1), point, point + step)
-        new_value, new_gradient, new_hessian = _derivatives(model, trial, seen)
-        better = (new_value > value) & ~done
-        point = torch.where(better.unsqueeze(-1), trial, point)
-        value = torch.where(better, new_value, value)
-        gradient = torch.where(better.unsqueeze(-1), new_gradient, gradient)
-        hessian = torch.where(better[..., None, None], new_hessian, hessian)
-        damping = torch.where(better, damping * _SHRINK, damping * _GROW).clamp(least, most)
-    latent = _log_latent(point, model.latent_variance)
-    return RowEmbedding(point, value - latent, latent, gradient.abs().amax(-1), done)
+        if 2 * left <= len(rows):  # rows whose searches have ended need not wait with the others
+            whole = whole.put(rows, here)
+            here, trial, rows, seen = here.of(going), trial[:, going], rows[going], seen.of(going)
+        here = here.improved(trial, _derivatives(model, trial, seen))
+    found = whole.put(rows, here) if len(rows) < len(Y) else here
+    latent = _log_latent(found.point, model.latent_variance)
+    return RowEmbedding(found.point, found.value - latent, latent, found.gradient.abs().amax(-1), found.done)
+
+
+class _Places(NamedTuple):
+    """Where searches stand (M, B, d), with value, gradient and Hessian there, damping (M, B), and which have ended."""
+
+    point: Tensor
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor
+    damping: Tensor
+    done: Tensor
+
+    def of(self, rows: Tensor) -> "_Places":
+        """Those of some rows (boolean, shape (B,))."""
+        return _Places(*(part[:, rows] for part in self))
+
+    def put(self, rows: Tensor, others: "_Places") -> "_Places":
+        """With those of some rows (numbers) replaced."""
+        return _Places(*(part.index_copy(1, rows, other) for part, other in zip(self, others, strict=True)))
+
+    def improved(self, trial: Tensor, derivatives: tuple[Tensor, Tensor, Tensor]) -> "_Places":
+        """At the trial points where those are higher; the damping follows."""
+        value, gradient, hessian = derivatives
+        better = (value > self.value) & ~self.done
+        vectors = better.unsqueeze(-1)
+        return _Places(
+            torch.where(vectors, trial, self.point),
+            torch.where(better, value, self.value),
+            torch.where(vectors, gradient, self.gradient),
+            torch.where(vectors.unsqueeze(-1), hessian, self.hessian),
+            torch.where(better, self.damping * _SHRINK, self.damping * _GROW).clamp(*_DAMPING[1:]),
+            self.done,
+        )
+
+
+def _step(here: _Places, tolerance: float) -> tuple[_Places, Tensor]:
+    """Which searches have ended, and where the others try next."""
+    round_off = 4 * torch.finfo(here.value.dtype).eps
+    curvature, axes = _decompose(here.hessian)
+    slope = (axes.mT @ here.gradient.unsqueeze(-1)).squeeze(-1)
+    promised = 0.5 * (slope.square() / curvature).sum(-1)
+    done = here.done | (promised < tolerance + round_off * here.value.abs()) | (here.damping >= _DAMPING[2])
+    damped = curvature + here.damping.unsqueeze(-1) * curvature.amax(-1, keepdim=True)
+    step = (axes @ (slope / damped).unsqueeze(-1)).squeeze(-1)
+    return here._replace(done=done), torch.where(done.unsqueeze(-1), here.point, here.point + step)
 
 
 def best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
@@ -181,6 +219,10 @@ class _Observed(NamedTuple):
     rows: Tensor
     mask: Tensor | None
     num_seen: Tensor
+
+    def of(self, rows: Tensor) -> "_Observed":
+        """Those of some rows (boolean, shape (B,))."""
+        return _Observed(self.rows[rows], None if self.mask is None else self.mask[rows], self.num_seen[rows])
 
 
 def _observed(Y: Tensor) -> _Observed:

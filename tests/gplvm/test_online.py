@@ -272,3 +272,15 @@ def test_the_mathematics_follow_their_tensors_to_another_device():
     for seen in (gaps, gaps._replace(mask=None)):
         value, gradient, hessian = embed._derivatives(model, X, seen)
         assert (value.shape, gradient.shape, hessian.shape) == ((M, B), (M, B, d), (M, B, d, d))
+
+
+def test_searches_in_a_block_are_those_of_rows_alone(generator):
+    """Rows whose searches have ended leave the block; the others must not notice."""
+    model, start, Y = learned(generator), normals(generator, 2, 40, 2), normals(generator, 40, 4)
+    Y[3, 1] = Y[17, 0] = torch.nan
+    together = embed_rows(model, start, Y)
+    alone = [embed_rows(model, start[:, row : row + 1], Y[row : row + 1]) for row in range(40)]
+    for part, parts in zip(together, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(part, torch.cat(parts, dim=1), atol=1e-6, rtol=1e-6)
+    short = embed_rows(model, start, Y, max_iterations=3)
+    assert bool((short.log_prob + short.log_latent <= together.log_prob + together.log_latent + 1e-9).all())
