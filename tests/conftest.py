@@ -1,5 +1,6 @@
 """Fixtures shared by every test: one thread, seeded generators, optional data beside the repository."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,11 @@ def wrong_default_dtype():
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts, as at a terminal, even where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

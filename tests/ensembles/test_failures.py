@@ -141,15 +141,7 @@ def test_weights_that_fail_name_the_rows(monkeypatch):
     assert unchanged(online, before)
 
 
-@pytest.fixture
-def keyboard():
-    """Interruptions raise KeyboardInterrupt here, whatever the runner of the tests has set."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, handler)
-
-
-@pytest.mark.usefixtures("keyboard")
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("rows", [1, 8])
 def test_an_interruption_never_tears_a_block(rows, monkeypatch):
     """Ctrl-C while the second of three experts learns: all have learned the block, or none."""
@@ -173,7 +165,7 @@ def test_an_interruption_never_tears_a_block(rows, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.usefixtures("keyboard")
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interruption_of_several_blocks_changes_nothing(monkeypatch):
     X, y = stream()
     online = OnlineEnsemble(Ensemble([GaussianExpert(features()) for _ in range(3)], FixedShare()), block_size=8)
@@ -192,7 +184,7 @@ def test_an_interruption_of_several_blocks_changes_nothing(monkeypatch):
     assert unchanged(online, before)
 
 
-@pytest.mark.usefixtures("keyboard")
+@pytest.mark.usefixtures("ctrl_c")
 def test_other_threads_and_errors_leave_the_handler_alone():
     with pytest.raises(ValueError, match="inside"), uninterrupted():
         raise ValueError("inside")

@@ -220,6 +220,7 @@ def drive(variant, rows):
     return torch.cat([part.embedding for part in parts])
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_interrupted_run_goes_on_bit_for_bit(workplace, small, by_hand, variant, monkeypatch, capsys):
     block, num_blocks, options = VARIANTS[variant]
@@ -319,6 +320,7 @@ def test_checkpoints_are_written_while_rows_are_read(workplace, monkeypatch):
     assert saved == [WARMUP, WARMUP + 1, WARMUP + 2, WARMUP + 3, WARMUP + 3]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interruption_of_the_start_keeps_nothing(workplace, monkeypatch, capsys):
     monkeypatch.setattr(IEGPLVM, "start", lambda self, Y: signal.raise_signal(signal.SIGINT))
     assert embed(workplace / "pump.csv", workplace / "early", *PLAIN, "--label", "side") == 130

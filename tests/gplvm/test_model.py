@@ -378,6 +378,7 @@ def test_unfit_features_are_refused():
         IEGPLVM(RandomFourierFeatures.from_kernel(double, 2, 10), 6)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("where", ["update_block", "keep_rows"])
 def test_an_interrupted_update_leaves_the_state_as_it_was(started, monkeypatch, where):
     _, model = started
@@ -398,6 +399,7 @@ def test_an_interrupted_update_leaves_the_state_as_it_was(started, monkeypatch, 
     assert same(before, snapshot(model))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatch):
     model, fresh, original = build(), build(), model_module.keep_rows
     fresh.start(surface(START))
