@@ -22,6 +22,7 @@ OF_REPRODUCE = {
     *FOLDER.glob("maskerade_table_*.yaml"),
     *FOLDER.glob("knots_*.yaml"),
     *FOLDER.glob("fusion_figure_*.yaml"),
+    FOLDER / "ie_gp_figure_7.yaml",
 }
 CONFIGS = sorted(set(FOLDER.glob("*.yaml")) - OF_REPRODUCE)
 
