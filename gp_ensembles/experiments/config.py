@@ -73,14 +73,28 @@ class StreamConfig:
         Raises:
             ValueError: If it is unknown or absent.
         """
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise ValueError(f"device {self.device!r} is unknown; use cpu, cuda or cuda:0") from None
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise ValueError(f"device {self.device!r} was asked for, but torch sees no such GPU; use --device cpu")
-        if device.type not in ("cpu", "cuda"):
-            raise ValueError(f"device {self.device!r} is not supported; use cpu or cuda")
+        check_device(self.device)
+
+
+def check_device(name: str) -> None:
+    """Raise unless a device is there.
+
+    Raises:
+        ValueError: If it is unknown or absent.
+
+    Example:
+        >>> check_device("gpu")
+        Traceback (most recent call last):
+        ValueError: device 'gpu' is unknown; use cpu, cuda or cuda:0
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {name!r} is unknown; use cpu, cuda or cuda:0") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r} was asked for, but torch sees no such GPU; use --device cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {name!r} is not supported; use cpu or cuda")
 
 
 def config_parser() -> ArgumentParser:

@@ -36,13 +36,7 @@ class OutputFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            probe = path / f".probe.{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise OSError(f"the folder {path} cannot be written: {error.strerror}; choose another --out") from error
+        make_writable(path)
         self._files: list[TextIO] = []
         self._keeps_previous = True
 
@@ -123,6 +117,21 @@ class OutputFolder:
         for file in self._files:
             file.close()
         self._files = []
+
+
+def make_writable(path: Path) -> None:
+    """Make a folder if need be, and see whether it can be written.
+
+    Raises:
+        OSError: If it cannot.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OSError(f"the folder {path} cannot be written: {error.strerror}; choose another --out") from error
 
 
 def keep_previous(checkpoint: Path, previous: Path) -> None:

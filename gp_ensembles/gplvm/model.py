@@ -77,7 +77,7 @@ class IEGPLVM(nn.Module):
     noise: Tensor
     root: Tensor
     mean: Tensor
-    evidence: Tensor
+    log_joint: Tensor
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class IEGPLVM(nn.Module):
     ) -> None:
         super().__init__()
         settings = LatentSettings() if settings is None else settings
-        # A copy, because it remembers what this model keeps.
-        self.search = default_search(settings.capacity) if search is None else deepcopy(search)
         check_settings(settings)
         check_features(features, num_outputs)
+        # A copy, because it remembers what this model keeps.
+        self.search = default_search(settings.capacity) if search is None else deepcopy(search)
         self.settings, self.num_outputs = settings, num_outputs
         self.num_experts, self.num_latent = features.batch_shape[0], features.num_inputs
         self.meta_learner = BayesianModelAveraging() if meta_learner is None else meta_learner
@@ -105,7 +105,7 @@ class IEGPLVM(nn.Module):
         self.register_buffer("noise", one.clone())
         self.register_buffer("root", prior.root)
         self.register_buffer("mean", prior.mean)
-        self.register_buffer("evidence", torch.zeros_like(one))
+        self.register_buffer("log_joint", torch.zeros_like(one))
         store = row_store(self.omega, settings.capacity, num_outputs, (self.num_experts, self.num_latent))
         for name, value in zip(RowStore._fields, store, strict=True):
             self.register_buffer(f"store_{name}", value)
@@ -130,7 +130,7 @@ class IEGPLVM(nn.Module):
 
     @property
     def best_expert(self) -> int:
-        """The expert with the largest log density of all rows so far and of where they lie.
+        """The expert with the largest log joint density of all rows so far and of where they lie.
 
         Its latent space serves best where all rows must lie in one.
 
@@ -138,7 +138,7 @@ class IEGPLVM(nn.Module):
             ValueError: If the model has not been started.
         """
         self._check_started()
-        return int(self.evidence.argmax())
+        return int(self.log_joint.argmax())
 
     @torch.no_grad()
     def start(self, Y: Tensor) -> Embeddings:
@@ -286,12 +286,12 @@ class IEGPLVM(nn.Module):
 
     @property
     def _state(self) -> LatentState:
-        return LatentState(WeightPosterior(self.root, self.mean), self.meta, self.evidence)
+        return LatentState(WeightPosterior(self.root, self.mean), self.meta, self.log_joint)
 
     def _commit(self, state: LatentState) -> None:
-        (root, mean), meta, evidence = state
-        own = (*self.meta, self.root, self.mean, self.evidence)
-        for old, new in zip(own, (*meta, root, mean, evidence), strict=True):
+        (root, mean), meta, log_joint = state
+        own = (*self.meta, self.root, self.mean, self.log_joint)
+        for old, new in zip(own, (*meta, root, mean, log_joint), strict=True):
             old.copy_(new)
 
 

@@ -35,12 +35,12 @@ class LatentState(NamedTuple):
     Attributes:
         posterior: Posterior of the weights.
         meta: What the rule that weighs remembers.
-        evidence: Log density of all rows so far and of where they lie, shape (M,).
+        log_joint: Log joint density of all rows so far and of where they lie, shape (M,).
     """
 
     posterior: WeightPosterior
     meta: MetaState
-    evidence: Tensor
+    log_joint: Tensor
 
 
 class Step(NamedTuple):
@@ -134,10 +134,10 @@ def online_step(
     posterior = walked(state.posterior, experts, settings, len(rows))
     found = find_places(posterior, experts, settings, start, rows, first)
     meta, output = learner.update_block(state.meta, found.log_prob)
-    evidence = state.evidence + (found.log_prob + found.log_latent).sum(-1)
+    log_joint = state.log_joint + (found.log_prob + found.log_latent).sum(-1)
     expert = likeliest(found, output.log_weights)
     Phi = latent_features(experts.omega, found.point)
     filled = torch.where(torch.isnan(rows), Phi @ posterior.mean, rows)
     kept = filled.movedim(0, 1)[torch.arange(len(rows), device=rows.device), expert]
-    after = LatentState(learn_rows(posterior, Phi, filled), meta, evidence)
+    after = LatentState(learn_rows(posterior, Phi, filled), meta, log_joint)
     return Step(after, found, output.log_weights, expert, kept)

@@ -49,7 +49,7 @@ class Dense:
         self.mean = model.mean.numpy().copy()
         kept = int(model.store.num_kept)
         self.rows, self.places = list(model.store.rows[:kept].numpy()), list(model.store.embedding[:kept].numpy())
-        self.weights, self.evidence = np.full(M, 1 / M), model.evidence.numpy().copy()
+        self.weights, self.log_joint = np.full(M, 1 / M), model.log_joint.numpy().copy()
         self.ratio, self.switching, self.agreed = ratio, switching, []
 
     def features(self, m, x):
@@ -90,7 +90,7 @@ class Dense:
             weights = self.in_force()
             self.weights = weights * np.exp(row - row.max())
             self.weights /= self.weights.sum()
-            self.evidence += row + latent
+            self.log_joint += row + latent
             expert = int(np.argmax(np.log(weights) + row + latent))
             score = logsumexp(np.log(weights) + row) - np.sum(~np.isnan(y)) * math.log(self.scale)
             filled = np.stack([np.where(np.isnan(y), self.features(m, x[m]) @ self.mean[m], y) for m in range(M)])
@@ -128,7 +128,7 @@ def test_the_algorithm_is_the_papers(switching, ratio, block_size):
     np.testing.assert_allclose(found.embedding, places[np.arange(len(experts)), experts], atol=1e-12)
     np.testing.assert_allclose(model.root.mT @ model.root, dense.inverse, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(model.mean, dense.mean, atol=1e-7)
-    np.testing.assert_allclose(model.evidence, dense.evidence, rtol=1e-9)
+    np.testing.assert_allclose(model.log_joint, dense.log_joint, rtol=1e-9)
     np.testing.assert_allclose(model.store.rows[: len(Y)], np.stack(dense.rows), atol=1e-8)
     np.testing.assert_allclose(model.store.embedding[: len(Y)], np.stack(dense.places), atol=1e-12)
 

@@ -50,12 +50,12 @@ def test_the_search_starts_at_principal_components_as_wide_as_the_prior(monkeypa
     torch.testing.assert_close(scaled, centred / centred.square().mean().sqrt())
 
 
-def test_the_evidence_is_the_objective_and_the_posterior_that_of_the_rows():
+def test_the_log_joint_density_is_the_objective_and_the_posterior_that_of_the_rows():
     Y, model = rows(), small(latent_variance=2.5, batch_iterations=20)
     first = model.start(Y)
     scaled = (Y - model.offset) / model.scale
     objective = log_posterior(model.omega, first.by_expert, scaled, model.prior_variance, model.noise, 2.5)
-    torch.testing.assert_close(model.evidence, objective)
+    torch.testing.assert_close(model.log_joint, objective)
     Phi, ratio = latent_features(model.omega, first.by_expert), model.noise / model.prior_variance
     information = Phi.mT @ Phi + ratio[:, None, None] * torch.eye(20, dtype=torch.float64)
     torch.testing.assert_close(model.root.mT @ model.root, torch.linalg.inv(information), rtol=1e-7, atol=1e-7)

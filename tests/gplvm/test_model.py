@@ -107,10 +107,10 @@ def test_one_row_is_the_algorithm_step_by_step(num_starts):
     expected = RowEmbedding(
         *(torch.stack([parts[end][expert] for expert, end in enumerate(best)]) for parts in zip(*ends, strict=True))
     )
-    log_weights, evidence = model.log_weights.clone(), model.evidence.clone()
+    log_weights, log_joint = model.log_weights.clone(), model.log_joint.clone()
     found = model.update(Y[START : START + 1])
-    torch.testing.assert_close(model.evidence, evidence + (expected.log_prob + expected.log_latent)[:, 0])
-    assert model.best_expert == int(model.evidence.argmax())
+    torch.testing.assert_close(model.log_joint, log_joint + (expected.log_prob + expected.log_latent)[:, 0])
+    assert model.best_expert == int(model.log_joint.argmax())
     torch.testing.assert_close(found.by_expert, expected.point)
     best = (log_weights.unsqueeze(-1) + expected.log_prob + expected.log_latent).argmax(0)
     assert torch.equal(found.expert, best)
@@ -130,7 +130,7 @@ def test_the_first_rows_are_reported_from_one_latent_space():
     rows = (surface(START) - model.offset) / model.scale
     objective = log_posterior(model.omega, first.by_expert, rows, model.prior_variance, model.noise, 1.0)
     assert int(objective.argmax()) == expert
-    torch.testing.assert_close(model.evidence, objective)
+    torch.testing.assert_close(model.log_joint, objective)
     torch.testing.assert_close(model.log_weights, model.log_weights.mean().expand(EXPERTS))
 
 

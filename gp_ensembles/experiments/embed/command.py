@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from gp_ensembles.data.csv_lines import number_in
 from gp_ensembles.ensembles.interrupts import uninterrupted
+from gp_ensembles.experiments.config import check_device
 from gp_ensembles.experiments.embed.checkpoint import load_run
 from gp_ensembles.experiments.embed.folder import PICTURE, EmbedFolder
 from gp_ensembles.experiments.embed.options import EmbedOptions, Variant, expert_names
@@ -81,7 +82,7 @@ def run_embed(values: Namespace) -> int:
         OSError: If a file cannot be read or written.
     """
     options = EmbedOptions(**{field.name: values[field.name] for field in fields(EmbedOptions)})
-    options.check_device()
+    check_device(options.device)
     wanted = Wanted(values.label, split_names(values.features), options.max_rows)
     prepared = prepare(read_rows(values.data, wanted, values.data_folder), options)
     num_empty = int((~prepared.present).sum())

@@ -14,7 +14,7 @@ from gp_ensembles.experiments.embed.tables import (
     weights_header,
     weights_lines,
 )
-from gp_ensembles.experiments.writing import CHECKPOINT, PREVIOUS, keep_previous, write_json, write_text
+from gp_ensembles.experiments.writing import CHECKPOINT, PREVIOUS, keep_previous, make_writable, write_json, write_text
 
 EMBEDDINGS = "embeddings.csv"
 WEIGHTS = "weights.csv"
@@ -45,13 +45,7 @@ class EmbedFolder:
         self._keeps_previous = keeps_previous
         self._files: list[TextIO] = []
         self._num_written = 0
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            probe = path / f".probe.{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise OSError(f"the folder {path} cannot be written: {error.strerror}; choose another --out") from error
+        make_writable(path)
 
     def begin(self, run: EmbedRun) -> None:
         """Start the tables, with the rows that the run has embedded already, and write a checkpoint."""

@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 
-from gp_ensembles.experiments.config import StreamConfig
 from gp_ensembles.gplvm import IEGPLVM, RBF_VARIANCES, LatentSettings, die_gplvm, dsie_gplvm, ie_gplvm, sie_gplvm
 
 Variant = Literal["static", "switching", "dynamic", "dynamic-switching"]
@@ -88,10 +87,6 @@ class EmbedOptions:
     def torch_device(self) -> torch.device:
         """The device itself."""
         return torch.device(self.device)
-
-    def check_device(self) -> None:
-        """Raise ValueError unless the device is there."""
-        StreamConfig(device=self.device).check_device()
 
     def settled(self, num_rows: int, is_array: bool) -> "EmbedOptions":
         """The options with the defaults that hang on the rows filled in."""

@@ -117,7 +117,7 @@ class EmbedRun:
         self.progress = self.progress._replace(num_done=last)
 
     def one_space(self) -> Tensor:
-        """All rows in the latent space of the expert with the largest evidence so far, shape (n, d)."""
+        """All rows in the latent space of the model's best expert so far, shape (n, d)."""
         return self.found.by_expert[self.model.best_expert]
 
 

@@ -45,7 +45,7 @@ def summarise_run(run: EmbedRun) -> dict[str, object]:
         "num_experts": run.model.num_experts,
         "experts": names,
         "best_expert": best,
-        "log_evidence": run.model.evidence.tolist(),
+        "log_joint": run.model.log_joint.tolist(),
         "weights": run.model.log_weights.exp().tolist(),
         "spaces": {name: _plain(quality, run) for name, quality in zip(_SPACES, qualities, strict=True)},
         "experts_cut_short_at_start": int((~found.converged[:, 0]).sum()),
@@ -87,8 +87,8 @@ def report_run(summary: dict[str, object], out: Path) -> str:
         f"{summary['data']}: {summary['rows']} rows of {_length(summary['features'])} columns in "
         f"{summary['num_latent']} dimension(s), the first {summary['warmup']} together, the others as they came",
         aligned(header, rows),
-        f"one latent space: {experts[best]}, of {summary['num_experts']} experts the one with the largest evidence, "
-        f"warm-up rows and places counted; for the next row {experts[heaviest]} has the weight {weights[heaviest]:.3g}",
+        f"one latent space: {experts[best]}, of {summary['num_experts']} experts the one with the largest joint "
+        f"density of all rows and places; for the next row {experts[heaviest]} has the weight {weights[heaviest]:.3g}",
     ]
     options = summary["options"]
     assert isinstance(options, dict)

@@ -13,9 +13,8 @@ from tqdm import tqdm
 
 from gp_ensembles.experiments.reproduce.fusion_methods import METHODS, FusionTask
 from gp_ensembles.experiments.reproduce.fusion_sets import expert_source, made_up_mixture, make_roles, split_mixture
-from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_record, make_folder
+from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_or_made, make_folder
 from gp_ensembles.experiments.sentences import one_sentence
-from gp_ensembles.experiments.writing import write_json
 
 _VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 _FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError)
@@ -166,14 +165,9 @@ def _run_part(scores: FusionScores, key: Key, task: FusionTask, folder: Path) ->
     path = folder / ("-".join(str(value) for value in settings.values()) + ".json")
     settings["data"] = fingerprint(*task.split[:4])
     try:
-        record = kept_record(path, settings)
-        if record is None:
-            record = _ran(method, task, settings)
-            write_json(path, record._asdict())
+        scores.records[key] = kept_or_made(path, settings, lambda: _ran(method, task, settings))
     except _FAILURES as error:
         scores.failures[key] = one_sentence(error)
-        return
-    scores.records[key] = record
 
 
 def _ran(method: str, task: FusionTask, settings: dict[str, object]) -> Record:

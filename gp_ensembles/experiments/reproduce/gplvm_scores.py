@@ -13,9 +13,8 @@ from gp_ensembles.data import Table
 from gp_ensembles.experiments.neighbours import neighbour_error
 from gp_ensembles.experiments.reproduce.gplvm_methods import CONSTANTS, METHODS, RUNS, Effort, LatentMethod, LatentTask
 from gp_ensembles.experiments.reproduce.gplvm_sets import START_SHARES, LatentRows, shuffled_rows
-from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_record, make_folder
+from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_or_made, make_folder
 from gp_ensembles.experiments.sentences import one_sentence
-from gp_ensembles.experiments.writing import write_json
 
 _VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 _FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError)
@@ -136,14 +135,10 @@ def _run_part(scores: LatentScores, key: Key, rows: LatentRows, folder: Path) ->
     settings |= {"pictured": pictured, "data": fingerprint(rows.Y, rows.label), "num_start": rows.num_start}
     settings |= CONSTANTS.get(run, {})
     try:
-        record = kept_record(path, settings)
-        if record is None:
-            record = _ran(run, LatentTask(rows, plan.seed + draw, plan.effort), settings)
-            write_json(path, record._asdict())
+        task = LatentTask(rows, plan.seed + draw, plan.effort)
+        scores.records[key] = kept_or_made(path, settings, lambda: _ran(run, task, settings))
     except _FAILURES as error:
         scores.failures[key] = one_sentence(error)
-        return
-    scores.records[key] = record
 
 
 def _ran(run: str, task: LatentTask, settings: dict[str, object]) -> Record:

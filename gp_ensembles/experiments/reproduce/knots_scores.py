@@ -15,9 +15,8 @@ from tqdm import tqdm
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.reproduce.knots_methods import METHODS, KnotAnswer, KnotTask
 from gp_ensembles.experiments.reproduce.knots_sets import SETS, KnotSplit, split_rows
-from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_record, make_folder
+from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_or_made, make_folder
 from gp_ensembles.experiments.sentences import one_sentence
-from gp_ensembles.experiments.writing import write_json
 from gp_ensembles.metrics import aukl, gaussian_log_prob, median_mnlp, mnlp, sample_srmse
 
 SCORES = ("knots", "mnlp", "mnlp_twice", "mean_nlp", "srmse", "aukl_f", "aukl_y", "objective", "seconds")
@@ -137,15 +136,10 @@ def _run_part(scores: KnotScores, key: tuple[str, int], rows: KnotSplit, folder:
         start = _start(scores, key, rows)
         if start is not None:
             settings["start"] = fingerprint(start)
-        record = kept_record(path, settings)
-        if record is None:
-            task = KnotTask(rows, plan.max_knots, start, torch.Generator().manual_seed(plan.seed + split))
-            record = _ran(method, task, settings)
-            write_json(path, record._asdict())
+        task = KnotTask(rows, plan.max_knots, start, torch.Generator().manual_seed(plan.seed + split))
+        scores.records[key] = kept_or_made(path, settings, lambda: _ran(method, task, settings))
     except _FAILURES as error:
         scores.failures[key] = one_sentence(error)
-        return
-    scores.records[key] = record
 
 
 def _start(scores: KnotScores, key: tuple[str, int], rows: KnotSplit) -> Tensor | None:

@@ -14,9 +14,8 @@ from tqdm import tqdm
 from gp_ensembles.experiments.reproduce.maskerade_methods import METHODS
 from gp_ensembles.experiments.reproduce.maskerade_predictions import scored
 from gp_ensembles.experiments.reproduce.maskerade_sets import Holdout, Split, load_sample, split_sample
-from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_record, make_folder
+from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_or_made, make_folder
 from gp_ensembles.experiments.sentences import one_sentence
-from gp_ensembles.experiments.writing import write_json
 
 _VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 _FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, ModelFittingError)
@@ -126,15 +125,12 @@ def _run_part(scores: Scores, key: tuple[str, str, int], split: Split, folder: P
         "seed": plan.seed,
         "data": fingerprint(split.X, split.y, split.test_X, split.test_y),
     }
-    record = kept_record(path, settings)
-    if record is None:
-        try:
-            record = _ran(method, split, plan.evaluations, plan.seed + part, settings)
-        except _FAILURES as error:
-            scores.failures[key] = one_sentence(error)
-            return
-        write_json(path, record._asdict())
-    scores.records[key] = record
+    try:
+        scores.records[key] = kept_or_made(
+            path, settings, lambda: _ran(method, split, plan.evaluations, plan.seed + part, settings)
+        )
+    except _FAILURES as error:
+        scores.failures[key] = one_sentence(error)
 
 
 def _ran(method: str, split: Split, evaluations: int, seed: int, settings: dict[str, object]) -> Record:

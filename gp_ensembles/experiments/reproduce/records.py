@@ -5,11 +5,13 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
+
+from gp_ensembles.experiments.writing import write_json
 
 
 class Record(NamedTuple):
@@ -61,6 +63,28 @@ def fingerprint(*tensors: Tensor) -> str:
     for tensor in tensors:
         found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def kept_or_made(path: Path, settings: dict[str, object], make: Callable[[], Record]) -> Record:
+    """The run in a file, or if there is none that fits, one that is made and written there.
+
+    Args:
+        path: The file.
+        settings: What it must have been made with.
+        make: Makes it.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "run.json"
+        >>> _ = kept_or_made(path, {"seed": 0}, lambda: Record({"seed": 0}, {"error": 0.5}, {}))
+        >>> kept_or_made(path, {"seed": 0}, lambda: 1 / 0).scores
+        {'error': 0.5}
+    """
+    record = kept_record(path, settings)
+    if record is None:
+        record = make()
+        write_json(path, record._asdict())
+    return record
 
 
 def make_folder(path: Path) -> None:

@@ -20,7 +20,7 @@ from gp_ensembles.ensembles.bases import dictionary_features
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.experiments.reproduce.drawing import Curve, Panel, panels_csv, save_panels
-from gp_ensembles.experiments.reproduce.records import Record, aligned, kept_record, make_folder
+from gp_ensembles.experiments.reproduce.records import Record, aligned, kept_or_made, make_folder
 from gp_ensembles.experiments.summary import versions
 from gp_ensembles.experiments.writing import write_json, write_text
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -221,15 +221,15 @@ class _CurvesOf(Protocol):
 def _record(path: Path, settings: dict[str, object], draw: int, curves_of: _CurvesOf) -> Record:
     """The regret of one draw, read back if it was made before."""
     make_folder(path.parent)
-    record = kept_record(path, settings)
-    if record is None:
+
+    def make() -> Record:
         num_rows = settings["num_rows"]
         assert isinstance(num_rows, int)
         curves = curves_of(num_rows, NUM_FEATURES, generator=torch.Generator().manual_seed(draw))
         share = max(regret / bound for regret, bound in zip(curves.regret, curves.bound, strict=True))
-        record = Record(settings, {"largest_share_of_bound": share}, curves._asdict())
-        write_json(path, record._asdict())
-    return record
+        return Record(settings, {"largest_share_of_bound": share}, curves._asdict())
+
+    return kept_or_made(path, settings, make)
 
 
 def _static_curves(found: list[Record]) -> list[Curve]:
