@@ -115,7 +115,7 @@ class LatentMixture(NamedTuple):
             return torch.full_like(y, torch.nan)
         rows = torch.arange(self.num_rows, device=y.device).expand(y.shape).flatten()
         filled = torch.where(seen, y, y[seen][0]).flatten()
-        value = (self if y.ndim == 1 else self._select(rows))._log_prob(filled).reshape(y.shape)
+        value = (self if y.ndim == 1 else self.take(rows))._log_prob(filled).reshape(y.shape)
         return torch.where(seen, value, torch.nan)
 
     def cdf(self, y: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class LatentMixture(NamedTuple):
             name = type(likelihoods[0]).__name__
             raise TypeError(f"predictions under {name} have no distribution function in torch; draw samples")
         mean, variance = self.moments()
-        return TabulatedCounts(lambda count, rows: self._select(rows)._log_prob(count), mean, variance.sqrt())
+        return TabulatedCounts(lambda count, rows: self.take(rows)._log_prob(count), mean, variance.sqrt())
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws for each row: an expert, a latent value, a target; shape (S, N).
@@ -224,7 +224,7 @@ class LatentMixture(NamedTuple):
             return None
         return self.class_probabilities.cumsum(-1).clamp_max(1.0)
 
-    def _select(self, rows: Tensor) -> "LatentMixture":
+    def take(self, rows: Tensor) -> "LatentMixture":
         """The mixtures of some rows, in the order given."""
         log_weights = self.log_weights if self.log_weights.ndim == 1 else self.log_weights[:, rows]
         return self._replace(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.numerics import mixtures, student_t
+from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 _BISECTIONS = 1100  # halvings between any two float64 numbers
 
@@ -61,12 +62,12 @@ class StudentTMixture(NamedTuple):
         """Log density of targets (..., N), shape (..., N); NaN where y is."""
         df = self.degrees_of_freedom
         component = student_t.log_prob(y.unsqueeze(-2), self.component_mean, self._squared_scale(), df)
-        return (self._column_weights() + component).logsumexp(-2)
+        return logsumexp_over_experts(self._column_weights() + component)
 
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y (..., N), shape (..., N)."""
         z = (y.unsqueeze(-2) - self.component_mean) / self._squared_scale().sqrt()
-        return (self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom)).sum(-2)
+        return sum_over_experts(self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom))
 
     def quantile(self, p: float | Tensor) -> Tensor:
         """Quantiles at p, one probability or a tensor that broadcasts with (..., N); by bisection.
@@ -114,7 +115,8 @@ class StudentTMixture(NamedTuple):
         half = 0.5 * self.degrees_of_freedom.clamp_max(1e8).double().cpu()
         precision = special.gammaincinv(half.unsqueeze(1).numpy(), shares.reshape(-1, *[1] * (half.ndim - 1)).numpy())
         relative = torch.as_tensor(precision).to(half) / half.unsqueeze(1)
-        relative = relative * (1 / relative).mean(1, keepdim=True)  # the variance is kept
+        inverse = (1 / relative).movedim(1, -1).contiguous()  # summed row by row, see numerics.reductions
+        relative = relative * inverse.mean(-1).unsqueeze(1)  # the variance is kept
         variance = (self.component_variance.unsqueeze(1) / relative.to(self.component_variance)).flatten(0, 1)
         mean = self.component_mean.repeat_interleave(num_nodes, dim=0)
         weights = (self.log_weights - math.log(num_nodes)).repeat_interleave(num_nodes, dim=0)

@@ -57,8 +57,16 @@ def rows_of_classes(probabilities: Tensor, log_prob: Tensor, y: Tensor, *, is_or
     return DiscreteRows(mean, variance, lower, upper, log_prob, crps, probabilities)
 
 
-def rows_of_mixture(mixture: LatentMixture, y: Tensor) -> DiscreteRows:
-    """Rows from an ensemble's mixture; y (B,) has its dtype and device."""
+def rows_of_mixture(mixture: LatentMixture, y: Tensor, block_size: int | None = None) -> DiscreteRows:
+    """Rows from an ensemble's mixture; y (B,) has its dtype and device.
+
+    With a block size, so many rows are computed at once: the last bits of a row's numbers, which depend on the rows
+    beside it in vector registers, are then those of its block, whatever the number of rows given.
+    """
+    if block_size is not None:
+        parts = torch.arange(y.shape[0], device=y.device).split(block_size)
+        blocks = [rows_of_mixture(mixture.take(part), y[part]) for part in parts]
+        return DiscreteRows(*(torch.cat(field) for field in zip(*blocks, strict=True)))
     likelihood = mixture.responses[0].likelihood
     if num_classes(likelihood) is not None:
         probabilities, log_prob = mixture.class_probabilities.double().cpu(), mixture.log_prob(y).double().cpu()

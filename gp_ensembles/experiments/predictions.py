@@ -16,6 +16,7 @@ from gp_ensembles.metrics.calibration import pit
 from gp_ensembles.metrics.pointwise import gaussian_log_prob
 from gp_ensembles.metrics.streaming import StreamScores, init_scores, summarise, update_scores
 from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics.reductions import logsumexp_over_experts
 
 MODEL = "model"
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
@@ -85,7 +86,12 @@ def empty_scores(like: Tensor, names: tuple[str, ...], *, is_class: bool = False
 
 
 def score_discrete_block(
-    scores: Scores, first_row: int, y: Tensor, predictions: EnsemblePredictions, baselines: dict[str, DiscreteRows]
+    scores: Scores,
+    first_row: int,
+    y: Tensor,
+    predictions: EnsemblePredictions,
+    baselines: dict[str, DiscreteRows],
+    block_size: int,
 ) -> tuple[Scores, Chunk]:
     """Score a block of predicted classes, levels or counts.
 
@@ -95,13 +101,14 @@ def score_discrete_block(
         y: Targets, shape (B,), float64; NaN where missing.
         predictions: The ensemble's.
         baselines: The baselines'.
+        block_size: Rows computed at once.
 
     Returns:
         Scores after the block, and its predictions.
     """
     mixture = predictions.mixture
     assert isinstance(mixture, LatentMixture)
-    rows = rows_of_mixture(mixture, y.to(mixture.latent_mean))
+    rows = rows_of_mixture(mixture, y.to(mixture.latent_mean), block_size)
     after = {MODEL: update_discrete(scores[MODEL], y, rows)}
     for name, simple in baselines.items():
         after[name] = update_discrete(scores[name], y, simple)
@@ -111,7 +118,7 @@ def score_discrete_block(
     densities = {name: simple.log_prob for name, simple in baselines.items()}
     chunk = Chunk(
         first_row, y, rows.mean, rows.variance, rows.lower, rows.upper, rows.log_prob, nothing,
-        log_weights - log_weights.logsumexp(0), densities, probabilities,
+        log_weights - logsumexp_over_experts(log_weights), densities, probabilities,
     )  # fmt: skip
     return after, chunk
 
@@ -141,7 +148,7 @@ def score_block(
     assert not isinstance(original, LatentMixture)
     mixture = as_normal_mixture(original)
     log_weights = mixture.log_weights.double().cpu()
-    log_weights = log_weights - log_weights.logsumexp(0)
+    log_weights = log_weights - logsumexp_over_experts(log_weights)
     mean = mixture.component_mean.double().cpu() * units.scale + units.shift
     variance = mixture.component_variance.double().cpu() * units.scale**2
     parts = log_weights, mean, variance

@@ -256,5 +256,5 @@ class Session:
             scores, chunk = score_block(before, first, y, predictions, normal, self.units)
         else:
             discrete = baselines.observe(inputs, targets)
-            scores, chunk = score_discrete_block(before, first, y, predictions, discrete)
+            scores, chunk = score_discrete_block(before, first, y, predictions, discrete, online.block_size)
         return chunk, scores

@@ -3,7 +3,8 @@ r"""Mixtures of normal distributions, one for each of N rows: density, moments, 
 All functions take ``log_weights``, ``mean`` and ``variance`` with the experts' (components') axis last but
 one: log weights (\*batch, M, N), or (\*batch, M, 1) where all rows share them, mean and variance
 (\*batch, M, N). Log weights sum to one in linear space along the axis; minus infinity is a dead component,
-whose mean and variance must be finite all the same. Variances are positive.
+whose mean and variance must be finite all the same. Variances are positive. The bits of a row's numbers do not depend
+on the rows beside it.
 """
 
 import math
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 _MAX_ITERATIONS = 2200  # more than bisection needs between any two float64 numbers
 _COLUMNS = 4096  # quantiles solved at once, so that memory stays bounded
@@ -43,7 +45,7 @@ def log_prob(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> 
     """
     error = y.unsqueeze(-2) - mean
     component = -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi))
-    return (log_weights + component).logsumexp(-2)
+    return logsumexp_over_experts(log_weights + component)
 
 
 def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,8 +65,8 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
         (tensor([0.]), tensor([2.]))
     """
     weights = log_weights.exp()
-    centre = (weights * mean).sum(-2)
-    spread = (weights * (variance + (mean - centre.unsqueeze(-2)).square())).sum(-2)
+    centre = sum_over_experts(weights * mean)
+    spread = sum_over_experts(weights * (variance + (mean - centre.unsqueeze(-2)).square()))
     return centre, spread
 
 
@@ -87,7 +89,7 @@ def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tenso
         >>> cdf(torch.zeros(1, 1), torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([0.0, 1.96]))
         tensor([0.5000, 0.9750])
     """
-    return (log_weights.exp() * _ndtr((y.unsqueeze(-2) - mean) * variance.rsqrt())).sum(-2)
+    return sum_over_experts(log_weights.exp() * _ndtr((y.unsqueeze(-2) - mean) * variance.rsqrt()))
 
 
 def icdf(log_weights: Tensor, mean: Tensor, variance: Tensor, p: Tensor) -> Tensor:
@@ -171,7 +173,7 @@ class _Tail(NamedTuple):
     log_target: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return (self.weights * _ndtr((x - self.centre) / self.stddev)).sum(0).log() - self.log_target
+        return sum_over_experts(self.weights * _ndtr((x - self.centre) / self.stddev)).log() - self.log_target
 
     def select(self, some: Tensor) -> "_Tail":
         return _Tail(*(tensor[..., some] for tensor in self))

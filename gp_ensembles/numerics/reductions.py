@@ -1,0 +1,31 @@
+"""Sums over experts whose last digit does not depend on the rows beside a row.
+
+On a CPU, torch sums the columns of a contiguous matrix several at a time, and those that fill no vector register in
+another order: the last bit of a column's sum depends on where it stands and on how many there are. A row that is summed
+by itself does not know its neighbours. What a stream writes to files is made of such sums, so its bits are the same
+whatever the number of rows that are predicted at once.
+"""
+
+from torch import Tensor
+
+
+def sum_over_experts(values: Tensor) -> Tensor:
+    r"""Sum over the last axis but one, shape (\*batch, M, N) to (\*batch, N), column by column.
+
+    Example:
+        >>> import torch
+        >>> sum_over_experts(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        tensor([4., 6.])
+    """
+    return values.mT.contiguous().sum(-1)
+
+
+def logsumexp_over_experts(values: Tensor) -> Tensor:
+    r"""Logarithm of the summed exponentials over the last axis but one, (\*batch, M, N) to (\*batch, N).
+
+    Example:
+        >>> import torch
+        >>> logsumexp_over_experts(torch.tensor([[0.0], [-torch.inf]]))
+        tensor([0.])
+    """
+    return values.mT.contiguous().logsumexp(-1)
