@@ -20,6 +20,8 @@ from gpytorch.settings import trace_mode
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gp_ensembles.features.distances import with_differences
+
 # Squared distances in length scales below which a Matern kernel is its parabola: the next term, a cube of the distance,
 # is lost in round-off there, and the derivatives of a square root are not finite at zero.
 _PARABOLA = 1e-10
@@ -41,9 +43,9 @@ def bind_covariance(kernel: Kernel) -> BoundCovariance:
     """Read a kernel's hyperparameters once.
 
     RBF, Matern, rational quadratic, periodic and linear kernels, scaled, added and multiplied, become plain tensor
-    algebra, twice differentiable also where two rows coincide (Matern-1/2 aside, which has no derivative there). Any
-    other kernel is called as GPyTorch does it, with a copy of the hyperparameters that it had when bound; it is as
-    often differentiable as GPyTorch makes it.
+    algebra. Any other kernel is called as GPyTorch does it, with a copy of the hyperparameters that it had when bound
+    and with distances taken by differences (:mod:`gp_ensembles.features.distances`). All are twice differentiable in
+    the rows, also where two rows coincide, as far as the kernel itself is (Matern-1/2 has no derivative there).
 
     Args:
         kernel: Any GPyTorch kernel of one output.
@@ -91,8 +93,9 @@ def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool
         if exact:
             squared = (left.unsqueeze(-2) - right.unsqueeze(-3)).square().sum(-1)
         else:
+            # Where rows coincide round-off may leave it below zero. A clamp there would take the derivatives away.
             norms = left.square().sum(-1).unsqueeze(-1) + right.square().sum(-1).unsqueeze(-2)
-            squared = (norms - 2.0 * left @ right.mT).clamp_min(0.0)
+            squared = norms - 2.0 * left @ right.mT
         return profile(squared)
 
     return BoundCovariance(between, _one(inverse))
@@ -191,7 +194,7 @@ class _Dense(nn.Module):
 
 
 def _as_it_is(kernel: Kernel) -> BoundCovariance:
-    dense = _Dense(kernel)
+    dense = _Dense(with_differences(kernel))
     state = {name: value.clone() for name, value in dense.named_parameters()}
 
     def between(first: Tensor, second: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class FusedModel(Model):
         mixture = model.predictive(
             self.fitted.theta, flat, predictions, draw_log_weights=self.fitted.log_weights, generator=generator
         )
-        weights, mean, variance = (part.mT.unflatten(0, batch_shape) for part in mixture)
+        weights, mean, variance = (part.mT.reshape(*batch_shape, -1) for part in mixture)
         posterior: Posterior = MixturePosterior(weights, mean[..., None, None], variance[..., None, None, None])
         return posterior if posterior_transform is None else posterior_transform(posterior)
 

@@ -7,6 +7,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.fusion.roles import Extension, Role, checked_logs, checked_stddev
 from gp_ensembles.numerics.cholesky import cholesky
 
@@ -97,7 +98,10 @@ class GPRole(Role):
     def _covariance(self, X: Tensor, X_other: Tensor, hyperparameters: Tensor | None) -> Tensor:
         logs = self.centre if hyperparameters is None else hyperparameters
         shrink = (-logs[..., 0, None, None]).exp()
-        matrix: Tensor = self.kernel(X * shrink, X_other * shrink).to_dense()
+        if X_other.requires_grad:  # GPyTorch's own distances lose their second derivatives where rows coincide
+            matrix = bind_covariance(self.kernel).between(X * shrink, X_other * shrink)
+        else:
+            matrix = self.kernel(X * shrink, X_other * shrink).to_dense()
         return matrix * (2.0 * logs[..., 1, None, None]).exp()
 
     def _variance(self, X: Tensor, hyperparameters: Tensor | None) -> Tensor:

@@ -16,6 +16,7 @@ from gpytorch.means import Mean
 from gpytorch.models import GP
 from torch import Tensor, nn
 
+from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.sparse.checks import check_knots, check_shape
 from gp_ensembles.sparse.predictions import KnotsPosterior, check_query, joint_normal, normal_posterior, see, unchanged
 
@@ -201,8 +202,10 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""
         flat = X.reshape(-1, X.shape[-1])
-        seen = see(self.knots_posterior(), self.kernel_matrix(self.knots, flat), X.shape[:-1])
-        rest = self.rest(self.kernel_matrix(X, X), seen.explained)
+        # GPyTorch's own distances lose their second derivatives at the knots.
+        between = bind_covariance(self.covar_module).between if X.requires_grad else self.kernel_matrix
+        seen = see(self.knots_posterior(), between(self.knots, flat), X.shape[:-1])
+        rest = self.rest(between(X, X), seen.explained)
         return self.mean_module(flat).reshape(X.shape[:-1]) + seen.mean, rest + seen.learned
 
     def posterior(

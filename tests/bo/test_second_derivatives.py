@@ -1,0 +1,88 @@
+"""Predictions of every model keep their second derivatives at observed rows and at knots, where optima like to be."""
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import BernoulliLikelihood
+from torch.autograd.functional import hessian, jacobian
+
+from gp_ensembles.bayesian_quadrature import Budget, Problem, marginalise
+from gp_ensembles.bo import EnsembleModel
+from gp_ensembles.fusion import BHS, FusedModel, GPRole, fit_fusion, predict_experts
+from gp_ensembles.sparse import GreedyBlocks, select_knots, select_variational_knots
+
+pytestmark = pytest.mark.processor
+
+STEP = 1e-4  # of central differences of the gradient, whose error is its square times a fourth derivative
+
+
+@pytest.fixture(scope="module")
+def rows():
+    generator = torch.Generator().manual_seed(4)
+    X = torch.rand(24, 2, generator=generator, dtype=torch.float64)
+    y = (5 * X[:, 0]).sin() * X[:, 1] + 0.05 * torch.randn(24, generator=generator, dtype=torch.float64)
+    return X, y
+
+
+def kernel(base):
+    return ScaleKernel(base.double().initialize(lengthscale=0.4)).double()
+
+
+def random_features(X, y):
+    return EnsembleModel(X, y.unsqueeze(-1), generator=torch.Generator().manual_seed(0))
+
+
+def knots_of(base):
+    def build(X, y):
+        return select_knots(X, y, kernel(base()), proposal=GreedyBlocks(max_knots=8, polish=0), progress=False).model
+
+    return build
+
+
+def variational(X, y):
+    labels, proposal = (y > 0).double(), GreedyBlocks(max_knots=6, polish=0)
+    likelihood = BernoulliLikelihood()
+    return select_variational_knots(X, labels, kernel(RBFKernel()), likelihood, proposal=proposal, progress=False).model
+
+
+def quadrature(X, y):
+    generator = torch.Generator().manual_seed(0)
+    return marginalise(Problem(X, y), Budget(12), progress=False, generator=generator).model()
+
+
+def fused(X, y):
+    experts = [knots_of(RBFKernel)(X[:12], y[:12]), knots_of(lambda: MaternKernel(2.5))(X[:12], y[:12])]
+    role = GPRole(kernel(RBFKernel()))
+    model = BHS(X[12:], y[12:], predict_experts(experts, X[12:]), role)
+    return FusedModel(fit_fusion(model, progress=False), experts)
+
+
+MODELS = {
+    "random features": random_features,
+    "knots, RBF": knots_of(RBFKernel),
+    "knots, Matern": knots_of(lambda: MaternKernel(2.5)),
+    "variational": variational,
+    "kernel quadrature": quadrature,
+    "fused": fused,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_hessians_are_differences_of_gradients(name, rows):
+    X, y = rows
+    model = MODELS[name](X, y)
+    places = [X[0], X[13]]  # of the first and of the last half, which a fused model learns for itself
+    places += list(model.knots.detach()[:2]) if hasattr(model, "knots") else []
+
+    def moments(place):
+        posterior = model.posterior(place.reshape(1, 2))
+        return torch.stack([posterior.mean.reshape(()), posterior.variance.reshape(())])
+
+    axes = STEP * torch.eye(2, dtype=torch.float64)
+    for place in places:
+        found = torch.stack([hessian(lambda x, k=k: moments(x)[k], place) for k in range(2)])
+        after, before = (torch.stack([jacobian(moments, place + s * axis) for axis in axes], -1) for s in (1, -1))
+        expected = (after - before) / (2 * STEP)
+        scale = float(expected.abs().max())
+        assert scale > 1e-4
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * scale)
