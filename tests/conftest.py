@@ -1,15 +1,21 @@
-"""Fixtures shared by every test: one thread, seeded generators, optional data beside the repository."""
+"""What every test shares: one thread unless told otherwise, no deadlines, seeded generators, optional data."""
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 # It makes a golden file and needs NumPyro, which the tests do without.
 collect_ignore = ["golden/make_fusion_nuts.py"]
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+# No test depends on how fast or busy the machine is.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -152,7 +152,7 @@ def test_golden_uncertainty(given_values, noise, tag):
 # --- what a batch explains -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 40), q=st.integers(1, 4), noise=st.sampled_from([1e-6, 1e-4, 1e-2]))
 def test_the_share_explained_is_what_refitting_takes_from_the_variance(seed, q, noise):
     """The variance of the same linear functional of the latent process before and after the points are observed."""
@@ -170,7 +170,7 @@ def test_the_share_explained_is_what_refitting_takes_from_the_variance(seed, q, 
     assert 0.0 <= found.item() <= 1.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 40), q=st.integers(1, 5))
 def test_more_points_never_explain_less(seed, q):
     explained = explained_of(seed)

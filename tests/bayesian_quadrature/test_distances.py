@@ -177,7 +177,7 @@ def test_batches_of_mixtures():
         )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([1, 2, 4]),
@@ -218,7 +218,7 @@ def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, na
     assert bool((value >= 0).all())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([1, 3]),

@@ -127,7 +127,7 @@ def test_the_golden_nyquist_frequencies_of_the_smallest_gaps(golden, name):
     np.testing.assert_allclose(smallest_gap_nyquist(X)[same], expected["nyquist_code"][same], rtol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6), st.floats(-10, 10))
 def test_nyquist_frequencies_have_the_unit_of_one_over_the_inputs(seed, unit, origin):
     rng = np.random.default_rng(seed)
@@ -265,7 +265,7 @@ CHOICES = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 3),
@@ -297,7 +297,7 @@ def test_every_point_of_the_cube_is_legal(seed, num_inputs, max_components, name
     assert bool(prior.log_prob(values.mixtures).isfinite().all())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 5), st.sampled_from(list(CHOICES)), st.data())
 def test_columns_that_are_not_used_do_not_matter(seed, num_inputs, max_components, name, data):
     prior = prior_of(num_inputs, max_components, **CHOICES[name])

@@ -129,7 +129,7 @@ def test_distinct_lags_give_what_direct_evaluation_gives(X):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sets(st.integers(0, 60), min_size=25, max_size=40),
     st.floats(1e-3, 1e3),

@@ -157,7 +157,7 @@ def test_the_density_of_products_of_roots_integrates_to_one(found):
         assert torch.trapezoid(density * (y - mean) ** 2, y).item() == pytest.approx(variance, rel=1e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
 def test_products_of_roots_are_what_they_say(seed, count):
     """The density, from square roots of normal densities themselves."""
@@ -430,7 +430,7 @@ def test_more_evaluations_know_the_mean_better():
     assert many.mean() < few.mean()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=st.integers(2, 35))
 def test_groups_of_the_jackknife(size):
     parts = rows_without_each_group(torch.zeros(size))

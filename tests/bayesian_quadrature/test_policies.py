@@ -139,7 +139,7 @@ def test_the_points_of_a_batch_differ():
 # --- draws ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(count=st.integers(0, 50), odds=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5))
 def test_draws_share_out_the_numbers_of_components(count, odds):
     prior = prior_of(len(odds), log_prob_components=tensor(*odds).log())

@@ -96,7 +96,7 @@ def test_covariances_at_lags_of_one_input():
     torch.testing.assert_close(value.reshape(4, 7, 7), covariance(mixtures, x, x), rtol=0, atol=1e-15)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4]), st.sampled_from(list(REFLECTIONS)))
 def test_order_splitting_and_padding_change_nothing(seed, num_inputs, name):
     reflection, rng = REFLECTIONS[name], np.random.default_rng(seed)
@@ -116,7 +116,7 @@ def test_order_splitting_and_padding_change_nothing(seed, num_inputs, name):
         torch.testing.assert_close(covariance(other, x1, x2, reflection), value, rtol=0, atol=1e-13)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4]), st.sampled_from(list(REFLECTIONS)))
 def test_a_covariance_is_stationary_and_positive_definite(seed, num_inputs, name):
     reflection = REFLECTIONS[name]
@@ -166,7 +166,7 @@ def test_single_precision():
         torch.testing.assert_close(value.double(), covariance(mixtures, x, x, reflection), rtol=0, atol=2e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 4), st.lists(st.integers(1, 3), max_size=2))
 def test_rows_and_mixtures_are_the_same(size, num_inputs, batch):
     theta = torch.rand(*batch, size * (1 + 2 * num_inputs), generator=torch.Generator().manual_seed(0)).double()

@@ -224,7 +224,7 @@ def test_integrals_written_out(warp):
     assert found.log_scale == surrogate.log_scale
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), matched=st.booleans())
 def test_the_covariance_of_the_integrals_is_one(seed, matched):
     surrogate = small_surrogate(seed % 50)
@@ -426,7 +426,7 @@ def test_a_surrogate_of_a_spike_and_of_duplicates(repeats):
     assert bool((integral.posterior_sd >= 0).all())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 12), spread=st.sampled_from([0.0, 1e-9, 1.0, 50.0, 1e4]))
 def test_any_log_likelihoods_have_a_surrogate(seed, count, spread):
     rng = np.random.default_rng(seed)

@@ -124,7 +124,7 @@ def test_positive_weights_written_out(choices):
     np.testing.assert_allclose(found.exp(), expected / expected.sum(), rtol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), spread=st.sampled_from([0.0, 1.0, 100.0, 1e5]))
 def test_positive_weights_are_a_distribution(seed, spread):
     surrogate = surrogate_of(seed, spread)
@@ -169,7 +169,7 @@ def centres_of(prior, seed, sizes=(1, 2, 2)):
     return torch.cat([prior.draw(1, n, generator=generator) for n in sizes])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     per_size=st.integers(3, 40),

@@ -71,7 +71,7 @@ def folder(tmp_path):
     return path
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS, step=st.sampled_from([0.01, 0.2, 0.45]), penalty=st.sampled_from([0.0, 0.1]))
 def test_raker_equals_a_plain_loop(seed, step, penalty):
     Phi, y = random_problem(seed)
@@ -80,7 +80,7 @@ def test_raker_equals_a_plain_loop(seed, step, penalty):
     np.testing.assert_allclose(mean, raker_by_hand(Phi.numpy(), y.numpy(), step, penalty), rtol=1e-9, atol=1e-10)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=SEEDS, cut=st.integers(1, 24))
 def test_raker_in_blocks_and_in_batches_gives_the_same_numbers(seed, cut):
     Phi, y = random_problem(seed)

@@ -74,7 +74,7 @@ def test_gradient_is_the_change_of_the_evidence():
 
 
 @given(st.floats(1e2, 1e150), st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_how_gross_an_outlier_is_does_not_matter(size, negative):
     """Evidence at two hyperparameters differs as if the row were not there."""
     X, y = line(40)

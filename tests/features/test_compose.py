@@ -34,7 +34,7 @@ def covariance(features: FeatureMap, X: Tensor) -> Tensor:
     return features.prior_variance[..., None, None] * Phi @ Phi.mT
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=3), st.integers(0, 2**31))
 def test_concatenation_is_the_sum_of_the_models(variances: list[float], seed: int) -> None:
     X = rand(5, 2, seed=seed)
@@ -102,7 +102,7 @@ def test_selected_columns_are_checked() -> None:
         SelectColumns(inner, [1], 4)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**31))
 def test_standardized_columns(shift: float, scale: float, seed: int) -> None:
     X = shift + scale * rand(20, 3, seed=seed)

@@ -187,7 +187,7 @@ def test_the_scale_is_the_sum_of_output_scales() -> None:
     assert float(InducingPointFeatures(RBFKernel().double(), X).prior_variance) == 1.0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(1, 4), st.integers(1, 6), st.floats(-50, 50), st.integers(0, 2**31))
 def test_knots_explain_themselves_and_nothing_more(num_inputs: int, num_knots: int, shift: float, seed: int) -> None:
     """At the knots all but the nugget is explained; anywhere between nothing and all; far away nothing."""

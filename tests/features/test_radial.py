@@ -48,7 +48,7 @@ def test_golden_evidence_and_its_gradient(golden: Path) -> None:
     torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=1e-7)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(1, 5), st.floats(-100, 100), st.integers(0, 2**31))
 def test_matrix_product_is_the_direct_formula(num_inputs: int, num_centres: int, shift: float, seed: int) -> None:
     X, centres = randn(7, num_inputs, seed=seed) + shift, randn(num_centres, num_inputs, seed=seed + 1) + shift

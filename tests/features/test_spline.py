@@ -25,7 +25,7 @@ def blocks(features: AdditiveSplineFeatures, X: Tensor) -> Tensor:
     return features(X)[..., :-1].unflatten(-1, (features.num_inputs, -1))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(0, 4), st.integers(0, 2**31))
 def test_scipy(num_inputs: int, num_intervals: int, degree: int, seed: int) -> None:
     breakpoints = breakpoints_of(num_inputs, num_intervals, seed)
@@ -40,7 +40,7 @@ def test_scipy(num_inputs: int, num_intervals: int, degree: int, seed: int) -> N
         torch.testing.assert_close(found[:, column], torch.as_tensor(expected), rtol=1e-10, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 2**31))
 def test_partition_of_unity_and_local_support(num_intervals: int, degree: int, seed: int) -> None:
     breakpoints = breakpoints_of(2, num_intervals, seed)

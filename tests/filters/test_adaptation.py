@@ -163,7 +163,7 @@ def test_only_stabilised_forgetting_cannot_wind_up():
 
 
 @given(factor=st.floats(0.5, 1.0), seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_stabilised_covariance_never_exceeds_the_prior(factor, seed):
     Phi, y, noise, prior = problem(seed=seed)
     state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, StabilisedForgetting(factor), prior)

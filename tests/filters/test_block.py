@@ -64,7 +64,7 @@ def test_any_blocking_equals_the_textbook(form, walk, missing):
         torch.testing.assert_close(state.covariance, reference.covariance, rtol=1e-9, atol=1e-11)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     num_rows=st.integers(1, 12),

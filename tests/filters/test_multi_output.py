@@ -81,7 +81,7 @@ def test_outputs_part_when_their_gaps_differ_and_not_before():
 
 
 @given(seed=st.integers(0, 10_000), gaps=st.floats(0, 1), cut=st.integers(1, N - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_blocking_gives_the_same(seed, gaps, cut):
     Phi, y, noise, prior = problem(gaps, seed)
     one = run(Phi, y, noise, ADAPTATIONS["walk"], prior, (N,))

@@ -32,7 +32,7 @@ def test_golden(numbers):
     torch.testing.assert_close(pseudo_bma_weights(log_prob).exp(), numbers["pseudo_bma"], rtol=1e-10, atol=0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), K=st.integers(1, 6))
 def test_stacking_meets_its_optimality_conditions(seed, K):
     log_prob = some_log_prob(K, 30, seed)
@@ -44,7 +44,7 @@ def test_stacking_meets_its_optimality_conditions(seed, K):
     assert bool(((gradient - 1).abs()[used] < 1e-4).all())
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_permuting_experts_permutes_weights(seed):
     log_prob = some_log_prob(4, 25, seed)

@@ -53,7 +53,7 @@ def test_standard_errors_are_those_of_repeated_means():
     assert abs(float(means.std() / claimed) - 1.0) < 0.3
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**31), st.integers(2, 5), st.integers(8, 41))
 def test_ranks_do_not_see_monotone_transformations(seed, chains, count):
     draws = normal(chains, count, seed=seed)
@@ -62,7 +62,7 @@ def test_ranks_do_not_see_monotone_transformations(seed, chains, count):
     torch.testing.assert_close(tail_ess(draws), tail_ess(2.0 * draws), equal_nan=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**31), st.permutations(range(4)))
 def test_the_order_of_chains_does_not_matter(seed, order):
     draws = autoregressive(4, 30, 0.5, seed=seed)

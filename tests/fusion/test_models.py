@@ -214,7 +214,7 @@ def test_prior_draws_have_the_prior_moments(generator):
 
 
 @given(seed=st.integers(0, 10**6), order=st.permutations(range(3)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_models_do_not_mind_the_order_of_the_experts(seed, order):
     """Permuted experts with permuted weights are the same model; in linear pools all but the last are free."""
     generator = torch.Generator().manual_seed(seed)

@@ -122,7 +122,7 @@ def test_log_linear_density_is_the_normalised_product():
     close(mass, torch.ones(4, dtype=DTYPE))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10**6), K=st.integers(1, 5), shift=st.floats(-1e3, 1e3))
 def test_identities(seed, K, shift):
     mean, variance, log_weights = some_experts(K, 3, seed=seed)

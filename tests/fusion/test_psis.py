@@ -60,7 +60,7 @@ def test_the_shape_of_a_pareto_tail_is_found(shape):
     assert abs(float(found.pareto_k) - shape) < 0.12
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**31), st.integers(1, 400), st.floats(0.1, 5.0), st.floats(-1e3, 1e3))
 def test_weights_are_normalised_and_keep_their_order(seed, count, spread, shift):
     ratios = spread * normal(count, 3, seed=seed)
@@ -73,7 +73,7 @@ def test_weights_are_normalised_and_keep_their_order(seed, count, spread, shift)
     assert shapes.shape == (3,)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**31), st.floats(0.2, 1.0))
 def test_columns_and_leading_axes_are_done_one_by_one(seed, efficiency):
     ratios = normal(2, 120, 3, seed=seed)

@@ -145,7 +145,7 @@ def test_the_length_scale_of_a_kernel_role_is_a_factor(generator):
 
 
 @given(seed=st.integers(0, 10**6), num_new=st.integers(1, 4), lengthscale=st.floats(0.2, 2.0))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_conditionals_are_those_of_the_joint_normal(seed, num_new, lengthscale):
     """Law of total covariance: conditional covariance and that of the conditional mean make up the prior."""
     X, X_new = inputs(6, 2, seed), inputs(num_new, 2, seed + 1)

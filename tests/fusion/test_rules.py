@@ -97,7 +97,7 @@ def test_contract(name):
             close(other.variance, 9 * fused.variance)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(name=st.sampled_from(sorted(GOLDEN_RULES)), seed=st.integers(0, 10**6), K=st.integers(1, 5))
 def test_order_of_experts_does_not_matter(name, seed, K):
     predictions = some_predictions(K, 3, seed)

@@ -31,7 +31,7 @@ def test_waves_alternate_cosine_and_sine():
 
 
 @given(seed=st.integers(0, 10**6), batch=st.sampled_from([(), (3,), (2, 3)]), num_inputs=st.integers(1, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_values_and_gradients_are_those_of_the_product(seed, batch, num_inputs):
     coefficients, rates, X = problem(batch, num_inputs, seed)
     coefficients.requires_grad_()

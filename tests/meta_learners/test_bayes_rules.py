@@ -113,14 +113,14 @@ def test_equals_brute_force_with_missing_and_impossible_targets(rule):
     assert not torch.isnan(state.log_weights).any()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), num_experts=st.integers(1, 7), zeros=st.sampled_from([0.0, 0.5, 0.9]))
 def test_any_transition_equals_brute_force(seed, num_experts, zeros):
     rule = MarkovSwitching(random_transition(seed, num_experts, zeros))
     check(rule, densities(seed + 1, 20, num_experts, scale=10.0 ** (seed % 4)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 50), max_size=6), name=st.sampled_from(sorted(RULES)), seed=st.integers(0, 99))
 def test_any_blocking_is_equal(cuts, name, seed):
     rule, log_prob = RULES[name](), densities(seed, 50, scale=30.0)

@@ -50,7 +50,7 @@ def test_it_is_the_mixture_of_the_mixtures(sizes):
 
 
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.1, 50.0))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_its_loss_is_that_of_the_best_rule_and_log_r(seed, scale):
     log_prob = densities(seed=seed, scale=scale)
     rules = [FixedShare(0.05), SoftBayes(0.1)]

@@ -166,7 +166,7 @@ def test_first_order_rules_with_missing_and_impossible_targets(first):
     assert not torch.isnan(state.log_weights).any()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     name=st.sampled_from(sorted(FIRST_ORDER)),
     seed=st.integers(0, 10**6),
@@ -252,7 +252,7 @@ def test_newton_rules_take_impossible_targets_for_missing(second):
     assert output.log_prob[6] == -torch.inf
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cuts=st.lists(st.integers(0, 50), max_size=6), name=st.sampled_from(sorted(NEW)), seed=st.integers(0, 99))
 def test_any_blocking_is_equal(cuts, name, seed):
     rule, log_prob = NEW[name](), densities(seed, 50, scale=2.0 if name in SECOND else 30.0)

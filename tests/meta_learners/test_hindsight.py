@@ -56,7 +56,7 @@ def test_best_expert_has_the_fewest_impossible_targets():
     assert int(best_expert(log_prob[:1].repeat(2, 1)).expert) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     num_experts=st.integers(1, 8),
@@ -252,7 +252,7 @@ def test_switching_loses_just_that_where_one_sequence_is_right(name):
         assert loss_to(MarkovSwitching(Q, weights), log_prob, 0.0) == pytest.approx(bound, abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), num_experts=st.integers(2, 4), num_steps=st.integers(1, 5))
 def test_prior_of_sequences_is_a_distribution(seed, num_experts, num_steps):
     rng = np.random.default_rng(seed)

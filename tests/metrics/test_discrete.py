@@ -51,7 +51,7 @@ def test_calibration_error_by_a_loop():
 
 
 @given(cut=st.integers(1, 199), seed=st.integers(0, 100))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_any_blocking_and_missing_targets(cut, seed):
     probabilities, y = predictions(seed=seed)
     y[torch.rand(200, generator=torch.Generator().manual_seed(seed)) < 0.2] = torch.nan
@@ -78,7 +78,7 @@ def test_ranked_probability_is_the_expected_distance():
 
 
 @given(rate=st.floats(0.01, 200), y=st.integers(0, 400), known=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_ranked_probability_of_poisson_counts(rate, y, known):
     """In closed form, by the sum over all counts, and by runs of counts, inside a window and far beyond."""
     rate, y = torch.tensor([rate], dtype=torch.float64), torch.tensor([float(y)], dtype=torch.float64)

@@ -58,7 +58,7 @@ def test_crps_of_many_rows_equals_row_by_row():
     assert torch.equal(torch.isnan(together), torch.isnan(y))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), exponent=st.floats(-12, 1), spread=st.floats(0, 60))
 def test_crps_tolerance_bounds_the_error(seed, exponent, spread):
     log_weights, mean, variance, y = stream(seed, num_components=40, num_rows=50, missing=False)
@@ -148,7 +148,7 @@ def test_calibration_of_right_and_overconfident_predictions(generator):
         metrics.interval_coverage(right, 1.5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 30), max_size=8), seed=st.integers(0, 1000), offset=st.sampled_from([0.0, 1e4]))
 def test_streaming_is_the_same_for_any_blocking(cuts, seed, offset):
     log_weights, mean, variance, y = stream(seed)

@@ -46,7 +46,7 @@ def num_switches_of(path):
     return int((path[1:] != path[:-1]).sum())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=SEEDS, num_experts=st.integers(1, 4), num_steps=st.integers(1, 5), most=st.integers(0, 6), ties=st.booleans()
 )
@@ -79,7 +79,7 @@ def test_static_curves_equal_loops():
     torch.testing.assert_close(metrics.switching_regret(own, experts, 0), metrics.static_regret(own, experts))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, spread=st.sampled_from([0.1, 3.0, 300.0]))
 def test_more_switches_never_lose_and_end_with_the_best_of_each_step(seed, spread):
     experts, own = densities(seed, 5, 12, spread), densities(seed + 1, 1, 12)[0]
@@ -98,7 +98,7 @@ def test_impossible_experts_and_empty_streams():
     assert num_switches_of(equal) == 0  # ties are not worth a switch
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, num_experts=st.integers(1, 6), spread=st.sampled_from([0.1, 3.0, 300.0]))
 def test_averaging_keeps_its_identity_and_bound(seed, num_experts, spread):
     experts = densities(seed, num_experts, 20, spread)
@@ -116,7 +116,7 @@ def test_averaging_pays_its_whole_bound_when_the_others_are_hopeless():
     assert metrics.switching_bound(3, 3, 0, 1.0) == pytest.approx(math.log(3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=SEEDS,
     num_experts=st.integers(2, 5),
@@ -143,7 +143,7 @@ def test_sticky_switching_pays_its_whole_bound_when_one_sequence_is_right():
     assert regret == pytest.approx(metrics.switching_bound(3, 8, 3, 0.9), abs=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(num_experts=st.integers(2, 4), num_steps=st.integers(1, 6), stay=st.floats(0.01, 0.99))
 def test_switching_bound_is_the_prior_of_a_sequence(num_experts, num_steps, stay):
     total = 0.0
@@ -184,7 +184,7 @@ def test_batch_estimate_equals_normal_equations_and_scipy():
     torch.testing.assert_close(tuple(alone), tuple(field[1] for field in shared))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS)
 def test_batch_cost_is_the_regret_of_learning_row_by_row(seed):
     problem = regression(seed)
@@ -203,7 +203,7 @@ def test_batch_estimate_of_a_singular_design():
     assert float(estimate.weights[:, 1].abs().max()) == 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, adversarial=st.booleans(), exact=st.booleans())
 def test_ensemble_stays_below_the_static_bound(seed, adversarial, exact):
     Phi, y, noise, prior_variance = regression(seed)
@@ -299,7 +299,7 @@ def test_gradients_flow_through_regret_and_bound():
     assert bool((noise.grad != 0).any())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), num_experts=st.integers(1, 4), num_steps=st.integers(1, 8))
 def test_infinite_losses_cancel_one_for_one(seed, num_experts, num_steps):
     """Against finite losses so large that they stand for infinite ones."""

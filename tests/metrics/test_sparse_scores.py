@@ -36,7 +36,7 @@ def test_divergence_equals_quadrature_of_its_definition():
         assert float(found[n]) == pytest.approx(exact, abs=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=SEEDS, spread=st.sampled_from([1e-3, 1.0, 5.0]))
 def test_divergence_equals_torch_is_not_negative_and_zero_for_itself(seed, spread):
     mean, variance, other_mean, other_variance = moments(seed, 20, spread)
@@ -67,7 +67,7 @@ def test_the_average_runs_over_the_last_axis_and_noise_is_added_to_both():
     assert float(targets) == pytest.approx(float(exact))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=SEEDS, noise=st.floats(1e-3, 1e3))
 def test_the_same_noise_hides_differences_of_the_function(seed, noise):
     mean, variance, other_mean, other_variance = moments(seed, 20)

@@ -19,7 +19,7 @@ def dense_inverse(pairs, size):
     return inverse
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 5), count=st.integers(1, 6), memory=st.integers(1, 4))
 def test_the_product_is_that_of_the_dense_update(seed, size, count, memory):
     source = torch.Generator().manual_seed(seed)

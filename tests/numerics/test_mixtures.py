@@ -57,7 +57,7 @@ def test_lower_tail_is_exact():
         assert float(mixtures.cdf(one, one, one + 1, one[0] + z)) == pytest.approx(exact, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     num_components=st.integers(1, 6),

@@ -44,7 +44,7 @@ def assert_optimal(A, c, w):
     assert slope[w > 0].abs().max() <= size
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 10**6),
     size=st.integers(1, 6),
@@ -57,7 +57,7 @@ def test_equals_the_best_of_all_supports(seed, size, condition, scale):
     np.testing.assert_allclose(simplex_quadratic(A, v), by_all_supports(A, v), rtol=0, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     size=st.integers(7, 90),

@@ -270,7 +270,7 @@ class TestGradients:
         assert float(slope) == pytest.approx((up - down) / 2e-5, rel=1e-6)
 
     @given(st.sampled_from(sorted(LIKELIHOODS)), st.integers(0, 10**6), st.floats(-2, 2), st.floats(-2, 1))
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     def test_the_mode_is_the_maximum(self, name, seed, log_scale, log_lengthscale):
         X, y, Z = random_case(name, seed, rows=12, knots=4)
         log_scales = torch.tensor([log_scale, log_lengthscale, -2.0], dtype=torch.float64)

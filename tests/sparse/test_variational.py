@@ -178,7 +178,7 @@ def test_the_bound_is_below_the_evidence(rows, name):
     assert all(after >= before - 1e-6 for before, after in pairwise(bounds))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     name=st.sampled_from(["gaussian", "logistic", "probit", "poisson", "ordinal"]),
     seed=st.integers(0, 10**6),

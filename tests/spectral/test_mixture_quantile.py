@@ -51,7 +51,7 @@ def test_signs_of_means_do_not_matter() -> None:
 positive = st.floats(0.05, 5.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     components=st.lists(st.tuples(positive, st.floats(0.0, 20.0), positive), min_size=1, max_size=4),
     z=st.floats(-7.0, 7.0),
