@@ -9,8 +9,7 @@ from torch import Tensor
 from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.minimise import minimise
 
-# In units of the rows' mean square, or of its round-off: keeps the factorisations of a perfect fit sound.
-_LEAST_NOISE, _LEAST_ROUND_OFFS = 1e-6, 1e3
+_LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorisations of a perfect fit sound
 _FIRST_NOISE = 0.1
 
 
@@ -20,7 +19,7 @@ class BatchFit(NamedTuple):
     Attributes:
         embedding: Latent inputs of each expert, shape (M, N, d).
         prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
-        noise: Observation noise variance, shape (M,), in the same units; at least 1e-6, and more in single precision.
+        noise: Observation noise variance, shape (M,), in the same units; at least 1e-6.
         objective: Log posterior density at the end, shape (M,).
         converged: Whether each expert's search had ended before its budget, shape (M,), boolean.
     """
@@ -70,7 +69,9 @@ def fit_batch(
 ) -> BatchFit:
     """Embed rows and learn the two variances of every expert by maximising :func:`log_posterior`.
 
-    All experts are searched at once by one batched L-BFGS, each with its own steps. Frequencies stay as they are.
+    All experts are searched at once by one batched L-BFGS, each with its own steps. Frequencies stay as they are. The
+    posterior has many modes, and which of them a search ends in hangs on its first steps, so it is made in double
+    precision whatever the dtype: rows in single precision are embedded where the same rows in double would be.
 
     Args:
         omega: Angular frequencies, shape (M, R, d).
@@ -92,27 +93,26 @@ def fit_batch(
         (torch.Size([1, 20, 1]), True)
     """
     num_experts = omega.shape[0]
-    start = X.expand(num_experts, *X.shape[-2:])
-    size, rows = start[0].numel(), (_shortened(Y), Y.shape[1])
-
-    floor = max(_LEAST_NOISE, _LEAST_ROUND_OFFS * torch.finfo(Y.dtype).eps)
+    start, frequencies = X.expand(num_experts, *X.shape[-2:]).double(), omega.double()
+    size, rows = start[0].numel(), (_shortened(Y.double()), Y.shape[1])
 
     def unpack(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         latent, scales = point.split([size, 2], dim=-1)
         variances = scales.exp()
-        return latent.unflatten(-1, start.shape[-2:]), variances[:, 0], variances[:, 1] + floor
+        return latent.unflatten(-1, start.shape[-2:]), variances[:, 0], variances[:, 1] + _LEAST_NOISE
 
-    def loss(point: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(point: Tensor, experts: Tensor) -> tuple[Tensor, Tensor]:
         latent, prior_variance, noise = unpack(point)
-        pieces = _pieces(omega, latent, rows, (prior_variance, noise), latent_variance)
-        by_latent, by_prior, by_noise = _gradient(pieces, omega, latent, rows, (prior_variance, noise), latent_variance)
-        by_scales = torch.stack([by_prior * prior_variance, by_noise * (noise - floor)], dim=-1)
+        own, variances = frequencies[experts], (prior_variance, noise)
+        pieces = _pieces(own, latent, rows, variances, latent_variance)
+        by_latent, by_prior, by_noise = _gradient(pieces, own, latent, rows, variances, latent_variance)
+        by_scales = torch.stack([by_prior * prior_variance, by_noise * (noise - _LEAST_NOISE)], dim=-1)
         return -pieces.value, -torch.cat([by_latent.flatten(1), by_scales], dim=-1)
 
     scales = start.new_tensor([1.0, _FIRST_NOISE]).log().expand(num_experts, 2)
     found = minimise(loss, torch.cat([start.flatten(1), scales], dim=-1), max_iterations=max_iterations)
-    latent, prior_variance, noise = unpack(found.point)
-    return BatchFit(latent, prior_variance, noise, -found.value, found.converged)
+    latent, prior_variance, noise = (part.to(Y.dtype) for part in unpack(found.point))
+    return BatchFit(latent, prior_variance, noise, -found.value.to(Y.dtype), found.converged)
 
 
 _Rows = tuple[Tensor, int]  # any root of Y Yᵀ and the number of columns: nothing else of the rows matters

@@ -14,7 +14,7 @@ _ARMIJO = 1e-4
 _PATIENCE = 3  # small steps in a row before a problem counts as solved
 
 
-Differentiated = Callable[[Tensor], tuple[Tensor, Tensor]]
+Differentiated = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Minimum(NamedTuple):
@@ -40,7 +40,8 @@ def minimise(function: Differentiated, start: Tensor, *, max_iterations: int = 2
     it would be alone, to round-off. A point where the function is not finite counts as infinitely high.
 
     Args:
-        function: Takes points (M, P) to values (M,) and gradients (M, P); those of m depend on point m only.
+        function: Takes points (R, P) of some of the problems, whose numbers are its second argument (R,), to values
+            (R,) and gradients (R, P); those of a problem depend on its own point only.
         start: Points to start from, shape (M, P).
         max_iterations: Most iterations.
         tolerance: A problem is solved when its value has fallen by less than this, relative to its size or one, three
@@ -52,14 +53,15 @@ def minimise(function: Differentiated, start: Tensor, *, max_iterations: int = 2
     Example:
         >>> import torch
         >>> target = torch.tensor([[1.0, 2.0], [-3.0, 5.0]], dtype=torch.float64)
-        >>> def squares(points):
-        ...     return (points - target).square().sum(-1), 2 * (points - target)
+        >>> def squares(points, problems):
+        ...     error = points - target[problems]
+        ...     return error.square().sum(-1), 2 * error
         >>> found = minimise(squares, torch.zeros_like(target))
         >>> bool((found.point - target).abs().max() < 1e-6), found.converged
         (True, tensor([True, True]))
     """
     point = start
-    value, gradient = function(point)
+    value, gradient = function(point, torch.arange(len(point), device=point.device))
     bad = ~(value.isfinite() & gradient.isfinite().all(-1))
     if bool(bad.any()):
         raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
@@ -95,18 +97,19 @@ def _search(
     length: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Halve each problem's step until its value has fallen enough; a problem that never falls does not move."""
-    point, value, gradient = here
-    waiting = length > 0
+    point, value, gradient = (part.clone() for part in here)
+    waiting = (length > 0).nonzero().squeeze(-1)
     for _ in range(_MOST_HALVINGS):
-        if not bool(waiting.any()):
+        if len(waiting) == 0:
             break
-        trial = torch.where(waiting.unsqueeze(-1), here[0] + length.unsqueeze(-1) * direction, here[0])
-        new_value, new_gradient = function(trial)
-        enough = new_value <= here[1] + _ARMIJO * length * slope
-        taken = waiting & enough & new_gradient.isfinite().all(-1)
-        point = torch.where(taken.unsqueeze(-1), trial, point)
-        value = torch.where(taken, new_value, value)
-        gradient = torch.where(taken.unsqueeze(-1), new_gradient, gradient)
-        waiting = waiting & ~taken
-        length = torch.where(waiting, 0.5 * length, length)
+        # Problems that are solved or have taken their step need not wait with the others.
+        steps = length[waiting]
+        trial = here[0][waiting] + steps.unsqueeze(-1) * direction[waiting]
+        new_value, new_gradient = function(trial, waiting)
+        enough = new_value <= here[1][waiting] + _ARMIJO * steps * slope[waiting]
+        taken = enough & new_gradient.isfinite().all(-1)
+        moved = waiting[taken]
+        point[moved], value[moved], gradient[moved] = trial[taken], new_value[taken], new_gradient[taken]
+        waiting = waiting[~taken]
+        length = 0.5 * length
     return point, value, gradient

@@ -28,6 +28,7 @@ def principal_components(Y: Tensor, num_latent: int) -> PrincipalComponents:
     With eigenvalues :math:`\lambda_1 \ge \dots \ge \lambda_D` of the rows' covariance (divided by N) and its first d
     eigenvectors U, the noise is the mean of the others and :math:`W = U (\Lambda - \sigma^2 I)^{1/2}`. The sign of a
     column is such that the largest loading in absolute value is positive, so that the answer is a function of the data.
+    They are found in double precision whatever the dtype, because a search that starts from them may hang on round-off.
 
     Args:
         Y: Rows, shape (N, D), finite.
@@ -49,8 +50,9 @@ def principal_components(Y: Tensor, num_latent: int) -> PrincipalComponents:
             f"num_latent={num_latent} components need at least as many columns and one more row, got {num_rows} rows "
             f"of {num_columns} columns; lower num_latent or give more rows"
         )
-    mean = Y.mean(0)
-    left, singular, right = torch.linalg.svd(Y - mean, full_matrices=False)
+    exact = Y.double()
+    mean = exact.mean(0)
+    left, singular, right = torch.linalg.svd(exact - mean, full_matrices=False)
     negligible = max(Y.shape) * torch.finfo(Y.dtype).eps * torch.maximum(singular[0], Y.abs().max())
     if not bool(singular[num_latent - 1] > negligible):
         varying = int((singular > negligible).sum())
@@ -60,10 +62,10 @@ def principal_components(Y: Tensor, num_latent: int) -> PrincipalComponents:
         )
     axes = right[:num_latent].mT
     largest = axes.gather(0, axes.abs().argmax(0, keepdim=True)).squeeze(0)
-    sign = torch.where(largest < 0, -1.0, 1.0).to(Y)
+    sign = torch.where(largest < 0, -1.0, 1.0).to(exact)
     eigenvalues = singular.square() / num_rows
     rest = num_columns - num_latent
     noise = eigenvalues[num_latent:].sum() / rest if rest else eigenvalues.new_zeros(())
     scale = (eigenvalues[:num_latent] - noise).clamp_min(0.0).sqrt()  # round-off where they are equal
     embedding = left[:, :num_latent] * sign * num_rows**0.5
-    return PrincipalComponents(embedding, axes * sign * scale, noise, mean)
+    return PrincipalComponents(*(part.to(Y.dtype) for part in (embedding, axes * sign * scale, noise, mean)))

@@ -220,6 +220,7 @@ def drive(variant, rows):
     return torch.cat([part.embedding for part in parts])
 
 
+@pytest.mark.processor
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_interrupted_run_goes_on_bit_for_bit(workplace, small, by_hand, variant, monkeypatch, capsys):
@@ -271,6 +272,7 @@ def test_every_variant_is_that_of_the_presets(variant):
     assert all(torch.equal(rules[0][name], rules[1][name]) for name in rules[0])
 
 
+@pytest.mark.processor
 def test_single_precision_stays_close(tmp_path, small):
     Y, _ = surface()
     Y += 0.3 * SCALES * torch.randn(Y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -279,8 +281,11 @@ def test_single_precision_stays_close(tmp_path, small):
         assert embed(tmp_path / "rows.csv", tmp_path / dtype, *PLAIN, "--dtype", dtype, "--block_size", "10") == 0
     double, single = (summary_of(tmp_path / dtype) for dtype in ("float64", "float32"))
     assert single["options"]["dtype"] == "float32"
+    assert single["best_expert"] == double["best_expert"]
     explained = [summary["spaces"]["one latent space"]["variance_explained"] for summary in (double, single)]
-    assert explained[1] == pytest.approx(explained[0], abs=0.03)
+    # Both precisions embed the first rows in the same mode, and the best expert leads by 7 nats. The scores differ by
+    # 2e-5, and that of double precision moves by 4e-5 when its rows move by 1e-6 of their size.
+    assert explained[1] == pytest.approx(explained[0], abs=1e-3)
 
 
 def test_what_came_before_a_failure_is_kept_and_the_row_is_named(workplace, monkeypatch, capsys):
