@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types demo notebooks benchmarks ci clean
+.PHONY: help venv test processors lint format types demo notebooks benchmarks ci clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## */\1|/' \
@@ -37,6 +37,10 @@ venv: $(STAMP)  ## Create .venv with the pinned versions (again when pyproject o
 
 test: $(STAMP)  ## Run every test and every docstring example
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+processors: $(STAMP)  ## Run the tests that could hang on rounding again, as two other processors
+	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m processor
+	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m processor
 
 lint: $(STAMP)  ## Check style and layout
 	$(BIN)/ruff check .

@@ -17,6 +17,15 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Examples in docstrings and tests of frozen numbers are among those that run again as other processors."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) or {"golden", "goldens"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("processor")
+
+
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

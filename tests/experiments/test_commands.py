@@ -171,6 +171,7 @@ def test_inputs_far_out_do_not_stop_a_stream(workplace, small):
     assert run_stream(workplace, "far.csv", "far") == 0
 
 
+@pytest.mark.processor
 def test_resume_continues_as_if_never_interrupted(workplace, small):
     rows = small.rows()
     small.write(workplace / "first.csv", rows[:431])
@@ -189,6 +190,7 @@ def test_resume_continues_as_if_never_interrupted(workplace, small):
     assert part["rows_this_run"] == 198
 
 
+@pytest.mark.processor
 def test_resume_in_place_makes_the_same_files(workplace, small):
     small.write(workplace / "first.csv", small.rows()[:431])
     assert run_stream(workplace, "first.csv", "place") == 0
@@ -197,6 +199,7 @@ def test_resume_in_place_makes_the_same_files(workplace, small):
         assert (workplace / "place" / name).read_bytes() == (workplace / "full" / name).read_bytes()
 
 
+@pytest.mark.processor
 def test_a_killed_stream_resumes_bit_for_bit(workplace, small):
     out = workplace / "killed"
     program = (

@@ -357,6 +357,7 @@ class _Outputs(nn.Module):
         return Phi, self.features.prior_variance
 
 
+@pytest.mark.processor
 @each_map
 def test_gradients_in_hyperparameters(case: Case) -> None:
     function, values = as_function(varied(case.build(torch.Size([2]), torch.float64)), inputs(2))
@@ -364,6 +365,7 @@ def test_gradients_in_hyperparameters(case: Case) -> None:
     assert gradgradcheck(function, values)
 
 
+@pytest.mark.processor
 @each_map
 def test_gradient_in_inputs(case: Case) -> None:
     features = varied(case.build(SINGLE, torch.float64))
@@ -376,6 +378,7 @@ def test_gradient_in_inputs(case: Case) -> None:
     assert gradgradcheck(function, (X,))
 
 
+@pytest.mark.processor
 @each_map
 def test_torch_func_hessian(case: Case) -> None:
     function, values = as_function(varied(case.build(SINGLE, torch.float64)), inputs(3))
