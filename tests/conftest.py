@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # It makes a golden file and needs NumPyro, which the tests do without.
 collect_ignore = ["golden/make_fusion_nuts.py"]
@@ -14,9 +14,8 @@ collect_ignore = ["golden/make_fusion_nuts.py"]
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 # No test depends on how fast or busy the machine is.
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

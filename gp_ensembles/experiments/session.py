@@ -58,7 +58,8 @@ class Progress(NamedTuple):
     """Where a stream stands: the last boundary that every run of it passes, and the rows read since.
 
     Rows are learned in chunks that are counted from the first row after the warm-up, so that a stream that was
-    cut anywhere meets the same chunks as one that was not, and gives the same bits.
+    cut anywhere meets the same blocks as one that was not, and predicts with the same bits. The length of a chunk does
+    not matter to them, as long as it is a number of whole blocks; sums of scores know it in their last digits.
 
     Attributes:
         num_rows: Rows learned for good, warm-up included.

@@ -40,8 +40,8 @@ class Probit(OrdinalLink):
         r"""Logarithm of :math:`\Phi(b) - \Phi(a)`, by the difference in the lower tail of a and b or their mirror."""
         mirrored = lower + upper > 0
         near, far = torch.where(mirrored, -lower, upper), torch.where(mirrored, -upper, lower)
-        log_near = log_normal_cdf(near)
-        return log_near + _log1mexp(log_normal_cdf(far) - log_near)
+        log_near, log_far = log_normal_cdf(torch.stack([near, far])).unbind()
+        return log_near + _log1mexp(log_far - log_near)
 
     def widen(self, scale: Tensor, variance: Tensor) -> Tensor:
         r"""Exactly :math:`\sqrt{c^2 + s}`."""

@@ -147,10 +147,11 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
         """
         scale = self.link.widen(self.scale, variance).unsqueeze(-1)
         z = (self.cut_points.unsqueeze(-2) - mean.unsqueeze(-1)) / scale
-        levels = [self.link.log_cdf(z[..., :1]), self.link.log_cdf(-z[..., -1:])]
+        logits = self.link.log_cdf(torch.cat([z[..., :1], -z[..., -1:]], dim=-1))  # of the first level and the last
         if self.num_levels > 2:
-            levels.insert(1, self.link.log_difference(z[..., :-1], z[..., 1:]))
-        return OrdinalCategorical(logits=torch.cat(levels, dim=-1), validate_args=False)
+            between = self.link.log_difference(z[..., :-1], z[..., 1:])
+            logits = torch.cat([logits[..., :1], between, logits[..., 1:]], dim=-1)
+        return OrdinalCategorical(logits=logits, validate_args=False)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise a ValueError that names value and row unless each target (N,) is a level or NaN (missing)."""

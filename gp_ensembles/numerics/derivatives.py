@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 LogDensity = Callable[[Tensor, Tensor], Tensor]
 _Traced = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-_LONG_LOOP = 200  # evaluations after which recording pays: it costs as much as 80 to 500 of them save
+_LONG_LOOP = 64  # evaluations before one is recorded, which costs as much as the next 80 to 500 of them save
 _SHAPES = 8  # streams have few block lengths; odd ones must not pile up
 
 

@@ -201,29 +201,31 @@ def test_resume_in_place_makes_the_same_files(workplace, small):
 
 @pytest.mark.processor
 def test_a_killed_stream_resumes_bit_for_bit(workplace, small):
-    out = workplace / "killed"
+    out, reached = workplace / "killed", workplace / "reached"
     program = (
-        "import time, torch\n"
+        "import pathlib, signal, torch\n"
         "from gp_ensembles.experiments import session\n"
         "from gp_ensembles.experiments.__main__ import main\n"
-        "learn = session.Session._learn\n"
-        "def slow(*arguments):\n"
-        "    time.sleep(0.5)\n"
+        "learn, calls = session.Session._learn, []\n"
+        "def stop_at_the_fourth(*arguments):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 4:\n"
+        f"        pathlib.Path({str(reached)!r}).touch()\n"
+        "        signal.pause()\n"
         "    return learn(*arguments)\n"
         "torch.set_num_threads(1)\n"
-        "session.Session._learn = slow\n"
+        "session.Session._learn = stop_at_the_fourth\n"
         "session._CHUNK_ROWS = 64\n"
         f"main(['stream', {str(workplace / 'data.csv')!r}, '--target', 'y', '--warmup', '{WARMUP}', '--config', "
         f"{str(workplace / 'small.yaml')!r}, '--out', {str(out)!r}, '--checkpoint_seconds', '0', "
         "'--pictures', 'false'])"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
-    partial = out / "predictions.csv.partial"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (not partial.exists() or partial.read_text().count("\n") < 100):
+    while process.poll() is None and not reached.exists():
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert (out / "predictions.csv.partial").read_text().count("\n") > 100
     assert (out / "checkpoint.pt").exists()
     assert not (out / "summary.json").exists()
     assert run_resume(workplace, "killed", "data.csv", "killed", "--skip-seen") == 0

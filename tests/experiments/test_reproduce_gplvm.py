@@ -89,7 +89,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 2**31 - 1), st.integers(2, 70), st.integers(1, 4))
 def test_the_error_is_brute_force_s(seed, num_rows, num_classes):
     generator = torch.Generator().manual_seed(seed)

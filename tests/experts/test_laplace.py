@@ -102,10 +102,12 @@ def dense_newton(expert, m, phi, y, mean, covariance):
         if largest > -1e-9:
             hessian = hessian - (largest + 1) * torch.diag(torch.ones_like(theta))
         step, share = -torch.linalg.solve(hessian, gradient), 1.0
-        while objective(theta + share * step) < objective(theta) and share > 1e-10:
+        height = objective(theta)
+        lowest = height - 1e-13 * (1 + height.abs())  # at the mode a good step may lose by rounding
+        while objective(theta + share * step) < lowest and share > 1e-10:
             share /= 2
         theta = theta + share * step
-        if step.abs().max() < 1e-11:
+        if step.abs().max() < 1e-9:  # the next one would be its square
             break
     return theta.detach(), torch.linalg.inv(-torch.func.hessian(objective)(theta)).detach()
 

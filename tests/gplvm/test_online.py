@@ -89,7 +89,7 @@ def test_the_factor_after_ten_thousand_rows_is_the_refactorised_one(generator):
     torch.testing.assert_close(posterior.mean, torch.linalg.solve(information, Phi.mT @ Y), atol=1e-8, rtol=1e-8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**20), cuts=st.lists(st.integers(1, 7), min_size=1, max_size=6))
 def test_any_blocking_teaches_the_same(seed, cuts):
     generator = torch.Generator().manual_seed(seed)
@@ -155,7 +155,7 @@ def test_derivatives_are_autograds_and_those_of_finite_differences(generator, nu
     assert torch.autograd.gradcheck(total, X.clone().requires_grad_())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**20), num_latent=st.integers(1, 4), gap=st.booleans(), spread=st.floats(0.1, 10.0))
 def test_an_embedding_is_stationary_and_no_worse_than_its_start(seed, num_latent, gap, spread):
     generator = torch.Generator().manual_seed(seed)
@@ -191,7 +191,7 @@ def test_a_row_is_put_back_where_it_came_from(generator):
     torch.testing.assert_close(found.point, X[:, :30], atol=0.02, rtol=0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**20), gaps=st.booleans())
 def test_neighbours_are_the_nearest(seed, gaps):
     generator = torch.Generator().manual_seed(seed)

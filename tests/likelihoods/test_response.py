@@ -130,6 +130,7 @@ def test_vector_derivatives_by_torch_func(vector_case, generator):
     torch.testing.assert_close(vector_derivatives(single, latent, y).second.detach(), expected)
 
 
+@pytest.mark.processor
 def test_derivatives_can_be_recorded_for_loops(case, generator):
     likelihood = case.build(NONE)
     is_vector = latent_dim(likelihood) > 1
@@ -137,12 +138,14 @@ def test_derivatives_can_be_recorded_for_loops(case, generator):
     latent = vectors(len(y), generator) if is_vector else LATENT[: len(y)] + 0.01
     differentiator = Differentiator(lambda z, target: log_prob(likelihood, z, target), is_vector)
     with torch.no_grad():
-        for _ in range(2):
+        first = differentiator(latent, y)
+        assert not differentiator._traced  # recording costs more than a short loop
+        for _ in range(100):
             recorded = differentiator(latent, y)
         assert next(iter(differentiator._traced.values())) is not None
-    eager = differentiator(latent, y)
-    torch.testing.assert_close(recorded.first, eager.first.detach())
-    torch.testing.assert_close(recorded.second, eager.second.detach())
+    for derivatives in (first, differentiator(latent, y)):  # the same bits, so a stream may be cut anywhere
+        assert torch.equal(recorded.first, derivatives.first)
+        assert torch.equal(recorded.second, derivatives.second)
 
 
 @pytest.mark.parametrize("place", [-40.0, -12.0, 12.0, 40.0])
