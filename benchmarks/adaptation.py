@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = (GaussianExpert, RobustExpert)
 
 
 def stream(folder: Path, name: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets standardised by the warm-up rows, inputs clipped at 1000 deviations."""
+    """Inputs and targets standardized by the warm-up rows, inputs clipped at 1000 deviations."""
     table = load_folder(folder, name)
     keep = [column for column in range(table.X.shape[1]) if column not in constant_columns(table.X[:WARMUP])]
     X, y = table.X[:ROWS, keep], table.y[:ROWS]
@@ -79,7 +79,7 @@ def drift_table(folder: Path) -> None:
 def _names() -> tuple[str, ...]:
     return (
         "random walk 1e-3", "correlated walk 1e-3", "forgetting 0.999", "forgetting 0.99",
-        "stabilised 0.999", "stabilised 0.99",
+        "stabilized 0.999", "stabilized 0.99",
     )  # fmt: skip
 
 

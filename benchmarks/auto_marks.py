@@ -17,7 +17,7 @@ CHUNK = 1000
 
 
 def main() -> None:
-    """Print the mean log score of the mixture over all rows after the warm-up, in standardised units."""
+    """Print the mean log score of the mixture over all rows after the warm-up, in standardized units."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

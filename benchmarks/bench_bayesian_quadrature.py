@@ -1,4 +1,4 @@
-"""Marginalisation over kernels: seconds of likelihoods and of learning, and the accuracy of the policies.
+"""Marginalization over kernels: seconds of likelihoods and of learning, and the accuracy of the policies.
 
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER [--sets airline co2] [--seeds 10]
@@ -18,14 +18,14 @@ from torch import Tensor
 from gp_ensembles.bayesian_quadrature import (
     Budget,
     InformationPolicy,
-    Marginalisation,
+    Marginalization,
     PriorPolicy,
     Problem,
     RecombinationPolicy,
     Search,
     SpectralMixtures,
     UncertaintyPolicy,
-    marginalise,
+    marginalize,
 )
 from gp_ensembles.bayesian_quadrature.policies import Policy, draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
@@ -42,7 +42,7 @@ LAST_YEAR_OF_CO2 = 2020.6  # the series as it stood when the paper was written
 
 
 class Split(NamedTuple):
-    """Rows to learn from and to predict, targets standardised by the former."""
+    """Rows to learn from and to predict, targets standardized by the former."""
 
     X: Tensor
     y: Tensor
@@ -158,13 +158,13 @@ def learning_table(problem: Problem, evaluations: int, seeds: int) -> None:
         )
 
 
-def run(problem: Problem, evaluations: int, policy: Policy, seed: int) -> Marginalisation:
+def run(problem: Problem, evaluations: int, policy: Policy, seed: int) -> Marginalization:
     generator = torch.Generator().manual_seed(seed)
-    return marginalise(problem, Budget(evaluations), Search(policy), progress=False, generator=generator)
+    return marginalize(problem, Budget(evaluations), Search(policy), progress=False, generator=generator)
 
 
 def accuracy_table(folder: str, sets: list[str], evaluations: int, seeds: int) -> None:
-    print(f"\n{evaluations} evaluations, 90/10, {seeds} seeds: mean ± standard error, targets standardised")
+    print(f"\n{evaluations} evaluations, 90/10, {seeds} seeds: mean ± standard error, targets standardized")
     print(f"{'set':10}{'policy':8}{'RMSE':>16}{'log density/row':>20}{'log evidence':>18}{'seconds':>9}")
     for name in sets:
         X, y = series(folder, name)

@@ -3,7 +3,7 @@
 OMP_NUM_THREADS=1 python benchmarks/bench_conditioning.py [--num_features 256] [--repeats 15]
 
 An ensemble learns a row in O(F^2), whatever the number n of rows before. GPyTorch extends the factor of its n x n
-covariance with a QR factorisation, O(n^3). "Cold" counts what comes before as well: a model of the n rows and one
+covariance with a QR factorization, O(n^3). "Cold" counts what comes before as well: a model of the n rows and one
 prediction, which BoTorch asks for. Hyperparameters are those that models start with: fitting them is another matter.
 """
 

@@ -92,8 +92,8 @@ def numpyro_chains(model: FusionModel, draws: int) -> tuple[Tensor, float]:
         else:
             log_precision = values["weights"] - jnp.log(mean.shape[0]) - 2 * log_scale
             total = jax.nn.logsumexp(log_precision, 0)
-            centre = (jnp.exp(log_precision - total) * mean).sum(0)
-            pointwise = 0.5 * (total - jnp.log(2 * jnp.pi) - jnp.exp(total) * (y - centre) ** 2)
+            center = (jnp.exp(log_precision - total) * mean).sum(0)
+            pointwise = 0.5 * (total - jnp.log(2 * jnp.pi) - jnp.exp(total) * (y - center) ** 2)
         return 0.5 * (theta**2).sum() - pointwise.sum()
 
     point = 0.1 * torch.randn(model.num_parameters, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -1,6 +1,6 @@
-"""Online embeddings: price of a row along a stream, of its neighbours, loss by blocks, and batch models beside it.
+"""Online embeddings: price of a row along a stream, of its neighbors, loss by blocks, and batch models beside it.
 
-OMP_NUM_THREADS=1 python benchmarks/bench_gplvm.py [--parts flat neighbours blocks]
+OMP_NUM_THREADS=1 python benchmarks/bench_gplvm.py [--parts flat neighbors blocks]
 OMP_NUM_THREADS=1 python benchmarks/bench_gplvm.py --parts gpytorch usps --data FOLDER
 """
 
@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from gp_ensembles.data import load_folder
-from gp_ensembles.experiments.neighbours import neighbour_error
+from gp_ensembles.experiments.neighbors import neighbor_error
 from gp_ensembles.experiments.reproduce.gplvm_gpytorch import gpytorch_embedding
 from gp_ensembles.gplvm import (
     IEGPLVM,
@@ -56,10 +56,10 @@ def shuffled(X: Tensor, label: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def flat() -> None:
-    """A row costs the same at the end of 20 000 as at the beginning; neighbours have a part of their own."""
+    """A row costs the same at the end of 20 000 as at the beginning; neighbors have a part of their own."""
     for num_columns in (12, 256):
         Y = surface(20_200, num_columns)
-        # A small memory, so that the search for neighbours does not count.
+        # A small memory, so that the search for neighbors does not count.
         model = ie_gplvm(num_columns, generator=seeded(), settings=LatentSettings(capacity=500))
         start = timed(lambda Y=Y, model=model: model.start(Y[:200]))
         parts = [timed(lambda rows=rows, model=model: model.update(rows)) for rows in Y[200:].split(2000)]
@@ -68,7 +68,7 @@ def flat() -> None:
         print(f"        last over first: {parts[-1] / parts[0]:.2f}")
 
 
-def neighbours() -> None:
+def neighbors() -> None:
     """One search among so many rows, exact and by faiss, whose error is the share of rows that are not the nearest."""
     for num_rows in (20_000, 100_000, 400_000):
         rows = surface(num_rows, 256)
@@ -104,7 +104,7 @@ def blocks(X: Tensor, label: Tensor, name: str) -> None:
         reported = torch.cat([start.embedding, found.embedding])
         print(
             f"{name}, blocks of {block_size:3}: {seconds:6.1f} s, log density {float(found.log_prob.mean()):9.3f}, "
-            f"1-NN error {neighbour_error(places, label):.2%} in one space, {neighbour_error(reported, label):.2%} as "
+            f"1-NN error {neighbor_error(places, label):.2%} in one space, {neighbor_error(reported, label):.2%} as "
             f"reported"
         )
 
@@ -131,8 +131,8 @@ def against_gpytorch(folder: Path, limit: int = 20_000) -> None:
             seconds = time.perf_counter() - begin
             places = torch.cat([start.by_expert, found.by_expert], 1)[model.best_expert]
             reported = torch.cat([start.embedding, found.embedding])
-            goals.append(Goal(f"blocks of {block_size}, one space", neighbour_error(places, label), seconds))
-            goals.append(Goal(f"blocks of {block_size}, as reported", neighbour_error(reported, label), seconds))
+            goals.append(Goal(f"blocks of {block_size}, one space", neighbor_error(places, label), seconds))
+            goals.append(Goal(f"blocks of {block_size}, as reported", neighbor_error(reported, label), seconds))
         race(Y, label, goals, seed, limit)
 
 
@@ -144,7 +144,7 @@ def race(Y: Tensor, label: Tensor, goals: list[Goal], seed: int, limit: int) -> 
 
     def watch(_: int, X: Tensor) -> bool:
         seconds = time.perf_counter() - begin
-        errors.append(neighbour_error(X, label))
+        errors.append(neighbor_error(X, label))
         reached.update({goal.name: seconds for goal in goals if errors[-1] <= goal.error and goal.name not in reached})
         return len(reached) == len(goals)
 
@@ -176,13 +176,13 @@ def usps(folder: Path) -> None:
     print(
         f"USPS 0-4: start {middle - begin:.1f} s, stream {end - middle:.1f} s "
         f"({1e3 * (end - middle) / (len(Y) - first):.1f} ms a row), in all {end - begin:.0f} s; 1-NN error "
-        f"{neighbour_error(places, label):.2%} in one space"
+        f"{neighbor_error(places, label):.2%} in one space"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("flat", "neighbours", "blocks", "gpytorch", "usps")
+    parts = ("flat", "neighbors", "blocks", "gpytorch", "usps")
     parser.add_argument("--parts", nargs="+", choices=parts, default=["blocks"])
     parser.add_argument("--data", type=Path, help="a folder with a manifest; needed by gpytorch and usps")
     arguments = parser.parse_args()
@@ -193,8 +193,8 @@ def main() -> None:
         print(f"-- {part}", flush=True)
         if part == "flat":
             flat()
-        elif part == "neighbours":
-            neighbours()
+        elif part == "neighbors":
+            neighbors()
         elif part == "blocks":
             digits = load_digits()
             blocks(torch.tensor(digits.data, dtype=torch.float64), torch.tensor(digits.target), "digits")

@@ -24,7 +24,7 @@ from torch import Tensor
 from gp_ensembles.data import load_folder
 from gp_ensembles.likelihoods import LogPoissonLikelihood
 from gp_ensembles.sparse import (
-    BayesianOptimisation,
+    BayesianOptimization,
     Covariance,
     GreedyBlocks,
     OneAtATime,
@@ -88,7 +88,7 @@ def boston(_: argparse.Namespace) -> None:
     proposals = {
         "default": GreedyBlocks(),
         "one at a time, subset": OneAtATime(RandomSubset()),
-        "one at a time, BO": OneAtATime(BayesianOptimisation()),
+        "one at a time, BO": OneAtATime(BayesianOptimization()),
     }
     selections(X, y, proposals)
 

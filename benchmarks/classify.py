@@ -51,7 +51,7 @@ CASES = (
 
 
 def stream(folder: Path, case: Case, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs standardised by the warm-up rows and clipped at 1000 deviations, and labels, in the case's order."""
+    """Inputs standardized by the warm-up rows and clipped at 1000 deviations, and labels, in the case's order."""
     table = load_folder(folder, case.name)
     if case.order == "shuffled":
         order = torch.randperm(table.y.shape[0], generator=torch.Generator().manual_seed(seed))

@@ -4,7 +4,7 @@
     python benchmarks/compare_families.py --markdown        # the tables of what has been run so far
 
 FOLDER holds a manifest.json and the tables it names. The first 1000 rows (a fifth of a shorter table) set scales and
-hyperparameters; the scores are one step ahead on the rest, in standardised units, on the full mixture.
+hyperparameters; the scores are one step ahead on the rest, in standardized units, on the full mixture.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python benchmarks/expert_densities.py --data FOLDER --out DENSITIES
 
 FOLDER holds a manifest.json and the tables it names; regression sets and time series of at least 600 rows are taken,
-small ones first. DENSITIES gets one NAME.npz a set, with ``log_prob`` (M, T) in float32 (standardised units, zero
+small ones first. DENSITIES gets one NAME.npz a set, with ``log_prob`` (M, T) in float32 (standardized units, zero
 where a target is missing), ``names`` (M,), ``observed`` (T,), ``num_warmup``, ``seconds`` and ``ordering``. Sets that
 are there already are skipped, so a run that was cut goes on where it stopped.
 
@@ -48,7 +48,7 @@ BASES: tuple[Basis, ...] = (
 WALKS = (1e-4, 1e-3, 1e-2)
 TASKS = ("regression", "time-series")
 FEWEST_ROWS, MOST_ROWS, MOST_WARM_UP = 600, 12_000, 1000
-# Orders that are an artefact of how a table was made: a warm-up would see one corner of the inputs only.
+# Orders that are an artifact of how a table was made: a warm-up would see one corner of the inputs only.
 ARTIFICIAL = ("grid", "factorial", "sorted")
 EXPECTED = (ValueError, TypeError, OSError, NumericalError)
 
@@ -61,7 +61,7 @@ def chosen(folder: Path) -> list[dict[str, Any]]:
 
 
 def in_order(table: Table, ordering: str, seed: int) -> Table:
-    """The first rows of a table, of a shuffled one if its order is an artefact."""
+    """The first rows of a table, of a shuffled one if its order is an artifact."""
     rows = torch.arange(table.y.shape[0])
     if any(word in ordering.lower() for word in ARTIFICIAL):
         rows = torch.randperm(table.y.shape[0], generator=torch.Generator().manual_seed(seed))

@@ -33,9 +33,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "meta_learners": (frozenset({"numerics"}), frozenset()),
     "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
-    # scikit-learn: k-means, for the centres of radial basis functions.
+    # scikit-learn: k-means, for the centers of radial basis functions.
     "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "sklearn"})),
-    # numpy: what botorch's optimisers hand to their callbacks. tqdm: fitting hyperparameters takes seconds.
+    # numpy: what botorch's optimizers hand to their callbacks. tqdm: fitting hyperparameters takes seconds.
     "experts": (
         frozenset({"numerics", "features", "filters", "likelihoods"}),
         frozenset({"gpytorch", "botorch.optim", "numpy", "tqdm"}),
@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "spectral"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "ax"}),
     ),
-    # bo: the posterior of a mixture. scipy: L-BFGS, linear programmes, quantiles of the beta distribution.
+    # bo: the posterior of a mixture. scipy: L-BFGS, linear programs, quantiles of the beta distribution.
     "bayesian_quadrature": (
         frozenset({"numerics", "spectral", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),

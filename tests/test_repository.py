@@ -48,14 +48,14 @@ def output_complaints(notebooks: list[Path]) -> list[str]:
     return complaints
 
 
-def normalised(name: str) -> str:
+def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     found = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    return {normalised(name): version for name, version in found.items()}
+    return {normalized(name): version for name, version in found.items()}
 
 
 def test_no_trace_of_a_machine():
@@ -92,7 +92,7 @@ def test_types_are_shipped():
 def test_pins_cover_every_dependency():
     extras = PROJECT["optional-dependencies"].values()
     wanted = [*PROJECT["dependencies"], *(name for extra in extras for name in extra)]
-    names = {normalised(re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0]) for line in wanted}
+    names = {normalized(re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0]) for line in wanted}
     assert names - {"gp-ensembles"} <= set(pins())
 
 

@@ -1,4 +1,4 @@
-"""Marginalisation over stationary kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022)."""
+"""Marginalization over stationary kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022)."""
 
 from gp_ensembles.bayesian_quadrature.acquisition import (
     Explained,
@@ -12,7 +12,7 @@ from gp_ensembles.bayesian_quadrature.fitting import fitted_surrogate
 from gp_ensembles.bayesian_quadrature.geometry import HyperGeometry, SurrogateParameters
 from gp_ensembles.bayesian_quadrature.hyperkernel import MMDHyperKernel
 from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters, Hyperprior, fixed, inferred
-from gp_ensembles.bayesian_quadrature.inference import Budget, marginalise
+from gp_ensembles.bayesian_quadrature.inference import Budget, marginalize
 from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
 from gp_ensembles.bayesian_quadrature.kernel import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.likelihood import GaussianLikelihoods
@@ -21,7 +21,7 @@ from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.policies import (
     InformationPolicy,
-    Optimiser,
+    Optimizer,
     PriorPolicy,
     RecombinationPolicy,
     UncertaintyPolicy,
@@ -31,7 +31,7 @@ from gp_ensembles.bayesian_quadrature.prediction import Prediction
 from gp_ensembles.bayesian_quadrature.priors import default_prior, paper_prior
 from gp_ensembles.bayesian_quadrature.problem import Problem
 from gp_ensembles.bayesian_quadrature.recombination import recombine
-from gp_ensembles.bayesian_quadrature.result import Marginalisation, TopKernels
+from gp_ensembles.bayesian_quadrature.result import Marginalization, TopKernels
 from gp_ensembles.bayesian_quadrature.search import Search, Step
 from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     AT_ORIGIN,
@@ -67,11 +67,11 @@ __all__ = [
     "KernelMixtureModel",
     "LogNormal",
     "MMDHyperKernel",
-    "Marginalisation",
+    "Marginalization",
     "Matern52",
     "Nodes",
     "Normal",
-    "Optimiser",
+    "Optimizer",
     "Prediction",
     "PriorPolicy",
     "Problem",
@@ -96,7 +96,7 @@ __all__ = [
     "fixed",
     "inferred",
     "integrate",
-    "marginalise",
+    "marginalize",
     "paper_prior",
     "recombine",
 ]

@@ -22,7 +22,7 @@ class Explained:
 
     .. math:: \rho^2 = c^\top C^{-1} c / V \in [0, 1]
 
-    All of it lives in the latent space: the factors m(X) of the linearised likelihood cancel.
+    All of it lives in the latent space: the factors m(X) of the linearized likelihood cancel.
 
     Args:
         surrogate: The surrogate.
@@ -83,7 +83,7 @@ class InformationGain(AcquisitionFunction):
 
     Args:
         explained: What a batch explains of the integral.
-        log: Whether to return the logarithm of :math:`\rho^2` in place of the information: it has the same maximiser,
+        log: Whether to return the logarithm of :math:`\rho^2` in place of the information: it has the same maximizer,
             and a gradient that does not vanish where everything is known to within rounding.
         X_pending: Points under evaluation, shape (m, C), as part of every batch.
 
@@ -149,7 +149,7 @@ class IntegralVarianceReduction(AcquisitionFunction):
 
 
 class Uncertainty(AcquisitionFunction):
-    r"""Uncertainty of the likelihood in the cube (MASKERADE-U): log determinant of its linearised covariance.
+    r"""Uncertainty of the likelihood in the cube (MASKERADE-U): log determinant of its linearized covariance.
 
     .. math:: \log \det\big(D\, C(X, X)\, D\big) + 2 \log p(n), \qquad D = \mathrm{diag}(m(X))
 

@@ -68,7 +68,7 @@ def load_state(path: Path, mark: str) -> SearchState:
         content = torch.load(path, weights_only=True)
         version = content["version"]
     except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint of a marginalisation; remove it or name another file") from error
+        raise ValueError(f"{path} is not a checkpoint of a marginalization; remove it or name another file") from error
     if version != _VERSION or content["fingerprint"] != mark:
         raise ValueError(
             f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"

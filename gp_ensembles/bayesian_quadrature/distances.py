@@ -19,7 +19,7 @@ class Dissimilarity(Protocol):
 
 
 class Energy(NamedTuple):
-    r"""The distance to a power in (0, 2): energy distance for 1 (Hamid et al., 2022, equation 7), else generalised.
+    r"""The distance to a power in (0, 2): energy distance for 1 (Hamid et al., 2022, equation 7), else generalized.
 
     (Székely and Rizzo, 2013.) For one component on each side it is :math:`|a - b|^\beta` itself, so that the
     hyper-kernel is as rough as an exponential kernel for :math:`\beta = 1`, and smoother above.
@@ -73,11 +73,11 @@ class Matern52(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """Where the components of a mixture stand: in units of frequency, or standardised by their priors.
+    """Where the components of a mixture stand: in units of frequency, or standardized by their priors.
 
     Args:
-        means: Prior that standardises mean frequencies; ``None`` leaves them.
-        scales: Prior that standardises scales (a log-normal prior takes logarithms); ``None`` leaves them.
+        means: Prior that standardizes mean frequencies; ``None`` leaves them.
+        scales: Prior that standardizes scales (a log-normal prior takes logarithms); ``None`` leaves them.
         reflected: Whether means are signed, so that a component and its mirror image are the same: distances are then
             between mixtures reflected at the origin.
     """
@@ -97,8 +97,8 @@ class Atoms(NamedTuple):
         present = (mixtures.weights != 0).unsqueeze(-1)
         means, scales = mixtures.means, mixtures.scales.where(present, mixtures.scales.new_ones(()))
         if self.means is not None:  # mirror images stay mirror images only if nothing is subtracted
-            means = means / self.means.scale if self.reflected else self.means.standardise(means)
-        scales = scales if self.scales is None else self.scales.standardise(scales)
+            means = means / self.means.scale if self.reflected else self.means.standardize(means)
+        scales = scales if self.scales is None else self.scales.standardize(scales)
         return torch.cat([means, scales], -1).where(present, means.new_zeros(()))
 
 

@@ -65,22 +65,22 @@ def fit_surrogate(roots: Tensor, distances: Distances) -> SurrogateParameters:
         True
     """
     has_extras = bool((distances.extras > 0).any())
-    centre = [_typical(distances.mixtures)] + ([_typical(distances.extras) ** 0.5] if has_extras else [])
-    centre = [math.log(value) for value in centre]
+    center = [_typical(distances.mixtures)] + ([_typical(distances.extras) ** 0.5] if has_extras else [])
+    center = [math.log(value) for value in center]
 
     def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
         point = torch.as_tensor(logs).to(roots).requires_grad_()
         value = _profile(roots, distances, point)
-        value = value - 0.5 * ((point - point.new_tensor(centre)) / _PRIOR_SD).square().sum()
+        value = value - 0.5 * ((point - point.new_tensor(center)) / _PRIOR_SD).square().sum()
         if not bool(value.isfinite()):
             return math.inf, np.zeros_like(logs)
         (gradient,) = torch.autograd.grad(-value, point)
         return -float(value.detach()), gradient.detach().cpu().double().numpy()
 
-    bounds = [(value - _BOUND, value + _BOUND) for value in centre]
+    bounds = [(value - _BOUND, value + _BOUND) for value in center]
     results = [
         minimize(
-            objective, np.array(centre) + shift, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30}
+            objective, np.array(center) + shift, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30}
         )
         for shift in (-1.5, 0.0, 1.5)
     ]

@@ -14,7 +14,7 @@ class Distances(NamedTuple):
 
     Args:
         mixtures: Discrepancies of their mixtures, shape (A, B).
-        extras: Half squared distances of the standardised output scale and noise, shape (A, B); zero if both are fixed.
+        extras: Half squared distances of the standardized output scale and noise, shape (A, B); zero if both are fixed.
     """
 
     mixtures: Tensor
@@ -26,7 +26,7 @@ class Placed(NamedTuple):
 
     Args:
         mixtures: Their mixtures.
-        extras: Their standardised output scale and noise, shape (\*batch, A, E).
+        extras: Their standardized output scale and noise, shape (\*batch, A, E).
     """
 
     mixtures: Measured
@@ -41,7 +41,7 @@ class SurrogateParameters(NamedTuple):
     Args:
         outputscale: Variance :math:`\lambda^2`.
         lengthscale: Scale :math:`\ell` of the discrepancy.
-        extras_lengthscale: Scale :math:`\ell_e` of the standardised output scale and noise.
+        extras_lengthscale: Scale :math:`\ell_e` of the standardized output scale and noise.
         noise: Noise variance of the observed roots; a small share of the output scale keeps near-duplicates apart.
     """
 
@@ -59,9 +59,9 @@ class HyperGeometry:
 
     Args:
         prior: The prior, whose cube it is.
-        dissimilarity: Of two atoms; measured on frequencies standardised by the prior ("whitened"), unless ``atoms``
+        dissimilarity: Of two atoms; measured on frequencies standardized by the prior ("whitened"), unless ``atoms``
             says otherwise.
-        atoms: Where components stand; standardised by the prior if ``None``, and reflected at the origin if the prior's
+        atoms: Where components stand; standardized by the prior if ``None``, and reflected at the origin if the prior's
             means are signed.
 
     Example:

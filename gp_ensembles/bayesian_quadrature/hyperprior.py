@@ -195,7 +195,7 @@ class Hyperprior:
         return torch.cat([sticks, means, means + size * num_inputs, extras])
 
     def fixed_features(self, components: int) -> dict[int, float]:
-        """Columns that stay what they are while n components are optimised, for BoTorch's optimisers."""
+        """Columns that stay what they are while n components are optimized, for BoTorch's optimizers."""
         used = set(self.used(components).tolist())
         rest = {column: 0.5 for column in range(1, self.num_columns) if column not in used}
         return {0: float(components), **rest}
@@ -243,7 +243,7 @@ class Hyperprior:
         )
 
     def extras(self, cube: Tensor) -> Tensor:
-        r"""Standardised logarithms of what is inferred beside the mixture (output scale, noise), (\*batch, E)."""
+        r"""Standardized logarithms of what is inferred beside the mixture (output scale, noise), (\*batch, E)."""
         value: Tensor = torch.special.ndtri(cube[..., self.num_columns - self.num_extras :])
         return value
 

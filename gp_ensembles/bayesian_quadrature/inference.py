@@ -13,7 +13,7 @@ from gp_ensembles.bayesian_quadrature.checkpoint import fingerprint, load_state,
 from gp_ensembles.bayesian_quadrature.hyperprior import draw_seed
 from gp_ensembles.bayesian_quadrature.integral import Integral
 from gp_ensembles.bayesian_quadrature.problem import Problem
-from gp_ensembles.bayesian_quadrature.result import Marginalisation
+from gp_ensembles.bayesian_quadrature.result import Marginalization
 from gp_ensembles.bayesian_quadrature.search import (
     Search,
     SearchState,
@@ -46,7 +46,7 @@ class Budget(NamedTuple):
     log_evidence_sd: float | None = None
 
 
-def marginalise(
+def marginalize(
     problem: Problem,
     budget: Budget = Budget(),  # noqa: B008 (immutable)
     search: Search = Search(),  # noqa: B008
@@ -54,8 +54,8 @@ def marginalise(
     checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
     generator: torch.Generator | None = None,
-) -> Marginalisation:
-    """Marginalise over kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022).
+) -> Marginalization:
+    """Marginalize over kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022).
 
     Args:
         problem: Data and prior.
@@ -76,7 +76,7 @@ def marginalise(
         >>> import torch
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = Problem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalise(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """
@@ -112,7 +112,7 @@ def marginalise(
                 f"interrupted after {state.spent} of {budget.evaluations} likelihoods; the result is that of those",
                 stacklevel=2,
             )
-    return Marginalisation(problem, state)
+    return Marginalization(problem, state)
 
 
 def _save(state: SearchState, path: Path | None, mark: str) -> None:

@@ -52,7 +52,7 @@ class Integral(NamedTuple):
 
     @property
     def posterior_sd(self) -> Tensor:
-        """Their standard deviations: by linearising the ratio, and the jackknife's, as independent."""
+        """Their standard deviations: by linearizing the ratio, and the jackknife's, as independent."""
         total, size = self.mean.sum(), self.mean.shape[0]
         slope = (torch.diag_embed(self.mean.new_ones(size)) - self.posterior.unsqueeze(-1)) / total
         own = (slope @ self.covariance @ slope.mT).diagonal().clamp_min(0.0)
@@ -99,7 +99,7 @@ def integrate(surrogate: Surrogate, nodes: Nodes, covariance_nodes: Nodes, warp:
 
 
 def _replicates(surrogate: Surrogate, nodes: Nodes, cross: Tensor) -> Tensor:
-    """Integrals from all but one group of the evaluations, linearised, for every group: (G, N)."""
+    """Integrals from all but one group of the evaluations, linearized, for every group: (G, N)."""
     sizes = surrogate.geometry.prior.max_components
     replicates = []
     for rows in rows_without_each_group(surrogate.roots):

@@ -58,7 +58,7 @@ class GaussianLikelihoods:
     .. math:: \log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)
 
     Covariance matrices are assembled from the distinct lags where inputs lie on a grid, and worked on in chunks that
-    fit into caches. A matrix that cannot be factorised gives NaN: a fact about that kernel, not a failure.
+    fit into caches. A matrix that cannot be factorized gives NaN: a fact about that kernel, not a failure.
 
     Args:
         X: Inputs, shape (N, D).
@@ -94,7 +94,7 @@ class GaussianLikelihoods:
             noise: Noise variances, shape (B,).
 
         Returns:
-            Shape (B,), differentiable; NaN where a covariance cannot be factorised.
+            Shape (B,), differentiable; NaN where a covariance cannot be factorized.
         """
         order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
         chunk = max(1, _CHUNK_BYTES // (self.y.element_size() * self.y.shape[0] ** 2))

@@ -12,7 +12,7 @@ class Marginal(Protocol):
     r"""Prior of one positive (or signed) number for each input; any such class will do.
 
     ``icdf`` maps probabilities (\*batch, D) to values, differentiably; ``log_prob`` is the density of the values;
-    ``standardise`` maps values to a scale on which the prior's width is about one (what distances are measured on).
+    ``standardize`` maps values to a scale on which the prior's width is about one (what distances are measured on).
     """
 
     @property
@@ -25,7 +25,7 @@ class Marginal(Protocol):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density, of the shape of the values."""
 
-    def standardise(self, value: Tensor) -> Tensor:
+    def standardize(self, value: Tensor) -> Tensor:
         """Values on a scale where the prior's width is about one."""
 
 
@@ -51,7 +51,7 @@ class HalfNormal(NamedTuple):
         inside = 0.5 * math.log(2.0 / math.pi) - self.scale.log() - 0.5 * (value / self.scale).square()
         return torch.where(value >= 0, inside, -torch.inf)
 
-    def standardise(self, value: Tensor) -> Tensor:
+    def standardize(self, value: Tensor) -> Tensor:
         """Values in units of the scale."""
         return value / self.scale
 
@@ -79,7 +79,7 @@ class Normal(NamedTuple):
         z = (value - self.location) / self.scale
         return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log()
 
-    def standardise(self, value: Tensor) -> Tensor:
+    def standardize(self, value: Tensor) -> Tensor:
         """Values in units of the scale, from the location."""
         return (value - self.location) / self.scale
 
@@ -107,7 +107,7 @@ class LogNormal(NamedTuple):
         z = (value.log() - self.location) / self.scale
         return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log() - value.log()
 
-    def standardise(self, value: Tensor) -> Tensor:
+    def standardize(self, value: Tensor) -> Tensor:
         """Logarithms in units of the scale, from the location."""
         return (value.log() - self.location) / self.scale
 

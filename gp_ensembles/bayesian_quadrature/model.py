@@ -26,7 +26,7 @@ class KernelMixtureModel(Model):
         >>> from gp_ensembles.bayesian_quadrature import *
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = Problem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> model = marginalise(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0)).model()
+        >>> model = marginalize(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0)).model()
         >>> posterior = model.posterior(X[:4], observation_noise=True)
         >>> posterior.mean.shape, bool((posterior.variance > 0).all())
         (torch.Size([4, 1]), True)

@@ -9,13 +9,13 @@ from torch import Tensor
 from gp_ensembles.bayesian_quadrature.hyperprior import EDGE, Hyperprior, draw_seed, sobol_points
 
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations of draws around a kernel, in normal quantiles of the cube
-_EVERY = 3  # one node in three stands around a centre
+_EVERY = 3  # one node in three stands around a center
 
 
 class Nodes(NamedTuple):
     r"""Points by which integrals over the prior are taken: the same ones for every integral.
 
-    With shared points, :math:`\sum_s \omega_s L(\theta_s)` is an exact linear functional of the linearised likelihood:
+    With shared points, :math:`\sum_s \omega_s L(\theta_s)` is an exact linear functional of the linearized likelihood:
     its variance is never negative, and no observation explains more than all of it.
 
     Args:
@@ -50,10 +50,10 @@ class Nodes(NamedTuple):
 def draw_nodes(
     prior: Hyperprior, per_size: int, *, around: Tensor | None = None, generator: torch.Generator | None = None
 ) -> Nodes:
-    r"""Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centres.
+    r"""Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers.
 
     With enough data the likelihood is a spike that no draw of the prior comes near, and integrals by such draws alone
-    are zero. So for each n that has centres a third of the nodes are draws from normal distributions around them (in
+    are zero. So for each n that has centers a third of the nodes are draws from normal distributions around them (in
     the normal quantiles of the cube's coordinates, widths 0.1, 0.3 and 1), all weighted as draws from the mixture of
     prior and normals (the balance heuristic of Veach and Guibas, 1995): no weight is more than 3/2 of a plain draw's.
 
@@ -79,18 +79,18 @@ def draw_nodes(
             cube = prior.draw(per_size, size, generator=generator)
             shares = cube.new_full((per_size,), 1.0 / per_size)
         else:
-            cube, shares = _with_centres(prior, size, per_size, mine, generator)
+            cube, shares = _with_centers(prior, size, per_size, mine, generator)
         probability = prior.log_prob_components[size - 1].exp()
         parts.append(Nodes(cube, probability * shares, prior.num_components(cube)))
     return Nodes(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
-def _with_centres(
-    prior: Hyperprior, size: int, count: int, centres: Tensor, generator: torch.Generator | None
+def _with_centers(
+    prior: Hyperprior, size: int, count: int, centers: Tensor, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     columns = prior.used(size)
     num_local = count // _EVERY
-    local = torch.special.ndtri(centres[:, columns])  # (K, d)
+    local = torch.special.ndtri(centers[:, columns])  # (K, d)
     drawn = torch.special.ndtri(prior.draw(count - num_local, size, generator=generator)[:, columns])
     widths = local.new_tensor(_WIDTHS)
     points = sobol_points(len(columns) + 1, num_local, draw_seed(generator)).to(local)
@@ -98,7 +98,7 @@ def _with_centres(
     normal = torch.special.ndtri(points[:, 1:].clamp(EDGE, 1.0 - EDGE))
     moved = local[pick // len(widths)] + widths[pick % len(widths)].unsqueeze(-1) * normal
     limit = float(torch.special.ndtri(local.new_tensor(1.0 - EDGE)))
-    # one of a centre after every two of the prior, so that the first few nodes are a fair sample of all
+    # one of a center after every two of the prior, so that the first few nodes are a fair sample of all
     everything = torch.cat([drawn, moved.clamp(-limit, limit)])
     places = [(torch.ones_like(part[:, 0]).cumsum(0) - 0.5) / len(part) for part in (drawn, moved) if len(part)]
     everything = everything[torch.cat(places).argsort(stable=True)]
@@ -110,7 +110,7 @@ def _with_centres(
     return prior.embed(cube, size), shares / shares.sum()
 
 
-def _log_normal(points: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
-    """Log densities of points (S, d) under N(centre, width^2 I) for all centres and widths, (S, K W)."""
-    squares = torch.cdist(points, centres).square().unsqueeze(-1) / widths.square()
+def _log_normal(points: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
+    """Log densities of points (S, d) under N(center, width^2 I) for all centers and widths, (S, K W)."""
+    squares = torch.cdist(points, centers).square().unsqueeze(-1) / widths.square()
     return (-0.5 * squares - points.shape[-1] * widths.log()).flatten(-2)

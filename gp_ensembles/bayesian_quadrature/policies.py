@@ -22,13 +22,13 @@ class Policy(Protocol):
         """Rows (count, C) of the prior's cube to evaluate next."""
 
 
-class Optimiser(NamedTuple):
+class Optimizer(NamedTuple):
     """Settings of BoTorch's ``optimize_acqf_mixed``, one set of fixed features for each number of components.
 
     Args:
         num_restarts: Ascents for each number of components.
         raw_samples: Points among which they start, for each number of components: draws of the prior, and of the
-            neighbourhood of the best kernels.
+            neighborhood of the best kernels.
         max_iterations: Iterations of L-BFGS.
         sizes: Numbers of components looked at for each batch: those whose best raw sample is best.
 
@@ -42,7 +42,7 @@ class Optimiser(NamedTuple):
         >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
         >>> acquisition = InformationGain(Explained(surrogate, nodes), log=True)
-        >>> Optimiser(sizes=1).best(acquisition, surrogate, 2, generator).shape[0]
+        >>> Optimizer(sizes=1).best(acquisition, surrogate, 2, generator).shape[0]
         2
     """
 
@@ -89,7 +89,7 @@ class InformationPolicy(NamedTuple):
     """Kernels whose likelihoods tell most about the evidence (MASKERADE-I).
 
     Args:
-        optimiser: How the acquisition function is optimised.
+        optimizer: How the acquisition function is optimized.
         nodes: Nodes of the integral for each number of components, as far as the choice is concerned.
 
     Example:
@@ -101,24 +101,24 @@ class InformationPolicy(NamedTuple):
         >>> cube = problem.prior.draw(8, 1, generator=generator)
         >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> InformationPolicy(Optimiser(sizes=1), nodes=16).propose(surrogate, nodes, 2, generator=generator).shape[0]
+        >>> InformationPolicy(Optimizer(sizes=1), nodes=16).propose(surrogate, nodes, 2, generator=generator).shape[0]
         2
     """
 
-    optimiser: Optimiser = Optimiser()
+    optimizer: Optimizer = Optimizer()
     nodes: int = 64
 
     def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
         acquisition = InformationGain(Explained(surrogate, nodes.first(self.nodes)), log=True)
-        return self.optimiser.best(acquisition, surrogate, count, generator)
+        return self.optimizer.best(acquisition, surrogate, count, generator)
 
 
 class UncertaintyPolicy(NamedTuple):
     """Kernels whose likelihood is most uncertain, as a density over the prior's cube (MASKERADE-U).
 
     Args:
-        optimiser: How the acquisition function is optimised.
+        optimizer: How the acquisition function is optimized.
 
     Example:
         >>> import torch
@@ -129,15 +129,15 @@ class UncertaintyPolicy(NamedTuple):
         >>> cube = problem.prior.draw(8, 1, generator=generator)
         >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> UncertaintyPolicy(Optimiser(sizes=1)).propose(surrogate, nodes, 2, generator=generator).shape[0]
+        >>> UncertaintyPolicy(Optimizer(sizes=1)).propose(surrogate, nodes, 2, generator=generator).shape[0]
         2
     """
 
-    optimiser: Optimiser = Optimiser()
+    optimizer: Optimizer = Optimizer()
 
     def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
-        return self.optimiser.best(Uncertainty(surrogate), surrogate, count, generator)
+        return self.optimizer.best(Uncertainty(surrogate), surrogate, count, generator)
 
 
 class RecombinationPolicy(NamedTuple):

@@ -63,7 +63,7 @@ def condition(
     """Processes of R kernels given rows X (N, D) and targets y (N,).
 
     Raises:
-        NumericalError: If a covariance cannot be factorised.
+        NumericalError: If a covariance cannot be factorized.
     """
     factors = []
     for r in range(hyperparameters.noise.shape[0]):
@@ -77,7 +77,7 @@ def condition(
 
 
 class RootMixture(NamedTuple):
-    r"""Products of roots of normal densities, point by point and normalised (Hamid et al., 2022, section 3.4).
+    r"""Products of roots of normal densities, point by point and normalized (Hamid et al., 2022, section 3.4).
 
     .. math:: p(y) \propto \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}
               = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
@@ -90,7 +90,7 @@ class RootMixture(NamedTuple):
         weights: :math:`W_{ij} B_{ij}` over their sum, shape (P, M), pairs first.
         mean: Means c, shape (P, M).
         variance: Variances V, shape (P, M).
-        mass: Sum of W B before normalisation, shape (M,): one if the surrogate were exact (and alpha zero).
+        mass: Sum of W B before normalization, shape (M,): one if the surrogate were exact (and alpha zero).
         complete: Whether the kept kernels' weights have the sum of all, shape ().
 
     Example:
@@ -149,9 +149,9 @@ def root_mixture(matrix: Tensor, mean: Tensor, variance: Tensor, total_weight: T
     gap = mean.unsqueeze(0) - mean.unsqueeze(1)
     coefficient = (2.0 * product.sqrt() / total).sqrt() * (-0.25 * gap.square() / total).exp()
     spread = 2.0 * product / total
-    centre = (variance.unsqueeze(1) * mean.unsqueeze(0) + variance.unsqueeze(0) * mean.unsqueeze(1)) / total
+    center = (variance.unsqueeze(1) * mean.unsqueeze(0) + variance.unsqueeze(0) * mean.unsqueeze(1)) / total
     weighted = (matrix.unsqueeze(-1) * coefficient).flatten(0, 1)
     mass = weighted.sum(0)
     total_weight = matrix.sum() if total_weight is None else total_weight
     complete = (matrix.sum() - total_weight).abs() <= _MISSING * total_weight.abs()
-    return RootMixture(weighted / mass, centre.flatten(0, 1), spread.flatten(0, 1), mass, complete)
+    return RootMixture(weighted / mass, center.flatten(0, 1), spread.flatten(0, 1), mass, complete)

@@ -28,7 +28,7 @@ class Prediction(NamedTuple):
         variance: Variances of the targets, noise included, shape (M,).
         mean_sd: Standard errors of the means as estimates of those under the exact posterior over kernels, shape (M,):
             a delete-a-group jackknife over the evaluations.
-        mass: Mass of the products of roots before normalisation, shape (M,); one if the surrogate were exact.
+        mass: Mass of the products of roots before normalization, shape (M,); one if the surrogate were exact.
         from_roots: Where products of roots were used; elsewhere they are unsound and positive weights were, (M,).
     """
 

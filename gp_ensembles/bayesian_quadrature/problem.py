@@ -11,7 +11,7 @@ from gp_ensembles.bayesian_quadrature.memory import check_memory
 from gp_ensembles.bayesian_quadrature.priors import default_prior
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection
 
-_BANDWIDTH = 2.0  # of the hyper-kernel between standardised atoms, for one input
+_BANDWIDTH = 2.0  # of the hyper-kernel between standardized atoms, for one input
 
 
 class Problem:
@@ -24,7 +24,7 @@ class Problem:
         mean: Prior mean of the targets, known; their average if ``None``, taken as known in the evidence too.
         reflection: How the kernels' components are made symmetric.
         geometry: Distances between kernels; if ``None``, discrepancies by a Matern-5/2 kernel of bandwidth
-            :math:`2 \sqrt{D}` between atoms standardised by the prior.
+            :math:`2 \sqrt{D}` between atoms standardized by the prior.
 
     Raises:
         ValueError: If the data are not finite real numbers that fit, an input or the targets are constant (where the
@@ -77,5 +77,5 @@ class Problem:
 
     @torch.no_grad()
     def evaluate(self, cube: Tensor) -> Tensor:
-        """Log-likelihoods of rows (A, C) of the prior's cube; NaN where a covariance cannot be factorised."""
+        """Log-likelihoods of rows (A, C) of the prior's cube; NaN where a covariance cannot be factorized."""
         return self.likelihoods(*self.prior.hyperparameters(cube))

@@ -28,7 +28,7 @@ def recombine(
 ) -> Recombined:
     r"""Candidates that integrate the leading eigenfunctions of the surrogate's covariance as all of them do.
 
-    Candidates are draws of the prior weighted by the likelihood's linearised standard deviation, whose covariance C has
+    Candidates are draws of the prior weighted by the likelihood's linearized standard deviation, whose covariance C has
     q - 1 leading eigenvectors; a vertex of :math:`\{w \ge 0 : \sum w = 1, \Phi^\top w = \Phi^\top \mu\}` has at most q
     positive weights (Hayakawa, Oberhauser and Lyons, 2022; Adachi et al., 2022, use it for batches of quadrature).
     Fewer points than asked for are filled up with the most uncertain candidates left.

@@ -1,4 +1,4 @@
-"""What a marginalisation found."""
+"""What a marginalization found."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class TopKernels(NamedTuple):
     mean: Tensor
 
 
-class Marginalisation:
+class Marginalization:
     """Evidence, posterior over the number of components, weighted kernels and a predictive model.
 
     Args:
@@ -54,7 +54,7 @@ class Marginalisation:
         >>> from gp_ensembles.bayesian_quadrature import *
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = Problem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalise(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
         >>> bool((found.posterior_components.sum() - 1).abs() < 1e-12), found.log_evidence_sd > 0
         (True, True)
     """
@@ -75,7 +75,7 @@ class Marginalisation:
 
     @property
     def num_failed(self) -> int:
-        """Kernels whose covariance could not be factorised; they are left out."""
+        """Kernels whose covariance could not be factorized; they are left out."""
         return self.state.evaluations.num_failed
 
     @property
@@ -159,7 +159,7 @@ class Marginalisation:
 
         Raises:
             ValueError: If the tolerance is not in [0, 1).
-            NumericalError: If a kept kernel's covariance cannot be factorised.
+            NumericalError: If a kept kernel's covariance cannot be factorized.
         """
         rows, log_weights = self.top(tolerance)
         roots = self.root_weights.matrix
@@ -176,7 +176,7 @@ class Marginalisation:
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
             >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
             >>> problem = Problem(X, torch.sin(5.0 * X.squeeze(-1)))
-            >>> found = marginalise(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+            >>> found = marginalize(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
             >>> top = found.top_kernels(3)
             >>> rule = BayesianModelAveraging(top.weights)
             >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)

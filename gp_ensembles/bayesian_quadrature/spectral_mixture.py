@@ -144,8 +144,8 @@ def _component(mixtures: SpectralMixtures, q: int, x1: Tensor, x2: Tensor, refle
     """Several inputs: everything is a matrix product and one exponential, whatever D."""
     weight = mixtures.weights[..., q, None, None]
     mean, scale = mixtures.means[..., q, None, :], mixtures.scales[..., q, None, :]
-    centre = x1.mean(-2, keepdim=True).detach()  # stationary: only rounding depends on it
-    x1, x2 = x1 - centre, x2 - centre
+    center = x1.mean(-2, keepdim=True).detach()  # stationary: only rounding depends on it
+    x1, x2 = x1 - center, x2 - center
     decay = _decay(2.0 * math.pi * x1 * scale, 2.0 * math.pi * x2 * scale)
     phase1, phase2 = 2.0 * math.pi * mean * x1, 2.0 * math.pi * mean * x2
     if not reflection.each_input:
@@ -163,7 +163,7 @@ def _cosine_of_difference(phase1: Tensor, phase2: Tensor) -> Tensor:
 
 def _decay(a: Tensor, b: Tensor) -> Tensor:
     """exp(-|a - b|^2 / 2): the exponent is one matrix product, for memory traffic is what this costs."""
-    if a.dtype != torch.float64:  # products lose as many digits as the points are far from the centre
+    if a.dtype != torch.float64:  # products lose as many digits as the points are far from the center
         apart = ((a[..., d, None] - b[..., None, :, d]).square() for d in range(a.shape[-1]))
         return (-0.5 * functools.reduce(torch.add, apart)).exp()
     half_a, half_b = (-0.5 * points.square().sum(-1, keepdim=True) for points in (a, b))

@@ -14,7 +14,7 @@ class Evaluations(NamedTuple):
 
     Args:
         cube: Kernels as rows of the prior's cube, shape (h, C).
-        log_likelihood: Their log marginal likelihoods, shape (h,); NaN where a covariance could not be factorised.
+        log_likelihood: Their log marginal likelihoods, shape (h,); NaN where a covariance could not be factorized.
 
     Example:
         >>> import torch
@@ -32,7 +32,7 @@ class Evaluations(NamedTuple):
 
     @property
     def num_failed(self) -> int:
-        """Kernels whose covariance could not be factorised."""
+        """Kernels whose covariance could not be factorized."""
         return int(self.log_likelihood.isnan().sum())
 
     def usable(self) -> "Evaluations":

@@ -17,7 +17,7 @@ from gp_ensembles.bayesian_quadrature.geometry import (
 from gp_ensembles.bayesian_quadrature.store import Evaluations
 
 NO_LIKELIHOOD = (
-    "none of {count} kernels has a likelihood: no covariance could be factorised; use float64, merge duplicate inputs, "
+    "none of {count} kernels has a likelihood: no covariance could be factorized; use float64, merge duplicate inputs, "
     "or give the noise a prior of larger values"
 )
 ALPHA = 0.8  # share of the smallest likelihood that is certain (Gunter et al., 2014)
@@ -34,7 +34,7 @@ class Warp(NamedTuple):
     r"""How the likelihood's moments follow from the latent process, :math:`L = \alpha + g^2 / 2`.
 
     Args:
-        matches_moments: ``False`` linearises at the mean (WSABI-L), ``True`` takes the exact moments (WSABI-M).
+        matches_moments: ``False`` linearizes at the mean (WSABI-L), ``True`` takes the exact moments (WSABI-M).
 
     Example:
         >>> import torch
@@ -48,7 +48,7 @@ class Warp(NamedTuple):
     def moments(self, alpha: Tensor, latent: Latent) -> Latent:
         r"""Mean and covariance of the likelihood at A kernels.
 
-        Linearised, :math:`\alpha + m^2/2` and :math:`m\,C\,m'`; with matched moments :math:`\alpha + (m^2 + C)/2` and
+        Linearized, :math:`\alpha + m^2/2` and :math:`m\,C\,m'`; with matched moments :math:`\alpha + (m^2 + C)/2` and
         :math:`m\,C\,m' + C^2/2` (Gunter et al., 2014, section 3).
 
         Example:
@@ -81,7 +81,7 @@ class Surrogate:
 
     Raises:
         ValueError: If no kernel has a likelihood.
-        NotPSDError: If the kernels' correlations cannot be factorised even with jitter.
+        NotPSDError: If the kernels' correlations cannot be factorized even with jitter.
 
     Example:
         >>> import torch
@@ -164,7 +164,7 @@ def warped(log_likelihood: Tensor, alpha_share: float = ALPHA) -> tuple[Tensor, 
 
 
 def log_marginal_of_roots(roots: Tensor, distances: Distances, parameters: SurrogateParameters) -> Tensor:
-    """Log marginal likelihood of the surrogate's hyper-parameters; what a fit maximises.
+    """Log marginal likelihood of the surrogate's hyper-parameters; what a fit maximizes.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""The BoTorch plug-in: ensembles as surrogate models, and what they make possible in Bayesian optimisation."""
+"""The BoTorch plug-in: ensembles as surrogate models, and what they make possible in Bayesian optimization."""
 
 from gp_ensembles.bo.active_learning import ExpertInformation, IntegratedVariance, MixtureEntropy
 from gp_ensembles.bo.model import EnsembleModel

@@ -1,4 +1,4 @@
-"""Hyperparameters of a BoTorch model: the evidence of all rows, maximised for every expert object."""
+"""Hyperparameters of a BoTorch model: the evidence of all rows, maximized for every expert object."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
 
 
 def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False) -> list[EvidenceFit]:
-    """Maximise evidence plus log priors, in place; experts that share a feature map are fitted through the first.
+    """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first.
 
     Args:
         ensemble: The ensemble; all trainable hyperparameters change.

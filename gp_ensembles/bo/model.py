@@ -224,7 +224,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         return nn.Module.load_state_dict(self, state_dict, strict, assign)
 
     def fit(self, *, progress: bool = False) -> Self:
-        """Maximise the evidence of all rows, with priors, in place; equal observations are refused with an error."""
+        """Maximize the evidence of all rows, with priors, in place; equal observations are refused with an error."""
         if self._supposed is not None:
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()

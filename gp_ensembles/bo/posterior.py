@@ -151,7 +151,7 @@ class MixturePosterior(Posterior):
         return joint.logsumexp(-1)
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrised in the moments (not in the weights)."""
+        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
         shape = torch.Size() if sample_shape is None else sample_shape
         base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
         return self.rsample_from_base_samples(shape, base)

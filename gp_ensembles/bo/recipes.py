@@ -1,4 +1,4 @@
-"""The ensemble a Bayesian optimiser starts with: a dictionary of kernels with BoTorch's own priors."""
+"""The ensemble a Bayesian optimizer starts with: a dictionary of kernels with BoTorch's own priors."""
 
 import copy
 import math
@@ -120,7 +120,7 @@ def make_ensemble(
 
 
 def gaussian_likelihood() -> GaussianLikelihood:
-    """BoTorch's likelihood for standardised targets, with its prior, on a log scale (its own has bounds instead)."""
+    """BoTorch's likelihood for standardized targets, with its prior, on a log scale (its own has bounds instead)."""
     prior = LogNormalPrior(-4.0, 1.0)
     constraint = _above(MIN_INFERRED_NOISE_LEVEL)
     likelihood = GaussianLikelihood(noise_prior=prior, noise_constraint=constraint)

@@ -1,4 +1,4 @@
-"""EGP-TS: Bayesian optimisation by Thompson samples of an ensemble."""
+"""EGP-TS: Bayesian optimization by Thompson samples of an ensemble."""
 
 from collections.abc import Callable
 from typing import NamedTuple, final
@@ -45,7 +45,7 @@ _SETTINGS = ThompsonSettings()
 
 @final
 class ThompsonLoop:
-    r"""Maximise an objective by ensemble Thompson sampling (EGP-TS; Lu, Polyzos, Li, Giannakis 2023).
+    r"""Maximize an objective by ensemble Thompson sampling (EGP-TS; Lu, Polyzos, Li, Giannakis 2023).
 
     Each point of a batch is the maximum of a function drawn from the posterior: an expert by its weight, then its
     weights from their normal distribution. Observations are learned in their order, at O(F²) each; hyperparameters are
@@ -165,7 +165,7 @@ class ThompsonLoop:
         """Suggest, evaluate and observe, round after round; may be interrupted between any two.
 
         Args:
-            objective: Maps X (q, D) to values (q, 1) to be maximised.
+            objective: Maps X (q, D) to values (q, 1) to be maximized.
             num_rounds: Rounds after the initial points that are still missing.
             batch_size: Points of a round.
             progress: Show a progress bar with the best value.

@@ -1,4 +1,4 @@
-"""The papers' stream protocol: standardise by the warm-up rows only, then stream the rest."""
+"""The papers' stream protocol: standardize by the warm-up rows only, then stream the rest."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -70,11 +70,11 @@ class Standardizer(NamedTuple):
         return cls.fit(X, stand_in, feature_names)._replace(y_mean=zero, y_scale=zero + 1)
 
     def transform(self, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (..., D) and targets in standardised units."""
+        """Inputs (..., D) and targets in standardized units."""
         return self.transform_inputs(X), (y - self.y_mean) / self.y_scale
 
     def transform_inputs(self, X: Tensor) -> Tensor:
-        """Inputs (..., D) in standardised units."""
+        """Inputs (..., D) in standardized units."""
         return (X - self.X_mean) / self.X_scale
 
     def inverse_mean(self, mean: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Standardizer(NamedTuple):
         return variance * self.y_scale.square()
 
     def inverse_log_prob(self, log_prob: Tensor) -> Tensor:
-        """Log densities of standardised targets as log densities in the target's units."""
+        """Log densities of standardized targets as log densities in the target's units."""
         return log_prob - self.y_scale.log()
 
 
@@ -108,7 +108,7 @@ def constant_columns(X: Tensor) -> list[int]:
 
 
 class Stream(NamedTuple):
-    """A table in standardised units, cut in two.
+    """A table in standardized units, cut in two.
 
     Attributes:
         warm_X: Warm-up inputs, shape (N0, D).
@@ -157,14 +157,14 @@ def split_stream(
     clip: float | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Stream:
-    """Cut a table after its warm-up rows and standardise both parts by the first.
+    """Cut a table after its warm-up rows and standardize both parts by the first.
 
     Args:
         table: The table, rows in the order of time.
         num_warmup: Rows for statistics and hyperparameters.
         drop_constant: Drop columns that are constant in the warm-up rows instead of raising.
-        clip: Largest standardised input kept (the papers use 1000); larger ones are set to it. ``None``: no clipping.
-        dtype: Of the two parts; statistics are taken, and rows standardised, in the table's own dtype before.
+        clip: Largest standardized input kept (the papers use 1000); larger ones are set to it. ``None``: no clipping.
+        dtype: Of the two parts; statistics are taken, and rows standardized, in the table's own dtype before.
 
     Raises:
         ValueError: If fewer than ten warm-up rows have a target, no row is left after them, or a column or the

@@ -64,8 +64,8 @@ def auto(
     It runs four times as many experts as optima; where speed matters most, name fewer bases.
 
     Args:
-        X: Warm-up inputs, standardised, shape (N, D).
-        y: Warm-up targets, shape (N,), standardised if they are real numbers; NaN where missing.
+        X: Warm-up inputs, standardized, shape (N, D).
+        y: Warm-up targets, shape (N,), standardized if they are real numbers; NaN where missing.
         bases: Recipes for the experts' features; by default all of them for real targets, and random Fourier features,
             radial functions and the linear one for others.
         fit: How hyperparameters are found; one expert for each optimum.

@@ -40,7 +40,7 @@ class Basis(ABC):
 
         Args:
             X: Warm-up inputs, shape (N, D).
-            generator: Source of randomness of the maps that draw frequencies or centres.
+            generator: Source of randomness of the maps that draw frequencies or centers.
         """
 
 
@@ -109,30 +109,30 @@ class HilbertBasis(Basis):
 @final
 @dataclass(frozen=True)
 class RadialBasis(Basis):
-    """Gaussian bumps at fixed k-means centres with ARD length scales, beside a linear part; several starts.
+    """Gaussian bumps at fixed k-means centers with ARD length scales, beside a linear part; several starts.
 
-    Bumps alone vanish far from all centres, where they would predict the mean with the variance of the noise.
+    Bumps alone vanish far from all centers, where they would predict the mean with the variance of the noise.
 
     Attributes:
-        num_centres: Most centres; no more than half of the distinct warm-up rows are used.
+        num_centers: Most centers; no more than half of the distinct warm-up rows are used.
         starts: Starting length scales, as shares of each column's range.
         name: What the experts are called; by default their kind and the settings that are not the default ones.
     """
 
-    num_centres: int = 200
+    num_centers: int = 200
     starts: tuple[float, ...] = _STARTS
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_count(self, "num_centres", self.num_centres)
+        check_count(self, "num_centers", self.num_centers)
         check_starts(self, self.starts)
         check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         scales = _starting_lengthscales(X, self.starts)
-        num_centres = min(self.num_centres, max(1, torch.unique(X, dim=0).shape[0] // 2))
-        bumps = RadialBasisFeatures.from_data(X, num_centres, scales, generator=generator)
+        num_centers = min(self.num_centers, max(1, torch.unique(X, dim=0).shape[0] // 2))
+        bumps = RadialBasisFeatures.from_data(X, num_centers, scales, generator=generator)
         linear = LinearFeatures.from_data(X, prior_variance=X.new_full((len(self.starts),), _LINEAR_START))
         return [(_label(self, "rbf"), Concatenate([bumps, linear]))]
 
@@ -211,7 +211,7 @@ class SplineBasis(Basis):
 def dictionary_features(X: Tensor, num_features: int, *, generator: torch.Generator | None = None) -> FeatureMap:
     """Random features of the eleven fixed RBF kernels of Lu et al. (2022), one batch.
 
-    Squared length scales are 10^-4, 10^-3, ..., 10^6, in units of the (standardised) inputs; only the prior
+    Squared length scales are 10^-4, 10^-3, ..., 10^6, in units of the (standardized) inputs; only the prior
     variance is trainable.
     """
     squared = 10.0 ** torch.arange(-4, 7, dtype=X.dtype, device=X.device)

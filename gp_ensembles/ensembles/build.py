@@ -31,7 +31,7 @@ class FitSettings:
     """How hyperparameters are found from the warm-up rows.
 
     Attributes:
-        method: Optimiser of the evidence. ``None`` keeps the starting values, and every sampled expert is a
+        method: Optimizer of the evidence. ``None`` keeps the starting values, and every sampled expert is a
             copy of its start: enough to give a saved ``state_dict`` an object of the right shape to load into.
         num_samples: Experts per optimum: the optimum itself, and draws from a Laplace approximation around it.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
@@ -149,7 +149,7 @@ def ready(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: M
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
-    """Raise a clear error unless X (N, D) and y (N,) can be fitted to; warn if real targets are far from standardised.
+    """Raise a clear error unless X (N, D) and y (N,) can be fitted to; warn if real targets are far from standardized.
 
     Raises:
         ValueError: If a shape is wrong, an input is not finite, a column is constant, fewer than ten rows have a
@@ -179,7 +179,7 @@ def _warn_of_scale(y: Tensor) -> None:
     mean, scale = float(y.mean()), float(y.std())
     if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
         warnings.warn(
-            f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; presets expect standardised "
+            f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; presets expect standardized "
             f"targets (mean 0, deviation 1), see gp_ensembles.data.Standardizer",
             UserWarning,
             stacklevel=4,

@@ -86,7 +86,7 @@ class PoissonCounts(CountDistributions):
 
     .. math:: P(y \le k) = E_z\, Q(k + 1, e^z) = E_G\, \Phi\big((\log G - m) / \sqrt{s}\big)
 
-    with Q the regularised upper incomplete gamma function. Both integrands are steps, and each expectation is taken
+    with Q the regularized upper incomplete gamma function. Both integrands are steps, and each expectation is taken
     where it smooths: Gauss-Hermite over z where z is the narrower of the two, equidistant nodes for log G otherwise.
     Errors stay below 1e-9, and no cost depends on how large counts are.
 

@@ -97,8 +97,8 @@ class LatentMixture(NamedTuple):
         mean, variance = (_stack([part[k] for part in parts], own) for k in range(2))
         weights = self._column_weights().exp()
         weights = weights if mean.ndim == 2 else weights.unsqueeze(-1)
-        centre = (weights * mean).sum(0)
-        return centre, (weights * (variance + (mean - centre).square())).sum(0)
+        center = (weights * mean).sum(0)
+        return center, (weights * (variance + (mean - center).square())).sum(0)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log predictive probability (or density) of targets (..., N), of that shape; NaN where y is.

@@ -93,7 +93,7 @@ class Mixture(NamedTuple):
         return self._unflatten(mixtures.icdf(*self._columns(), self._flatten(level)))
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws for each row, reparametrised in means and variances.
+        """Independent draws for each row, reparametrized in means and variances.
 
         Args:
             num: Number of draws S of each row.

@@ -52,13 +52,13 @@ def oebe(
     Waxman and Djuric (2024), section 3.
 
     Args:
-        X: Warm-up inputs, standardised, shape (N, D).
-        y: Warm-up targets, standardised, shape (N,); NaN where missing.
+        X: Warm-up inputs, standardized, shape (N, D).
+        y: Warm-up targets, standardized, shape (N,); NaN where missing.
         bases: Recipes for the experts' features.
         fit: How hyperparameters are found.
         target: What kind of target y is: real numbers, or classes, counts, levels; see
-            :mod:`gp_ensembles.ensembles.targets`. Targets that are not real numbers are not standardised.
-        generator: Source of all randomness: frequencies, centres, sampled hyperparameters.
+            :mod:`gp_ensembles.ensembles.targets`. Targets that are not real numbers are not standardized.
+        generator: Source of all randomness: frequencies, centers, sampled hyperparameters.
         progress: Show a progress bar.
 
     Returns:

@@ -33,7 +33,7 @@ class Target(ABC):
     @property
     @abstractmethod
     def is_real(self) -> bool:
-        """Whether targets are real numbers, to be standardised."""
+        """Whether targets are real numbers, to be standardized."""
 
     @property
     @abstractmethod

@@ -18,12 +18,12 @@ from gp_ensembles.experiments.commands import Output, report, resume, stream
 from gp_ensembles.experiments.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.experiments.config import add_config, config_from, load_config
 from gp_ensembles.experiments.embed.command import add_embed, run_embed
-from gp_ensembles.experiments.optimise.command import add_optimise, run_optimise
+from gp_ensembles.experiments.optimize.command import add_optimize, run_optimize
 from gp_ensembles.experiments.reproduce.command import add_reproduce, run_reproduce
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
 from gp_ensembles.experiments.tables import read_more, read_table, without_constant
 
-_FLAGS = ("drop_constant", "resume", "skip_seen", "standardise", "traceback")
+_FLAGS = ("drop_constant", "resume", "skip_seen", "standardize", "traceback")
 _THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _OUT = "folder of the results; results that are there stay until this run is complete"
 _CONFIG = "YAML file with any of: model, warmup, seed, device, dtype, block_size, drop_constant, clip"
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     wants_traceback = "--traceback" in given
     try:
-        arguments = normalised(given)
+        arguments = normalized(given)
         wants_traceback = "--traceback=true" in arguments
         for option, file in pairwise(arguments):
             if option == "--config" and arguments[0] == "stream":
@@ -80,11 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, EXPECTED) else 1
 
 
-def normalised(arguments: Sequence[str]) -> list[str]:
+def normalized(arguments: Sequence[str]) -> list[str]:
     """Options with underscores, flags with a value, and the config file first, so that other options override it.
 
     Example:
-        >>> normalised(["stream", "a.csv", "--drop-constant", "--warmup", "50", "--config", "b.yaml"])
+        >>> normalized(["stream", "a.csv", "--drop-constant", "--warmup", "50", "--config", "b.yaml"])
         ['stream', '--config', 'b.yaml', 'a.csv', '--drop_constant=true', '--warmup', '50']
     """
     plain, first = [], []
@@ -117,8 +117,8 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         command = ArgumentParser(exit_on_error=False, description=text)
         if name == "reproduce":
             add_reproduce(command)
-        elif name == "optimise":
-            add_optimise(command)
+        elif name == "optimize":
+            add_optimize(command)
         elif name == "embed":
             add_embed(command)
         elif name != "demo":
@@ -144,7 +144,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             )
             command.add_argument("--drop_constant", type=bool, default=False, help="leave constant columns out")
         command.add_argument("--out", type=Path, default=Path("out") / name, help=_OUT)
-        if name not in ("compare", "reproduce", "optimise"):
+        if name not in ("compare", "reproduce", "optimize"):
             command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
             command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
         command.add_argument("--progress", type=bool, default=True, help="show a progress bar")
@@ -201,8 +201,8 @@ def _reproduce(parser: ArgumentParser, values: Namespace) -> int:
     return 0
 
 
-def _optimise(parser: ArgumentParser, values: Namespace) -> int:
-    return run_optimise(values)
+def _optimize(parser: ArgumentParser, values: Namespace) -> int:
+    return run_optimize(values)
 
 
 def _embed(parser: ArgumentParser, values: Namespace) -> int:
@@ -215,12 +215,12 @@ _HELP = {
     "compare": "Run several configs on one stream and print one table.",
     "demo": "The whole job on real data that travels with the package, in under two minutes.",
     "reproduce": "Make the figures and tables of the papers again.",
-    "optimise": "Bayesian optimisation with ensembles and with single Gaussian processes, in one table of regrets.",
+    "optimize": "Bayesian optimization with ensembles and with single Gaussian processes, in one table of regrets.",
     "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",
 }
 _COMMANDS = {
     "stream": _stream, "resume": _resume, "compare": _compare, "demo": _demo, "reproduce": _reproduce,
-    "optimise": _optimise, "embed": _embed,
+    "optimize": _optimize, "embed": _embed,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class NormalPrediction(NamedTuple):
 
 
 class Baselines(nn.Module):
-    """Three simple predictors, learning as the stream goes; all in standardised units, float64, on the host.
+    """Three simple predictors, learning as the stream goes; all in standardized units, float64, on the host.
 
     *Previous value*: the last target seen, with the mean squared difference of successive warm-up targets as
     its variance; missing targets are skipped, both there and in the stream. *Warm-up mean*: mean and
@@ -51,7 +51,7 @@ class Baselines(nn.Module):
 
     names = NAMES
     last: Tensor
-    centre: Tensor
+    center: Tensor
     spread: Tensor
     step: Tensor
 
@@ -59,7 +59,7 @@ class Baselines(nn.Module):
         super().__init__()
         seen = y[~torch.isnan(y)]
         self.register_buffer("last", seen[-1].clone())
-        self.register_buffer("centre", seen.mean())
+        self.register_buffer("center", seen.mean())
         self.register_buffer("spread", seen.var(correction=0))
         self.register_buffer("step", seen.diff().square().mean())
         expert = GaussianExpert(LinearFeatures.from_data(X))
@@ -83,7 +83,7 @@ class Baselines(nn.Module):
         self.last.copy_(previous[-1])
         return {
             NAMES[0]: NormalPrediction(previous[:-1], self.step.expand(y.shape)),
-            NAMES[1]: NormalPrediction(self.centre.expand(y.shape), self.spread.expand(y.shape)),
+            NAMES[1]: NormalPrediction(self.center.expand(y.shape), self.spread.expand(y.shape)),
             NAMES[2]: NormalPrediction(linear.mean, linear.variance),
         }
 

@@ -15,7 +15,7 @@ from gp_ensembles.experiments.pictures import PICTURES, Gallery
 from gp_ensembles.experiments.predictions import MODEL, score_table
 from gp_ensembles.experiments.preparation import warm_up_rows
 from gp_ensembles.experiments.session import Session
-from gp_ensembles.experiments.summary import summarise_session, summary_table
+from gp_ensembles.experiments.summary import summarize_session, summary_table
 from gp_ensembles.experiments.target_checks import check_targets
 from gp_ensembles.experiments.writing import CHECKPOINT, OutputFolder
 
@@ -112,7 +112,7 @@ def run(
         if session.is_whole and session.num_read > rows_before:
             folder.checkpoint(session)
         folder.close()
-    summary = summarise_session(session, rows_before)
+    summary = summarize_session(session, rows_before)
     folder.finish(summary)
     if output.pictures:
         _draw(gallery, output.out)

@@ -16,7 +16,7 @@ from gp_ensembles.experiments.config import StreamConfig, load_config
 from gp_ensembles.experiments.preparation import warm_up_rows
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
 from gp_ensembles.experiments.session import Session
-from gp_ensembles.experiments.summary import format_table, summarise_session
+from gp_ensembles.experiments.summary import format_table, summarize_session
 from gp_ensembles.experiments.writing import OutputFolder, write_json, write_text
 
 _COLUMNS = (
@@ -109,7 +109,7 @@ def score_config(table: Table, config: StreamConfig, name: str, progress: bool =
     with tqdm(total=rest, desc=name, unit="row", disable=not progress, mininterval=interval) as bar:
         for chunk in session.observe(table.X[config.warmup :], table.y[config.warmup :]):
             bar.update(chunk.y.shape[0])
-    return summarise_session(session)
+    return summarize_session(session)
 
 
 def comparison_table(results: Mapping[str, Mapping[str, object]]) -> str:

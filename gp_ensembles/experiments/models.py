@@ -91,7 +91,7 @@ def _settings(method: LBFGS | Adam, num_samples: int, start_precision: float, pr
 
 
 def fit_settings(fit: Fit, structure_only: bool) -> FitSettings:
-    """The presets' record of a fit; with ``structure_only`` nothing is optimised."""
+    """The presets' record of a fit; with ``structure_only`` nothing is optimized."""
     settings = fit.settings()
     return replace(settings, method=None) if structure_only else settings
 
@@ -119,12 +119,12 @@ class Model(ABC):
     def build(
         self, X: Tensor, y: Tensor, *, structure_only: bool, generator: torch.Generator, progress: bool
     ) -> OnlineEnsemble:
-        """The ensemble, fitted to standardised warm-up rows and conditioned on them.
+        """The ensemble, fitted to standardized warm-up rows and conditioned on them.
 
         Args:
             X: Warm-up inputs, shape (N, D).
             y: Warm-up targets, shape (N,); NaN where missing.
-            structure_only: Skip the optimisation: the sizes are right, the numbers come from a checkpoint.
+            structure_only: Skip the optimization: the sizes are right, the numbers come from a checkpoint.
             generator: Source of all randomness.
             progress: Show a progress bar.
         """

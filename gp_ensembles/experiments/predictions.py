@@ -1,4 +1,4 @@
-"""From an ensemble's standardised mixtures to what a user reads: numbers in the units of the target."""
+"""From an ensemble's standardized mixtures to what a user reads: numbers in the units of the target."""
 
 import math
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from gp_ensembles.ensembles.predictions import EnsemblePredictions
 from gp_ensembles.ensembles.student_t_mixture import StudentTMixture, as_normal_mixture
 from gp_ensembles.experiments.baselines import NormalPrediction
 from gp_ensembles.experiments.discrete import DiscreteRows, rows_of_mixture, update_discrete
-from gp_ensembles.metrics import ClassScores, init_class_scores, summarise_classes
+from gp_ensembles.metrics import ClassScores, init_class_scores, summarize_classes
 from gp_ensembles.metrics.calibration import pit
 from gp_ensembles.metrics.pointwise import gaussian_log_prob
-from gp_ensembles.metrics.streaming import StreamScores, init_scores, summarise, update_scores
+from gp_ensembles.metrics.streaming import StreamScores, init_scores, summarize, update_scores
 from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 
@@ -71,7 +71,7 @@ class Chunk(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Shift and scale that take a standardised target back to the user's units."""
+    """Shift and scale that take a standardized target back to the user's units."""
 
     shift: float
     scale: float
@@ -137,9 +137,9 @@ def score_block(
         scores: Scores before the block.
         first_row: Number of its first row.
         y: Targets in the user's units, shape (B,), float64; NaN where missing.
-        predictions: The ensemble's, standardised.
-        baselines: The baselines', standardised.
-        units: From standardised to the user's.
+        predictions: The ensemble's, standardized.
+        baselines: The baselines', standardized.
+        units: From standardized to the user's.
 
     Returns:
         Scores after the block, and its predictions.
@@ -159,12 +159,12 @@ def score_block(
     densities = {}
     certain = y.new_zeros(1, 1)
     for name, normal in baselines.items():
-        centre, spread = normal.mean * units.scale + units.shift, normal.variance * units.scale**2
+        center, spread = normal.mean * units.scale + units.shift, normal.variance * units.scale**2
         state = scores[name]
         assert isinstance(state, StreamScores)
-        after[name] = update_scores(state, y, certain, centre.unsqueeze(0), spread.unsqueeze(0))
-        densities[name] = gaussian_log_prob(centre, spread, y)
-    centre, spread = mixtures.moments(*parts)
+        after[name] = update_scores(state, y, certain, center.unsqueeze(0), spread.unsqueeze(0))
+        densities[name] = gaussian_log_prob(center, spread, y)
+    center, spread = mixtures.moments(*parts)
     lower, upper = mixtures.icdf(*parts, y.new_tensor([[0.05], [0.95]]))
     density = mixtures.log_prob(*parts, y)
     if isinstance(original, StudentTMixture):  # its tails are heavier than those of the normals that stand for it
@@ -174,7 +174,7 @@ def score_block(
         model = after[MODEL]
         after[MODEL] = model._replace(log_prob=model.log_prob + correction)
         density = exact
-    chunk = Chunk(first_row, y, centre, spread, lower, upper, density, pit(*parts, y), log_weights, densities)
+    chunk = Chunk(first_row, y, center, spread, lower, upper, density, pit(*parts, y), log_weights, densities)
     return after, chunk
 
 
@@ -183,10 +183,10 @@ def score_table(scores: Scores, units: Units) -> dict[str, dict[str, float | Non
     table = {}
     for name, state in scores.items():
         if isinstance(state, ClassScores):
-            values = {key: float(value) for key, value in summarise_classes(state)._asdict().items()}
+            values = {key: float(value) for key, value in summarize_classes(state)._asdict().items()}
             table[name] = {key: value if math.isfinite(value) else None for key, value in values.items()}
             continue
-        values = {key: float(value) for key, value in summarise(state)._asdict().items()}
+        values = {key: float(value) for key, value in summarize(state)._asdict().items()}
         values["coverage_90"] = values.pop("coverage")
         values["log_score_standardized"] = values["log_score"] + math.log(units.scale)
         table[name] = {key: value if math.isfinite(value) else None for key, value in values.items()}

@@ -69,7 +69,7 @@ def build_baselines(config: StreamConfig, warm: Table, *, structure_only: bool) 
 
 
 def prepare(config: StreamConfig, standardizer: Standardizer, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as the ensemble sees them: standardised, and the inputs clipped if the config says so."""
+    """Rows as the ensemble sees them: standardized, and the inputs clipped if the config says so."""
     inputs, targets = standardizer.transform(X, y)
     return inputs if config.clip is None else inputs.clamp(-config.clip, config.clip), targets
 

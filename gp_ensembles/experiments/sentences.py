@@ -8,7 +8,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 # What bad input, a bad machine or a bad file raise; anything else is a defect of this library.
 _LONGEST = 400
-# What a config may name; kept here so that a misspelt name finds its neighbour.
+# What a config may name; kept here so that a misspelled name finds its neighbor.
 KNOWN_CLASSES = (
     "OEBE", "DOEBE", "SOEBE", "SDOEBE", "EDOEBE", "IEGP", "SIEGP", "DIEGP", "DSIEGP", "Auto",
     "FourierBasis", "HilbertBasis", "RadialBasis", "PolynomialBasis", "LinearBasis", "SplineBasis",

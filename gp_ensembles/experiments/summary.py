@@ -15,7 +15,7 @@ _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 
 
-def summarise_session(session: Session, rows_before: int = 0) -> dict[str, object]:
+def summarize_session(session: Session, rows_before: int = 0) -> dict[str, object]:
     """Everything a reader of a run wants to know.
 
     Scores cover the whole stream after the warm-up, those of earlier runs that a checkpoint carried included.

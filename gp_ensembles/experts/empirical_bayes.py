@@ -1,4 +1,4 @@
-"""Hyperparameters by empirical Bayes: the evidence of the first rows, maximised for all experts at once."""
+"""Hyperparameters by empirical Bayes: the evidence of the first rows, maximized for all experts at once."""
 
 from typing import Any, NamedTuple
 

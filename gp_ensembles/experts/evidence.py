@@ -40,8 +40,8 @@ def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) 
         tensor(-1.5155, dtype=torch.float64)
     """
     quadratic, half_log_determinant = whitened_statistics(Phi, y, prior_variance / noise)
-    normaliser = y.shape[0] * (math.log(2 * math.pi) + noise.log())
-    return -0.5 * (quadratic / noise + normaliser) - half_log_determinant
+    normalizer = y.shape[0] * (math.log(2 * math.pi) + noise.log())
+    return -0.5 * (quadratic / noise + normalizer) - half_log_determinant
 
 
 def whitened_statistics(Phi: Tensor, y: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:

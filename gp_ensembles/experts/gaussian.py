@@ -80,7 +80,7 @@ class GaussianExpert(Expert):
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
         likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; its noise is
-            :math:`\sigma^2`. By default a new one: noise at least 1e-6 (targets are standardised), start 0.5.
+            :math:`\sigma^2`. By default a new one: noise at least 1e-6 (targets are standardized), start 0.5.
         adaptation: How the weights change before every row, for instance
             :class:`~gp_ensembles.filters.adaptation.RandomWalk`; ``None`` for static weights.
         initial_state: :func:`~gp_ensembles.filters.states.gaussian_state` (covariance form) or
@@ -161,7 +161,7 @@ class GaussianExpert(Expert):
 
 
 def default_likelihood(features: FeatureMap) -> GaussianLikelihood:
-    """A Gaussian likelihood for standardised targets: noise at least 1e-6, start 0.5, on a log scale."""
+    """A Gaussian likelihood for standardized targets: noise at least 1e-6, start 0.5, on a log scale."""
     prior_variance = features.prior_variance.detach()
     floor = GreaterThan(_NOISE_FLOOR, transform=torch.exp, inv_transform=torch.log)
     likelihood = GaussianLikelihood(noise_constraint=floor, batch_shape=features.batch_shape).to(prior_variance)

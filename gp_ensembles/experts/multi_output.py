@@ -146,9 +146,9 @@ class MultiOutputExpert(Expert):
             quadratic, half_log_determinant = whitened_statistics(Phi, scaled, bound.prior_variance / bound.noise)
         except NumericalError:
             return bound.noise * torch.nan
-        normaliser = y.numel() * (math.log(2 * math.pi) + bound.noise.log())
+        normalizer = y.numel() * (math.log(2 * math.pi) + bound.noise.log())
         per_output = half_log_determinant * self.num_outputs + y.shape[0] * bound.scale.log().sum(-1)
-        return -0.5 * (quadratic / bound.noise + normaliser) - per_output
+        return -0.5 * (quadratic / bound.noise + normalizer) - per_output
 
     def take(self, index: Tensor) -> "MultiOutputExpert":
         """See :meth:`Expert.take`."""

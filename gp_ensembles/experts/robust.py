@@ -148,9 +148,9 @@ class RobustExpert(Expert):
             + \sum_n \Big( \gamma_n \log \frac{1 - \epsilon}{\gamma_n}
             + (1 - \gamma_n) \log \frac{\epsilon\, c(y_n)}{1 - \gamma_n} \Big)
 
-        at the :math:`\gamma` that maximise it, found from Huber's fit. They are constants for the gradient, which is
+        at the :math:`\gamma` that maximize it, found from Huber's fit. They are constants for the gradient, which is
         exact where they have settled. The residual, not the target, makes an outlier: a heavy tail that the inputs
-        explain is learned. It costs about ten factorisations where the Gaussian evidence costs one.
+        explain is learned. It costs about ten factorizations where the Gaussian evidence costs one.
 
         Limits: the few targets beyond a jump that the features cannot follow are taken for outliers, and outliers that
         the features can follow for the function; with more than a third of the targets outliers the start breaks down.

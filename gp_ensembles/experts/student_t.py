@@ -191,8 +191,8 @@ class StudentTExpert(Expert):
         except NumericalError:
             return ratio * torch.nan
         a, b, half = self.noise.concentration, self.noise.rate, 0.5 * y.shape[0]
-        normaliser = torch.lgamma(a + half) - torch.lgamma(a) - half * (math.log(2 * math.pi) + b.log())
-        return normaliser - half_log_determinant - (a + half) * torch.log1p(quadratic / (2 * b))
+        normalizer = torch.lgamma(a + half) - torch.lgamma(a) - half * (math.log(2 * math.pi) + b.log())
+        return normalizer - half_log_determinant - (a + half) * torch.log1p(quadratic / (2 * b))
 
     def take(self, index: Tensor) -> "StudentTExpert":
         """See :meth:`Expert.take`."""

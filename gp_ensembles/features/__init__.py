@@ -10,9 +10,9 @@ from gp_ensembles.features.hilbert_tensor import HilbertTensorFeatures, full_gri
 from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.neural import NeuralFeatures
-from gp_ensembles.features.optimised_fourier import OptimisedFourierFeatures
+from gp_ensembles.features.optimized_fourier import OptimisedFourierFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
-from gp_ensembles.features.radial import RadialBasisFeatures, kmeans_centres
+from gp_ensembles.features.radial import RadialBasisFeatures, kmeans_centers
 from gp_ensembles.features.rescale import Clamp, Standardize
 from gp_ensembles.features.spline import AdditiveSplineFeatures, quantile_breakpoints, uniform_breakpoints
 from gp_ensembles.features.stacking import stack_kernels
@@ -38,7 +38,7 @@ __all__ = [
     "Standardize",
     "box_from_data",
     "full_grid",
-    "kmeans_centres",
+    "kmeans_centers",
     "quantile_breakpoints",
     "stack_kernels",
     "uniform_breakpoints",

@@ -12,10 +12,10 @@ from gp_ensembles.spectral.density import form_of
 
 
 class Box(NamedTuple):
-    r"""Centres and half-widths of a box, per expert and column.
+    r"""Centers and half-widths of a box, per expert and column.
 
     Args:
-        centre: Centres c, shape (\*batch, D), in units of the inputs.
+        center: Centers c, shape (\*batch, D), in units of the inputs.
         half_width: Half-widths L, shape (\*batch, D), in units of the inputs. Features vanish at c - L and c + L.
 
     Example:
@@ -25,14 +25,14 @@ class Box(NamedTuple):
                 [ 3.]])
     """
 
-    centre: Tensor
+    center: Tensor
     half_width: Tensor
 
     def domain(self) -> Tensor:
         """Intersection of the experts' boxes, lower and upper ends, shape (2, D)."""
-        num_columns = self.centre.shape[-1]
-        lower = (self.centre - self.half_width).reshape(-1, num_columns).amax(0)
-        upper = (self.centre + self.half_width).reshape(-1, num_columns).amin(0)
+        num_columns = self.center.shape[-1]
+        lower = (self.center - self.half_width).reshape(-1, num_columns).amax(0)
+        upper = (self.center + self.half_width).reshape(-1, num_columns).amin(0)
         return torch.stack([lower, upper])
 
 
@@ -69,7 +69,7 @@ def box_from_data(
         edge_factor: Factor c, zero or positive: length scales between the outermost rows and the walls.
 
     Returns:
-        Centres (middles of the ranges) and half-widths, each (\*batch, D), in the dtype of X, without gradients.
+        Centers (middles of the ranges) and half-widths, each (\*batch, D), in the dtype of X, without gradients.
 
     Raises:
         TypeError: If X is not floating point, of another dtype than the kernel, or the kernel is not supported.
@@ -138,9 +138,9 @@ def check_box(box: Box, batch_shape: torch.Size, num_inputs: int) -> None:
         ValueError: If shapes or values are wrong, or the experts' boxes do not overlap in some column.
     """
     expected = torch.Size([*batch_shape, num_inputs])
-    if box.centre.shape != expected or box.half_width.shape != expected:
+    if box.center.shape != expected or box.half_width.shape != expected:
         raise ValueError(
-            f"centre and half_width of the box must have shape {tuple(expected)}, got {tuple(box.centre.shape)} and "
+            f"center and half_width of the box must have shape {tuple(expected)}, got {tuple(box.center.shape)} and "
             f"{tuple(box.half_width.shape)}"
         )
     check_positive(box.half_width, "half_width")

@@ -21,7 +21,7 @@ class RandomFourierFeatures(FeatureMap):
     .. math:: \phi(x) = \sqrt{\tfrac{2}{F}} \big[\sin(\omega_1^\top x), \dots, \sin(\omega_{F/2}^\top x),
               \cos(\omega_1^\top x), \dots, \cos(\omega_{F/2}^\top x)\big]
 
-    with :math:`\omega_r` from the normalised spectral density of the kernel (Rahimi and Recht, 2007;
+    with :math:`\omega_r` from the normalized spectral density of the kernel (Rahimi and Recht, 2007;
     Lazaro-Gredilla et al., 2010), so that :math:`\phi(x)^\top\phi(x) = 1`. The frequencies are a differentiable
     function of the kernel's hyperparameters and of base draws that never change.
 

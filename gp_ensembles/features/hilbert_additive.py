@@ -29,7 +29,7 @@ class HilbertAdditiveFeatures(FeatureMap):
 
     Args:
         kernel: RBF or Matern kernel, in a ``ScaleKernel`` or not, ARD or not; kept, not copied.
-        box: Centres and half-widths, each (\*batch, D), in units of the inputs.
+        box: Centers and half-widths, each (\*batch, D), in units of the inputs.
         num_frequencies: Number K of basis functions per column.
 
     Raises:
@@ -46,11 +46,11 @@ class HilbertAdditiveFeatures(FeatureMap):
         torch.Size([25, 20])
     """
 
-    centre: Tensor
+    center: Tensor
     half_width: Tensor
 
     def __init__(self, kernel: Kernel, box: Box, num_frequencies: int) -> None:
-        num_inputs, batch_shape = box.centre.shape[-1], torch.Size(kernel.batch_shape)
+        num_inputs, batch_shape = box.center.shape[-1], torch.Size(kernel.batch_shape)
         if num_frequencies < 1:
             raise ValueError(f"num_frequencies must be at least 1, got {num_frequencies}")
         check_box(box, batch_shape, num_inputs)
@@ -63,7 +63,7 @@ class HilbertAdditiveFeatures(FeatureMap):
         super().__init__(num_inputs, len(columns) * num_frequencies, batch_shape, domain)
         self.num_frequencies = num_frequencies
         self.kernel = kernel
-        self.register_buffer("centre", box.centre.detach().clone())
+        self.register_buffer("center", box.center.detach().clone())
         self.register_buffer("half_width", box.half_width.detach().clone())
 
     @classmethod
@@ -104,7 +104,7 @@ class HilbertAdditiveFeatures(FeatureMap):
         columns = seen_columns(self.kernel, self.num_inputs)
         form, batch_shape = form_of(self.kernel, len(columns)), self.batch_shape
         half_width = self.half_width.index_select(-1, columns).unsqueeze(-1)  # (*batch, d, 1)
-        start = self.centre.index_select(-1, columns).unsqueeze(-1) - half_width
+        start = self.center.index_select(-1, columns).unsqueeze(-1) - half_width
         order = torch.arange(1, self.num_frequencies + 1, dtype=half_width.dtype, device=half_width.device)
         omega = 0.5 * torch.pi * order / half_width  # (*batch, d, K)
         lengthscale = form.lengthscale.mT  # (*batch, d or 1, 1)

@@ -28,7 +28,7 @@ class HilbertTensorFeatures(FeatureMap):
     Args:
         kernel: RBF or Matern kernel, in a ``ScaleKernel`` or not, ARD or not, without ``active_dims`` (use
             ``SelectColumns``); kept, not copied.
-        box: Centres and half-widths, each (\*batch, D), in units of the inputs.
+        box: Centers and half-widths, each (\*batch, D), in units of the inputs.
         indices: Multi-indices, whole numbers from 1, shape (F, D) or (\*batch, F, D).
 
     Raises:
@@ -45,12 +45,12 @@ class HilbertTensorFeatures(FeatureMap):
         True
     """
 
-    centre: Tensor
+    center: Tensor
     half_width: Tensor
     indices: Tensor
 
     def __init__(self, kernel: Kernel, box: Box, indices: Tensor) -> None:
-        num_inputs, batch_shape = box.centre.shape[-1], torch.Size(kernel.batch_shape)
+        num_inputs, batch_shape = box.center.shape[-1], torch.Size(kernel.batch_shape)
         check_box(box, batch_shape, num_inputs)
         if kernel.active_dims is not None:
             raise ValueError("the kernel has active_dims; drop them and use SelectColumns to choose columns")
@@ -64,7 +64,7 @@ class HilbertTensorFeatures(FeatureMap):
             form_of(kernel, num_inputs)
         super().__init__(num_inputs, indices.shape[-2], batch_shape, box.domain())
         self.kernel = kernel
-        self.register_buffer("centre", box.centre.detach().clone())
+        self.register_buffer("center", box.center.detach().clone())
         self.register_buffer("half_width", box.half_width.detach().clone())
         self.register_buffer("indices", indices.expand(*batch_shape, *indices.shape[-2:]).clone())
 
@@ -101,7 +101,7 @@ class HilbertTensorFeatures(FeatureMap):
             rates = (lengthscale / box.half_width).reshape(-1, X.shape[-1]).tolist()
         chosen = [_largest(rate, num_features) for rate in rates]
         indices = torch.tensor(chosen, dtype=torch.long, device=X.device)
-        return cls(kernel, box, indices.reshape(*box.centre.shape[:-1], num_features, X.shape[-1]))
+        return cls(kernel, box, indices.reshape(*box.center.shape[:-1], num_features, X.shape[-1]))
 
     @property
     def prior_variance(self) -> Tensor:
@@ -114,7 +114,7 @@ class HilbertTensorFeatures(FeatureMap):
         omega = 0.5 * torch.pi * self.indices.to(half_width.dtype) / half_width  # (*batch, F, D)
         log_density = log_spectral_density(self.kernel, omega)
         amplitude = ((0.5 * log_density).exp() * half_width.prod(-1).rsqrt()).unsqueeze(-2)  # (*batch, 1, F)
-        start = self.centre.unsqueeze(-2) - half_width
+        start = self.center.unsqueeze(-2) - half_width
         rates, starts = omega.mT.unsqueeze(-2).unbind(-3), start.unbind(-1)  # D times (*batch, 1, F), (*batch, 1)
 
         def features(X: Tensor) -> Tensor:

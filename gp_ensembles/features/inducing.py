@@ -105,7 +105,7 @@ class InducingPointFeatures(FeatureMap):
         return bind_covariance(self.kernel).diagonal(self.knots).mean(-1)
 
     def bind(self) -> BoundFeatures:
-        """Read knots and hyperparameters and factorise once; the result is a plain function of tensors."""
+        """Read knots and hyperparameters and factorize once; the result is a plain function of tensors."""
         return self._bind(bind_covariance(self.kernel))
 
     def unexplained(self, X: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class InducingPointFeatures(FeatureMap):
         # Distances of a knot from itself are round-off, and their derivatives, too.
         own = torch.where(on_diagonal, (diagonal + self.nugget.unsqueeze(-1) * variance).unsqueeze(-1), own)
         scale = variance.unsqueeze(-1)
-        lower = _factorise(own / scale)
+        lower = _factorize(own / scale)
         identity = torch.diag_embed(torch.ones_like(diagonal))
         weight = torch.linalg.solve_triangular(lower, identity, upper=False) / scale
 
@@ -170,7 +170,7 @@ class InducingPointFeatures(FeatureMap):
         return features
 
 
-def _factorise(own: Tensor) -> Tensor:
+def _factorize(own: Tensor) -> Tensor:
     try:
         return cholesky(own, "the covariance of the knots")
     except NumericalError as error:

@@ -25,7 +25,7 @@ class NeuralFeatures(FeatureMap):
     structure belong in different experts, one ``NeuralFeatures`` each.
 
     The modules are copied, in the mode (training or evaluation) that they are in. They must treat every row by
-    itself, or a prediction would depend on rows that come later; batch normalisation and dropout are therefore
+    itself, or a prediction would depend on rows that come later; batch normalization and dropout are therefore
     refused in training mode. The map owns the copies' parameters and buffers, with the batch axis first: that
     of ``layer.weight`` is called ``body__layer__weight``.
 
@@ -39,7 +39,7 @@ class NeuralFeatures(FeatureMap):
 
     Raises:
         ValueError: If the modules differ in structure, their output has another shape than (R, F), they hold
-            batch normalisation or dropout in training mode, or ``prior_variance`` does not fit.
+            batch normalization or dropout in training mode, or ``prior_variance`` does not fit.
 
     Example:
         >>> import torch

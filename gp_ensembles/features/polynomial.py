@@ -100,7 +100,7 @@ class AdditivePolynomialFeatures(FeatureMap):
             feature = int(wrong.int().argmax())
             raise ValueError(
                 f"power {feature % order + 1} of column {feature // order} of X has root mean square "
-                f"{float(root_mean_square[feature])}: drop the column, or standardise it first"
+                f"{float(root_mean_square[feature])}: drop the column, or standardize it first"
             )
         scales = torch.cat([root_mean_square, X.new_ones(1)])
         return cls(X.shape[-1], order, positive_like(prior_variance, X, "prior_variance"), scales)

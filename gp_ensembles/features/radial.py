@@ -1,4 +1,4 @@
-"""Radial basis function network: Gaussian bumps at fixed or trained centres."""
+"""Radial basis function network: Gaussian bumps at fixed or trained centers."""
 
 from typing import final
 
@@ -12,25 +12,25 @@ from gp_ensembles.features.shapes import insert_batch, positive_like
 
 @final
 class RadialBasisFeatures(FeatureMap):
-    r"""Gaussian bumps around K centres, with a length scale for every input column.
+    r"""Gaussian bumps around K centers, with a length scale for every input column.
 
     .. math:: \phi_k(x) = \exp\Big(-\tfrac12 \sum_{j=1}^D \Big(\frac{x_j - c_{kj}}{\ell_j}\Big)^2\Big)
 
-    the RBF network of Waxman and Djuric (2024). The bumps vanish far from all centres, so there predictions
+    the RBF network of Waxman and Djuric (2024). The bumps vanish far from all centers, so there predictions
     return to the prior mean with a variance of the noise alone; concatenate the map with
     :class:`~gp_ensembles.features.constant.ConstantFeatures` or
     :class:`~gp_ensembles.features.linear.LinearFeatures` where that is not wanted.
 
-    Centres given as a plain tensor stay fixed (a buffer); centres given as an ``nn.Parameter`` are trained,
+    Centers given as a plain tensor stay fixed (a buffer); centers given as an ``nn.Parameter`` are trained,
     each expert its own copy. Prefer fixed ones: K D trained coordinates overfit the few rows they are
     trained on, and the predictions become overconfident.
 
-    The squared distances are computed by a matrix product about the centres' mean. Their absolute error is
+    The squared distances are computed by a matrix product about the centers' mean. Their absolute error is
     the round-off of :math:`\sum_j ((x_j - \bar c_j)/\ell_j)^2`: use float64 with length scales that are
     small beside the spread of the inputs.
 
     Args:
-        centres: Centres, in units of the inputs, shape (K, D) or (\*batch, K, D); a tensor for fixed ones, an
+        centers: Centers, in units of the inputs, shape (K, D) or (\*batch, K, D); a tensor for fixed ones, an
             ``nn.Parameter`` for trained ones. The map has their dtype and device.
         lengthscale: Initial length scales, in units of the inputs, a number or a shape that broadcasts to
             (\*batch, D): shape (S, 1) gives S experts with one start each.
@@ -39,39 +39,39 @@ class RadialBasisFeatures(FeatureMap):
             shape of the map.
 
     Raises:
-        ValueError: If a shape does not fit, a centre is not finite, or a length scale or prior variance is not
+        ValueError: If a shape does not fit, a center is not finite, or a length scale or prior variance is not
             positive.
-        TypeError: If the centres are not a floating point tensor.
+        TypeError: If the centers are not a floating point tensor.
 
     Example:
         >>> import torch
-        >>> centres = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
-        >>> features = RadialBasisFeatures(centres, lengthscale=1.0)
+        >>> centers = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+        >>> features = RadialBasisFeatures(centers, lengthscale=1.0)
         >>> features(torch.tensor([[0.0]], dtype=torch.float64)).detach()
         tensor([[1.0000, 0.1353]], dtype=torch.float64)
     """
 
-    centres: Tensor
+    centers: Tensor
     raw_lengthscale: Tensor
 
-    def __init__(self, centres: Tensor, lengthscale: float | Tensor, prior_variance: float | Tensor = 1.0) -> None:
-        check_matrix(centres)
-        num_centres, num_inputs = centres.shape[-2:]
-        scales = positive_like(lengthscale, centres, "lengthscale")
-        prior = positive_like(prior_variance, centres, "prior_variance")
+    def __init__(self, centers: Tensor, lengthscale: float | Tensor, prior_variance: float | Tensor = 1.0) -> None:
+        check_matrix(centers)
+        num_centers, num_inputs = centers.shape[-2:]
+        scales = positive_like(lengthscale, centers, "lengthscale")
+        prior = positive_like(prior_variance, centers, "prior_variance")
         if scales.ndim > 0 and scales.shape[-1] not in (1, num_inputs):
             raise ValueError(
-                f"lengthscale must have shape (*batch, {num_inputs}), one for every column of the centres, "
+                f"lengthscale must have shape (*batch, {num_inputs}), one for every column of the centers, "
                 f"got {tuple(scales.shape)}"
             )
         scales = scales.expand(*scales.shape[:-1], num_inputs)
         batch_shape = torch.broadcast_tensors(scales[..., 0], prior)[0].shape
-        super().__init__(num_inputs, num_centres, batch_shape)
-        start = centres.detach().expand(*batch_shape, num_centres, num_inputs).clone()
-        if isinstance(centres, nn.Parameter):
-            self.register_parameter("centres", nn.Parameter(start))
+        super().__init__(num_inputs, num_centers, batch_shape)
+        start = centers.detach().expand(*batch_shape, num_centers, num_inputs).clone()
+        if isinstance(centers, nn.Parameter):
+            self.register_parameter("centers", nn.Parameter(start))
         else:
-            self.register_buffer("centres", start)
+            self.register_buffer("centers", start)
         self.lengthscale_constraint = log_scale()
         raw = self.lengthscale_constraint.inverse_transform(scales)
         self.register_parameter("raw_lengthscale", nn.Parameter(raw.expand(*batch_shape, num_inputs).clone()))
@@ -81,17 +81,17 @@ class RadialBasisFeatures(FeatureMap):
     def from_data(
         cls,
         X: Tensor,
-        num_centres: int,
+        num_centers: int,
         lengthscale: float | Tensor,
         prior_variance: float | Tensor = 1.0,
         *,
         generator: torch.Generator | None = None,
     ) -> "RadialBasisFeatures":
-        r"""Build the map with fixed centres at the k-means of the given rows.
+        r"""Build the map with fixed centers at the k-means of the given rows.
 
         Args:
-            X: The first rows, shape (N, D), in units that make columns comparable (standardised).
-            num_centres: Number of centres K.
+            X: The first rows, shape (N, D), in units that make columns comparable (standardized).
+            num_centers: Number of centers K.
             lengthscale: Initial length scales, a number or a shape that broadcasts to (\*batch, D): shape
                 (S, 1) gives S experts with one length scale each.
             prior_variance: Initial prior variance, a number or shape (\*batch).
@@ -101,7 +101,7 @@ class RadialBasisFeatures(FeatureMap):
             The map; its batch shape is that of ``lengthscale`` and ``prior_variance`` together.
 
         Raises:
-            ValueError: If X is not a finite matrix, has fewer than ``num_centres`` distinct rows, or a start
+            ValueError: If X is not a finite matrix, has fewer than ``num_centers`` distinct rows, or a start
                 value is not positive.
             TypeError: If X is not a floating point tensor.
 
@@ -113,8 +113,8 @@ class RadialBasisFeatures(FeatureMap):
             >>> RadialBasisFeatures.from_data(X, 10, starts, generator=generator)(X).shape
             torch.Size([2, 50, 10])
         """
-        centres = kmeans_centres(X, num_centres, generator=generator)
-        return cls(centres, lengthscale, prior_variance)
+        centers = kmeans_centers(X, num_centers, generator=generator)
+        return cls(centers, lengthscale, prior_variance)
 
     @property
     def lengthscale(self) -> Tensor:
@@ -129,13 +129,13 @@ class RadialBasisFeatures(FeatureMap):
         return value
 
     def bind(self) -> BoundFeatures:
-        """Read centres and length scales once and return the map as a plain function of tensors."""
+        """Read centers and length scales once and return the map as a plain function of tensors."""
         batch_shape = self.batch_shape
         inverse = self.lengthscale.reciprocal().unsqueeze(-2)  # (*batch, 1, D)
-        origin = self.centres.detach().mean(dim=-2, keepdim=True)  # any origin gives the same distances
-        scaled_centres = (self.centres - origin) * inverse
-        right = scaled_centres.mT
-        half_norm = 0.5 * scaled_centres.square().sum(-1).unsqueeze(-2)  # (*batch, 1, K)
+        origin = self.centers.detach().mean(dim=-2, keepdim=True)  # any origin gives the same distances
+        scaled_centers = (self.centers - origin) * inverse
+        right = scaled_centers.mT
+        half_norm = 0.5 * scaled_centers.square().sum(-1).unsqueeze(-2)  # (*batch, 1, K)
 
         def features(X: Tensor) -> Tensor:
             scaled = (insert_batch(X, batch_shape) - origin) * inverse
@@ -144,16 +144,16 @@ class RadialBasisFeatures(FeatureMap):
         return features
 
 
-def kmeans_centres(X: Tensor, num_centres: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Centres of the k-means clusters of the rows of X (scikit-learn, k-means++ start).
+def kmeans_centers(X: Tensor, num_centers: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Centers of the k-means clusters of the rows of X (scikit-learn, k-means++ start).
 
     Args:
         X: Inputs, shape (N, D), in units that make columns comparable.
-        num_centres: Number of centres K.
+        num_centers: Number of centers K.
         generator: Source of the start; torch's global one if ``None``.
 
     Returns:
-        Centres, shape (K, D), with the dtype and device of X.
+        Centers, shape (K, D), with the dtype and device of X.
 
     Raises:
         ValueError: If X is not a finite matrix or has fewer than K distinct rows.
@@ -162,21 +162,21 @@ def kmeans_centres(X: Tensor, num_centres: int, *, generator: torch.Generator | 
     Example:
         >>> import torch
         >>> X = torch.tensor([[0.0], [0.2], [5.0], [5.2]], dtype=torch.float64)
-        >>> kmeans_centres(X, 2, generator=torch.Generator().manual_seed(0)).sort(0).values.T
+        >>> kmeans_centers(X, 2, generator=torch.Generator().manual_seed(0)).sort(0).values.T
         tensor([[0.1000, 5.1000]], dtype=torch.float64)
     """
     check_matrix(X)
     if X.ndim != 2:
-        raise ValueError(f"X must have shape (N, D) to place centres, got {tuple(X.shape)}")
-    if num_centres < 1:
-        raise ValueError(f"the number of centres must be at least 1, got {num_centres}")
+        raise ValueError(f"X must have shape (N, D) to place centers, got {tuple(X.shape)}")
+    if num_centers < 1:
+        raise ValueError(f"the number of centers must be at least 1, got {num_centers}")
     rows = X.detach().cpu().double()
     num_distinct = torch.unique(rows, dim=0).shape[0]
-    if num_distinct < num_centres:
+    if num_distinct < num_centers:
         raise ValueError(
-            f"{num_centres} centres need as many distinct rows, X has {num_distinct}; use fewer centres or more rows"
+            f"{num_centers} centers need as many distinct rows, X has {num_distinct}; use fewer centers or more rows"
         )
     device = generator.device if generator is not None else torch.device("cpu")
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
-    fitted = KMeans(n_clusters=num_centres, n_init="auto", random_state=seed).fit(rows.numpy())
+    fitted = KMeans(n_clusters=num_centers, n_init="auto", random_state=seed).fit(rows.numpy())
     return torch.as_tensor(fitted.cluster_centers_, dtype=X.dtype, device=X.device)

@@ -1,4 +1,4 @@
-"""Feature maps whose inputs are moved first: standardised, or clamped to a box."""
+"""Feature maps whose inputs are moved first: standardized, or clamped to a box."""
 
 from typing import final
 
@@ -11,12 +11,12 @@ from gp_ensembles.features.shapes import check_columns
 
 @final
 class Standardize(FeatureMap):
-    r"""A map of standardised inputs, with a mean and a standard deviation that stay fixed.
+    r"""A map of standardized inputs, with a mean and a standard deviation that stay fixed.
 
     .. math:: \phi(x) = \phi_0\Big(\frac{x_1 - m_1}{s_1}, \dots, \frac{x_D - m_D}{s_D}\Big)
 
     Args:
-        features: The map, of inputs in standardised units.
+        features: The map, of inputs in standardized units.
         mean: Means m, in units of the inputs, shape (D,).
         std: Standard deviations s, in units of the inputs, shape (D,), positive.
 
@@ -42,7 +42,7 @@ class Standardize(FeatureMap):
         if mean.shape != shape or std.shape != shape:
             raise ValueError(f"mean and std must have shape {shape}, got {tuple(mean.shape)} and {tuple(std.shape)}")
         wrong = ~((std > 0) & torch.isfinite(std) & torch.isfinite(mean))
-        check_columns(wrong, "cannot be standardised: their standard deviation is zero or not finite; drop them")
+        check_columns(wrong, "cannot be standardized: their standard deviation is zero or not finite; drop them")
         domain = None if features.domain is None else features.domain * std + mean
         super().__init__(features.num_inputs, features.num_features, features.batch_shape, domain)
         self.features = features
@@ -51,10 +51,10 @@ class Standardize(FeatureMap):
 
     @classmethod
     def from_data(cls, features: FeatureMap, X: Tensor) -> "Standardize":
-        """Standardise by the mean and the population standard deviation of the given rows.
+        """Standardize by the mean and the population standard deviation of the given rows.
 
         Args:
-            features: The map, of inputs in standardised units.
+            features: The map, of inputs in standardized units.
             X: The first rows, shape (N, D).
 
         Returns:
@@ -74,7 +74,7 @@ class Standardize(FeatureMap):
         check_matrix(X, features.num_inputs)
         rows = X.reshape(-1, X.shape[-1])
         constant = rows.amin(0) == rows.amax(0)
-        check_columns(constant, "are constant and cannot be standardised; drop them")
+        check_columns(constant, "are constant and cannot be standardized; drop them")
         return cls(features, rows.mean(0), rows.std(0, correction=0))
 
     @property

@@ -144,10 +144,10 @@ def _by_sweeps(block: _Block, rule: SiteRule) -> _Result | None:
         variance = covariance.diagonal(dim1=-2, dim2=-1) - past.square().sum(-2)
         # cov(z_t, z_j) given the targets before t, for j < t
         conditional = torch.tril(covariance - past.mT @ past_and_future, diagonal=-1)
-        centre = (mean + (conditional @ residual.unsqueeze(-1)).squeeze(-1)) * target_scale
-        latent = LatentMoments(centre, variance)
+        center = (mean + (conditional @ residual.unsqueeze(-1)).squeeze(-1)) * target_scale
+        latent = LatentMoments(center, variance)
         change = torch.where(seen, (sites.point - point).abs() - tolerance * (1 + point.abs()), 0.0)
-        moved = (centre - before.mean).abs() - tolerance * (1 + centre.abs())
+        moved = (center - before.mean).abs() - tolerance * (1 + center.abs())
         spread = (variance - before.variance).abs() - 10 * tolerance * variance
         if bool(((change <= 0) & (moved <= 0) & (spread <= 0)).all()):
             # a solves (I + H K) a = b - H m without a division by a precision, which may be zero
@@ -166,15 +166,15 @@ def _by_rows(block: _Block, rule: SiteRule) -> _Result:
         column = covariance[..., t]
         variance = column[..., t : t + 1]
         scale = target_scale[..., t : t + 1]
-        centre = mean[..., t : t + 1] * scale
+        center = mean[..., t : t + 1] * scale
         if bool(seen[..., t]):
-            sites = rule.solve(centre, variance, y[..., t : t + 1])
+            sites = rule.solve(center, variance, y[..., t : t + 1])
             shrink = 1 / (1 + sites.precision * variance)
             curvature = sites.precision * shrink
-            gradient = (sites.shift - sites.precision * centre) * shrink / scale
+            gradient = (sites.shift - sites.precision * center) * shrink / scale
         else:
-            curvature = gradient = torch.zeros_like(centre)
-        means.append(centre)
+            curvature = gradient = torch.zeros_like(center)
+        means.append(center)
         variances.append(variance)
         columns.append(column)
         gradients.append(gradient)

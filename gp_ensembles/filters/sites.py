@@ -179,17 +179,17 @@ class MomentMatchingRule(SiteRule):
         stddev = variance.sqrt()
         nodes = self._nodes.reshape(-1, *[1] * mean.ndim)
         log_weights = self._log_weights.reshape(nodes.shape)
-        centre, spread = torch.zeros_like(mean), torch.ones_like(mean)  # in standard deviations from the mean
+        center, spread = torch.zeros_like(mean), torch.ones_like(mean)  # in standard deviations from the mean
         for _ in range(_REFINEMENTS):  # nodes move to where the posterior is, which may be narrow and far away
-            place = centre + spread * nodes
+            place = center + spread * nodes
             joint = self._log_density(mean + stddev * place, y) + log_weights + 0.5 * (nodes.square() - place.square())
             shares = (joint - joint.amax(0)).exp()
             shares = shares / shares.sum(0)
-            centre = (shares * place).sum(0)
-            narrow = (shares * (place - centre).square()).sum(0).sqrt()
+            center = (shares * place).sum(0)
+            narrow = (shares * (place - center).square()).sum(0).sqrt()
             spread = torch.maximum(narrow, _NARROWEST * spread)  # all the mass on one node: look closer, not blindly
         precision = (1 / spread.square() - 1) / variance
-        point = mean + stddev * centre
+        point = mean + stddev * center
         return Sites(precision, point / (spread.square() * variance) - mean / variance, point)
 
 

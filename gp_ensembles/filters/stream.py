@@ -105,7 +105,7 @@ class BlockStream:
             self._cross.addcmul_(design @ self._full_walk, self._steps)
         target = y if y.ndim == 1 else y.reshape(self._last.shape)
         self._last -= target
-        # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorisation reads.
+        # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorization reads.
         covariance = torch.baddbmm(self._noise_matrix, design, self._cross_transposed, out=self._covariance)
         if y.shape[-1] == 1:
             variance = covariance.squeeze(-1)

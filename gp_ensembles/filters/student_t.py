@@ -44,7 +44,7 @@ def update_block(
         Phi: Features, shape (\*batch, B, F), in the order of time.
         y: Targets, shape (B,); NaN where missing.
         adaptation: How the weights change before every row, in units of the noise variance.
-        prior: State before any data, to which stabilised forgetting goes back.
+        prior: State before any data, to which stabilized forgetting goes back.
         discount: How fast the noise variance changes: before every row :math:`a \leftarrow \delta a + (1 - \delta) a_0`
             and b alike, so an effective memory of :math:`1 / (1 - \delta)` rows; shape () or (\*batch). ``None`` for a
             constant noise.

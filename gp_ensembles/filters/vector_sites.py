@@ -145,9 +145,9 @@ class VectorMomentMatchingRule(VectorRule):
         nodes = self._nodes.reshape(-1, *axes, mean.shape[-1])
         log_weights = self._log_weights.reshape(-1, *axes)
         identity = torch.diag_embed(torch.ones_like(mean))
-        centre, width, root = torch.zeros_like(mean), identity, identity
+        center, width, root = torch.zeros_like(mean), identity, identity
         for _ in range(_REFINEMENTS):  # nodes move to where the posterior is, which may be narrow and far away
-            place = centre + (root @ nodes.unsqueeze(-1)).squeeze(-1)
+            place = center + (root @ nodes.unsqueeze(-1)).squeeze(-1)
             latent = mean + (factor @ place.unsqueeze(-1)).squeeze(-1)
             ratio = 0.5 * (nodes.square() - place.square()).sum(-1)
             joint = self._log_density(latent, y.expand(latent.shape[:-1])) + log_weights + ratio
@@ -156,11 +156,11 @@ class VectorMomentMatchingRule(VectorRule):
             away = place - found
             spread = (shares.unsqueeze(-1) * away.unsqueeze(-1) * away.unsqueeze(-2)).sum(0)
             # All the mass may lie on one node, or beyond the last: then look closer, not blindly.
-            move = _FURTHER * (found - centre)
+            move = _FURTHER * (found - center)
             width = self._widening**2 * spread + _CLOSER**2 * width + move.unsqueeze(-1) * move.unsqueeze(-2)
-            centre, root = found, torch.linalg.cholesky_ex(width)[0]
-        # Back from whitened coordinates: a = L⁻ᵀ centre, W = L⁻ᵀ (I - spread) L⁻¹.
-        gradient = torch.linalg.solve_triangular(factor.mT, centre.unsqueeze(-1), upper=True).squeeze(-1)
+            center, root = found, torch.linalg.cholesky_ex(width)[0]
+        # Back from whitened coordinates: a = L⁻ᵀ center, W = L⁻ᵀ (I - spread) L⁻¹.
+        gradient = torch.linalg.solve_triangular(factor.mT, center.unsqueeze(-1), upper=True).squeeze(-1)
         half = torch.linalg.solve_triangular(factor.mT, identity - spread, upper=True)
         curvature = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
         return VectorSite(gradient, curvature)

@@ -28,7 +28,7 @@ from gp_ensembles.fusion.psis import psis_loo, smooth_weights
 from gp_ensembles.fusion.report import Report
 from gp_ensembles.fusion.roles import Extension, FourierRole, Role
 from gp_ensembles.fusion.rules import (
-    Barycentre,
+    Barycenter,
     CommitteeMachine,
     CommunicatingCommittee,
     Moments,
@@ -40,7 +40,7 @@ from gp_ensembles.fusion.stacking_models import BHS, PBHS
 from gp_ensembles.fusion.tabulated import TabulatedExpert
 from gp_ensembles.fusion.temperature import fit_temperature
 from gp_ensembles.fusion.trajectory_length import ChEES, FixedLength
-from gp_ensembles.fusion.type_two import TypeTwo, maximise_evidence
+from gp_ensembles.fusion.type_two import TypeTwo, maximize_evidence
 from gp_ensembles.fusion.weightings import (
     EntropyWeights,
     EqualWeights,
@@ -57,7 +57,7 @@ __all__ = [
     "MAP",
     "NUTS",
     "PBHS",
-    "Barycentre",
+    "Barycenter",
     "ChEES",
     "ChainWeighting",
     "CommitteeMachine",
@@ -117,7 +117,7 @@ __all__ = [
     "leave_one_out",
     "linear_pool",
     "log_linear_pool",
-    "maximise_evidence",
+    "maximize_evidence",
     "mean_ess",
     "predict_expert",
     "predict_experts",

@@ -105,7 +105,7 @@ def initial_state(
     """Chains before their first transition.
 
     Every chain gets a generator of its own, seeded from the given one, on the device of the positions: chains draw the
-    same numbers whatever happens to their neighbours.
+    same numbers whatever happens to their neighbors.
 
     Args:
         log_density: From positions, shape (C, D), to log densities, shape (C,).

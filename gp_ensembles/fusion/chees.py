@@ -154,18 +154,18 @@ def _complaints(draws: Draws) -> list[str]:
         )
     slow = []
     if draws.theta.shape[1] >= _MANY:
-        travelled = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in draws.log_density])
-        slow = [chain for chain in (travelled < _FEW).nonzero().squeeze(-1).tolist() if chain not in stuck]
+        traveled = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in draws.log_density])
+        slow = [chain for chain in (traveled < _FEW).nonzero().squeeze(-1).tolist() if chain not in stuck]
     if slow:
         complaints.append(
-            f"chains {slow} hardly travelled, less than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
-            "warm up longer, start elsewhere, or reparametrise where the density has walls or funnels"
+            f"chains {slow} hardly traveled, less than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
+            "warm up longer, start elsewhere, or reparametrize where the density has walls or funnels"
         )
     if share > _TOLERATED:
         chains = int(draws.divergent.any(1).sum())
         complaints.append(
             f"{share:.0%} of the transitions, in {chains} of {len(draws.theta)} chains, diverged: the draws miss the "
-            "sharpest parts of the density; raise the target acceptance, warm up longer or reparametrise"
+            "sharpest parts of the density; raise the target acceptance, warm up longer or reparametrize"
         )
     return complaints
 
@@ -197,8 +197,8 @@ class _Run:
         warming = state.iteration < settings.num_warmup
         step = math.exp(state.averaging.log_step) if warming else state.step
         longest = math.exp(state.length.log_length) if warming else state.longest
-        travelled = van_der_corput(state.iteration + 1) * longest
-        num_steps = min(max(math.ceil(travelled / step), 1), settings.max_steps)
+        traveled = van_der_corput(state.iteration + 1) * longest
+        num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
         momentum, log_uniform = refresh(self.generators, state.points.theta)
         end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps)
         log_ratio = log_acceptance(state.points, momentum, end)

@@ -9,7 +9,7 @@ _BLOCK = 2**22  # numbers of the Bayesian bootstrap held at once
 
 
 def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:
-    r"""Log weights that maximise the mean log score of the linear pool (Yao et al. 2018).
+    r"""Log weights that maximize the mean log score of the linear pool (Yao et al. 2018).
 
     Convex, and solved to a proven gap: for :math:`g_k = \operatorname{mean}_n p_{nk} / \sum_j w_j p_{nj}` the optimum
     has :math:`g_k \le 1`, and :math:`g_k = 1` where :math:`w_k > 0`; no weights are better than those returned by

@@ -10,7 +10,7 @@ _FEWEST = 2
 
 
 def rank_rhat(draws: Tensor) -> Tensor:
-    r"""Rank-normalised split :math:`\hat R`, the larger of the one for location and the folded one for scale.
+    r"""Rank-normalized split :math:`\hat R`, the larger of the one for location and the folded one for scale.
 
     The recommendation of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), section 4: above 1.01 the halves of
     the chains do not agree yet. Use it on quantities that permuting the labels of a mixture does not change.
@@ -37,11 +37,11 @@ def rank_rhat(draws: Tensor) -> Tensor:
     ordered = halves.flatten(0, 1).sort(dim=0).values
     lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     folded = torch.maximum(halves - upper, lower - halves)
-    return torch.maximum(_rhat(_rank_normalised(halves)), _rhat(_rank_normalised(folded))).reshape(shape)
+    return torch.maximum(_rhat(_rank_normalized(halves)), _rhat(_rank_normalized(folded))).reshape(shape)
 
 
 def bulk_ess(draws: Tensor) -> Tensor:
-    """Effective sample size of rank-normalised draws: how well the centre of a distribution is known.
+    """Effective sample size of rank-normalized draws: how well the center of a distribution is known.
 
     Vehtari et al. (2021), section 4; autocorrelations by Geyer's initial monotone sequence over split chains.
 
@@ -63,7 +63,7 @@ def bulk_ess(draws: Tensor) -> Tensor:
     halves, shape = _split(draws)
     if halves.shape[1] < _FEWEST:
         return draws.new_full(shape, torch.nan)
-    return _ess(_rank_normalised(halves)).reshape(shape)
+    return _ess(_rank_normalized(halves)).reshape(shape)
 
 
 def tail_ess(draws: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def _split(draws: Tensor) -> tuple[Tensor, torch.Size]:
     return torch.cat([flat[:, :half], flat[:, draws.shape[1] - half :]]), shape
 
 
-def _rank_normalised(chains: Tensor) -> Tensor:
+def _rank_normalized(chains: Tensor) -> Tensor:
     """Normal scores of the ranks among all draws, ties averaged; NaN where a quantity has draws that are not finite."""
     whole = chains.flatten(0, 1).mT.contiguous()  # (Q, N)
     ordered = whole.sort(dim=-1).values
@@ -196,8 +196,8 @@ def _ess(chains: Tensor) -> Tensor:
 def _autocovariances(chains: Tensor) -> Tensor:
     """Biased autocovariances at all lags by the fast Fourier transform, shape (C, S, Q)."""
     count = chains.shape[1]
-    centred = chains - chains.mean(1, keepdim=True)
-    spectrum = torch.fft.rfft(centred, n=2 * count, dim=1)
+    centered = chains - chains.mean(1, keepdim=True)
+    spectrum = torch.fft.rfft(centered, n=2 * count, dim=1)
     power = spectrum.real.square() + spectrum.imag.square()
     products: Tensor = torch.fft.irfft(power, n=2 * count, dim=1)
     return products[:, :count] / count

@@ -51,7 +51,7 @@ class Draws(NamedTuple):
         r"""Energy Bayesian fraction of missing information of every chain, shape (C,).
 
         :math:`\sum_s (E_s - E_{s-1})^2 / \sum_s (E_s - \bar E)^2` (Betancourt, 2016). Below 0.3 the momenta change the
-        energy too little to reach the tails: reparametrise. NaN for fewer than two draws or constant energies.
+        energy too little to reach the tails: reparametrize. NaN for fewer than two draws or constant energies.
         """
         if self.energy.shape[1] < 2:
             return self.energy.new_full((len(self.energy),), torch.nan)

@@ -14,14 +14,14 @@ class DualAveraging(NamedTuple):
     r"""Where an adaptation of a step size stands; the numbers of Hoffman and Gelman (2014), section 3.2.
 
     Args:
-        centre: Log step size towards which the iterates are shrunk, :math:`\mu`.
+        center: Log step size towards which the iterates are shrunk, :math:`\mu`.
         log_step: Log step size to try next.
         log_average: Log step size to keep when the adaptation is over.
         error: Running mean of (target - acceptance).
         num_updates: Updates so far.
     """
 
-    centre: float
+    center: float
     log_step: float
     log_average: float
     error: float
@@ -59,7 +59,7 @@ def update_averaging(state: DualAveraging, acceptance: float, target: float) -> 
     rate = 1.0 / (count + _DELAY)
     error = (1.0 - rate) * state.error + rate * (target - acceptance)
     change = -math.sqrt(count) * error / _SHRINKAGE
-    log_step = state.centre + min(max(change, -_LARGEST_CHANGE), _LARGEST_CHANGE)
+    log_step = state.center + min(max(change, -_LARGEST_CHANGE), _LARGEST_CHANGE)
     weight = count**-_DECAY
     log_average = weight * log_step + (1.0 - weight) * state.log_average
-    return DualAveraging(state.centre, log_step, log_average, error, count)
+    return DualAveraging(state.center, log_step, log_average, error, count)

@@ -23,7 +23,7 @@ class FusedModel(Model):
     r"""A fusion and its experts as one BoTorch model of one output, differentiable in the inputs.
 
     The posterior at a point is the predictive mixture over the draws of the parameters. Weights depend on the input,
-    and nothing says which expert two points share: there is no joint distribution, so that q must be one. Optimise
+    and nothing says which expert two points share: there is no joint distribution, so that q must be one. Optimize
     acquisition functions one point at a time. Analytic ones take mean and variance for those of a normal distribution.
 
     Args:
@@ -101,12 +101,12 @@ class FusedModel(Model):
         if X.shape[-2] != 1:
             raise UnsupportedError(
                 f"q must be one, got {X.shape[-2]}: weights that depend on the input leave no joint distribution; give "
-                f"points as (N, 1, D), and optimise acquisition functions one point at a time"
+                f"points as (N, 1, D), and optimize acquisition functions one point at a time"
             )
         self.eval()
         batch_shape, flat = X.shape[:-2], X.reshape(-1, X.shape[-1])
         predictions = self._predictions(flat, observation_noise) if self.experts else None
-        # What an exact GP's coefficients leave open is drawn: the same noise each time, or no optimiser would settle.
+        # What an exact GP's coefficients leave open is drawn: the same noise each time, or no optimizer would settle.
         generator = torch.Generator(X.device).manual_seed(0)
         mixture = model.predictive(
             self.fitted.theta, flat, predictions, draw_log_weights=self.fitted.log_weights, generator=generator

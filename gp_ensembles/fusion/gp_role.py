@@ -55,7 +55,7 @@ class GPRole(Role):
             raise TypeError(f"{type(kernel).__name__} has no parameters to take the dtype from; wrap it in ScaleKernel")
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.jitter = jitter
-        self.centre = parameter.detach().new_zeros(2)
+        self.center = parameter.detach().new_zeros(2)
         self.prior_stddev = checked_stddev(prior_stddev)
 
     def num_coefficients(self, num_rows: int) -> int:
@@ -92,11 +92,11 @@ class GPRole(Role):
     def fixed_at(self, hyperparameters: Tensor) -> "GPRole":
         """The same kernel with both factors fixed at these logarithms, shape (2,)."""
         fixed = GPRole(self.kernel, jitter=self.jitter)
-        fixed.centre = checked_logs(hyperparameters, self.centre).clone()
+        fixed.center = checked_logs(hyperparameters, self.center).clone()
         return fixed
 
     def _covariance(self, X: Tensor, X_other: Tensor, hyperparameters: Tensor | None) -> Tensor:
-        logs = self.centre if hyperparameters is None else hyperparameters
+        logs = self.center if hyperparameters is None else hyperparameters
         shrink = (-logs[..., 0, None, None]).exp()
         if X_other.requires_grad:  # GPyTorch's own distances lose their second derivatives where rows coincide
             matrix = bind_covariance(self.kernel).between(X * shrink, X_other * shrink)
@@ -105,7 +105,7 @@ class GPRole(Role):
         return matrix * (2.0 * logs[..., 1, None, None]).exp()
 
     def _variance(self, X: Tensor, hyperparameters: Tensor | None) -> Tensor:
-        logs = self.centre if hyperparameters is None else hyperparameters
+        logs = self.center if hyperparameters is None else hyperparameters
         diagonal: Tensor = self.kernel(X * (-logs[..., 0, None, None]).exp(), diag=True)
         scaled: Tensor = diagonal * (2.0 * logs[..., 1, None]).exp()
         return scaled

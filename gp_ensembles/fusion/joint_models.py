@@ -32,7 +32,7 @@ class MoGPE(FusionModel):
 
     Args:
         X: Training inputs, shape (N, D).
-        y: Training targets, centred, shape (N,).
+        y: Training targets, centered, shape (N,).
         num_experts: Number of experts K; one leaves a Gaussian process with input-dependent noise.
         mean_role: Prior of the experts' means f.
         noise_role: Prior of their log noise standard deviations s.
@@ -104,11 +104,11 @@ class PoGPE(FusionModel):
 
     Args:
         X: Training inputs, shape (N, D).
-        y: Training targets, centred, shape (N,).
+        y: Training targets, centered, shape (N,).
         num_experts: Number of experts K.
         mean_role: Prior of the experts' means f.
         noise_role: Prior of their log noise standard deviations s.
-        weight_role: Prior of the centred log weights g.
+        weight_role: Prior of the centered log weights g.
 
     Raises:
         TypeError: If a role does not share the dtype and device of the inputs.
@@ -170,7 +170,7 @@ class HetGP(FusionModel):
 
     Args:
         X: Training inputs, shape (N, D).
-        y: Training targets, centred, shape (N,).
+        y: Training targets, centered, shape (N,).
         mean_role: Prior of the mean f.
         noise_role: Prior of the log noise standard deviation s.
 

@@ -194,5 +194,5 @@ def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | Non
 
 
 def _log_volume(scale: Tensor) -> float:
-    """Twice the logarithm of the normaliser of a normal distribution with these standard deviations."""
+    """Twice the logarithm of the normalizer of a normal distribution with these standard deviations."""
     return len(scale) * math.log(2 * math.pi) + 2 * float(scale.log().sum())

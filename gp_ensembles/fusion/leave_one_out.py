@@ -36,7 +36,7 @@ def leave_one_out(model: ExactGP) -> LeaveOneOut:
 
     .. math:: \mu_i = y_i - [K^{-1} (y - m)]_i / [K^{-1}]_{ii}, \quad \sigma_i^2 = 1 / [K^{-1}]_{ii}.
 
-    One Cholesky factorisation, :math:`O(N^3)`. Hyperparameters have seen the target that is left out: an expert with
+    One Cholesky factorization, :math:`O(N^3)`. Hyperparameters have seen the target that is left out: an expert with
     many of them looks better than it is.
 
     Args:

@@ -39,8 +39,8 @@ class ModeWeights(Enum):
 class MAP(Inference):
     """Maximum a posteriori parameters: modes of the joint density, searched from draws of the prior.
 
-    All restarts climb as one tensor by L-BFGS. Sampled hyperparameters are maximised with everything else, under their
-    priors; that is not type-II maximum likelihood, for which see :func:`maximise_evidence`.
+    All restarts climb as one tensor by L-BFGS. Sampled hyperparameters are maximized with everything else, under their
+    priors; that is not type-II maximum likelihood, for which see :func:`maximize_evidence`.
 
     Args:
         restarts: Number of starts R.
@@ -131,7 +131,7 @@ def usable_starts(model: FusionModel, start: Tensor) -> Tensor:
         start = torch.where(bad.unsqueeze(-1), 0.5 * (start + model.prior_mean), start)
     raise NumericalError(
         "the log joint density is not finite even near the prior mean; check that targets, variances and amplitudes "
-        "are of moderate size (standardise the targets) and use float64"
+        "are of moderate size (standardize the targets) and use float64"
     )
 
 

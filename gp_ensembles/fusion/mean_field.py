@@ -27,7 +27,7 @@ class MeanField(Inference):
     .. math:: \max_{m, s} \; E_{\theta \sim N(m, \mathrm{diag}(s^2))}[\log p(\theta, y)] + \sum_p \log s_p
               + \tfrac P2 \log 2 \pi e
 
-    by stochastic gradients of reparametrised draws (Kucukelbir et al., 2017) from the best of several modes. It knows
+    by stochastic gradients of reparametrized draws (Kucukelbir et al., 2017) from the best of several modes. It knows
     no correlation, and is the poorest of the ways here for mixtures; :class:`Laplace` costs about the same.
 
     Args:
@@ -71,7 +71,7 @@ class MeanField(Inference):
             return nothing_to_learn(model, "mean field")
         found = find_modes(model, self.restarts, 100, generator=generator, progress=False)
         best = int(found.points.log_density.argmax())
-        mean, log_stddev = self._optimise(model, found.points.theta[best], generator, progress)
+        mean, log_stddev = self._optimize(model, found.points.theta[best], generator, progress)
         with torch.no_grad():
             theta = self._draw(model, mean, log_stddev, self.num_draws, generator)
             some = self._draw(model, mean, log_stddev, _BOUND_DRAWS, generator)
@@ -85,23 +85,23 @@ class MeanField(Inference):
         )  # fmt: skip
         return Inferred(theta, torch.zeros_like(theta[:, 0]).log_softmax(0), report)
 
-    def _optimise(
+    def _optimize(
         self, model: FusionModel, start: Tensor, generator: torch.Generator | None, progress: bool
     ) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations, both in units of the prior's standard deviations."""
         mean = (start / model.prior_stddev).detach().requires_grad_()
         log_stddev = torch.full_like(mean, -2.0).detach().requires_grad_()
-        optimiser = torch.optim.Adam([mean, log_stddev], lr=self.rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.num_steps)
+        optimizer = torch.optim.Adam([mean, log_stddev], lr=self.rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_steps)
         steps = tqdm(range(self.num_steps), desc="mean field", unit="step", disable=not progress)
         for _ in steps:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             noise = mean.detach().new_empty(self.num_samples // 2, len(mean)).normal_(generator=generator)
             noise = torch.cat([noise, -noise])
             theta = (mean + log_stddev.exp() * noise) * model.prior_stddev
             loss = -model.log_joint(theta).mean() - log_stddev.sum()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
         return mean.detach(), log_stddev.detach()
 

@@ -54,7 +54,7 @@ class FusionModel(ABC):
 
     Args:
         X: Training inputs, shape (N, D). Scale them to the length scales of the roles.
-        y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: centre them.
+        y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: center them.
         functions: The functions of the model by name; those of which there are none are left out. Sampled
             hyperparameters belong to the name: two names with one role have their own each.
 
@@ -78,14 +78,14 @@ class FusionModel(ABC):
             stddevs.append(torch.ones_like(means[-1]))
             if role.prior_stddev is not None:
                 self.blocks[hyper_block(name)] = (role.num_hyperparameters,)
-                means.append(role.centre)
-                stddevs.append(torch.full_like(role.centre, role.prior_stddev))
+                means.append(role.center)
+                stddevs.append(torch.full_like(role.center, role.prior_stddev))
         self._sizes = [math.prod(shape) for shape in self.blocks.values()]
         # Prior mean and standard deviation of each parameter.
         self.prior_mean = torch.cat(means) if means else X.new_zeros(0)
         self.prior_stddev = torch.cat(stddevs) if stddevs else X.new_zeros(0)
         self._standard = all(some.role.prior_stddev is None for some in self.functions.values())
-        self._log_normaliser = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
+        self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
         # Made once where no hyperparameter enters: then a gradient needs no sine.
         self._bases = {
             name: some.role.basis(self.X).contiguous()
@@ -169,9 +169,9 @@ class FusionModel(ABC):
         return self.prior_mean + self.prior_stddev * noise
 
     def log_prior(self, theta: Tensor) -> Tensor:
-        """Log prior density of the parameters (..., P), normalised, shape (...)."""
+        """Log prior density of the parameters (..., P), normalized, shape (...)."""
         standard = theta if self._standard else (theta - self.prior_mean) / self.prior_stddev
-        return self._log_normaliser - 0.5 * standard.square().sum(-1)
+        return self._log_normalizer - 0.5 * standard.square().sum(-1)
 
     def log_joint(self, theta: Tensor) -> Tensor:
         """Log density of parameters (..., P) and training targets, shape (...)."""
@@ -231,7 +231,7 @@ class FusionModel(ABC):
             theta: Draws of the parameters, shape (S, P).
             X: Inputs, shape (N, D).
             predictions: As for :meth:`components`.
-            draw_log_weights: Log weights of the draws, shape (S,), normalised here; even if ``None``.
+            draw_log_weights: Log weights of the draws, shape (S,), normalized here; even if ``None``.
             generator: As for :meth:`components`.
 
         Returns:
@@ -273,5 +273,5 @@ def pooled_component(log_weights: Tensor, mean: Tensor, log_scale: Tensor) -> Co
         log_scale: Logarithms of the standard deviations, broadcastable to (..., K, N).
     """
     pooled = log_linear_pool_of(log_weights, mean, log_scale)
-    centre = pooled.mean.unsqueeze(-2)
-    return Components(torch.zeros_like(centre), centre, (-pooled.log_precision).exp().unsqueeze(-2))
+    center = pooled.mean.unsqueeze(-2)
+    return Components(torch.zeros_like(center), center, (-pooled.log_precision).exp().unsqueeze(-2))

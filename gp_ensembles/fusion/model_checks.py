@@ -98,7 +98,7 @@ def warn_of_scale(y: Tensor, X: Tensor, role: Role) -> None:
     size = float(y.square().mean().sqrt())
     if size > _FAR * prior:
         warnings.warn(
-            f"targets of size {size:.2g} lie far outside a prior of standard deviation {prior:.2g}: standardise them, "
+            f"targets of size {size:.2g} lie far outside a prior of standard deviation {prior:.2g}: standardize them, "
             "or give the role of the mean a larger amplitude",
             stacklevel=4,
         )

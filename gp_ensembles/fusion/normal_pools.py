@@ -42,7 +42,7 @@ def linear_log_prob(logits: Tensor, log_density: Tensor) -> Tensor:
     r"""Log density of a linear pool, :math:`\log \sum_k \mathrm{softmax}(a)_k p_k(y)`, Eq. (11).
 
     Args:
-        logits: Unnormalised log weights a, shape (..., K, N).
+        logits: Unnormalized log weights a, shape (..., K, N).
         log_density: The experts' log densities, broadcastable to (..., K, N).
 
     Returns:

@@ -73,7 +73,7 @@ class OnlineMixture(OnlinePool):
 
 @final
 class OnlineProduct(OnlinePool):
-    """A normalised product of powers: K latent values are logs of powers, less log K (P-BHS, online).
+    """A normalized product of powers: K latent values are logs of powers, less log K (P-BHS, online).
 
     Example:
         >>> OnlineProduct().num_latent(3)

@@ -21,7 +21,7 @@ class LogLinearPool(NamedTuple):
     Attributes:
         mean: Means, shape (..., N).
         log_variance: Logarithms of the variances, shape (..., N); exact where the variances leave the numbers' range.
-        log_c: Logarithm of the normalising constant c, shape (..., N), in nats. For weights that sum to one it is
+        log_c: Logarithm of the normalizing constant c, shape (..., N), in nats. For weights that sum to one it is
             not negative, and zero if and only if the experts with weight agree.
 
     Example:
@@ -55,7 +55,7 @@ class LogLinearPool(NamedTuple):
         Returns:
             Log densities, shape (..., N), in nats; NaN where y is.
         """
-        return -0.5 * (self._standardise(y).square() + self.log_variance + math.log(2 * math.pi))
+        return -0.5 * (self._standardize(y).square() + self.log_variance + math.log(2 * math.pi))
 
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y.
@@ -66,7 +66,7 @@ class LogLinearPool(NamedTuple):
         Returns:
             Probabilities, shape (..., N).
         """
-        probability: Tensor = 0.5 * torch.erfc(self._standardise(y) * -math.sqrt(0.5))  # ndtr has a poor lower tail
+        probability: Tensor = 0.5 * torch.erfc(self._standardize(y) * -math.sqrt(0.5))  # ndtr has a poor lower tail
         return probability
 
     def quantile(self, p: float | Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class LogLinearPool(NamedTuple):
         return self.mean + self.stddev * scores
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws for each row, reparametrised in means and variances.
+        """Independent draws for each row, reparametrized in means and variances.
 
         Args:
             num: Number of draws S of each row.
@@ -121,7 +121,7 @@ class LogLinearPool(NamedTuple):
         num = max(draws.numel(), 1)
         return Mixture(weights.reshape(num), self.mean.reshape(num, -1), self.variance.reshape(num, -1))
 
-    def _standardise(self, y: Tensor) -> Tensor:
+    def _standardize(self, y: Tensor) -> Tensor:
         return (y - self.mean) * (-0.5 * self.log_variance).exp()
 
 
@@ -130,7 +130,7 @@ def linear_pool(
 ) -> Mixture:
     r"""Linear pool :math:`\sum_k w_k N(y; \mu_k, \sigma_k^2)`, Eq. (11) of Ajirak et al. (2024).
 
-    Weights are normalised here, :math:`w = \operatorname{softmax}(\log w)` over the experts. Leading axes of the
+    Weights are normalized here, :math:`w = \operatorname{softmax}(\log w)` over the experts. Leading axes of the
     arguments are draws from a posterior; the pool is then the mixture over draws and experts, Eq. (16), which has the
     draws' average density, Eq. (15).
 
@@ -160,17 +160,17 @@ def linear_pool(
         shape = (*log_weights.shape[:-2], *mean.shape[-2:])
         mean, variance = mean.expand(shape), variance.expand(shape)
     check_moments(mean, variance)
-    normalised = check_log_weights(log_weights, mean).log_softmax(-2)
+    normalized = check_log_weights(log_weights, mean).log_softmax(-2)
     draws = mean.shape[:-2]
     if not draws:
-        return Mixture(normalised.squeeze(-1) if log_weights.ndim == 1 else normalised.expand_as(mean), mean, variance)
+        return Mixture(normalized.squeeze(-1) if log_weights.ndim == 1 else normalized.expand_as(mean), mean, variance)
     weights = _log_weights_of_draws(mean, draws, draw_log_weights)
-    joint = (normalised + weights[..., None, None]).expand_as(mean)
+    joint = (normalized + weights[..., None, None]).expand_as(mean)
     return Mixture(*(part.reshape(-1, mean.shape[-1]) for part in (joint, mean, variance)))
 
 
 def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simplex: bool = False) -> LogLinearPool:
-    r"""Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalised product of experts (Cao, Fleet 2014).
+    r"""Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalized product of experts (Cao, Fleet 2014).
 
     With precisions :math:`\tau_k = 1 / \sigma_k^2` the pool has precision :math:`T = \sum_k w_k \tau_k` and mean
     :math:`\mu = \sum_k w_k \tau_k \mu_k / T`, and :math:`2 \log c = \log T - \log 2\pi - \sum_k w_k (\log \tau_k - \log
@@ -180,7 +180,7 @@ def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simp
         mean: The experts' means, shape (..., K, N).
         variance: Their variances, of the same shape. A pool of targets has the observation noise in them.
         log_weights: Log weights in nats, shape (K,), (K, N) or (..., K, N); minus infinity is no weight.
-        simplex: Whether weights are normalised over the experts; otherwise they are ``exp(log_weights)`` as they are,
+        simplex: Whether weights are normalized over the experts; otherwise they are ``exp(log_weights)`` as they are,
             and their sum sets how sure the pool is.
 
     Returns:
@@ -220,7 +220,7 @@ def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simp
 
 
 def _log_weights_of_draws(like: Tensor, draws: torch.Size, log_weights: Tensor | None) -> Tensor:
-    """Normalised log weights of draws of this shape."""
+    """Normalized log weights of draws of this shape."""
     if log_weights is None:
         return like.new_full(draws, -math.log(max(draws.numel(), 1)))
     if log_weights.shape != draws:

@@ -15,7 +15,7 @@ _FEW, _BLOCK = 4, 10_000_000
 
 
 class SmoothedWeights(NamedTuple):
-    """Normalised log weights, shape (..., S, N), and the Pareto shape of every column, shape (..., N)."""
+    """Normalized log weights, shape (..., S, N), and the Pareto shape of every column, shape (..., N)."""
 
     log_weights: Tensor
     pareto_k: Tensor
@@ -55,7 +55,7 @@ def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWe
     r"""Pareto-smoothed importance weights (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, section 2).
 
     The largest :math:`\lceil\min(S/5, 3\sqrt{S/r})\rceil` weights of a column are replaced by quantiles of a
-    generalised Pareto distribution, fitted to what they exceed the next one by (Zhang and Stephens, 2009), but by no
+    generalized Pareto distribution, fitted to what they exceed the next one by (Zhang and Stephens, 2009), but by no
     more than the largest raw weight.
 
     Args:
@@ -148,7 +148,7 @@ def _smooth_rows(rows: Tensor, tail: int) -> tuple[Tensor, Tensor]:
 
 
 def _fit_pareto(excess: Tensor, inside: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Shape k and scale of generalised Pareto distributions, shape (R, 1) each, from ascending excesses, shape (R, M).
+    """Shape k and scale of generalized Pareto distributions, shape (R, 1) each, from ascending excesses, shape (R, M).
 
     The posterior mean of b = k / scale on the grid of Zhang and Stephens (2009), then k shrunk.
     """
@@ -176,7 +176,7 @@ def _mean_log1p(b: Tensor, excess: Tensor, inside: Tensor, count: Tensor) -> Ten
 
 
 def _pareto_quantile(probability: Tensor, shape: Tensor, scale: Tensor) -> Tensor:
-    """Quantiles of generalised Pareto distributions, the exponential one for a shape of zero."""
+    """Quantiles of generalized Pareto distributions, the exponential one for a shape of zero."""
     log_survival = torch.log1p(-probability)
     small = shape.abs() < torch.finfo(shape.dtype).eps
     safe = torch.where(small, 1.0, shape)

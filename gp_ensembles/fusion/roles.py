@@ -41,18 +41,18 @@ class Role(ABC):
     with independent normal priors of their logarithms about the values given.
 
     Attributes:
-        centre: Logarithms of the length scales and of the amplitude, shape (H,): the values if they are fixed, the
+        center: Logarithms of the length scales and of the amplitude, shape (H,): the values if they are fixed, the
             prior means if they are sampled.
         prior_stddev: Prior standard deviation of each logarithm; ``None`` keeps them fixed.
     """
 
-    centre: Tensor
+    center: Tensor
     prior_stddev: float | None
 
     @property
     def num_hyperparameters(self) -> int:
         """Number of sampled hyperparameters: H, or none if they are fixed."""
-        return 0 if self.prior_stddev is None else self.centre.shape[0]
+        return 0 if self.prior_stddev is None else self.center.shape[0]
 
     @abstractmethod
     def num_coefficients(self, num_rows: int) -> int:
@@ -64,7 +64,7 @@ class Role(ABC):
 
         Args:
             X: Training inputs, shape (N, D).
-            hyperparameters: Logarithms, shape (..., H); ``None`` for :attr:`centre`.
+            hyperparameters: Logarithms, shape (..., H); ``None`` for :attr:`center`.
 
         Returns:
             Basis, shape (..., P, N), differentiable in the hyperparameters; NaN where they admit none.
@@ -90,7 +90,7 @@ class Role(ABC):
         Args:
             X_new: New inputs, shape (N', D).
             X: Training inputs, shape (N, D).
-            hyperparameters: Logarithms, shape (..., H); ``None`` for :attr:`centre`.
+            hyperparameters: Logarithms, shape (..., H); ``None`` for :attr:`center`.
         """
 
     @abstractmethod
@@ -159,7 +159,7 @@ class FourierRole(Role):
         if shares.shape != (num_frequencies,):
             raise ValueError(f"frequency_weights must have shape ({num_frequencies},), got {tuple(shares.shape)}")
         self.frequencies = frequencies.detach()
-        self.centre = torch.cat([scale, spread]).log()
+        self.center = torch.cat([scale, spread]).log()
         self.prior_stddev = checked_stddev(prior_stddev)
         self.frequency_weights = shares / shares.sum()
 
@@ -197,7 +197,7 @@ class FourierRole(Role):
             >>> kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
             >>> kernel.outputscale = 4.0
             >>> role = FourierRole.from_kernel(kernel, 1, 30, generator=torch.Generator().manual_seed(0))
-            >>> role.num_coefficients(num_rows=100), role.centre.exp().round(decimals=4)
+            >>> role.num_coefficients(num_rows=100), role.center.exp().round(decimals=4)
             (60, tensor([1., 2.], dtype=torch.float64))
         """
         if kernel.batch_shape:
@@ -224,7 +224,7 @@ class FourierRole(Role):
         Raises:
             ValueError: If the inputs do not have as many columns as the frequencies.
         """
-        logs = self.centre if hyperparameters is None else hyperparameters
+        logs = self.center if hyperparameters is None else hyperparameters
         return waves(self._rates(X, logs), X) * self._scales(logs).unsqueeze(-1)
 
     def evaluate(self, coefficients: Tensor, X: Tensor, hyperparameters: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ class FourierRole(Role):
 
     def fixed_at(self, hyperparameters: Tensor) -> "FourierRole":
         """The same frequencies with length scale and amplitude fixed at these logarithms, shape (H,)."""
-        scales = checked_logs(hyperparameters, self.centre).exp()
+        scales = checked_logs(hyperparameters, self.center).exp()
         return FourierRole(self.frequencies, scales[:-1], scales[-1], frequency_weights=self.frequency_weights)
 
     def _rates(self, X: Tensor, logs: Tensor) -> Tensor:
@@ -285,8 +285,8 @@ def checked_roles(roles: Sequence[Role], X: Tensor) -> None:
         TypeError: If one does not.
     """
     for role in roles:
-        if role.centre.dtype != X.dtype or role.centre.device != X.device:
+        if role.center.dtype != X.dtype or role.center.device != X.device:
             raise TypeError(
-                f"a role is {role.centre.dtype} on {role.centre.device}, the inputs are {X.dtype} on {X.device}; "
+                f"a role is {role.center.dtype} on {role.center.device}, the inputs are {X.dtype} on {X.device}; "
                 "make both of one kind"
             )

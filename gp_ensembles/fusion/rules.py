@@ -1,4 +1,4 @@
-"""Rules with fixed weights: products of experts, committees, barycentres. All have one signature."""
+"""Rules with fixed weights: products of experts, committees, barycenters. All have one signature."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Rule(ABC):
 @final
 @dataclass(frozen=True)
 class ProductOfExperts(Rule):
-    r"""Generalised product of experts :math:`\prod_k p_k^{w_k}` (Cao and Fleet 2014), a log-linear pool.
+    r"""Generalized product of experts :math:`\prod_k p_k^{w_k}` (Cao and Fleet 2014), a log-linear pool.
 
     Args:
         weighting: The weights; one each, the default, is the product of experts (Hinton 2002), which is too sure.
@@ -98,7 +98,7 @@ class CommitteeMachine(Rule):
 @final
 @dataclass(frozen=True)
 class CommunicatingCommittee(Rule):
-    r"""Generalised robust Bayesian committee machine, GRBCM (Liu et al. 2018).
+    r"""Generalized robust Bayesian committee machine, GRBCM (Liu et al. 2018).
 
     The first expert is the communication expert, which learned from a random subset of the data; each of the others
     learned from this subset and from data of its own. The communication expert stands where a committee has the prior,
@@ -125,15 +125,15 @@ class CommunicatingCommittee(Rule):
 
 @final
 @dataclass(frozen=True)
-class Barycentre(Rule):
-    r"""Wasserstein-2 barycentre in one dimension: means and standard deviations are averaged (Agueh, Carlier 2011).
+class Barycenter(Rule):
+    r"""Wasserstein-2 barycenter in one dimension: means and standard deviations are averaged (Agueh, Carlier 2011).
 
     Args:
-        weighting: The weights, which are normalised here.
+        weighting: The weights, which are normalized here.
 
     Example:
         >>> import torch
-        >>> Barycentre().combine(torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [9.0]]), None)
+        >>> Barycenter().combine(torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [9.0]]), None)
         Moments(mean=tensor([1.5000]), variance=tensor([4.]))
     """
 
@@ -236,5 +236,5 @@ def _require_positive(total: Tensor, what: str) -> None:
         row = int((~fine).int().argmax())
         raise NumericalError(
             f"the {what} is {float(total[row]):g} at row {row}: no expert has learned anything there, or they are "
-            "surer of it than numbers can say; use normalised weights, or a committee machine with a prior"
+            "surer of it than numbers can say; use normalized weights, or a committee machine with a prior"
         )

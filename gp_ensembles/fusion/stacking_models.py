@@ -106,7 +106,7 @@ class PBHS(FusionModel):
         y: Targets, shape (N,).
         predictions: The experts' predictions at X, of shapes (K, N). Where means and variances of y are known, but
             not the share of the noise in them, it is zero: ``ExpertPredictions(mean, variance, 0 * variance)``.
-        role: Prior of the centred log weights.
+        role: Prior of the centered log weights.
 
     Raises:
         TypeError: If the role does not share the dtype and device of the inputs.

@@ -27,12 +27,12 @@ def fit_temperature(
     r"""The temperature with the best mean log density of validation targets.
 
     Zero, and a grid of :math:`10^{-3}` to :math:`10^{3}` over the average difference of the experts' variances, are
-    tried; the best of the grid is refined by a golden-section search between its neighbours.
+    tried; the best of the grid is refined by a golden-section search between its neighbors.
 
     Args:
         predictions: What the experts predict at the validation inputs.
         y: Validation targets, shape (N,); NaN is a missing one.
-        rule: What is made of the weights; the generalised product of experts if not given.
+        rule: What is made of the weights; the generalized product of experts if not given.
         space: As in :func:`fuse`.
         prior: As in :func:`fuse`.
 

@@ -113,7 +113,7 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
         after: Whitened positions at their ends, shape (C, D).
         momentum: Momenta at their ends, which are velocities in whitened coordinates, shape (C, D).
         acceptance: Acceptance probabilities, shape (C,); chains with 0 may hold anything.
-        time: Time travelled, t.
+        time: Time traveled, t.
 
     Returns:
         The derivative; 0 if every acceptance is 0.
@@ -131,9 +131,9 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
     moved = weight.unsqueeze(-1) > 0.0
     ends = torch.where(moved, after, before)
     velocity = torch.where(moved, momentum, 0.0)
-    from_centre = ends - weight @ ends
-    change = from_centre.square().sum(-1) - (before - before.mean(0)).square().sum(-1)
-    slope = change * (from_centre * velocity).sum(-1) - change.square() / (4.0 * time)
+    from_center = ends - weight @ ends
+    change = from_center.square().sum(-1) - (before - before.mean(0)).square().sum(-1)
+    slope = change * (from_center * velocity).sum(-1) - change.square() / (4.0 * time)
     gradient = float(weight @ slope)
     return gradient if math.isfinite(gradient) else 0.0
 

@@ -36,7 +36,7 @@ class TypeTwo(NamedTuple):
     converged: bool
 
 
-def maximise_evidence(
+def maximize_evidence(
     model: FusionModel,
     *,
     restarts: int = 8,
@@ -72,7 +72,7 @@ def maximise_evidence(
         >>> y = X.squeeze(-1) + 0.1 * (40 * X.squeeze(-1)).sin()
         >>> role = FourierRole(torch.ones_like(X[:1]), prior_stddev=0.5)
         >>> fixed = FourierRole(torch.ones_like(X[:1]))
-        >>> found = maximise_evidence(HetGP(X, y, role, fixed), generator=torch.Generator().manual_seed(0))
+        >>> found = maximize_evidence(HetGP(X, y, role, fixed), generator=torch.Generator().manual_seed(0))
         >>> best = HetGP(X, y, role.fixed_at(found.hyperparameters["mean"]), fixed)
         >>> best.num_parameters, found.hyperparameters["mean"].shape
         (4, torch.Size([2]))
@@ -147,7 +147,7 @@ class _Evidence:
         return value + ((eta - eta.detach()) * gradient).sum(-1)
 
     def _log_joint(self, z: Tensor, eta: Tensor) -> Tensor:
-        normaliser = 0.5 * z.shape[-1] * math.log(2 * math.pi)
+        normalizer = 0.5 * z.shape[-1] * math.log(2 * math.pi)
         theta = self.split.join(z, eta)
         # All vectors have the same hyperparameters, so one basis serves them all, as if it were fixed.
         blocks = self.model.unpack(theta.reshape(-1, theta.shape[-1])[0])
@@ -157,7 +157,7 @@ class _Evidence:
             if hyper_block(name) in blocks:
                 conditional._bases[name] = role.basis(self.model.X, blocks[hyper_block(name)])
         likelihood = conditional.pointwise(theta).sum(-1)
-        return likelihood - 0.5 * z.square().sum(-1) - normaliser
+        return likelihood - 0.5 * z.square().sum(-1) - normalizer
 
     def _gradient(self, mode: Mode, precision: Tensor, eta: Tensor) -> Tensor:
         """Total derivative: of the log joint, of the determinant, and of the mode through the determinant."""

@@ -76,21 +76,21 @@ class EntropyWeights(Weighting):
     r"""What each expert has learned, :math:`\tfrac12 (\log v_0 - \log v_k)` nats (Cao and Fleet 2014).
 
     Args:
-        normalised: Whether weights of a row sum to one; where no expert has learned anything they are then equal.
+        normalized: Whether weights of a row sum to one; where no expert has learned anything they are then equal.
 
     Example:
         >>> import torch
         >>> prior = Prior(torch.tensor(1.0), torch.tensor(0.0))
-        >>> EntropyWeights(normalised=True).weights(torch.tensor([[0.01], [0.1]]), prior).squeeze(1)
+        >>> EntropyWeights(normalized=True).weights(torch.tensor([[0.01], [0.1]]), prior).squeeze(1)
         tensor([0.6667, 0.3333])
     """
 
-    normalised: bool = False
+    normalized: bool = False
 
     def weights(self, variance: Tensor, prior: Prior | None) -> Tensor:
         """Losses of differential entropy from the prior."""
         learned = differential_entropy(variance, required(prior, "differential entropies").variance, "the prior")
-        if not self.normalised:
+        if not self.normalized:
             return learned
         total = learned.sum(0)
         return torch.where(total > 0, learned / torch.where(total > 0, total, 1.0), 1 / variance.shape[0])

@@ -3,9 +3,9 @@
 from gp_ensembles.gplvm.batch import BatchFit, fit_batch, log_posterior
 from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows, embedding_density, embedding_derivatives
 from gp_ensembles.gplvm.fourier import latent_features
-from gp_ensembles.gplvm.minimise import Minimum, minimise
+from gp_ensembles.gplvm.minimize import Minimum, minimize
 from gp_ensembles.gplvm.model import IEGPLVM
-from gp_ensembles.gplvm.neighbours import RowStore, keep_rows, nearest_rows, row_store
+from gp_ensembles.gplvm.neighbors import RowStore, keep_rows, nearest_rows, row_store
 from gp_ensembles.gplvm.pca import PrincipalComponents, principal_components
 from gp_ensembles.gplvm.posterior import (
     WeightPosterior,
@@ -17,7 +17,7 @@ from gp_ensembles.gplvm.posterior import (
 )
 from gp_ensembles.gplvm.presets import RBF_VARIANCES, die_gplvm, dsie_gplvm, ie_gplvm, rbf_features, sie_gplvm
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction
-from gp_ensembles.gplvm.search import ExactSearch, FaissSearch, NeighbourSearch
+from gp_ensembles.gplvm.search import ExactSearch, FaissSearch, NeighborSearch
 from gp_ensembles.gplvm.settings import LatentSettings
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "LatentModel",
     "LatentSettings",
     "Minimum",
-    "NeighbourSearch",
+    "NeighborSearch",
     "PrincipalComponents",
     "Reconstruction",
     "RowEmbedding",
@@ -48,7 +48,7 @@ __all__ = [
     "latent_features",
     "learn_rows",
     "log_posterior",
-    "minimise",
+    "minimize",
     "nearest_rows",
     "predict_rows",
     "principal_components",

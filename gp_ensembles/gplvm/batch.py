@@ -1,4 +1,4 @@
-"""The first rows: embeddings and hyperparameters of all experts at once, by maximising the posterior."""
+"""The first rows: embeddings and hyperparameters of all experts at once, by maximizing the posterior."""
 
 import math
 from typing import NamedTuple
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.gplvm.fourier import latent_features
-from gp_ensembles.gplvm.minimise import minimise
+from gp_ensembles.gplvm.minimize import minimize
 
-_LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorisations of a perfect fit sound
+_LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorizations of a perfect fit sound
 _FIRST_NOISE = 0.1
 
 
@@ -67,7 +67,7 @@ def log_posterior(
 def fit_batch(
     omega: Tensor, X: Tensor, Y: Tensor, latent_variance: float = 1.0, *, max_iterations: int = 200
 ) -> BatchFit:
-    """Embed rows and learn the two variances of every expert by maximising :func:`log_posterior`.
+    """Embed rows and learn the two variances of every expert by maximizing :func:`log_posterior`.
 
     All experts are searched at once by one batched L-BFGS, each with its own steps. Frequencies stay as they are. The
     posterior has many modes, and which of them a search ends in hangs on its first steps, so it is made in double
@@ -110,7 +110,7 @@ def fit_batch(
         return -pieces.value, -torch.cat([by_latent.flatten(1), by_scales], dim=-1)
 
     scales = start.new_tensor([1.0, _FIRST_NOISE]).log().expand(num_experts, 2)
-    found = minimise(loss, torch.cat([start.flatten(1), scales], dim=-1), max_iterations=max_iterations)
+    found = minimize(loss, torch.cat([start.flatten(1), scales], dim=-1), max_iterations=max_iterations)
     latent, prior_variance, noise = (part.to(Y.dtype) for part in unpack(found.point))
     return BatchFit(latent, prior_variance, noise, -found.value.to(Y.dtype), found.converged)
 

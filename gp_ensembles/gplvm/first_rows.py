@@ -53,11 +53,11 @@ def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> Firs
         (3.0, torch.Size([1, 20, 1]))
     """
     components = principal_components(Y, omega.shape[-1])
-    centred = Y - components.mean
-    scale = centred.square().mean().sqrt()
+    centered = Y - components.mean
+    scale = centered.square().mean().sqrt()
     if not bool(scale.isfinite() & (scale.square() > 0)):
         raise ValueError(f"the rows' root mean square is {float(scale)} in {Y.dtype}; rescale them")
-    rows = centred / scale
+    rows = centered / scale
     spread = settings.latent_variance
     first = components.embedding * spread**0.5
     fit = fit_batch(omega, first, rows, spread, max_iterations=settings.batch_iterations)

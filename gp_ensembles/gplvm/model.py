@@ -13,10 +13,10 @@ from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm.checks import check_features, check_latent, check_rows, check_start
 from gp_ensembles.gplvm.first_rows import learn_first_rows
 from gp_ensembles.gplvm.fourier import latent_features
-from gp_ensembles.gplvm.neighbours import Replaced, RowStore, keep_rows, restore_rows, row_store
+from gp_ensembles.gplvm.neighbors import Replaced, RowStore, keep_rows, restore_rows, row_store
 from gp_ensembles.gplvm.posterior import WeightPosterior, predict_rows, weight_prior
 from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest, reported
-from gp_ensembles.gplvm.search import NeighbourSearch, default_search
+from gp_ensembles.gplvm.search import NeighborSearch, default_search
 from gp_ensembles.gplvm.settings import LatentSettings, check_settings
 from gp_ensembles.gplvm.step import LatentExperts, LatentState, find_places, online_step, walked
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
@@ -33,8 +33,8 @@ class IEGPLVM(nn.Module):
     Every expert models a row of D entries as :math:`y = \Theta^\top \phi_m(x) + \varepsilon` at a latent
     :math:`x \sim N(0, \sigma_x^2 I)`, with random Fourier features of its own kernel (Lu et al. 2022, section 6 and
     algorithm 2). :meth:`start` embeds the first rows and learns two variances an expert; :meth:`update` embeds each
-    further row, searching from where its nearest neighbours lie, then learns it; the rows' densities weigh the experts.
-    Rows are centred by the means of the first ones and divided by one number, their root mean square.
+    further row, searching from where its nearest neighbors lie, then learns it; the rows' densities weigh the experts.
+    Rows are centered by the means of the first ones and divided by one number, their root mean square.
 
     The rule that weighs makes the variant: Bayesian averaging or Markov switching; ``random_walk_ratio`` makes the
     weights of the experts walk. In a row with gaps an expert fills in what it predicts, once the row is embedded from
@@ -47,7 +47,7 @@ class IEGPLVM(nn.Module):
         num_outputs: Number of entries D of a row.
         meta_learner: How experts are weighed; Bayesian averaging if ``None``.
         settings: What all experts share; ``LatentSettings()`` if ``None``.
-        search: How nearest neighbours are found; if ``None``, exactly up to 100 000 rows kept, by faiss beyond.
+        search: How nearest neighbors are found; if ``None``, exactly up to 100 000 rows kept, by faiss beyond.
 
     Raises:
         ImportError: If the search needs faiss, which is not installed.
@@ -85,7 +85,7 @@ class IEGPLVM(nn.Module):
         num_outputs: int,
         meta_learner: MetaLearner | None = None,
         settings: LatentSettings | None = None,
-        search: NeighbourSearch | None = None,
+        search: NeighborSearch | None = None,
     ) -> None:
         super().__init__()
         settings = LatentSettings() if settings is None else settings
@@ -181,7 +181,7 @@ class IEGPLVM(nn.Module):
 
         Args:
             Y: Rows, shape (N, D); NaN where an entry was not observed.
-            block_size: Rows embedded at once against the same posterior and neighbours, then learned. One is the
+            block_size: Rows embedded at once against the same posterior and neighbors, then learned. One is the
                 algorithm; more is faster, and each row knows less by the rows of its block before it. With a random
                 walk the steps of a block come before it.
 
@@ -277,7 +277,7 @@ class IEGPLVM(nn.Module):
         return (Y.contiguous() - self.offset) / self.scale  # the same round-off in whatever layout rows come
 
     def _near(self, rows: Tensor) -> Tensor:
-        """Where the searches for rows (B, D) start, shape (M, B, K, d): at their nearest neighbours."""
+        """Where the searches for rows (B, D) start, shape (M, B, K, d): at their nearest neighbors."""
         return self.store.embedding[self.search.nearest(self.store, rows, self.settings.num_starts)].movedim(2, 0)
 
     @property

@@ -13,7 +13,7 @@ class Embeddings(NamedTuple):
     """Where rows lie.
 
     Every expert has a latent space of its own. ``embedding`` is the best account of each row as it came, but rows
-    reported from different experts cannot be compared; to compare all rows of a stream (neighbours, a picture) take
+    reported from different experts cannot be compared; to compare all rows of a stream (neighbors, a picture) take
     ``by_expert`` of one expert, best the model's ``best_expert`` at the end.
 
     Attributes:

@@ -6,14 +6,14 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.gplvm.neighbours import RowStore, nearest_rows
+from gp_ensembles.gplvm.neighbors import RowStore, nearest_rows
 
 _MOST_COMPARED = 100_000  # rows: about 40 ms for one search among rows of 256 entries
 _SPARE = 7  # candidates of the index beyond those wanted: some may have been overwritten
 _SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
 
 
-class NeighbourSearch(ABC):
+class NeighborSearch(ABC):
     """Finds the nearest kept row; told of what is written, because some searches remember."""
 
     @abstractmethod
@@ -37,12 +37,12 @@ class NeighbourSearch(ABC):
 
 
 @final
-class ExactSearch(NeighbourSearch):
+class ExactSearch(NeighborSearch):
     """Compares with every kept row, by matrix products: the choice up to about 1e5 rows.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.gplvm.neighbours import keep_rows, row_store
+        >>> from gp_ensembles.gplvm.neighbors import keep_rows, row_store
         >>> store = row_store(torch.zeros(1), 4, 1, (1, 1))
         >>> _ = keep_rows(store, torch.tensor([[0.0], [5.0]]), torch.zeros(2, 1, 1), seed=0)
         >>> ExactSearch().nearest(store, torch.tensor([[4.0]]))
@@ -50,7 +50,7 @@ class ExactSearch(NeighbourSearch):
     """
 
     def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-        """See :meth:`NeighbourSearch.nearest`."""
+        """See :meth:`NeighborSearch.nearest`."""
         return nearest_rows(store, Y, num_nearest)
 
     def written(self, slots: Tensor) -> None:
@@ -61,7 +61,7 @@ class ExactSearch(NeighbourSearch):
 
 
 @final
-class FaissSearch(NeighbourSearch):
+class FaissSearch(NeighborSearch):
     """An inverted file of faiss (extra ``faiss``): approximate, on the processor, for more than about 1e5 rows.
 
     Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
@@ -82,7 +82,7 @@ class FaissSearch(NeighbourSearch):
     Example:
         >>> import pytest, torch
         >>> _ = pytest.importorskip("faiss")
-        >>> from gp_ensembles.gplvm.neighbours import keep_rows, row_store
+        >>> from gp_ensembles.gplvm.neighbors import keep_rows, row_store
         >>> store = row_store(torch.zeros(1), 200, 1, (1, 1))
         >>> _ = keep_rows(store, torch.arange(200.0).unsqueeze(-1), torch.zeros(200, 1, 1), seed=0)
         >>> FaissSearch(least=100).nearest(store, torch.tensor([[17.3]]), 2)
@@ -97,7 +97,7 @@ class FaissSearch(NeighbourSearch):
         self.reset()
 
     def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-        """See :meth:`NeighbourSearch.nearest`."""
+        """See :meth:`NeighborSearch.nearest`."""
         num_kept = int(store.num_kept)
         if num_kept < max(self.least, num_nearest) or bool(torch.isnan(Y).any()):
             return nearest_rows(store, Y, num_nearest)
@@ -152,8 +152,8 @@ class FaissSearch(NeighbourSearch):
     def _build(self, store: RowStore, num_kept: int) -> None:
         rows = _plain(store.rows[:num_kept])
         num_cells = max(1, int(num_kept**0.5))
-        quantiser = self._faiss.IndexFlatL2(rows.shape[1])
-        index = self._faiss.IndexIVFFlat(quantiser, rows.shape[1], num_cells)
+        quantizer = self._faiss.IndexFlatL2(rows.shape[1])
+        index = self._faiss.IndexIVFFlat(quantizer, rows.shape[1], num_cells)
         index.cp.min_points_per_centroid = 1  # the least rows are the user's choice; faiss would print a warning
         index.train(rows)
         index.add(rows)
@@ -162,7 +162,7 @@ class FaissSearch(NeighbourSearch):
         self._fresh.clear()
 
 
-def default_search(capacity: int) -> NeighbourSearch:
+def default_search(capacity: int) -> NeighborSearch:
     """Exact up to 100 000 rows, by faiss beyond.
 
     Raises:

@@ -11,11 +11,11 @@ class LatentSettings(NamedTuple):
         latent_variance: Prior variance :math:`\sigma_x^2` of a latent coordinate.
         random_walk_ratio: Variance of the weights' random step before each row, in units of their prior variance; zero
             for weights that do not change.
-        capacity: Most rows kept for the search for a nearest neighbour; beyond, they are a uniform sample. Their memory
+        capacity: Most rows kept for the search for a nearest neighbor; beyond, they are a uniform sample. Their memory
             is taken, and saved, from the beginning.
         seed: Chooses that sample.
         batch_iterations: Most iterations of the fit to the first rows.
-        num_starts: Nearest neighbours from which the place of a row is searched, the best end being kept. One is the
+        num_starts: Nearest neighbors from which the place of a row is searched, the best end being kept. One is the
             paper's algorithm, which ends in poor maxima more often.
         row_iterations: Most iterations of the search for a row's embedding.
     """

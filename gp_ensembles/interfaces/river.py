@@ -43,7 +43,7 @@ class RiverRegressor(MiniBatchRegressor):
     was not observed.
 
     Args:
-        preset: Makes a fitted ensemble from standardised warm-up rows; called as
+        preset: Makes a fitted ensemble from standardized warm-up rows; called as
             ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.automatic.auto`.
         warmup: Targets for scales and hyperparameters.
         seed: Seed of all randomness.

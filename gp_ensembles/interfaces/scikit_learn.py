@@ -26,7 +26,7 @@ class EnsembleRegressor(RegressorMixin, BaseEstimator):
     constant in the warm-up rows are left out.
 
     Args:
-        preset: Makes a fitted ensemble from standardised warm-up rows; called as
+        preset: Makes a fitted ensemble from standardized warm-up rows; called as
             ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.automatic.auto`.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.

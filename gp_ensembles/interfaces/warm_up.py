@@ -19,7 +19,7 @@ class WarmUpEnsemble:
     the warm-up rows are left out for good.
 
     Args:
-        preset: Makes a fitted ensemble from standardised warm-up rows, ``preset(X, y, generator=generator)``.
+        preset: Makes a fitted ensemble from standardized warm-up rows, ``preset(X, y, generator=generator)``.
         num_warmup: Targets to wait for, at least 10.
         seed: Seed of the generator.
     """

@@ -96,9 +96,9 @@ class GaussHermite(Predictive):
         nodes = nodes.reshape(-1, *[1] * mean.ndim)
         stddev = variance.sqrt()
         density = partial(log_prob, likelihood, y=y)
-        centre, spread = self._refined(density, mean, stddev, nodes, weights)
-        centre, spread = torch.where(smooth, 0.0, centre), torch.where(smooth, 1.0, spread)
-        place = centre + spread * nodes
+        center, spread = self._refined(density, mean, stddev, nodes, weights)
+        center, spread = torch.where(smooth, 0.0, center), torch.where(smooth, 1.0, spread)
+        place = center + spread * nodes
         ratio = spread.log() + 0.5 * (nodes.square() - place.square())  # of the prior to the law of the moved nodes
         return log_expectation(density(mean + stddev * place) + ratio, weights)
 
@@ -113,9 +113,9 @@ class GaussHermite(Predictive):
         latent, weights = self._nodes(likelihood, mean, variance)
         response = conditional(likelihood, latent)
         weights = weights.reshape(-1, *[1] * mean.ndim)
-        centre = (weights * response.mean).sum(0)
-        spread = (weights * (response.variance + (response.mean - centre).square())).sum(0)
-        return centre, spread
+        center = (weights * response.mean).sum(0)
+        spread = (weights * (response.variance + (response.mean - center).square())).sum(0)
+        return center, spread
 
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
         """See :meth:`Predictive.class_probabilities`."""
@@ -145,12 +145,12 @@ class GaussHermite(Predictive):
     def _refined(
         self, density: Callable[[Tensor], Tensor], mean: Tensor, stddev: Tensor, nodes: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Centre and spread of the nodes, in prior standard deviations from the mean; constants to autograd."""
+        """Center and spread of the nodes, in prior standard deviations from the mean; constants to autograd."""
         log_weights = weights.log().reshape(nodes.shape)
-        centre, spread, wide = torch.zeros_like(mean), torch.ones_like(mean), None
+        center, spread, wide = torch.zeros_like(mean), torch.ones_like(mean), None
         with torch.no_grad():
             for _ in range(self.num_refinements):
-                place = centre + spread * nodes
+                place = center + spread * nodes
                 joint = density(mean + stddev * place) + log_weights + 0.5 * (nodes.square() - place.square())
                 shares = joint.softmax(0)
                 found = (shares * place).sum(0)
@@ -160,10 +160,10 @@ class GaussHermite(Predictive):
                     if _all(wide):
                         break
                 # All the mass may lie on one node, or beyond the last: then look closer, not blindly.
-                least = torch.maximum(_CLOSER * spread, _FURTHER * (found - centre).abs())
+                least = torch.maximum(_CLOSER * spread, _FURTHER * (found - center).abs())
                 spread = torch.where(wide, 1.0, torch.maximum(narrow, least))
-                centre = torch.where(wide, 0.0, found)
-        return centre, spread
+                center = torch.where(wide, 0.0, found)
+        return center, spread
 
 
 class ProbitApproximation(Predictive):

@@ -26,11 +26,11 @@ class BayesianModelAveraging(MetaLearner):
     .. math:: \log w_{t,m} = \log w_{0,m} + \sum_{s < t} \log p_m(y_s \mid y_{1:s-1}) + \text{const}
 
     (Lu et al. 2022, eq. 12; Waxman and Djurić 2024, eq. 12.) A block is one cumulative sum. Weights never
-    underflow: an expert at log weight -10 000 comes back if the data turn in its favour.
+    underflow: an expert at log weight -10 000 comes back if the data turn in its favor.
 
     Args:
-        prior_weights: Prior weights, shape (M,), normalised here; ``None`` for equal ones and any M.
-        prune_below: An expert whose normalised weight is below this **before** a target is dead for good
+        prior_weights: Prior weights, shape (M,), normalized here; ``None`` for equal ones and any M.
+        prune_below: An expert whose normalized weight is below this **before** a target is dead for good
             after it, as in the papers with 1e-16; it makes the mixture collapse for ever, so it is off
             (``None``) by default.
 
@@ -181,12 +181,12 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
     # The best density of each target is taken out first, so that sums of large numbers do not round.
     best = log_prob.detach().amax(0)
     joint = torch.cat([before, before + (log_prob - best).cumsum(1)], dim=1)
-    normaliser = joint.logsumexp(0)
+    normalizer = joint.logsumexp(0)
     # Dead or undefined sums stay so: the last one tells of all.
-    if not readable_all(normaliser[-1].isfinite()):
+    if not readable_all(normalizer[-1].isfinite()):
         return None
-    log_weights = joint - normaliser
-    density = best + (normaliser[1:] - normaliser[:-1])
+    log_weights = joint - normalizer
+    density = best + (normalizer[1:] - normalizer[:-1])
     return _after(state, log_weights[:, -1], num_steps), MetaOutput(log_weights[:, :-1], density)
 
 

@@ -8,7 +8,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 
 def check_prior_weights(prior_weights: Tensor) -> Tensor:
-    """Normalised log prior weights, shape (M,); a weight of zero is legal and means a dead expert.
+    """Normalized log prior weights, shape (M,); a weight of zero is legal and means a dead expert.
 
     Weights need not sum to one: they are relative, and divided by their sum here.
 
@@ -111,11 +111,11 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     mixture's log density is minus infinity.
 
     Args:
-        log_weights: Normalised log weights before the target, shape (M,).
+        log_weights: Normalized log weights before the target, shape (M,).
         log_prob: Log densities of the target, shape (M,).
 
     Returns:
-        Normalised log weights after the target (M,), and the mixture's log density ().
+        Normalized log weights after the target (M,), and the mixture's log density ().
 
     Example:
         >>> import torch
@@ -126,8 +126,8 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     joint = log_weights + log_prob
     impossible = joint.detach().amax(0) == -torch.inf
     legal = torch.where(impossible, log_weights, joint)
-    normaliser = legal.logsumexp(0)
-    return legal - normaliser, torch.where(impossible, -torch.inf, normaliser)
+    normalizer = legal.logsumexp(0)
+    return legal - normalizer, torch.where(impossible, -torch.inf, normalizer)
 
 
 def pack(

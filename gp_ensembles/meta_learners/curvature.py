@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
 
 
 class NewtonProblem(ABC):
-    """What a Newton rule minimises over the simplex after each target; the minimum is called the leader."""
+    """What a Newton rule minimizes over the simplex after each target; the minimum is called the leader."""
 
     @abstractmethod
     def take(self, leader: Tensor, rows: Tensor, density: float) -> Chunk:

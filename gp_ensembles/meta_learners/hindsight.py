@@ -69,12 +69,12 @@ def best_expert(log_prob: Tensor) -> BestExpert:
 
 @torch.no_grad()
 def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations: int = 1000) -> BestMixture:
-    r"""The weights that maximise the sum of the mixture's log densities (best constant rebalanced portfolio).
+    r"""The weights that maximize the sum of the mixture's log densities (best constant rebalanced portfolio).
 
     With ratios :math:`r_{t,m} = p_m(y_t) / \sum_j w_j p_j(y_t)` the optimum has :math:`\max_m \bar r_m = 1` in their
     mean over the targets, and as the logarithm is concave no mixture is better than w by more than
-    :math:`\log \max_m \bar r_m` a target. Steps are Newton's, with an exact quadratic programme over the simplex and a
-    line search, and where Newton's gains nothing expectation-maximisation's :math:`w_m \leftarrow w_m \bar r_m`
+    :math:`\log \max_m \bar r_m` a target. Steps are Newton's, with an exact quadratic program over the simplex and a
+    line search, and where Newton's gains nothing expectation-maximization's :math:`w_m \leftarrow w_m \bar r_m`
     (Cover 1984), which never loses.
 
     Args:
@@ -119,17 +119,17 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
 
 @torch.no_grad()
 def _improve(weights: Tensor, x: Tensor, ratios: Tensor, mean: Tensor) -> Tensor:
-    """The better of a Newton step and one of expectation-maximisation."""
+    """The better of a Newton step and one of expectation-maximization."""
     value = (weights @ x).log().mean()
     expected = weights * mean
     expected = expected / expected.sum()
     floor = (expected @ x).log().mean()
     curvature = ratios @ ratios.mT / x.shape[1]
-    # A ridge of round-off's size makes the programme strictly convex where experts are alike.
+    # A ridge of round-off's size makes the program strictly convex where experts are alike.
     curvature.diagonal().add_(1e-12 * curvature.diagonal().amax())
     try:
         direction = simplex_quadratic(curvature, mean + curvature @ weights, weights) - weights
-    except NumericalError:  # a badly conditioned programme: the other step needs none
+    except NumericalError:  # a badly conditioned program: the other step needs none
         return expected
     size = 1.0
     while size > 1e-3:

@@ -226,15 +226,15 @@ def _communities(transition: Tensor) -> Tensor:
             continue
         waiting = [root]
         while waiting:
-            for neighbour in linked[waiting.pop()].nonzero()[0].tolist():
-                if neighbour != root and labels[neighbour] == neighbour and neighbour > root:
-                    labels[neighbour] = root
-                    waiting.append(neighbour)
+            for neighbor in linked[waiting.pop()].nonzero()[0].tolist():
+                if neighbor != root and labels[neighbor] == neighbor and neighbor > root:
+                    labels[neighbor] = root
+                    waiting.append(neighbor)
     return torch.tensor(labels, device=transition.device)
 
 
 def _switch(log_transition: Tensor, log_weights: Tensor) -> Tensor:
-    """Normalised log of Q w in log space, exact however small the weights are."""
+    """Normalized log of Q w in log space, exact however small the weights are."""
     joint = log_transition + log_weights
     if not joint.requires_grad:
         return joint.logsumexp(1)

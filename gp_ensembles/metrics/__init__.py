@@ -13,7 +13,7 @@ from gp_ensembles.metrics.discrete import (
     ClassSummary,
     init_class_scores,
     ranked_probability_score,
-    summarise_classes,
+    summarize_classes,
     update_class_scores,
 )
 from gp_ensembles.metrics.pointwise import (
@@ -47,7 +47,7 @@ from gp_ensembles.metrics.streaming import (
     StreamScores,
     count_scores,
     init_scores,
-    summarise,
+    summarize,
     update_scores,
 )
 
@@ -92,8 +92,8 @@ __all__ = [
     "srmse",
     "static_bound",
     "static_regret",
-    "summarise",
-    "summarise_classes",
+    "summarize",
+    "summarize_classes",
     "switching_bound",
     "switching_regret",
     "univariate_divergence",

@@ -87,7 +87,7 @@ def reliability_curve(pit_values: Tensor, levels: Tensor) -> Tensor:
 
 
 def mean_squared_z(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-    """Mean squared standardised error; 1 is right, above 1 the predictions are too sure.
+    """Mean squared standardized error; 1 is right, above 1 the predictions are too sure.
 
     Args:
         mean: Predictive means, shape (..., N).

@@ -91,7 +91,7 @@ def _half_mean_difference(weights: Tensor, mean: Tensor, variance: Tensor, toler
 
 
 def _relevant(weights: Tensor, mean: Tensor, variance: Tensor, tolerance: float) -> Tensor:
-    """Components to keep, from E|Y_m - Y_n| <= d_m + d_n with d = |mean - centre| + standard deviation."""
+    """Components to keep, from E|Y_m - Y_n| <= d_m + d_n with d = |mean - center| + standard deviation."""
     distance = (mean - (weights * mean).sum(0)).abs() + variance.sqrt()
     bound = (weights * (distance + (weights * distance).sum(0))).amax(1)
     largest_last, order = bound.sort()

@@ -84,7 +84,7 @@ def update_class_scores(state: ClassScores, y: Tensor, probabilities: Tensor, lo
         >>> import torch
         >>> y, sure = torch.tensor([1.0, torch.nan]), torch.tensor([[0.2, 0.8], [0.5, 0.5]])
         >>> scores = update_class_scores(init_class_scores(y), y, sure, sure[:, 1].log())
-        >>> round(float(summarise_classes(scores).brier), 4), scores.num_scored.item()
+        >>> round(float(summarize_classes(scores).brier), 4), scores.num_scored.item()
         (0.08, 1.0)
     """
     probabilities, log_prob = probabilities.double(), log_prob.double()
@@ -112,14 +112,14 @@ def update_class_scores(state: ClassScores, y: Tensor, probabilities: Tensor, lo
     )
 
 
-def summarise_classes(state: ClassScores) -> ClassSummary:
+def summarize_classes(state: ClassScores) -> ClassSummary:
     """Averages of the scores so far.
 
     Example:
         >>> import torch
         >>> y, probabilities = torch.tensor([0.0]), torch.tensor([[0.25, 0.75]])
         >>> scores = update_class_scores(init_class_scores(y), y, probabilities, probabilities[:, 0].log())
-        >>> summarise_classes(scores).error_rate
+        >>> summarize_classes(scores).error_rate
         tensor(1., dtype=torch.float64)
     """
     count = state.num_scored

@@ -69,8 +69,8 @@ def mixture_moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tupl
         (tensor([0.]), tensor([2.]))
     """
     weights = log_weights.exp()
-    centre = (weights * mean).sum(-2)
-    return centre, (weights * (variance + (mean - centre.unsqueeze(-2)).square())).sum(-2)
+    center = (weights * mean).sum(-2)
+    return center, (weights * (variance + (mean - center.unsqueeze(-2)).square())).sum(-2)
 
 
 def observed_mean(score: Tensor, y: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def mean_absolute_error(mean: Tensor, y: Tensor) -> Tensor:
 
 
 def nmse(mean: Tensor, y: Tensor) -> Tensor:
-    r"""Normalised mean squared error, :math:`\sum_t (y_t - m_t)^2 / (T\,\mathrm{Var}(y))`, dimensionless.
+    r"""Normalized mean squared error, :math:`\sum_t (y_t - m_t)^2 / (T\,\mathrm{Var}(y))`, dimensionless.
 
     The variance is the population variance of the T observed targets, so predicting their mean scores 1.
 
@@ -177,7 +177,7 @@ def running_nmse(mean: Tensor, y: Tensor) -> Tensor:
 
 
 def srmse(mean: Tensor, y: Tensor) -> Tensor:
-    """Standardised root mean squared error, the square root of :func:`nmse`; arguments as there.
+    """Standardized root mean squared error, the square root of :func:`nmse`; arguments as there.
 
     Example:
         >>> import torch
@@ -188,5 +188,5 @@ def srmse(mean: Tensor, y: Tensor) -> Tensor:
 
 
 def _population_variance(y: Tensor) -> Tensor:
-    centre = observed_mean(y, y)
-    return observed_mean((y - centre.unsqueeze(-1)).square(), y)
+    center = observed_mean(y, y)
+    return observed_mean((y - center.unsqueeze(-1)).square(), y)

@@ -111,7 +111,7 @@ def switching_regret(log_prob: Tensor, expert_log_prob: Tensor, num_switches: in
 def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
     r"""The sequence of experts with at most S switches that has the largest sum of log densities.
 
-    Exact, by a dynamic programme over steps, switches used and experts,
+    Exact, by a dynamic program over steps, switches used and experts,
     :math:`V_t(s, m) = \ell_{m, t} + \max\{V_{t-1}(s, m), \max_n V_{t-1}(s - 1, n)\}`: O(S M T) time and memory.
 
     Args:
@@ -172,7 +172,7 @@ class BatchEstimate(NamedTuple):
 def batch_estimate(Phi: Tensor, y: Tensor, noise: Tensor, prior_variance: Tensor) -> BatchEstimate:
     r"""The fixed function of each expert that explains the whole stream best, and what learning it costs.
 
-    Weights minimise :math:`\sum_t -\log N(y_t; \phi_t^\top \theta, \sigma^2) + \|\theta\|^2 / (2 \sigma_\theta^2)`,
+    Weights minimize :math:`\sum_t -\log N(y_t; \phi_t^\top \theta, \sigma^2) + \|\theta\|^2 / (2 \sigma_\theta^2)`,
     the hindsight estimate of Lu et al. (2022). Minus the log evidence is this minimum plus half the log determinant,
     and the log evidence is the sum of one-step log densities; so the cost is no bound but the regret itself.
 

@@ -27,7 +27,7 @@ class RunningMean(NamedTuple):
 
 
 class RunningNMSE(NamedTuple):
-    """Normalised mean squared error so far.
+    """Normalized mean squared error so far.
 
     Attributes:
         num_scored: Number of observed targets, a scalar.

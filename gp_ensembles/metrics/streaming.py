@@ -27,7 +27,7 @@ class StreamScores(NamedTuple):
         covered: Number of targets inside the central interval.
         absolute_error: Sum of absolute errors.
         squared_error: Sum of squared errors.
-        squared_z: Sum of squared standardised errors.
+        squared_z: Sum of squared standardized errors.
         target_mean: Mean of the observed targets.
         target_deviation: Sum of their squared deviations from it.
     """
@@ -73,7 +73,7 @@ class ScoreSummary(NamedTuple):
         coverage: Share of targets inside the central interval.
         mean_absolute_error: Units of the target.
         nmse: Squared error over the variance of the targets, dimensionless.
-        mean_squared_z: Mean squared standardised error; 1 is right.
+        mean_squared_z: Mean squared standardized error; 1 is right.
     """
 
     log_score: Tensor
@@ -126,13 +126,13 @@ def update_scores(
         >>> import torch
         >>> y, one = torch.tensor([0.0, torch.nan]), torch.ones(1, 2)
         >>> scores = update_scores(init_scores(y), y, 0 * one, 0 * one, one)
-        >>> summarise(scores).crps.item(), scores.num_scored.item()
+        >>> summarize(scores).crps.item(), scores.num_scored.item()
         (0.2336..., 1.0)
     """
     y, log_weights, mean, variance = (tensor.double() for tensor in (y, log_weights, mean, variance))
-    centre, spread = mixture_moments(log_weights, mean, variance)
+    center, spread = mixture_moments(log_weights, mean, variance)
     rows = RowScores(
-        mean=centre,
+        mean=center,
         variance=spread,
         log_prob=mixture_log_prob(log_weights, mean, variance, y),
         crps=crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance),
@@ -155,7 +155,7 @@ def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScore
     Example:
         >>> import torch
         >>> y = torch.zeros(1, dtype=torch.float64)
-        >>> summarise(count_scores(init_scores(y), y, RowScores(y + 1, y + 1, y, y, y))).mean_absolute_error
+        >>> summarize(count_scores(init_scores(y), y, RowScores(y + 1, y + 1, y, y, y))).mean_absolute_error
         tensor(1., dtype=torch.float64)
     """
     seen = ~torch.isnan(y)
@@ -176,7 +176,7 @@ def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScore
     )
 
 
-def summarise(state: StreamScores) -> ScoreSummary:
+def summarize(state: StreamScores) -> ScoreSummary:
     """Averages of the scores so far.
 
     Args:
@@ -189,7 +189,7 @@ def summarise(state: StreamScores) -> ScoreSummary:
         >>> import torch
         >>> one = torch.ones(1, 1)
         >>> scores = update_scores(init_scores(one), one[0], 0 * one, 0 * one, one)
-        >>> summarise(scores).mean_absolute_error
+        >>> summarize(scores).mean_absolute_error
         tensor(1., dtype=torch.float64)
     """
     count = state.num_scored

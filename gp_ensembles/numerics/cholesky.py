@@ -1,4 +1,4 @@
-"""Cholesky factorisation that never hides a failure."""
+"""Cholesky factorization that never hides a failure."""
 
 import torch
 from torch import Tensor

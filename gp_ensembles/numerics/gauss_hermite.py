@@ -21,7 +21,7 @@ def gauss_hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
     Exact for polynomials of degree 2K - 1. The nodes are the roots of the K-th Hermite polynomial He, found as the
     eigenvalues of the Jacobi matrix (Golub and Welsch 1969) and polished by Newton's method; the weights are
-    :math:`1 / \sum_{j<K} p_j(x)^2` with p the normalised polynomials, which gives even the smallest ones to full
+    :math:`1 / \sum_{j<K} p_j(x)^2` with p the normalized polynomials, which gives even the smallest ones to full
     relative accuracy. Built in float64 whatever ``like`` is.
 
     Args:
@@ -134,7 +134,7 @@ def _rule(num_nodes: int) -> tuple[Tensor, Tensor]:
 
 
 def _hermite(x: Tensor, degree: int) -> Tensor:
-    """Normalised Hermite polynomials of degree 0 to ``degree``, shape (degree + 1, K)."""
+    """Normalized Hermite polynomials of degree 0 to ``degree``, shape (degree + 1, K)."""
     values = [torch.ones_like(x), x]
     for j in range(1, degree):
         values.append((x * values[j] - j**0.5 * values[j - 1]) / (j + 1) ** 0.5)

@@ -11,7 +11,7 @@ class CurvaturePairs(NamedTuple):
 
     Attributes:
         steps: Changes of the points, shape (m, R, P).
-        changes: Changes of the gradient of what is minimised, shape (m, R, P).
+        changes: Changes of the gradient of what is minimized, shape (m, R, P).
         curvature: One over their products, shape (m, R); zero for a pair that is not to be used.
     """
 
@@ -38,7 +38,7 @@ def remember(pairs: CurvaturePairs, step: Tensor, change: Tensor, memory: int) -
     Args:
         pairs: The memory before.
         step: Changes of the points, shape (R, P).
-        change: Changes of the gradient of what is minimised, shape (R, P).
+        change: Changes of the gradient of what is minimized, shape (R, P).
         memory: Most pairs kept.
 
     Example:
@@ -55,7 +55,7 @@ def remember(pairs: CurvaturePairs, step: Tensor, change: Tensor, memory: int) -
 
 
 def inverse_hessian_product(vector: Tensor, pairs: CurvaturePairs) -> Tensor:
-    """The memory's estimate of the inverse Hessian of what is minimised, times a vector, for every search.
+    """The memory's estimate of the inverse Hessian of what is minimized, times a vector, for every search.
 
     The two-loop recursion (Nocedal and Wright, 2006, algorithm 7.4), started from the newest usable pair's scale.
 

@@ -65,9 +65,9 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
         (tensor([0.]), tensor([2.]))
     """
     weights = log_weights.exp()
-    centre = sum_over_experts(weights * mean)
-    spread = sum_over_experts(weights * (variance + (mean - centre.unsqueeze(-2)).square()))
-    return centre, spread
+    center = sum_over_experts(weights * mean)
+    spread = sum_over_experts(weights * (variance + (mean - center.unsqueeze(-2)).square()))
+    return center, spread
 
 
 def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
@@ -149,8 +149,8 @@ def _solve(weights: Tensor, mean: Tensor, stddev: Tensor, p: Tensor) -> Tensor:
     target = torch.where(upper_tail, 1 - p, p)
     inner = target > 0
     target = torch.where(inner, target, 0.5)
-    centre = torch.where(upper_tail, -mean, mean)
-    ends = centre + stddev * torch.special.ndtri(target)
+    center = torch.where(upper_tail, -mean, mean)
+    ends = center + stddev * torch.special.ndtri(target)
     dead = weights == 0
     lower = ends.masked_fill(dead, torch.inf).amin(0)
     upper = ends.masked_fill(dead, -torch.inf).amax(0)
@@ -159,7 +159,7 @@ def _solve(weights: Tensor, mean: Tensor, stddev: Tensor, p: Tensor) -> Tensor:
             "a mixture has no quantiles: it has no weight, or its means or variances are not finite and positive"
         )
     finest = stddev.masked_fill(dead, torch.inf).amin(0)
-    root = _chandrupatla(_Tail(weights, centre, stddev, target.log()), lower, upper, finest)
+    root = _chandrupatla(_Tail(weights, center, stddev, target.log()), lower, upper, finest)
     root = torch.where(upper_tail, -root, root)
     return root.masked_fill(~inner & upper_tail, torch.inf).masked_fill(~inner & ~upper_tail, -torch.inf)
 
@@ -168,12 +168,12 @@ class _Tail(NamedTuple):
     """Log distribution functions of K mixtures less their targets: what is to vanish."""
 
     weights: Tensor
-    centre: Tensor
+    center: Tensor
     stddev: Tensor
     log_target: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return sum_over_experts(self.weights * _ndtr((x - self.centre) / self.stddev)).log() - self.log_target
+        return sum_over_experts(self.weights * _ndtr((x - self.center) / self.stddev)).log() - self.log_target
 
     def select(self, some: Tensor) -> "_Tail":
         return _Tail(*(tensor[..., some] for tensor in self))
@@ -220,7 +220,7 @@ def rsample(
 ) -> Tensor:
     r"""Independent draws for each row: a component by its weight, then a normal draw from it.
 
-    Reparametrised in means and variances, :math:`y = \mu_k + \sqrt{v_k}\,\varepsilon`; the choice of the
+    Reparametrized in means and variances, :math:`y = \mu_k + \sqrt{v_k}\,\varepsilon`; the choice of the
     component k is a constant to autograd, so nothing flows to the weights.
 
     Args:

@@ -2,7 +2,7 @@
 
 On a CPU, torch sums the columns of a contiguous matrix several at a time, and those that fill no vector register in
 another order: the last bit of a column's sum depends on where it stands and on how many there are. A row that is summed
-by itself does not know its neighbours. What a stream writes to files is made of such sums, so its bits are the same
+by itself does not know its neighbors. What a stream writes to files is made of such sums, so its bits are the same
 whatever the number of rows that are predicted at once.
 """
 

@@ -54,9 +54,9 @@ def project_to_simplex(point: Tensor, matrix: Tensor | None = None) -> Tensor:
 
 @torch.no_grad()
 def simplex_quadratic(matrix: Tensor, linear: Tensor, start: Tensor | None = None) -> Tensor:
-    r"""Minimiser of :math:`\tfrac12 w^\top A w - c^\top w` over the simplex.
+    r"""Minimizer of :math:`\tfrac12 w^\top A w - c^\top w` over the simplex.
 
-    Two active-set methods. The quick one (primal-dual) minimises on the plane of a support, then drops every expert
+    Two active-set methods. The quick one (primal-dual) minimizes on the plane of a support, then drops every expert
     whose weight is not positive and adds every one that would improve it; it mostly ends in a few linear systems, from
     a start with the right support in one, but may go round in circles. The slow one (primal) then starts again: where
     the minimum on the plane is outside the simplex it walks to the edge and drops the expert that was met there, and
@@ -69,7 +69,7 @@ def simplex_quadratic(matrix: Tensor, linear: Tensor, start: Tensor | None = Non
         start: A point of the simplex near the solution, shape (M,); equal weights by default.
 
     Returns:
-        The minimiser, shape (M,); entries outside its support are exactly zero.
+        The minimizer, shape (M,); entries outside its support are exactly zero.
 
     Raises:
         ValueError: If a shape is wrong.
@@ -115,7 +115,7 @@ def simplex_quadratic(matrix: Tensor, linear: Tensor, start: Tensor | None = Non
 
 
 def _jump(matrix: Tensor, linear: Tensor, inside: Tensor) -> Tensor | None:
-    """The minimiser by primal-dual steps from a guess at its support, ``None`` if they do not settle soon."""
+    """The minimizer by primal-dual steps from a guess at its support, ``None`` if they do not settle soon."""
     linear = linear - linear.amax()  # a constant changes nothing on the simplex but the digits that are left
     right = torch.stack([linear, torch.ones_like(linear)], dim=1)
     rounding = _ROUNDINGS * torch.finfo(linear.dtype).eps * float(linear.abs().amax())

@@ -1,4 +1,4 @@
-"""What the pictures share: colours, a blank figure, arrays from tensors, and thinning of long streams."""
+"""What the pictures share: colors, a blank figure, arrays from tensors, and thinning of long streams."""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -39,14 +39,14 @@ def plot_class_calibration(probabilities: Tensor | ArrayLike, y: Tensor | ArrayL
         flat = shares.ravel()
         number = np.clip((flat * _BINS).astype(int), 0, _BINS - 1)
         filled = [b for b in range(_BINS) if (number == b).any()]
-        centre = np.array([flat[number == b].mean() for b in filled])
+        center = np.array([flat[number == b].mean() for b in filled])
         share = np.array([hits[number == b].mean() for b in filled])
         count = np.array([(number == b).sum() for b in filled])
-        spread = 1.96 * np.sqrt(centre * (1 - centre) / count)
+        spread = 1.96 * np.sqrt(center * (1 - center) / count)
         left.errorbar(
-            centre, centre, spread, fmt="none", ecolor=BAND, elinewidth=6, alpha=0.6, label="95 % of honest ones"
+            center, center, spread, fmt="none", ecolor=BAND, elinewidth=6, alpha=0.6, label="95 % of honest ones"
         )
-        left.plot(centre, share, color=MEAN, marker="o", markersize=4, linewidth=1.8, label="these predictions")
+        left.plot(center, share, color=MEAN, marker="o", markersize=4, linewidth=1.8, label="these predictions")
         right.hist(shares.max(-1), bins=20, range=(0.0, 1.0), color=MEAN, alpha=0.85, edgecolor="white")
     else:
         for axis in (left, right):

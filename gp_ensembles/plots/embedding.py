@@ -1,4 +1,4 @@
-"""Where rows lie in a latent space, coloured by what they are or by when they came, and who was trusted meanwhile."""
+"""Where rows lie in a latent space, colored by what they are or by when they came, and who was trusted meanwhile."""
 
 from collections.abc import Sequence
 
@@ -34,8 +34,8 @@ def plot_embedding(
     """Rows in one latent space, and if wanted the weights of the experts over time.
 
     Of more than 20 000 rows every second, third and so on is drawn. One dimension is drawn against time; of three and
-    more the first two are, and the picture says so. Texts are categories, each of a colour of its own; numbers are a
-    quantity with a bar of colours; without labels the colour is time.
+    more the first two are, and the picture says so. Texts are categories, each of a color of its own; numbers are a
+    quantity with a bar of colors; without labels the color is time.
 
     Args:
         X: Places in the order of time, shape (N, d), finite.
@@ -105,8 +105,8 @@ def _checked_weights(log_weights: Tensor | ArrayLike, names: Sequence[str], num_
 def _draw_categories(axis: Axes, places: tuple[Array, Array], texts: list[str], name: str) -> None:
     first, second = places
     kinds = sorted(set(texts) - {""}, key=_order)
-    many = [to_hex(colour) for colour in colormaps["turbo"](np.linspace(0.03, 0.97, len(kinds)))]
-    colours = list(SERIES) if len(kinds) <= len(SERIES) else many
+    many = [to_hex(color) for color in colormaps["turbo"](np.linspace(0.03, 0.97, len(kinds)))]
+    colors = list(SERIES) if len(kinds) <= len(SERIES) else many
     cells = np.asarray(texts)
     size = _size(len(cells))
     if (cells == "").any():
@@ -116,7 +116,7 @@ def _draw_categories(axis: Axes, places: tuple[Array, Array], texts: list[str], 
         own = cells == kind
         # A leading underscore keeps a name out of the legend; between dollars would stand mathematics.
         listed = kind.replace("$", r"\$") if place < _MOST_LISTED else "_"
-        axis.scatter(first[own], second[own], s=size, color=colours[place], linewidths=0, alpha=0.8, label=listed)
+        axis.scatter(first[own], second[own], s=size, color=colors[place], linewidths=0, alpha=0.8, label=listed)
     more = f"{_MOST_LISTED} of {len(kinds)}" if len(kinds) > _MOST_LISTED else ""
     legend = _legend(axis, ", ".join(part for part in (name, more) if part))
     for handle in legend.legend_handles:
@@ -137,18 +137,18 @@ def _draw_quantity(figure: Figure, axis: Axes, places: tuple[Array, Array], valu
 
 
 def _draw_weights(axis: Axes, weights: Array, names: list[str]) -> None:
-    """Weights stacked to one, the heaviest on average at the bottom; experts without a colour left are one."""
+    """Weights stacked to one, the heaviest on average at the bottom; experts without a color left are one."""
     runs = bins(weights.shape[1], _MOST_RUNS)
     order = np.argsort(-weights.mean(axis=1), kind="stable")
     num_shown = len(order) if len(order) <= len(SERIES) else len(SERIES) - 1
     layers = [thin(weights[place], runs, np.mean) for place in order[:num_shown]]
-    listed, colours = [names[place] for place in order[:num_shown]], list(SERIES[:num_shown])
+    listed, colors = [names[place] for place in order[:num_shown]], list(SERIES[:num_shown])
     if num_shown < len(order):
         layers.append(thin(weights[order[num_shown:]].sum(axis=0), runs, np.mean))
         listed.append(f"{len(order) - num_shown} others")
-        colours.append(REST)
+        colors.append(REST)
     rows = np.array([(run.start + run.stop - 1) / 2 for run in runs])
-    axis.stackplot(rows, layers, labels=listed, colors=colours, linewidth=0.3, edgecolor="white")
+    axis.stackplot(rows, layers, labels=listed, colors=colors, linewidth=0.3, edgecolor="white")
     axis.set_xlim(rows[0], max(rows[-1], rows[0] + 1))
     axis.set_ylim(0.0, 1.0)
     axis.grid(False)

@@ -109,9 +109,9 @@ def plot_fusion(
     figure, axes = new_figure(3, 1, 9.0, 8.4)
     places = places[order]
     for axis, band in zip(axes, (experts, weights), strict=False):
-        for name, colour, middle, low, high in zip(called, SERIES, *band, strict=False):
-            axis.fill_between(places, low[order], high[order], color=colour, alpha=0.18, linewidth=0)
-            axis.plot(places, middle[order], color=colour, linewidth=1.5, label=name if axis is axes[0] else None)
+        for name, color, middle, low, high in zip(called, SERIES, *band, strict=False):
+            axis.fill_between(places, low[order], high[order], color=color, alpha=0.18, linewidth=0)
+            axis.plot(places, middle[order], color=color, linewidth=1.5, label=name if axis is axes[0] else None)
     axes[1].set_ylim(bottom=0.0)
     _draw_fused(axes[2], places, [part[order] for part in fused], view.density is None)
     if view.density is not None:
@@ -171,29 +171,29 @@ def plot_score_boxes(
 def draw_score_boxes(axis: Axes, scores: Mapping[str, Sequence[_Values]], groups: Sequence[str]) -> None:
     """The boxes of :func:`plot_score_boxes` on axes of one's own, for pictures of several panels."""
     width = 0.8 / len(scores)
-    for number, ((name, by_group), colour) in enumerate(zip(scores.items(), SERIES, strict=False)):
+    for number, ((name, by_group), color) in enumerate(zip(scores.items(), SERIES, strict=False)):
         offset = width * (number - (len(scores) - 1) / 2)
         for place, values in enumerate(by_group):
             found = np.asarray(values, dtype=np.float64).ravel()
             found = found[np.isfinite(found)]
             if found.size:
-                _draw_box(axis, place + offset, 0.8 * width, found, colour)
-        axis.plot([], [], "s", color=colour, label=name)
+                _draw_box(axis, place + offset, 0.8 * width, found, color)
+        axis.plot([], [], "s", color=color, label=name)
     for edge in range(1, len(groups)):
         axis.axvline(edge - 0.5, color=FAINT, linewidth=0.6, alpha=0.5)
     axis.set_xlim(-0.5, len(groups) - 0.5)
 
 
-def _draw_box(axis: Axes, place: float, width: float, values: Array, colour: str) -> None:
+def _draw_box(axis: Axes, place: float, width: float, values: Array, color: str) -> None:
     parts = axis.boxplot(
         values, positions=[place], widths=width, patch_artist=True, showfliers=False, manage_ticks=False
     )
     for box in parts["boxes"]:
-        box.set(facecolor=colour, alpha=0.35, edgecolor=colour)
+        box.set(facecolor=color, alpha=0.35, edgecolor=color)
     for kind in ("whiskers", "caps", "medians"):
         for line in parts[kind]:
-            line.set(color=colour, linewidth=1.2)
-    axis.plot(np.full(values.size, place), values, "o", color=colour, markersize=2.5, alpha=0.8)
+            line.set(color=color, linewidth=1.2)
+    axis.plot(np.full(values.size, place), values, "o", color=color, markersize=2.5, alpha=0.8)
 
 
 def _draw_fused(axis: Axes, places: Array, band: Sequence[Array], filled: bool) -> None:

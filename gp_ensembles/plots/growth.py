@@ -36,14 +36,14 @@ def plot_growth(histories: Mapping[str, _Growth], *, evidence: float | None = No
         raise ValueError(f"from 1 to {len(SERIES)} selections can be drawn, got {len(histories)}")
     figure, (axis,) = new_figure(1, 1, 9.0, 4.2)
     lowest, highest, most = [], [], []
-    for colour, (name, history) in zip(SERIES, histories.items(), strict=False):
+    for color, (name, history) in zip(SERIES, histories.items(), strict=False):
         what = ("numbers of knots", "objectives", "upper bounds")
         knots, objective, upper = (as_array(v, 1, f"{name}: {w}") for v, w in zip(history, what, strict=True))
         if not len(knots) == len(objective) == len(upper):
             lengths = f"{len(knots)} numbers of knots, {len(objective)} objectives and {len(upper)} upper bounds"
             raise ValueError(f"{name}: {lengths}; give one of each for every step")
-        axis.plot(knots, objective, color=colour, linewidth=1.5, marker="o", markersize=2.5, label=name)
-        axis.plot(knots, upper, color=colour, linewidth=1.0, linestyle="--", label=f"{name}, upper bound")
+        axis.plot(knots, objective, color=color, linewidth=1.5, marker="o", markersize=2.5, label=name)
+        axis.plot(knots, upper, color=color, linewidth=1.0, linestyle="--", label=f"{name}, upper bound")
         lowest.append(float(objective.min()))
         highest.append(float(objective.max()))
         most.append(float(upper.max()))

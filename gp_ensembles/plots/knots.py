@@ -135,11 +135,11 @@ def plot_new_knot(
     _mark_places(axes[0], found)
     axes[0].legend(frameon=False, fontsize=8)
     label(axes[0], "the rows and the knots so far", "", "y")
-    for axis, colour, (name, values) in zip(axes[1:], SERIES * len(objectives), objectives.items(), strict=False):
+    for axis, color, (name, values) in zip(axes[1:], SERIES * len(objectives), objectives.items(), strict=False):
         heights = as_array(values, 1, name)
         if len(heights) != len(places):
             raise ValueError(f"{name} has {len(heights)} values for {len(places)} positions")
-        axis.plot(places[order], heights[order], color=colour, linewidth=1.3, label=name)
+        axis.plot(places[order], heights[order], color=color, linewidth=1.3, label=name)
         for knot in found[:, 0]:
             axis.axvline(knot, color=INK, linewidth=0.6, alpha=0.5)
         if name in marked:
@@ -157,7 +157,7 @@ def plot_refinement(points: _Values, before: KnotFit, after: KnotFit, *, seen: _
     Args:
         points: Where both are predicted, shape (P, 1), in any order.
         before: Knots and predictions with the new knot, the last, where it was proposed.
-        after: The same when it and the hyperparameters have been optimised.
+        after: The same when it and the hyperparameters have been optimized.
         seen: Inputs, shape (N, 1), and targets, shape (N,), of the training rows.
 
     Returns:
@@ -201,11 +201,11 @@ def _draw_function(
         _mark_places(axis, knots)
 
 
-def _mark_places(axis: Axes, knots: Array, colour: str = INK, name: str = "knots") -> None:
+def _mark_places(axis: Axes, knots: Array, color: str = INK, name: str = "knots") -> None:
     """Knots of one input at the foot of the picture, whatever the heights are."""
     axis.plot(
         knots[:, 0], np.full(len(knots), 0.03), transform=axis.get_xaxis_transform(), linestyle="none", marker="^",
-        markersize=7, color=colour, label=name,
+        markersize=7, color=color, label=name,
     )  # fmt: skip
 
 

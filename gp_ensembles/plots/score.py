@@ -42,16 +42,16 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
     last = np.array([run.stop - 1 for run in bins(num_rows, 1000)])
     figure, axes = new_figure(2 if others else 1, 1, 9.0, 6.0 if others else 3.4)
     means = {name: _running_mean(values) for name, values in series.items()}
-    for (name, values), colour in zip(means.items(), SERIES, strict=False):
+    for (name, values), color in zip(means.items(), SERIES, strict=False):
         text = f"{name}  ({values[-1]:.3f})" if np.isfinite(values[-1]) else name
-        _draw(axes[0], first_row + last, values[last], colour, text, name == ahead)
+        _draw(axes[0], first_row + last, values[last], color, text, name == ahead)
     _limit_to_settled(axes[0], list(means.values()))
     label(axes[0], "mean log score so far", "" if others else "row", "nats per row")
     axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
     if others:
         leads = {name: np.nancumsum(series[ahead] - series[name])[last] for name in others}
-        for (name, lead), colour in zip(leads.items(), SERIES[1:], strict=False):
-            _draw(axes[1], first_row + last, lead, colour, f"over {name}", False)
+        for (name, lead), color in zip(leads.items(), SERIES[1:], strict=False):
+            _draw(axes[1], first_row + last, lead, color, f"over {name}", False)
         axes[1].axhline(0.0, color=FAINT, linewidth=1.0, linestyle="--")
         label(axes[1], f"summed lead of {ahead}", "row", "nats")
         axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
@@ -65,11 +65,11 @@ def _running_mean(values: Array) -> Array:
     return np.where(counts > 0, np.nancumsum(values) / np.maximum(counts, 1), np.nan)
 
 
-def _draw(axis: Axes, rows: Array, values: Array, colour: str, text: str, bold: bool) -> None:
+def _draw(axis: Axes, rows: Array, values: Array, color: str, text: str, bold: bool) -> None:
     """One line; a dot if there is one row only."""
     marker = "o" if len(rows) == 1 else ""
     axis.plot(
-        rows, values, color=colour, linewidth=2.2 if bold else 1.3, marker=marker, label=text,
+        rows, values, color=color, linewidth=2.2 if bold else 1.3, marker=marker, label=text,
         zorder=3 if bold else 2,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Which kernels a marginalisation believes in: their spectra, the evidence they add up to, and the fit they give."""
+"""Which kernels a marginalization believes in: their spectra, the evidence they add up to, and the fit they give."""
 
 from collections.abc import Mapping
 
@@ -113,12 +113,12 @@ def plot_evidence(
         raise ValueError(f"from 1 to {len(SERIES)} curves can be told apart, got {len(curves)}")
     figure, (axis,) = new_figure(1, 1, 8.0, 3.8)
     label(axis, f"{title}: evidence" if title else "evidence", "likelihoods evaluated", "log evidence, nats")
-    for colour, (name, columns) in zip(SERIES, curves.items(), strict=False):
+    for color, (name, columns) in zip(SERIES, curves.items(), strict=False):
         x, middle, deviation = (as_array(values, 1, f"{name} of curves") for values in columns)
         if not len(x) == len(middle) == len(deviation):
             raise ValueError(f"{name}: {len(x)} evaluations, {len(middle)} log evidences, {len(deviation)} deviations")
-        axis.plot(x, middle, color=colour, marker="o", markersize=3, linewidth=1.5, label=name)
-        axis.fill_between(x, middle - 2 * deviation, middle + 2 * deviation, color=colour, alpha=0.15, linewidth=0)
+        axis.plot(x, middle, color=color, marker="o", markersize=3, linewidth=1.5, label=name)
+        axis.fill_between(x, middle - 2 * deviation, middle + 2 * deviation, color=color, alpha=0.15, linewidth=0)
     if truth is not None:
         axis.axhline(truth, color=INK, linestyle="--", linewidth=1.2, label="truth")
     axis.legend(frameon=False, fontsize=9)
@@ -175,11 +175,11 @@ def plot_fit(
     return figure
 
 
-def _draw_rows(axis: Axes, rows: tuple[Tensor | ArrayLike, Tensor | ArrayLike], name: str, colour: str) -> None:
+def _draw_rows(axis: Axes, rows: tuple[Tensor | ArrayLike, Tensor | ArrayLike], name: str, color: str) -> None:
     x, y = (as_array(values, 1, f"{what} of the rows {name}") for what, values in zip(("x", "y"), rows, strict=True))
     if len(x) != len(y):
         raise ValueError(f"the rows {name} have {len(x)} inputs and {len(y)} targets")
-    axis.plot(x, y, linestyle="none", marker="o", markersize=3.0, color=colour, alpha=0.9, label=name)
+    axis.plot(x, y, linestyle="none", marker="o", markersize=3.0, color=color, alpha=0.9, label=name)
 
 
 def _frequencies(means: Array, scales: Array) -> Array:
@@ -193,6 +193,6 @@ def _density(places: Array, weights: Array, means: Array, scales: Array) -> Arra
     """The density of a mixture and its mirror image at frequencies of shape (P,)."""
     total = np.zeros_like(places)
     for w, m, s in zip(weights, means, scales, strict=True):
-        for centre in (m, -m):
-            total += w * np.exp(-0.5 * ((places - centre) / s) ** 2) / (s * np.sqrt(2.0 * np.pi))
+        for center in (m, -m):
+            total += w * np.exp(-0.5 * ((places - center) / s) ** 2) / (s * np.sqrt(2.0 * np.pi))
     return total

@@ -21,7 +21,7 @@ def plot_weights(
     Args:
         log_weights: Log weights before each target, shape (M, N); minus infinity for a dead expert.
         names: A name for each of the M experts.
-        num_named: How many experts get a colour of their own, at most 9.
+        num_named: How many experts get a color of their own, at most 9.
         first_row: Number of the first row shown, for instance the length of the warm-up.
 
     Returns:
@@ -48,24 +48,24 @@ def plot_weights(
     wrong = ~(np.abs(totals - 1) <= 1e-3)  # true for NaN as well
     if wrong.any():
         row = int(wrong.argmax())
-        raise ValueError(f"the weights of row {row} sum to {totals[row]:.6g}, not to one; normalise log_weights")
+        raise ValueError(f"the weights of row {row} sum to {totals[row]:.6g}, not to one; normalize log_weights")
     runs = bins(num_rows, 1000)
     order = np.argsort(-weights.mean(axis=1), kind="stable")
     # One expert left over is as easily named as grouped.
     num_shown = num_experts if num_experts <= min(num_named + 1, len(SERIES)) else num_named
     layers = [thin(weights[m], runs, np.mean) for m in order[:num_shown]]
     labels = [names[m] for m in order[:num_shown]]
-    colours = list(SERIES[:num_shown])
+    colors = list(SERIES[:num_shown])
     if num_shown < num_experts:
         layers.append(thin(weights[order[num_shown:]].sum(axis=0), runs, np.mean))
         labels.append(f"{num_experts - num_shown} others")
-        colours.append(REST)
+        colors.append(REST)
     rows = first_row + np.array([(run.start + run.stop - 1) / 2 for run in runs])
     if num_rows == 1:  # a single row has no width: give it one
         rows = rows + np.array([-0.5, 0.5])
         layers = [np.repeat(layer, 2) for layer in layers]
     figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
-    axis.stackplot(rows, layers, labels=labels, colors=colours, linewidth=0.3, edgecolor="white")
+    axis.stackplot(rows, layers, labels=labels, colors=colors, linewidth=0.3, edgecolor="white")
     axis.set_xlim(rows[0], rows[-1])
     axis.set_ylim(0.0, 1.0)
     axis.grid(False)

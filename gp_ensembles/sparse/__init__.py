@@ -17,7 +17,7 @@ from gp_ensembles.sparse.one_at_a_time import OneAtATime
 from gp_ensembles.sparse.online import OnlineStart, WeightsPosterior, inducing_features, start_online, weights_posterior
 from gp_ensembles.sparse.placed import Placed
 from gp_ensembles.sparse.placement import greedy_variance_knots, greedy_variance_rows, kmeans_knots, random_knots
-from gp_ensembles.sparse.proposals import BayesianOptimisation, KnotProposal, RandomSubset
+from gp_ensembles.sparse.proposals import BayesianOptimization, KnotProposal, RandomSubset
 from gp_ensembles.sparse.refits import AdadeltaRefit, LBFGSRefit, Refit
 from gp_ensembles.sparse.run import Picked, Selection, Step, Strategy
 from gp_ensembles.sparse.selection import select_knots, select_laplace_knots, select_variational_knots
@@ -33,7 +33,7 @@ __all__ = [
     "Adadelta",
     "AdadeltaRefit",
     "Approximation",
-    "BayesianOptimisation",
+    "BayesianOptimization",
     "Candidates",
     "Covariance",
     "Fit",

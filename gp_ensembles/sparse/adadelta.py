@@ -47,7 +47,7 @@ class Adadelta(NamedTuple):
         >>> def parabola(x):
         ...     return float(-(x - 0.5).square().sum()), -2.0 * (x - 0.5)
         >>> start = torch.zeros(1, dtype=torch.float64)
-        >>> end = Adadelta(tolerance=1e-8).maximise(parabola, start, weights=0.5 + start)
+        >>> end = Adadelta(tolerance=1e-8).maximize(parabola, start, weights=0.5 + start)
         >>> round(float(end.point), 3), end.message
         (0.5, 'the function changes by no more than 1e-08')
     """
@@ -58,7 +58,7 @@ class Adadelta(NamedTuple):
     tolerance: float = 1e-3
     max_iterations: int = 1000
 
-    def maximise(
+    def maximize(
         self,
         function: Callable[[Tensor], tuple[float, Tensor]],
         start: Tensor,

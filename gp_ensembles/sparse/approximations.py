@@ -1,4 +1,4 @@
-"""Which sparse approximation: what is maximised, and what is predicted."""
+"""Which sparse approximation: what is maximized, and what is predicted."""
 
 from abc import ABC, abstractmethod
 
@@ -12,7 +12,7 @@ class Approximation(ABC):
     """An approximation of a Gaussian process by knots: the noise under which knots are learned, and a penalty."""
 
     def objective(self, projection: Projection) -> Tensor:
-        """What is maximised, in nats, shape (): log density of the residuals less the penalty."""
+        """What is maximized, in nats, shape (): log density of the residuals less the penalty."""
         return log_density(projection, self.diagonal(projection)) - self.penalty(projection)
 
     @abstractmethod

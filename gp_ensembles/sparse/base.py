@@ -90,7 +90,7 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
 
     @abstractmethod
     def objective(self) -> Tensor:
-        """What is maximised, with the log densities of registered priors, in nats, shape ()."""
+        """What is maximized, with the log densities of registered priors, in nats, shape ()."""
 
     @abstractmethod
     def rest(self, prior: Tensor, explained: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def fit_sparse(
     max_iterations: int = 200,
     tolerance: float = 0.0,
 ) -> Fit:
-    """Maximise a model's objective in place, by L-BFGS-B in logs of scales and logits of knots in their box.
+    """Maximize a model's objective in place, by L-BFGS-B in logs of scales and logits of knots in their box.
 
     Scales stay within a factor of ten thousand of where the first fit of the model (or of one it came from) found
     them, knots within the inputs' range and a tenth of it.
@@ -117,7 +117,7 @@ class _Ascent:
         with torch.no_grad():  # logs, logits and bounds may move the start a little, and knots of categories a lot
             first = float(self.coordinates.model.objective())
         if not math.isfinite(first):
-            raise NumericalError(f"the objective is {first} at the start; standardise the targets, or start elsewhere")
+            raise NumericalError(f"the objective is {first} at the start; standardize the targets, or start elsewhere")
         self.best = first
         point = self.coordinates.read().clamp(*bounds)
         path: list[float] = []
@@ -152,7 +152,7 @@ class _Ascent:
         try:
             value, gradient = self.coordinates.evaluate(place)
             if not math.isfinite(value) or not bool(gradient.isfinite().all()):
-                raise NumericalError(f"the objective is {value}; standardise the targets, or start elsewhere")
+                raise NumericalError(f"the objective is {value}; standardize the targets, or start elsewhere")
         except NumericalError:
             if self.evaluations == 1:
                 raise

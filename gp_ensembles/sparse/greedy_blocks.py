@@ -73,7 +73,7 @@ class GreedyBlocks(Strategy):
         return self.max_knots
 
     def begin(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Centres of k-means."""
+        """Centers of k-means."""
         distinct = len(distinct_rows(X, 1))
         return kmeans_knots(X, min(self.first, self.max_knots, distinct), generator=generator)
 

@@ -49,7 +49,7 @@ class SparseGP(KnotModel):
         kernel: Any GPyTorch kernel without a batch.
         likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
-        approximation: What is maximised and predicted.
+        approximation: What is maximized and predicted.
         nugget: :math:`\delta` as a share of the kernel's average variance at the knots; 1e-8 (in single precision
             1e-5) if ``None``.
 

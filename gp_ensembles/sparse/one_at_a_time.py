@@ -1,4 +1,4 @@
-"""Knots one at a time: each proposed at fixed hyperparameters, then optimised together with them."""
+"""Knots one at a time: each proposed at fixed hyperparameters, then optimized together with them."""
 
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -20,16 +20,16 @@ class OneAtATime(Strategy):
     """The one-at-a-time algorithm of Garton, Niemi and Carriquiry (2020), OAT.
 
     Hyperparameters are fitted with the first knots, which never move. Then a row is proposed as a knot, and this knot
-    and the hyperparameters are optimised together, all older ones staying; the first that does not add more than the
+    and the hyperparameters are optimized together, all older ones staying; the first that does not add more than the
     tolerance is dropped, and ends the selection. With
-    :class:`~gp_ensembles.sparse.BayesianOptimisation` this is OAT-BO, with
+    :class:`~gp_ensembles.sparse.BayesianOptimization` this is OAT-BO, with
     :class:`~gp_ensembles.sparse.RandomSubset` OAT-RS.
 
     Args:
         proposal: Where the next knot starts; the best of 40 random rows if not given.
-        optimiser: Of the new knot and the hyperparameters; L-BFGS if not given, the published one is
+        optimizer: Of the new knot and the hyperparameters; L-BFGS if not given, the published one is
             :class:`~gp_ensembles.sparse.AdadeltaRefit`.
-        first: Number of first knots, centres of k-means; or these knots, shape (K, D).
+        first: Number of first knots, centers of k-means; or these knots, shape (K, D).
         max_knots: Most knots.
         tolerance: What a knot must add, in nats.
         hold_mean: Whether the prior mean stays as it is at the start, as published.
@@ -50,7 +50,7 @@ class OneAtATime(Strategy):
     """
 
     proposal: KnotProposal = field(default_factory=RandomSubset)
-    optimiser: Refit = field(default_factory=LBFGSRefit)
+    optimizer: Refit = field(default_factory=LBFGSRefit)
     first: int | Tensor = 5
     max_knots: int = 80
     tolerance: float = 1e-3
@@ -67,7 +67,7 @@ class OneAtATime(Strategy):
         return self.max_knots
 
     def begin(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Given knots, or centres of k-means."""
+        """Given knots, or centers of k-means."""
         if isinstance(self.first, int):
             return kmeans_knots(X, min(self.first, len(distinct_rows(X, 1))), generator=generator)
         check_shape(X, self.first)
@@ -87,7 +87,7 @@ class OneAtATime(Strategy):
 
     def _search(self, run: Run[Any]) -> str:
         fitted = run.model.with_knots(run.model.knots)
-        self.optimiser.refit(fitted)
+        self.optimizer.refit(fitted)
         run.keep(fitted, "start")
         distinct = len(distinct_rows(run.model.train_X, 1))
         most = min(self.max_knots, distinct)
@@ -107,7 +107,7 @@ class OneAtATime(Strategy):
                 return "every row is a knot"
             row = model.train_X[found.row : found.row + 1]
             grown = model.with_knots(torch.cat([model.knots.detach(), row]))
-            reached = self.optimiser.refit(grown, slice(model.num_knots, None)).objective
+            reached = self.optimizer.refit(grown, slice(model.num_knots, None)).objective
         except NumericalError as error:
             return f"a further knot could not be evaluated: {error}"
         if not reached - run.history[-1].objective > self.tolerance:

@@ -60,7 +60,7 @@ class Placed(Strategy):
         return self.count
 
     def begin(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Centres of k-means, which are no more than the seat of the first placement."""
+        """Centers of k-means, which are no more than the seat of the first placement."""
         return kmeans_knots(X, self.count, generator=generator)
 
     def search(self, run: Run[Any]) -> str:

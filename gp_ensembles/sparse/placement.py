@@ -27,7 +27,7 @@ def random_knots(
 def kmeans_knots(
     X: Tensor, count: int, kernel: Covariance | None = None, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Centres of k-means with k-means++ starts (scipy's), shape (count, D); the kernel does not matter.
+    """Centers of k-means with k-means++ starts (scipy's), shape (count, D); the kernel does not matter.
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.
@@ -40,15 +40,15 @@ def kmeans_knots(
     """
     distinct_rows(X, count)
     seed = int(torch.randint(2**31, (), generator=generator, device="cpu"))
-    centres, _ = kmeans2(X.detach().cpu().double().numpy(), count, minit="++", rng=seed, iter=20)
-    return torch.as_tensor(centres).to(X)
+    centers, _ = kmeans2(X.detach().cpu().double().numpy(), count, minit="++", rng=seed, iter=20)
+    return torch.as_tensor(centers).to(X)
 
 
 @torch.no_grad()
 def greedy_variance_rows(X: Tensor, count: int, kernel: Covariance, *, tolerance: float = 0.0) -> Tensor:
     """Rows of the largest remaining prior variance, one after the other, in O(N K) memory and O(N K^2) time.
 
-    The pivots of an incomplete Cholesky factorisation (Burt et al., 2020): no N x N matrix is made.
+    The pivots of an incomplete Cholesky factorization (Burt et al., 2020): no N x N matrix is made.
 
     Args:
         X: Inputs, shape (N, D).

@@ -101,7 +101,7 @@ def normal_posterior(
 
 
 def joint_normal(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
-    """A joint normal distribution, factorised when a sample is drawn only, with jitter where points are close."""
+    """A joint normal distribution, factorized when a sample is drawn only, with jitter where points are close."""
     return MultivariateNormal(mean, to_linear_operator(covariance))
 
 

@@ -1,4 +1,4 @@
-"""Where the next knot starts: the best of a random subset of the rows, or Bayesian optimisation over them."""
+"""Where the next knot starts: the best of a random subset of the rows, or Bayesian optimization over them."""
 
 from abc import ABC, abstractmethod
 from copy import deepcopy
@@ -79,8 +79,8 @@ class RandomSubset(KnotProposal):
         return _best(rows, candidate_objectives(model)(rows)) if len(rows) else None
 
 
-class BayesianOptimisation(KnotProposal):
-    r"""Bayesian optimisation over the rows (Garton, Niemi and Carriquiry, 2020), with BoTorch.
+class BayesianOptimization(KnotProposal):
+    r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), with BoTorch.
 
     The objective at some random rows is learned by a Gaussian process; then, again and again, the row of the largest
     expected improvement is evaluated and learned. No row is evaluated twice: the objective has no noise. The
@@ -102,7 +102,7 @@ class BayesianOptimisation(KnotProposal):
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> from gp_ensembles.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
-        >>> found = BayesianOptimisation(first=3, count=6).propose(model)
+        >>> found = BayesianOptimization(first=3, count=6).propose(model)
         >>> found.evaluated.shape, found.objective == found.objectives.max()
         (torch.Size([6]), tensor(True))
     """
@@ -145,7 +145,7 @@ def log_expected_improvement(X: Tensor, values: Tensor, candidates: Tensor, kern
         X: Evaluated points, shape (n, D).
         values: Values there, shape (n,); those that are not finite count as the least finite one.
         candidates: Points, shape (M, D).
-        kernel: The kernel, whose hyperparameters are those of standardised values.
+        kernel: The kernel, whose hyperparameters are those of standardized values.
         fit: Whether hyperparameters are fitted first, in place, from where they are.
 
     Example:

@@ -1,4 +1,4 @@
-"""How some knots and the hyperparameters are optimised together while the other knots stay."""
+"""How some knots and the hyperparameters are optimized together while the other knots stay."""
 
 from abc import ABC, abstractmethod
 
@@ -11,7 +11,7 @@ from gp_ensembles.sparse.fitting import Fit, can_learn, fit_sparse
 
 
 class Refit(ABC):
-    """An optimiser of hyperparameters, and of some knots with them, inside bounds."""
+    """An optimizer of hyperparameters, and of some knots with them, inside bounds."""
 
     @abstractmethod
     def refit(self, model: KnotModel, knots: slice | None = None) -> Fit:
@@ -85,7 +85,7 @@ class AdadeltaRefit(Refit):
         """Raise the model's objective in place."""
         coordinates = Coordinates(model, knots)
         start = coordinates.read()
-        end = self.settings.maximise(
+        end = self.settings.maximize(
             coordinates.evaluate, start, weights=coordinates.weights, bounds=coordinates.bounds
         )
         coordinates.write(end.point)

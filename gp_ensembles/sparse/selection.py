@@ -75,7 +75,7 @@ def select_knots(
     if bool(least > 0.1 * y.var()):
         warnings.warn(
             f"the likelihood's least noise variance, {float(least):.1g}, is as large as the targets' variance, "
-            f"{float(y.var()):.1g}: standardise the targets, or give a likelihood with a smaller bound",
+            f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound",
             stacklevel=2,
         )
     return choose(model, proposal, pick_greedily, progress=progress, generator=generator)
@@ -211,7 +211,7 @@ def choose(
             warnings.warn(f"interrupted with {run.model.num_knots} knots; the model is the best so far", stacklevel=3)
     if can_learn(run.model) and (stuck := Coordinates(run.model).at_bounds()):
         warnings.warn(
-            f"{', '.join(stuck)} ended ten thousand times off the start: standardise the data, or start nearer",
+            f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer",
             stacklevel=3,
         )
     run.model.eval()

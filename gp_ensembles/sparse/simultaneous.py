@@ -15,13 +15,13 @@ from gp_ensembles.sparse.run import Run, Strategy
 @final
 @dataclass(frozen=True)
 class Simultaneous(Strategy):
-    """Simultaneous optimisation of knots and hyperparameters (Snelson and Ghahramani, 2006; Titsias, 2009).
+    """Simultaneous optimization of knots and hyperparameters (Snelson and Ghahramani, 2006; Titsias, 2009).
 
     With as many knots as one at a time chose this is SVk of Garton, Niemi and Carriquiry (2020), from its knots SVO.
 
     Args:
-        start: Number of knots, which start at centres of k-means; or these knots, shape (K, D).
-        optimiser: Of knots and hyperparameters.
+        start: Number of knots, which start at centers of k-means; or these knots, shape (K, D).
+        optimizer: Of knots and hyperparameters.
 
     Raises:
         ValueError: If there is no knot.
@@ -38,7 +38,7 @@ class Simultaneous(Strategy):
     """
 
     start: int | Tensor
-    optimiser: Refit = field(default_factory=lambda: LBFGSRefit(200))
+    optimizer: Refit = field(default_factory=lambda: LBFGSRefit(200))
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -50,7 +50,7 @@ class Simultaneous(Strategy):
         return self.start if isinstance(self.start, int) else len(self.start)
 
     def begin(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Given knots, or centres of k-means."""
+        """Given knots, or centers of k-means."""
         if isinstance(self.start, int):
             return kmeans_knots(X, self.start, generator=generator)
         check_knots(X, self.start)
@@ -59,6 +59,6 @@ class Simultaneous(Strategy):
     def search(self, run: Run[Any]) -> str:
         """One ascent."""
         run.keep(run.model, "start")
-        fit = self.optimiser.refit(run.model, slice(None))
+        fit = self.optimizer.refit(run.model, slice(None))
         run.keep(run.model, "simultaneous")
         return f"the number of knots was given; the ascent ended with: {fit.message}"

@@ -84,7 +84,7 @@ class Tightened(NamedTuple):
 def tighten(
     rows: Rows, expected_log_prob: ExpectedLogProb, start: Sites, *, tolerance: float | None = None
 ) -> Tightened:
-    r"""Maximise the evidence lower bound over the knots' posterior, in O(N K^2) a step.
+    r"""Maximize the evidence lower bound over the knots' posterior, in O(N K^2) a step.
 
     Steps are halved until the bound grows, and doubled again afterwards. It ends when a step adds no more than the
     tolerance, relative to the bound.
@@ -115,7 +115,7 @@ def tighten(
         here = prior
     if here is None:
         raise NumericalError(
-            "the expected log density of the targets is not finite under the prior; standardise the inputs, or start "
+            "the expected log density of the targets is not finite under the prior; standardize the inputs, or start "
             "from a prior of another mean or smaller variance"
         )
     steps, share, added = 0, 1.0, 0.0

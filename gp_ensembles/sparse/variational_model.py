@@ -1,4 +1,4 @@
-"""A sparse Gaussian process of any targets whose knots' posterior maximises the evidence lower bound."""
+"""A sparse Gaussian process of any targets whose knots' posterior maximizes the evidence lower bound."""
 
 import math
 from functools import partial
@@ -30,7 +30,7 @@ class SparseVariationalGP(KnotModel):
     r"""A latent Gaussian process seen through K knots, the evidence lower bound at its best posterior of them.
 
     The objective is that of GPyTorch's ``VariationalELBO`` with the posterior found anew each time, so that only
-    hyperparameters and knots are left to an optimiser. At the best posterior the bound is flat in it, and its gradient
+    hyperparameters and knots are left to an optimizer. At the best posterior the bound is flat in it, and its gradient
     in everything else is the one with the posterior held. All rows count each time; what lives as long as a gradient
     is of a batch of rows only, the rest being computed again.
 
@@ -175,7 +175,7 @@ class SparseVariationalGP(KnotModel):
         return (self.jitter,)
 
     def find_knots_posterior(self) -> KnotsPosterior:
-        """The one that maximises the bound."""
+        """The one that maximizes the bound."""
         mean, root = self.tighten(tolerance=0.0).posterior
         factor = cholesky(torch.cholesky_inverse(root), "the precision of the knots")
         return KnotsPosterior(self._knots_factor(), factor, factor.mT @ mean)

@@ -67,18 +67,18 @@ def _solve(p: Tensor, m: Tensor, s: Tensor, tail: Tensor, width: Tensor) -> Tens
 
 
 def _upper_tail(p: Tensor, m: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    near, far = _standardised(m, s, v)
+    near, far = _standardized(m, s, v)
     # erfc and not the logarithm of a tail: the derivatives of all orders are finite for every argument
     return 0.25 * (p * (torch.erfc(near) + torch.erfc(far))).sum(-1)
 
 
 def _density(p: Tensor, m: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    near, far = _standardised(m, s, v)
+    near, far = _standardized(m, s, v)
     heights = (-near.square()).exp() + (-far.square()).exp()
     return (p / s * heights).sum(-1) / math.sqrt(8.0 * math.pi)
 
 
-def _standardised(m: Tensor, s: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _standardized(m: Tensor, s: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Distances from the two means of each component, over the square root of two scales."""
     scale, v = math.sqrt(2.0) * s, v.unsqueeze(-1)
     return (v - m) / scale, (v + m) / scale

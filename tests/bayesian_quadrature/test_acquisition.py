@@ -293,7 +293,7 @@ def test_coinciding_points_are_no_error(make, noise):
 @every_acquisition
 @pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-6])
 def test_coinciding_points_have_a_gradient(make, noise):
-    """What BoTorch's optimisers are handed; they stop at one that is not a number."""
+    """What BoTorch's optimizers are handed; they stop at one that is not a number."""
     explained = explained_of(noise=noise)
     for batch in coinciding(explained):
         batch = batch.clone().requires_grad_()
@@ -309,7 +309,7 @@ def test_a_known_kernel_tells_next_to_nothing():
 
 
 @every_acquisition
-def test_botorch_optimises_it(make):
+def test_botorch_optimizes_it(make):
     explained = explained_of()
     prior = explained.surrogate.geometry.prior
     acquisition = make(explained)

@@ -18,7 +18,7 @@ from gp_ensembles.bayesian_quadrature import (
     default_prior,
     fixed,
     inferred,
-    marginalise,
+    marginalize,
     paper_prior,
     problem,
 )
@@ -42,7 +42,7 @@ def line(num_rows=10):
 
 
 def run(*arguments, evaluations=30, search=DRAWS, **choices):
-    return marginalise(
+    return marginalize(
         Problem(*arguments, **choices),
         Budget(evaluations),
         search,

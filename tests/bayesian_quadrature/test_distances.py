@@ -185,10 +185,10 @@ def test_batches_of_mixtures():
     st.booleans(),
     st.booleans(),
 )
-def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, name, reflected, standardised):
+def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, name, reflected, standardized):
     rng = np.random.default_rng(seed)
     one = torch.ones(num_inputs).double()
-    priors = (Normal(0.3 * (not reflected) * one, 2.0 * one), LogNormal(-one, 0.35 * one)) if standardised else ()
+    priors = (Normal(0.3 * (not reflected) * one, 2.0 * one), LogNormal(-one, 0.35 * one)) if standardized else ()
     discrepancy = Discrepancy(DISSIMILARITIES[name], Atoms(*priors, reflected=reflected))
     mixtures = random_mixtures(seed, num_inputs, (3,), signed=True)
     others = random_mixtures(seed + 1, num_inputs, (2,), signed=True)
@@ -382,7 +382,7 @@ def test_chunks_change_nothing(monkeypatch):
                 torch.testing.assert_close(x, y, rtol=1e-13, atol=1e-14)
 
 
-def test_atoms_are_standardised_by_their_priors():
+def test_atoms_are_standardized_by_their_priors():
     prior = (
         HalfNormal(torch.tensor([2.0, 4.0]).double()),
         LogNormal(*torch.tensor([[0.0, 1.0], [0.5, 0.1]], dtype=torch.float64)),
@@ -394,7 +394,7 @@ def test_atoms_are_standardised_by_their_priors():
     np.testing.assert_allclose(Atoms()(mixture), [[3.0, 4.0, 1.0, 2.0], [0.0] * 4])
 
 
-def test_standardised_discrepancies_do_not_depend_on_the_unit():
+def test_standardized_discrepancies_do_not_depend_on_the_unit():
     one, mixtures = torch.ones(2).double(), random_mixtures(0, 2, (6,))
     values = []
     for unit in (1.0, 365.25):

@@ -76,11 +76,11 @@ def test_a_half_normal_density_is_zero_below_zero():
     assert HalfNormal(tensor(1.0)).log_prob(tensor(-0.1)).item() == -np.inf
 
 
-def test_standardised_values():
+def test_standardized_values():
     one = tensor(1.0)
-    assert HalfNormal(2 * one).standardise(tensor(3.0)).item() == 1.5
-    assert Normal(one, 2 * one).standardise(tensor(3.0)).item() == 1.0
-    assert LogNormal(one, 2 * one).standardise(tensor(np.exp(3.0))).item() == pytest.approx(1.0)
+    assert HalfNormal(2 * one).standardize(tensor(3.0)).item() == 1.5
+    assert Normal(one, 2 * one).standardize(tensor(3.0)).item() == 1.0
+    assert LogNormal(one, 2 * one).standardize(tensor(np.exp(3.0))).item() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 4.0), (0.5, 0.5), (0.5, 2.0), (3.0, 12.0)])
@@ -161,8 +161,8 @@ def test_the_range_and_the_nyquist_frequency_are_five_deviations_from_the_median
     X = torch.arange(30, dtype=torch.float64).unsqueeze(-1) * 0.25
     nyquist = mean_spacing_nyquist(X)
     prior = nyquist_scales(X, nyquist)
-    torch.testing.assert_close(prior.standardise(nyquist), tensor(5.0))
-    torch.testing.assert_close(prior.standardise(1.0 / input_range(X)), tensor(-5.0))
+    torch.testing.assert_close(prior.standardize(nyquist), tensor(5.0))
+    torch.testing.assert_close(prior.standardize(1.0 / input_range(X)), tensor(-5.0))
     assert unit_scales(X, 0.5).scale.tolist() == [0.5]
 
 

@@ -14,7 +14,7 @@ from gp_ensembles.bayesian_quadrature import (
     Hyperprior,
     InformationPolicy,
     LogNormal,
-    Optimiser,
+    Optimizer,
     PriorPolicy,
     Problem,
     RecombinationPolicy,
@@ -22,11 +22,11 @@ from gp_ensembles.bayesian_quadrature import (
     UncertaintyPolicy,
     inference,
     inferred,
-    marginalise,
+    marginalize,
 )
 from gp_ensembles.bayesian_quadrature.search import draw, is_covered, start
 
-QUICK = Optimiser(raw_samples=4, max_iterations=2, sizes=1)
+QUICK = Optimizer(raw_samples=4, max_iterations=2, sizes=1)
 INFORMATION = Search(InformationPolicy(QUICK, nodes=8), ascent_evaluations=7, covered=1.1)  # ascents in every round
 DRAWS = Search(PriorPolicy(), ascents=0, spectral=False)
 
@@ -50,7 +50,7 @@ def problem_of(num_rows=25, prior=None, frequency=1.7):
 
 def run(problem, budget=30, search=INFORMATION, seed=0, **choices):
     budget = Budget(budget) if isinstance(budget, int) else budget
-    return marginalise(
+    return marginalize(
         problem, budget, search, progress=False, generator=torch.Generator().manual_seed(seed), **choices
     )
 
@@ -231,7 +231,7 @@ def test_without_a_generator_the_global_one_counts():
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(marginalise(problem_of(), Budget(10), DRAWS, progress=False))
+        found.append(marginalize(problem_of(), Budget(10), DRAWS, progress=False))
     assert_same(found[0], found[1])
     assert not torch.equal(found[0].state.evaluations.cube, found[2].state.evaluations.cube)
 
@@ -369,7 +369,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content):
         torch.save({"weights": torch.zeros(3)}, file)
     else:
         file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"search\.pt is not a checkpoint of a marginalisation; remove it"):
+    with pytest.raises(ValueError, match=r"search\.pt is not a checkpoint of a marginalization; remove it"):
         run(problem_of(), 12, DRAWS, checkpoint=file)
 
 
@@ -423,7 +423,7 @@ def test_if_all_fail_it_says_so_and_what_to_do():
 
 
 def test_the_progress_bar_tells_the_evidence(capsys):
-    marginalise(problem_of(), Budget(20), DRAWS, generator=torch.Generator().manual_seed(0))
+    marginalize(problem_of(), Budget(20), DRAWS, generator=torch.Generator().manual_seed(0))
     shown = capsys.readouterr().err
     assert "20/20" in shown
     assert "best " in shown

@@ -227,14 +227,14 @@ def test_absent_components_stay_absent_in_training():
     kernel = SpectralMixtureKernel.from_mixtures(mixtures)
     absent = mixtures.weights == 0
     assert absent.any()
-    optimiser = torch.optim.Adam(kernel.parameters(), lr=0.3)
+    optimizer = torch.optim.Adam(kernel.parameters(), lr=0.3)
     X = inputs(0, 6, 1)
     for _ in range(5):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (kernel(X).to_dense() - 2.0).square().sum().backward()
         assert all(bool(parameter.grad.isfinite().all()) for parameter in kernel.parameters())
         assert not kernel.raw_mixture_weights.grad[absent].any()
-        optimiser.step()
+        optimizer.step()
     assert not kernel.mixture_weights[absent].any()
     assert bool((kernel.mixture_weights[~absent] > 0).all())
     assert not torch.allclose(kernel.mixture_weights, mixtures.weights)
@@ -247,14 +247,14 @@ def test_training_in_a_gaussian_process_raises_the_likelihood():
     model = model_of(X, y, ScaleKernel(SpectralMixtureKernel.from_mixtures(mixture)).double(), noise=0.01)
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
     model.train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     values = []
     for _ in range(40):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = -objective(model(X), y)
         loss.backward()
         values.append(loss.item())
-        optimiser.step()
+        optimizer.step()
     assert values[-1] < values[0] - 0.1
     base = model.covar_module.base_kernel
     strongest = int(base.mixture_weights.argmax())

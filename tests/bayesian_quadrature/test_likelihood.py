@@ -243,7 +243,7 @@ BAD_MATRICES = {
 
 
 @pytest.mark.parametrize("bad", BAD_MATRICES.values(), ids=BAD_MATRICES)
-def test_a_matrix_that_cannot_be_factorised_gives_nan_and_harms_no_other(bad):
+def test_a_matrix_that_cannot_be_factorized_gives_nan_and_harms_no_other(bad):
     good = torch.tensor([[2.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 1.0]]).double()
     y = torch.tensor([0.3, -1.0, 2.0]).double()
     matrices = torch.stack([good, bad.double(), 2.0 * good]).requires_grad_()
@@ -259,7 +259,7 @@ def test_a_matrix_that_cannot_be_factorised_gives_nan_and_harms_no_other(bad):
     assert bool(matrices.grad[2].isfinite().all())
 
 
-def test_a_kernel_that_cannot_be_factorised_is_a_fact_and_no_failure():
+def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
     """Equal rows without noise: singular for every kernel; another kernel of the batch has noise."""
     X, y = torch.tensor([[0.0], [0.0], [1.0]]).double(), torch.tensor([0.0, 1.0, 2.0]).double()
     theta = torch.tensor([[1.0, 0.5, 0.1]]).double().repeat(2, 1).requires_grad_()

@@ -23,7 +23,7 @@ from gp_ensembles.bayesian_quadrature import (
     Search,
     SpectralMixtures,
     inferred,
-    marginalise,
+    marginalize,
 )
 from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_without_each_group
 from gp_ensembles.bayesian_quadrature.predict import condition, root_mixture
@@ -46,7 +46,7 @@ def found_of(num_inputs=1, num_rows=8, evaluations=40, offset=0.0, frequency=0.4
     one = torch.ones(num_inputs, dtype=torch.float64)
     prior = Hyperprior(HalfNormal(0.5 * one), LogNormal(-1.2 * one, 0.4 * one), 3, noise=inferred(1e-2, 1.0))
     problem = Problem(X, y, prior)
-    return marginalise(problem, Budget(evaluations), search, progress=False, generator=generator)
+    return marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def test_golden_products_of_roots(golden_case):
     torch.testing.assert_close(mean, values["marginal_mean"], rtol=0, atol=1e-9)
     torch.testing.assert_close(variance, values["marginal_var"], rtol=0, atol=1e-9)
     torch.testing.assert_close(mixture.mass, values["marginal_mass"], rtol=0, atol=1e-9)
-    unnormalised = values["marginal_mean_unnormalised"]
-    torch.testing.assert_close(mean * mixture.mass, unnormalised, rtol=0, atol=1e-9)
+    unnormalized = values["marginal_mean_unnormalised"]
+    torch.testing.assert_close(mean * mixture.mass, unnormalized, rtol=0, atol=1e-9)
     assert bool(mixture.usable.all())
 
 
@@ -126,8 +126,8 @@ def test_golden_mixture_of_positive_weights(golden_case):
 
 
 def grid_around(mean, variance):
-    centre, width = float(mean), float(variance) ** 0.5
-    return torch.linspace(centre - 30 * width, centre + 30 * width, 6001, dtype=torch.float64)
+    center, width = float(mean), float(variance) ** 0.5
+    return torch.linspace(center - 30 * width, center + 30 * width, 6001, dtype=torch.float64)
 
 
 def test_the_density_of_the_mixture_integrates_to_one(model):
@@ -287,7 +287,7 @@ def test_derivatives_in_the_inputs(num_inputs):
 
 
 @pytest.mark.parametrize("kind", ["mean", "improvement"])
-def test_acquisition_functions_are_optimised(kind, model):
+def test_acquisition_functions_are_optimized(kind, model):
     if kind == "mean":
         acquisition, q = PosteriorMean(model), 1
     else:
@@ -329,7 +329,7 @@ def test_questions_that_make_no_sense(model):
     assert model.num_outputs == 1
 
 
-def test_a_covariance_that_cannot_be_factorised_is_named():
+def test_a_covariance_that_cannot_be_factorized_is_named():
     X = torch.zeros(3, 1, dtype=torch.float64)
     kernels = SpectralMixtures.unflatten(tensor([1.0, 0.0, 1.0]), 1)
     hyperparameters = Hyperparameters(kernels, tensor(1.0), tensor(-1e-3))
@@ -453,7 +453,7 @@ def test_an_offset_of_the_targets_moves_means_only(offset):
     X = points(40)
     y = torch.sin(2 * torch.pi * 0.4 * X[:, 0]) + 0.1 * torch.cos(31.0 * X[:, 0])
     plain, moved = (
-        marginalise(Problem(X, y + c), Budget(40), progress=False, generator=torch.Generator().manual_seed(1))
+        marginalize(Problem(X, y + c), Budget(40), progress=False, generator=torch.Generator().manual_seed(1))
         for c in (0.0, offset)
     )
     plain, moved = (found.predict(X[:5] + 0.01) for found in (plain, moved))
@@ -466,7 +466,7 @@ def test_waves_may_run_along_either_diagonal(sign):
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(80, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(3.0 * torch.pi * (X[:, 0] + sign * X[:, 1]))
-    found = marginalise(
+    found = marginalize(
         Problem(X[:40], y[:40]), Budget(100), progress=False, generator=torch.Generator().manual_seed(1)
     )
     error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()

@@ -18,7 +18,7 @@ from gp_ensembles.bayesian_quadrature import (
     InformationGain,
     InformationPolicy,
     LogNormal,
-    Optimiser,
+    Optimizer,
     PriorPolicy,
     Problem,
     RecombinationPolicy,
@@ -55,8 +55,8 @@ def surrogate_of(prior, num_rows=12, each=5):
 
 
 POLICIES = {
-    "information": InformationPolicy(Optimiser(raw_samples=8, max_iterations=3), nodes=16),
-    "uncertainty": UncertaintyPolicy(Optimiser(raw_samples=8, max_iterations=3)),
+    "information": InformationPolicy(Optimizer(raw_samples=8, max_iterations=3), nodes=16),
+    "uncertainty": UncertaintyPolicy(Optimizer(raw_samples=8, max_iterations=3)),
     "recombination": RecombinationPolicy(candidates=20),
     "prior": PriorPolicy(),
 }

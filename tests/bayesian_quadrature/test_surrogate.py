@@ -174,15 +174,15 @@ def test_matched_moments_are_those_of_draws():
     found = WSABI_M.moments(scalar(0.2), Latent(mean, covariance))
     error = values.std(0) / np.sqrt(len(values))
     assert np.all(np.abs(values.mean(0) - found.mean.numpy()) < 5 * error)
-    centred = values - values.mean(0)
+    centered = values - values.mean(0)
     for i in range(4):
         for j in range(4):
-            products = centred[:, i] * centred[:, j]
+            products = centered[:, i] * centered[:, j]
             error = products.std() / np.sqrt(len(products))
             assert abs(products.mean() - found.covariance[i, j].item()) < 5 * error
 
 
-def test_linearised_moments_are_the_limit_of_little_uncertainty():
+def test_linearized_moments_are_the_limit_of_little_uncertainty():
     mean, covariance = latent_of(1, 3)
     small = Latent(mean, 1e-8 * covariance)
     linear, matched = (warp.moments(scalar(0.1), small) for warp in (WSABI_L, WSABI_M))
@@ -194,7 +194,7 @@ def test_linearised_moments_are_the_limit_of_little_uncertainty():
 # --- integrals -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("warp", [WSABI_L, WSABI_M], ids=["linearised", "matched"])
+@pytest.mark.parametrize("warp", [WSABI_L, WSABI_M], ids=["linearized", "matched"])
 def test_integrals_written_out(warp):
     surrogate = small_surrogate(noise=1e-3)
     nodes = draw_nodes(surrogate.geometry.prior, 6, generator=torch.Generator().manual_seed(1))

@@ -1,7 +1,7 @@
-"""Marginalisation beside the truth: evidence, number of components and predictions of a problem solved by brute force.
+"""Marginalization beside the truth: evidence, number of components and predictions of a problem solved by brute force.
 
 The frozen file holds the posterior over spectral mixtures of one to three components given ten rows: by Gauss-Legendre
-quadrature for one component, by a quarter of a million randomised Sobol points for more, its own errors far below ours.
+quadrature for one component, by a quarter of a million randomized Sobol points for more, its own errors far below ours.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ from gp_ensembles.bayesian_quadrature import (
     Hyperprior,
     InformationPolicy,
     LogNormal,
-    Optimiser,
+    Optimizer,
     PriorPolicy,
     Problem,
     RecombinationPolicy,
     Search,
     fixed,
-    marginalise,
+    marginalize,
 )
 
 SOBOL = Search(PriorPolicy(), initial=1.0, ascents=0, spectral=False)
@@ -48,7 +48,7 @@ def problem(truth):
 
 def run(problem, evaluations, search, seed):
     generator = torch.Generator().manual_seed(seed)
-    return marginalise(problem, Budget(evaluations), search, progress=False, generator=generator)
+    return marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
 
 
 def rms(values):
@@ -119,7 +119,7 @@ def test_positive_weights_from_240_evaluations(found_with_many, truth):
 
 @pytest.mark.parametrize(
     "policy",
-    [InformationPolicy(Optimiser(raw_samples=16, max_iterations=4, sizes=1), nodes=32), RecombinationPolicy(40)],
+    [InformationPolicy(Optimizer(raw_samples=16, max_iterations=4, sizes=1), nodes=32), RecombinationPolicy(40)],
     ids=["information", "recombination"],
 )
 def test_the_evidence_under_other_policies(problem, truth, policy):

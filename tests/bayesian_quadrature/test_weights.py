@@ -164,7 +164,7 @@ def test_kernels_that_crowd_share_what_one_of_them_would_have():
 # --- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def centres_of(prior, seed, sizes=(1, 2, 2)):
+def centers_of(prior, seed, sizes=(1, 2, 2)):
     generator = torch.Generator().manual_seed(seed)
     return torch.cat([prior.draw(1, n, generator=generator) for n in sizes])
 
@@ -174,13 +174,13 @@ def centres_of(prior, seed, sizes=(1, 2, 2)):
     seed=st.integers(0, 10**6),
     per_size=st.integers(3, 40),
     num_inputs=st.integers(1, 2),
-    centred=st.booleans(),
+    centered=st.booleans(),
     uneven=st.booleans(),
 )
-def test_the_weights_of_nodes_are_shares_of_the_prior(seed, per_size, num_inputs, centred, uneven):
+def test_the_weights_of_nodes_are_shares_of_the_prior(seed, per_size, num_inputs, centered, uneven):
     log_prob = tensor(0.6, 0.3, 0.1).log() if uneven else None
     prior = small_prior(num_inputs=num_inputs, log_prob_components=log_prob, noise=inferred(1e-2, 1.0))
-    around = centres_of(prior, seed) if centred else None
+    around = centers_of(prior, seed) if centered else None
     nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
     assert nodes.cube.shape == (3 * per_size, prior.num_columns)
     assert torch.equal(nodes.components, prior.num_components(nodes.cube))
@@ -195,7 +195,7 @@ def test_the_weights_of_nodes_are_shares_of_the_prior(seed, per_size, num_inputs
 
 def test_the_first_nodes_are_the_first_of_each_number_of_components():
     prior = small_prior()
-    nodes = draw_nodes(prior, 8, around=centres_of(prior, 0), generator=torch.Generator().manual_seed(0))
+    nodes = draw_nodes(prior, 8, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
     few = nodes.first(3)
     for n in (1, 2, 3):
         mine, kept = nodes.components == n, few.components == n
@@ -207,7 +207,7 @@ def test_the_first_nodes_are_the_first_of_each_number_of_components():
 def test_nodes_are_a_function_of_the_generator():
     prior = small_prior()
     first, again, other = (
-        draw_nodes(prior, 9, around=centres_of(prior, 0), generator=torch.Generator().manual_seed(seed))
+        draw_nodes(prior, 9, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(seed))
         for seed in (1, 1, 2)
     )
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -224,72 +224,72 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize(("function", "mean", "sd"), FUNCTIONS.values(), ids=FUNCTIONS)
-def test_nodes_integrate_functions_of_normal_quantiles(function, mean, sd, centred):
+def test_nodes_integrate_functions_of_normal_quantiles(function, mean, sd, centered):
     """Averages over the cube of functions of independent standard normal numbers; errors as of so many plain draws."""
     prior = small_prior(2)
     columns = prior.used(2)
     expected = math.exp(-len(columns) / 2) if mean is None else mean
     per_size, errors = 600, []
     for seed in range(8):
-        around = centres_of(prior, seed, (2, 2, 2)) if centred else None
+        around = centers_of(prior, seed, (2, 2, 2)) if centered else None
         nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
         mine = nodes.components == 2
         v = torch.special.ndtri(nodes.cube[mine][:, columns])
         errors.append((nodes.weights[mine] * function(v)).sum().item() / nodes.weights[mine].sum().item() - expected)
-    # a plain draw's standard error; the bias of normalised weights and the clamped tails are far below it
+    # a plain draw's standard error; the bias of normalized weights and the clamped tails are far below it
     error = sd / math.sqrt(per_size)
     assert np.sqrt(np.mean(np.square(errors))) < 1.5 * error
     assert abs(np.mean(errors)) < 3 * 1.5 * error / math.sqrt(8)
 
 
-def test_weights_around_centres_by_the_balance_heuristic():
+def test_weights_around_centers_by_the_balance_heuristic():
     """Ratios of the weights, written out: prior over the mixture of prior and normals that nodes are drawn from."""
     prior = small_prior(1)
-    centres = prior.draw(2, 1, generator=torch.Generator().manual_seed(3))
+    centers = prior.draw(2, 1, generator=torch.Generator().manual_seed(3))
     count = 30
-    nodes = draw_nodes(prior, count, around=centres, generator=torch.Generator().manual_seed(4))
+    nodes = draw_nodes(prior, count, around=centers, generator=torch.Generator().manual_seed(4))
     columns = prior.used(1)
-    v, c = (torch.special.ndtri(rows[:, columns]).numpy() for rows in (nodes.cube, centres))
+    v, c = (torch.special.ndtri(rows[:, columns]).numpy() for rows in (nodes.cube, centers))
 
-    def density(x, centre, width):
-        return math.exp(-0.5 * np.sum((x - centre) ** 2) / width**2) / (math.sqrt(2 * math.pi) * width) ** len(x)
+    def density(x, center, width):
+        return math.exp(-0.5 * np.sum((x - center) ** 2) / width**2) / (math.sqrt(2 * math.pi) * width) ** len(x)
 
     expected = []
     for x in v:
-        near = np.mean([density(x, centre, width) for centre in c for width in (0.1, 0.3, 1.0)])
+        near = np.mean([density(x, center, width) for center in c for width in (0.1, 0.3, 1.0)])
         own = density(x, np.zeros(len(x)), 1.0)
         expected.append(own / (20 / 30 * own + 10 / 30 * near))
     np.testing.assert_allclose(nodes.weights, np.array(expected) / np.sum(expected), rtol=1e-6)
     assert max(expected) <= 1.5 + 1e-9
 
 
-def test_nodes_stand_near_their_centre():
+def test_nodes_stand_near_their_center():
     """However narrow a spike of the likelihood is, some nodes see it."""
     prior = small_prior(1)
-    centre = prior.draw(1, 1, generator=torch.Generator().manual_seed(3))
+    center = prior.draw(1, 1, generator=torch.Generator().manual_seed(3))
     columns = prior.used(1)
-    nodes = draw_nodes(prior, 300, around=centre, generator=torch.Generator().manual_seed(4))
-    far = torch.special.ndtri(nodes.cube[:, columns]) - torch.special.ndtri(centre[:, columns])
+    nodes = draw_nodes(prior, 300, around=center, generator=torch.Generator().manual_seed(4))
+    far = torch.special.ndtri(nodes.cube[:, columns]) - torch.special.ndtri(center[:, columns])
     assert int((far.norm(dim=-1) < 0.3).sum()) > 25
     plain = draw_nodes(prior, 300, generator=torch.Generator().manual_seed(4))
-    far = torch.special.ndtri(plain.cube[:, columns]) - torch.special.ndtri(centre[:, columns])
+    far = torch.special.ndtri(plain.cube[:, columns]) - torch.special.ndtri(center[:, columns])
     assert int((far.norm(dim=-1) < 0.3).sum()) < 25
     first = nodes.first(60).cube
-    far = torch.special.ndtri(first[:, columns]) - torch.special.ndtri(centre[:, columns])
+    far = torch.special.ndtri(first[:, columns]) - torch.special.ndtri(center[:, columns])
     assert int((far.norm(dim=-1) < 0.3).sum()) > 4, "the first few nodes are a fair sample of all"
 
 
 @pytest.mark.parametrize("per_size", [1, 2])
-def test_nodes_too_few_to_stand_around_centres(per_size):
+def test_nodes_too_few_to_stand_around_centers(per_size):
     """A third of two is none: all of them are draws of the prior."""
     prior = small_prior(2)
-    nodes = draw_nodes(prior, per_size, around=centres_of(prior, 0), generator=torch.Generator().manual_seed(0))
+    nodes = draw_nodes(prior, per_size, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(nodes.weights, torch.full((2 * per_size,), 0.5 / per_size, dtype=torch.float64))
 
 
-def test_centres_at_the_edge_of_the_cube():
+def test_centers_at_the_edge_of_the_cube():
     prior = small_prior(2)
     edge = prior.embed(torch.full((1, len(prior.used(2))), 1.0 - EDGE, dtype=torch.float64), 2)
     nodes = draw_nodes(prior, 30, around=edge, generator=torch.Generator().manual_seed(0))

@@ -83,12 +83,12 @@ def draws(weights, models):
             for t, points in enumerate(places):
                 normal = view.posterior(points, output_indices=[output]).distribution
                 moments = normal.mean.detach().numpy(), normal.covariance_matrix.detach().numpy()
-                for m, (centre, covariance) in enumerate(zip(*moments, strict=True)):
+                for m, (center, covariance) in enumerate(zip(*moments, strict=True)):
                     chosen = picked == m
                     factor = np.linalg.cholesky(covariance + 1e-10 * np.identity(len(points)))
                     normals = generator.standard_normal((chosen.sum(), len(points)))
-                    drawn[chosen, t] = centre + normals @ factor.T
-                    mean[m, t] = centre
+                    drawn[chosen, t] = center + normals @ factor.T
+                    mean[m, t] = center
             values.append(torch.from_numpy(drawn))
             means.append(torch.from_numpy(np.tensordot(w, mean, 1)))
     values, means = torch.stack(values, dim=-1), torch.stack(means, dim=-1)

@@ -47,7 +47,7 @@ ADAPTATIONS = {
     "walk per feature": RandomWalk(torch.linspace(0.01, 0.1, NUM_FEATURES, dtype=DTYPE)),
     "correlated walk": CorrelatedWalk(torch.kron(torch.diag_embed(torch.ones(NUM_FEATURES // 2, dtype=DTYPE)), FULL)),
     "forgetting": ExponentialForgetting(0.9),
-    "stabilised": StabilisedForgetting(0.95),
+    "stabilized": StabilisedForgetting(0.95),
 }
 
 
@@ -136,7 +136,7 @@ def exact_pair(outcome_transform=None, noise=0.3):
 # Against an exact GP
 
 
-@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardised"])
+@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardized"])
 @pytest.mark.parametrize("noise", [False, True])
 def test_one_exact_expert_is_an_exact_gp(transform, noise):
     gp, ours = exact_pair(transform)
@@ -155,7 +155,7 @@ def test_one_exact_expert_is_an_exact_gp(transform, noise):
     close(ours_posterior.quantile(torch.tensor(0.8)), exact.quantile(torch.tensor([0.8], dtype=DTYPE)).squeeze(0), 1e-7)
 
 
-@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardised"])
+@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardized"])
 def test_one_exact_expert_conditions_as_an_exact_gp(transform):
     gp, ours = exact_pair(transform)
     gp.posterior(rows()[0])
@@ -217,7 +217,7 @@ def test_every_weight_rule_serves_fantasies(rule):
         close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
 
 
-@pytest.mark.parametrize("adaptation", ["static", "stabilised"])
+@pytest.mark.parametrize("adaptation", ["static", "stabilized"])
 def test_conditioning_row_by_row_is_filtering_from_scratch(adaptation):
     ours = model(adaptation=ADAPTATIONS[adaptation])
     X, Y = rows(4, seed=3)
@@ -245,7 +245,7 @@ def test_fantasies_of_fantasies_equal_one_step_of_all():
     close(second.posterior(points).variance, together.posterior(points).variance.expand(3, 5, 3, 1))
 
 
-@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardised"])
+@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardized"])
 def test_fantasised_means_are_a_martingale(transform):
     """The mean over fantasies of the next mean is the mean now: under Bayes' rule, weights included."""
     parts = ensemble()
@@ -265,7 +265,7 @@ def test_fantasised_means_are_a_martingale(transform):
     assert float(weights.std(0).max()) > 0.01  # they do move
 
 
-@pytest.mark.parametrize("adaptation", ["static", "stabilised"])
+@pytest.mark.parametrize("adaptation", ["static", "stabilized"])
 def test_knowledge_gradient_is_that_of_refitted_models(adaptation):
     """The one-shot value by hand: each target drawn, learned for good by a model of its own, asked at its own point."""
     ours = model(adaptation=ADAPTATIONS[adaptation])
@@ -380,7 +380,7 @@ def test_transforms_are_undone_for_every_expert():
     close(ours.posterior(10 * points - 3).mean, a.mean)
 
 
-CHAIN = ChainedOutcomeTransform(log=Log(), standardise=Standardize(1))
+CHAIN = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
 
 
 @pytest.mark.parametrize("transform", [Log(), CHAIN], ids=["log", "chain"])

@@ -1,4 +1,4 @@
-"""Thompson samples: functions whose law is the posterior's, and the loop that maximises them."""
+"""Thompson samples: functions whose law is the posterior's, and the loop that maximizes them."""
 
 import math
 
@@ -43,8 +43,8 @@ def test_paths_have_the_posteriors_law(num_outputs, forgetting):
     levels = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
     shares = (uniform.unsqueeze(-1) <= levels).double().mean(0)
     assert float((shares - levels).abs().max()) < 4.5 * 0.5 / math.sqrt(20_000)
-    centred = values - values.mean(0)
-    covariance = torch.einsum("sio,sjo->oij", centred, centred) / 20_000
+    centered = values - values.mean(0)
+    covariance = torch.einsum("sio,sjo->oij", centered, centered) / 20_000
     torch.testing.assert_close(covariance, posterior.covariance, rtol=0.06, atol=1e-3)
 
 
@@ -166,9 +166,9 @@ def test_a_drifting_objective_is_followed():
         loop = ThompsonLoop(UNIT[:, :1], settings, generator=generator(3))
         losses = []
         for step in range(40):
-            centre = 0.2 + 0.6 * step / 40
+            center = 0.2 + 0.6 * step / 40
             X = loop.suggest(1)
-            Y = -(X - centre).square() * 10
+            Y = -(X - center).square() * 10
             loop.observe(X, Y)
             losses.append(-float(Y))
         return sum(losses[10:])

@@ -123,12 +123,12 @@ def test_draws_have_the_mixtures_law(weights, batch, dtype):
         levels = torch.linspace(0.02, 0.98, 25, dtype=dtype)
         shares = (uniform.unsqueeze(-1) <= levels).to(dtype).mean(0)
         assert float((shares - levels).abs().max()) < 4.5 * 0.5 / math.sqrt(len(draws))
-        centred = (draws - draws.mean(0)).squeeze(-1)
-        covariance = torch.einsum("s...i,s...j->...ij", centred, centred) / len(draws)
+        centered = (draws - draws.mean(0)).squeeze(-1)
+        covariance = torch.einsum("s...i,s...j->...ij", centered, centered) / len(draws)
         torch.testing.assert_close(covariance, p.covariance.squeeze(-3), rtol=0.1, atol=0.3)
 
 
-def test_a_draw_does_not_depend_on_its_neighbours():
+def test_a_draw_does_not_depend_on_its_neighbors():
     whole = posterior(batch=(5,))
     sampler = SobolQMCNormalSampler(Size([64]), seed=2)
     draws = sampler(whole)

@@ -62,7 +62,7 @@ def test_there_and_back(shift, scale, mean, variance):
     mean, variance = y.new_tensor(mean), y.new_tensor(variance)
     _, there = standardizer.transform(y[:, None], y)
     torch.testing.assert_close(standardizer.inverse_mean(there), y, rtol=1e-9, atol=1e-9)
-    # A density in the target's units integrates as that of the standardised target does: compare the two Gaussians.
+    # A density in the target's units integrates as that of the standardized target does: compare the two Gaussians.
     standard = torch.distributions.Normal(mean, variance.sqrt()).log_prob(there)
     own = torch.distributions.Normal(
         standardizer.inverse_mean(mean), standardizer.inverse_variance(variance).sqrt()

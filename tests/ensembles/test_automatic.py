@@ -85,9 +85,9 @@ def test_targets_that_cannot_be_fitted(kind, change, words):
         auto(X, change(y), BASES, QUICK, target=TARGETS[kind][0])
 
 
-def test_targets_far_from_standardised_are_warned_of():
+def test_targets_far_from_standardized_are_warned_of():
     X, y = rows("real")
-    with pytest.warns(UserWarning, match="presets expect standardised targets"):
+    with pytest.warns(UserWarning, match="presets expect standardized targets"):
         presets.oebe(X, 1e-6 * y, [LinearBasis()], QUICK)
 
 

@@ -21,7 +21,7 @@ WITH_STARTS = [*WITH_NU, RadialBasis]
 SIZES = [
     (FourierBasis, "num_features"),
     (HilbertBasis, "num_frequencies"),
-    (RadialBasis, "num_centres"),
+    (RadialBasis, "num_centers"),
     (SplineBasis, "num_intervals"),
 ]
 EVERY = [FourierBasis, HilbertBasis, RadialBasis, PolynomialBasis, LinearBasis, SplineBasis]
@@ -107,7 +107,7 @@ def test_names_tell_what_is_not_default():
     ]
     assert names_of(FourierBasis(nu=math.inf), RadialBasis(7), SplineBasis(3)) == [
         "rff",
-        "rbf num_centres=7",
+        "rbf num_centers=7",
         "spline num_intervals=3",
     ]
 

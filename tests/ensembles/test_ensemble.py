@@ -24,8 +24,8 @@ def stream(num_rows=40, seed=0):
 
 def bumps(batch=3, seed=3):
     g = torch.Generator().manual_seed(seed)
-    centres = torch.randn(7, 2, generator=g, dtype=torch.float64)
-    return RadialBasisFeatures(centres, torch.linspace(0.5, 2.0, batch, dtype=torch.float64).reshape(-1, 1))
+    centers = torch.randn(7, 2, generator=g, dtype=torch.float64)
+    return RadialBasisFeatures(centers, torch.linspace(0.5, 2.0, batch, dtype=torch.float64).reshape(-1, 1))
 
 
 def walk_of(expert):
@@ -74,10 +74,10 @@ def test_against_a_loop_in_plain_python(rule, missing):
     for t in range(40):
         weights = transition @ weights
         np.testing.assert_allclose(got.log_weights.exp()[:, t], weights, rtol=1e-8, atol=1e-12)
-        centre = weights @ mean[:, t]
-        assert float(got.mean[t]) == pytest.approx(centre, abs=1e-10)
+        center = weights @ mean[:, t]
+        assert float(got.mean[t]) == pytest.approx(center, abs=1e-10)
         assert float(got.variance[t]) == pytest.approx(
-            weights @ (variance[:, t] + (mean[:, t] - centre) ** 2), rel=1e-9
+            weights @ (variance[:, t] + (mean[:, t] - center) ** 2), rel=1e-9
         )
         density = weights @ np.exp(log_prob[:, t])
         assert float(got.log_prob[t]) == pytest.approx(math.log(density), abs=1e-9)

@@ -33,8 +33,8 @@ def linear(**settings):
 
 
 def bumps():
-    centres = torch.linspace(-2, 2, 9, dtype=torch.float64).unsqueeze(-1)
-    return GaussianExpert(RadialBasisFeatures(centres, torch.tensor([[0.5]], dtype=torch.float64)))
+    centers = torch.linspace(-2, 2, 9, dtype=torch.float64).unsqueeze(-1)
+    return GaussianExpert(RadialBasisFeatures(centers, torch.tensor([[0.5]], dtype=torch.float64)))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def stream(num_rows=100, seed=0):
 
 def build(rule=None, form=None):
     g = torch.Generator().manual_seed(3)
-    centres = torch.randn(7, 2, generator=g, dtype=torch.float64)
-    shared = RadialBasisFeatures(centres, torch.linspace(0.5, 2.0, 3, dtype=torch.float64).reshape(-1, 1))
+    centers = torch.randn(7, 2, generator=g, dtype=torch.float64)
+    shared = RadialBasisFeatures(centers, torch.linspace(0.5, 2.0, 3, dtype=torch.float64).reshape(-1, 1))
     experts = [
         GaussianExpert(shared, initial_state=form),
         GaussianExpert(shared, adaptation=RandomWalk(1e-2), initial_state=form),

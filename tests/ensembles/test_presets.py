@@ -20,7 +20,7 @@ from gp_ensembles.experts import Adam
 BASES = (
     FourierBasis(num_features=20, starts=(0.5, 2.0)),
     HilbertBasis(num_frequencies=4, nu=1.5, starts=(0.5,)),
-    RadialBasis(num_centres=12, starts=(0.5,)),
+    RadialBasis(num_centers=12, starts=(0.5,)),
     PolynomialBasis((2, 3)),
     LinearBasis(),
     SplineBasis(num_intervals=3),
@@ -149,7 +149,7 @@ def test_inputs_far_beyond_the_warm_up_do_not_stop_a_stream():
     assert bool(torch.isfinite(predictions.log_prob).all())
 
 
-def test_a_short_warm_up_gets_fewer_centres():
+def test_a_short_warm_up_gets_fewer_centers():
     X, y = stream()
     online = presets.oebe(X[:40], y[:40], [RadialBasis(starts=(0.7,))], QUICK)
     (expert,) = online.ensemble.experts

@@ -28,7 +28,7 @@ def write_table(path: Path, rows: list[list[object]], header: tuple[str, ...] = 
 
 
 def make_rows(num_rows: int = 700) -> list[list[object]]:
-    """Two inputs and a target that bends and drifts, far from standardised."""
+    """Two inputs and a target that bends and drifts, far from standardized."""
     generator = torch.Generator().manual_seed(7)
     X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
     drift = torch.linspace(0, 2, num_rows, dtype=torch.float64)

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from gp_ensembles.experiments.__main__ import main, normalised
+from gp_ensembles.experiments.__main__ import main, normalized
 from gp_ensembles.metrics import nmse
 
 WARMUP = 100
@@ -260,9 +260,9 @@ def test_compare_makes_one_table(workplace, small, capsys):
 
 
 def test_options_override_the_config_wherever_they_stand():
-    assert normalised(["stream", "d.csv", "--warmup", "5", "--config", "c"])[:3] == ["stream", "--config", "c"]
-    assert normalised(["resume", "--skip-seen", "a.csv"]) == ["resume", "--skip_seen=true", "a.csv"]
-    assert normalised(["stream", "--drop-constant", "false"]) == ["stream", "--drop_constant", "false"]
+    assert normalized(["stream", "d.csv", "--warmup", "5", "--config", "c"])[:3] == ["stream", "--config", "c"]
+    assert normalized(["resume", "--skip-seen", "a.csv"]) == ["resume", "--skip_seen=true", "a.csv"]
+    assert normalized(["stream", "--drop-constant", "false"]) == ["stream", "--drop_constant", "false"]
 
 
 def test_the_score_runs_along(workplace, capsys):

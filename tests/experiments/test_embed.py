@@ -13,7 +13,7 @@ from gp_ensembles.experiments.__main__ import main
 from gp_ensembles.experiments.embed import command, scores
 from gp_ensembles.experiments.embed.labels import make_labels
 from gp_ensembles.experiments.embed.options import EmbedOptions, Variant, build_model
-from gp_ensembles.experiments.neighbours import neighbour_error
+from gp_ensembles.experiments.neighbors import neighbor_error
 from gp_ensembles.gplvm import (
     IEGPLVM,
     Embeddings,
@@ -84,7 +84,7 @@ def workplace(tmp_path_factory, small):
 
 @pytest.fixture(scope="module")
 def by_hand():
-    """The model driven by hand on the rows with a value, each column standardised by the warm-up rows."""
+    """The model driven by hand on the rows with a value, each column standardized by the warm-up rows."""
     Y, _ = surface()
     for row, column in GAPS:
         Y[row, column] = math.nan
@@ -112,7 +112,7 @@ def test_a_run_leaves_everything_it_should(workplace, small):
     summary = summary_of(workplace / "full")
     assert (summary["rows"], summary["warmup"], summary["label_kind"]) == (ROWS, WARMUP, "category")
     assert (summary["rows_without_value"], summary["missing_entries"]) == (1, len(GAPS))
-    assert summary["options"]["standardise"] is True
+    assert summary["options"]["standardize"] is True
     assert set(summary["versions"]) >= {"gp_ensembles", "torch"}
     assert summary["seconds_per_row"] > 0
 
@@ -162,9 +162,9 @@ def test_the_summary_agrees_with_brute_force(workplace, by_hand):
         return sum(sides[known[i]] != sides[known[j]] for i, j in enumerate(nearest)) / len(known)
 
     X = torch.cat([first.by_expert, later.by_expert], 1)[model.best_expert]
-    assert spaces["one latent space"]["neighbour_error"] == error(X)
+    assert spaces["one latent space"]["neighbor_error"] == error(X)
     reported = torch.cat([first.embedding, later.embedding])
-    assert spaces["as reported"]["neighbour_error"] == error(reported)
+    assert spaces["as reported"]["neighbor_error"] == error(reported)
     back = model.inverse_transform(X, torch.full((len(X),), model.best_expert)).mean
     residual, spread = (back - rows).square(), (rows - rows.nanmean(0)).square()
     explained = 1 - residual.nansum() / spread.nansum()
@@ -176,15 +176,15 @@ def test_the_summary_agrees_with_brute_force(workplace, by_hand):
     line = (left[:, :2] * size[:2]) @ right[:2] + filled.mean(0)
     explained = 1 - (line - rows).square().nansum() / spread.nansum()
     assert spaces["principal components"]["variance_explained"] == pytest.approx(float(explained), rel=1e-9)
-    assert spaces["principal components"]["neighbour_error"] == error(left[:, :2] * size[:2])
+    assert spaces["principal components"]["neighbor_error"] == error(left[:, :2] * size[:2])
     assert (
         spaces["one latent space"]["variance_explained"] > 0.99 > spaces["principal components"]["variance_explained"]
     )
 
 
-def test_equal_places_are_neighbours_of_one_another():
+def test_equal_places_are_neighbors_of_one_another():
     X = torch.tensor([[0.0], [0.0], [0.0], [9.0]], dtype=torch.float64)
-    assert neighbour_error(X, torch.tensor([1.0, 1.0, 1.0, 2.0])) == 0.25
+    assert neighbor_error(X, torch.tensor([1.0, 1.0, 1.0, 2.0])) == 0.25
     everywhere = torch.ones(4, dtype=torch.bool)
     assert scores._error_of(make_labels("kind", ["a", "a", "", "b"]), X, everywhere) == pytest.approx(1 / 3)
     assert scores._error_of(make_labels("kind", ["a", "", "", ""]), X, everywhere) is None
@@ -391,8 +391,8 @@ def test_arrays_are_read_as_they_are(tmp_path, small):
     assert "label" not in small.read(tmp_path / "b" / "embeddings.csv")[0]
     assert not (tmp_path / "a" / "imputed.csv").exists()
     one = summary_of(tmp_path / "c")
-    assert (one["label_kind"], one["spaces"]["as reported"]["neighbour_error"]) == ("quantity", None)
-    assert (one["options"]["standardise"], one["features"][:2]) == (False, ["X0", "X1"])
+    assert (one["label_kind"], one["spaces"]["as reported"]["neighbor_error"]) == ("quantity", None)
+    assert (one["options"]["standardize"], one["features"][:2]) == (False, ["X0", "X1"])
 
 
 def test_manifests_named_tables_configs_and_limits(tmp_path, small, capsys):
@@ -409,9 +409,9 @@ def test_manifests_named_tables_configs_and_limits(tmp_path, small, capsys):
     assert embed("pump", tmp_path / "a", *given, *folder) == 0
     summary = summary_of(tmp_path / "a")
     assert (summary["data"], summary["features"], summary["label"]) == ("pump", ["c", "a", "b"], "side")
-    assert embed("digits", tmp_path / "b", *given, *folder, "--standardise", "--max_rows", "70") == 0
+    assert embed("digits", tmp_path / "b", *given, *folder, "--standardize", "--max_rows", "70") == 0
     summary = summary_of(tmp_path / "b")
-    assert (summary["rows"], summary["num_categories"], summary["options"]["standardise"]) == (70, 3, True)
+    assert (summary["rows"], summary["num_categories"], summary["options"]["standardize"]) == (70, 3, True)
     (tmp_path / "some.yaml").write_text("warmup: 60\nvariant: switching\nnum_frequencies: 10\n")
     config = ["--config", str(tmp_path / "some.yaml"), "--progress", "false", "--pictures", "false"]
     assert embed("name:airline_passengers", tmp_path / "c", *config, "--block_size", "20", "--warmup", "55") == 0

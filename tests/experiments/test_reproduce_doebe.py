@@ -144,11 +144,11 @@ def test_scores_against_brute_force():
         weights = switch @ weights
         if math.isnan(y):
             continue
-        centre = weights @ mean
-        spread = weights @ (variance + (mean - centre) ** 2)
+        center = weights @ mean
+        spread = weights @ (variance + (mean - center) ** 2)
         total.append(math.log(weights @ np.exp(log_prob)))
-        gaussian.append(-0.5 * ((y - centre) ** 2 / spread + math.log(2 * math.pi * spread)))
-        errors.append((y - centre) ** 2)
+        gaussian.append(-0.5 * ((y - center) ** 2 / spread + math.log(2 * math.pi * spread)))
+        errors.append((y - center) ** 2)
         weights = weights * np.exp(log_prob) / (weights @ np.exp(log_prob))
     seen = recording.y[~recording.y.isnan()].numpy()
     assert found["log_score"] == pytest.approx(np.mean(total), abs=1e-12)

@@ -28,7 +28,7 @@ from gp_ensembles.experiments.reproduce.records import Record
 from gp_ensembles.fusion import HMC, Laplace, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ["stacking", "equal", "gPoE", "PoE", "barycentre"]
+RULES = ["stacking", "equal", "gPoE", "PoE", "barycenter"]
 OPTIONS = fusion.Options(splits=2, models=RULES, inference="laplace", num_rows=100)
 
 
@@ -84,7 +84,7 @@ def test_rows_are_functions_of_the_seed():
     assert not torch.equal(first.y, other.y)
 
 
-def test_splits_take_all_rows_and_centre_the_targets_by_the_training_rows():
+def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
     rows = made_up_mixture(1.0, 1000, 0)
     split = split_mixture(rows, 0, 0)
     assert (split.X.shape, split.test_X.shape) == ((800, 1), (200, 1))
@@ -100,7 +100,7 @@ def test_splits_take_all_rows_and_centre_the_targets_by_the_training_rows():
 
 def test_roles_have_the_rows_length_scales_and_share_frequencies_between_sizes(split):
     few, many = make_roles(split.X, 10, 0, 0), make_roles(split.X, 50, 0, 0)
-    assert [float(role.centre[0].exp()) for role in many] == pytest.approx([0.2, 0.5, 0.5])
+    assert [float(role.center[0].exp()) for role in many] == pytest.approx([0.2, 0.5, 0.5])
     for small, large in zip(few, many, strict=True):
         torch.testing.assert_close(small.frequencies, large.frequencies[:10])
     assert not torch.equal(many.noise.frequencies, many.weight.frequencies)
@@ -134,10 +134,10 @@ def test_rules_are_those_of_their_names(split, experts):
     density = norm.pdf(y, mean, np.sqrt(variance))
     np.testing.assert_allclose(found["equal"], np.log(density.mean(0)))
     precision = (1 / variance).sum(0)
-    centre = (mean / variance).sum(0) / precision
-    np.testing.assert_allclose(found["PoE"], norm.logpdf(y, centre, precision**-0.5))
-    np.testing.assert_allclose(found["gPoE"], norm.logpdf(y, centre, (precision / 2) ** -0.5))
-    np.testing.assert_allclose(found["barycentre"], norm.logpdf(y, mean.mean(0), np.sqrt(variance).mean(0)))
+    center = (mean / variance).sum(0) / precision
+    np.testing.assert_allclose(found["PoE"], norm.logpdf(y, center, precision**-0.5))
+    np.testing.assert_allclose(found["gPoE"], norm.logpdf(y, center, (precision / 2) ** -0.5))
+    np.testing.assert_allclose(found["barycenter"], norm.logpdf(y, mean.mean(0), np.sqrt(variance).mean(0)))
     stacked = experts(2).predictions.log_prob(experts(2).y).exp().numpy()  # the second half decides
     grid = np.linspace(0, 1, 1001)
     best = grid[np.argmax([np.log(w * stacked[0] + (1 - w) * stacked[1]).sum() for w in grid])]

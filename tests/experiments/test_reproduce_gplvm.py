@@ -20,7 +20,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from gp_ensembles.data import Table
 from gp_ensembles.experiments.__main__ import main
-from gp_ensembles.experiments.neighbours import neighbour_error
+from gp_ensembles.experiments.neighbors import neighbor_error
 from gp_ensembles.experiments.reproduce import gplvm, gplvm_methods, gplvm_scores
 from gp_ensembles.experiments.reproduce.command import add_reproduce
 from gp_ensembles.experiments.reproduce.gplvm_gpytorch import gpytorch_embedding
@@ -100,7 +100,7 @@ def test_the_error_is_brute_force_s(seed, num_rows, num_classes):
         others = [j for j in range(num_rows) if j != i]
         nearest = min(others, key=lambda j: (math.dist(X[i].tolist(), X[j].tolist()), j))
         wrong += int(label[nearest] != label[i])
-    assert neighbour_error(X, label) == pytest.approx(wrong / num_rows)
+    assert neighbor_error(X, label) == pytest.approx(wrong / num_rows)
 
 
 def test_the_error_is_scikit_learn_s_leave_one_out_on_more_than_a_block():
@@ -109,18 +109,18 @@ def test_the_error_is_scikit_learn_s_leave_one_out_on_more_than_a_block():
     label = (X[:, 0] + 0.5 * torch.randn(1200, generator=generator, dtype=torch.float64) > 0).long()
     # The nearest of all is the row itself, so the second one counts.
     found = KNeighborsClassifier(2).fit(X.numpy(), label.numpy()).kneighbors(X.numpy(), return_distance=False)
-    assert neighbour_error(X, label) == pytest.approx(float((label[found[:, 1]] != label).double().mean()))
+    assert neighbor_error(X, label) == pytest.approx(float((label[found[:, 1]] != label).double().mean()))
 
 
 def test_far_places_do_not_round_the_error_away():
     X = torch.tensor([[0.0], [1e-6], [1.0], [1.0 + 1e-6]], dtype=torch.float64) + 1e6
-    assert neighbour_error(X, torch.tensor([0, 0, 1, 1])) == 0.0
+    assert neighbor_error(X, torch.tensor([0, 0, 1, 1])) == 0.0
 
 
 @pytest.mark.parametrize("X", [torch.zeros(1, 2), torch.full((3, 2), math.nan)])
 def test_an_error_needs_finite_places_of_two_rows(X):
     with pytest.raises(ValueError, match="at least two rows and finite places"):
-        neighbour_error(X, torch.zeros(len(X), dtype=torch.long))
+        neighbor_error(X, torch.zeros(len(X), dtype=torch.long))
 
 
 def test_rows_are_shuffled_by_the_seed_with_their_labels():
@@ -242,7 +242,7 @@ def test_gpytorch_s_model_fits_and_is_watched(rows):
 
 def test_gpytorch_s_places_keep_what_is_near_together(rows):
     """After a hundred steps the curve that the rows lie on is not folded."""
-    assert neighbour_error(gpytorch_embedding(rows.Y, 100), rows.label) <= 0.2
+    assert neighbor_error(gpytorch_embedding(rows.Y, 100), rows.label) <= 0.2
 
 
 def test_a_figure_is_written_with_its_picture(tmp_path, folder):
@@ -264,7 +264,7 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
         method, seed = METHODS[row["method"]], int(row["seed"])
         start = shuffled_rows(table, 0.1, seed, 60)
         again = RUNS[method.run](LatentTask(start, seed, OPTIONS.effort)).embeddings[method.reading]
-        assert float(row["error"]) == neighbour_error(again, start.label)
+        assert float(row["error"]) == neighbor_error(again, start.label)
         assert (row["num_start"], int(float(row["columns"]))) == ("6.0", start.Y.shape[1])
         assert row["rows_come"] == ("online" if method.online else "all at once")
     content = json.loads((tmp_path / "figure_7.json").read_text())
@@ -323,7 +323,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
     monkeypatch.setitem(RUNS, "pca", failing)
     text = gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca", "kernel_pca"]))
     assert "pca on digits, draw 1 failed: no components today" in text
-    assert "pca on digits, draw 2 failed: neighbours need at least two rows and finite places" in text
+    assert "pca on digits, draw 2 failed: neighbors need at least two rows and finite places" in text
     assert (tmp_path / "figure_7.png").is_file()  # with an empty panel
     with pytest.raises(ValueError, match="nothing could be run; pca on digits: no components today"):
         gplvm.run(None, tmp_path / "other", OPTIONS._replace(methods=["pca"]))

@@ -77,7 +77,7 @@ def test_boston_has_three_inputs_and_no_censored_rows(folder):
     assert table.y.max() < 50
 
 
-def test_splits_are_standardised_by_the_training_rows_alone(split, folder):
+def test_splits_are_standardized_by_the_training_rows_alone(split, folder):
     assert (split.X.shape, split.test_X.shape) == ((48, 3), (12, 3))
     torch.testing.assert_close(split.X.mean(0), torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(split.X.std(0), torch.ones(3, dtype=torch.float64))
@@ -117,12 +117,12 @@ def test_the_full_process_is_scikit_learn_s(split):
     wide = (1e-5, 1e5)
     kernel = kernels.ConstantKernel(start, wide) * kernels.RBF(1.0, wide) + kernels.WhiteKernel(start, wide)
     oracle = process.GaussianProcessRegressor(kernel, alpha=0.0)
-    centre = float(split.y.mean())
-    oracle.fit(split.X.numpy(), split.y.numpy() - centre)
+    center = float(split.y.mean())
+    oracle.fit(split.X.numpy(), split.y.numpy() - center)
     found = exact_process(task(split))
     assert found.objective == pytest.approx(oracle.log_marginal_likelihood_value_, abs=1e-3)
     mean, deviation = oracle.predict(split.test_X.numpy(), return_std=True)
-    np.testing.assert_allclose(found.mean.numpy(), mean + centre, atol=0.02)
+    np.testing.assert_allclose(found.mean.numpy(), mean + center, atol=0.02)
     np.testing.assert_allclose((found.variance + found.noise).sqrt().numpy(), deviation, rtol=0.02)
     assert found.knots.shape == (0, 3)
 
@@ -159,7 +159,7 @@ def test_selections_are_functions_of_the_seed(name, split):
     assert torch.equal(first.knots, second.knots)
 
 
-def test_simultaneous_optimisation_needs_the_knots_it_starts_from(split):
+def test_simultaneous_optimization_needs_the_knots_it_starts_from(split):
     with pytest.raises(ValueError, match="knots of OBVk are needed"):
         METHODS["SVO"].run(task(split))
 

@@ -10,7 +10,7 @@ import torch
 from jsonargparse import ArgumentParser
 from scipy.stats import multivariate_normal, norm
 
-from gp_ensembles.bayesian_quadrature import Budget, Problem, Search, marginalise
+from gp_ensembles.bayesian_quadrature import Budget, Problem, Search, marginalize
 from gp_ensembles.bayesian_quadrature.policies import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import Table, load_folder
@@ -173,9 +173,9 @@ def test_scores_are_those_of_the_mixture():
     assert found["log_prob_sum"] == pytest.approx(sum(each))
     assert found["log_prob"] == pytest.approx(sum(each) / 2)
     assert found["log_prob_raw"] == pytest.approx(sum(each) / 2 - math.log(2.5))
-    assert found["rmse_standardised"] == pytest.approx(rmse)
+    assert found["rmse_standardized"] == pytest.approx(rmse)
     assert found["rmse"] == pytest.approx(2.5 * rmse)
-    assert found["mse_standardised"] == pytest.approx(rmse**2)
+    assert found["mse_standardized"] == pytest.approx(rmse**2)
 
 
 @pytest.mark.parametrize("name", list(METHODS))
@@ -184,7 +184,7 @@ def test_every_method_learns_within_its_budget(name):
     answer = METHODS[name].run(split, 8, torch.Generator().manual_seed(3))
     found = scored(answer.posterior, split)
     assert all(math.isfinite(value) for value in found.values())
-    assert found["rmse_standardised"] < 1.2
+    assert found["rmse_standardized"] < 1.2
     assert float(answer.posterior.log_weights.exp().sum()) == pytest.approx(1.0)
     assert answer.posterior.component_mean.shape[-2] == len(split.test_y)
     assert math.isfinite(answer.diagnostics["best_log_likelihood"])
@@ -230,7 +230,7 @@ def test_a_single_kernel_predicts_as_scikit_learn_does():
 
 def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_path, monkeypatch):
     text = maskerade.run(5, folder, tmp_path, OPTIONS)
-    for words in ("The paper's RMSE is rmse_standardised", "paper: MASKERADE", "0.162", "airline_passengers: 90/10"):
+    for words in ("The paper's RMSE is rmse_standardized", "paper: MASKERADE", "0.162", "airline_passengers: 90/10"):
         assert words in text
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["maskerade_parts"] + [f"maskerade_table_5.{kind}" for kind in ("csv", "json", "png", "txt")]
@@ -271,9 +271,9 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path
 
 def test_a_search_cut_short_is_no_finished_part(monkeypatch):
     def cut(problem, budget, search, **options):
-        return marginalise(problem, Budget(budget.evaluations - 3), Search(ascents=0), **options)
+        return marginalize(problem, Budget(budget.evaluations - 3), Search(ascents=0), **options)
 
-    monkeypatch.setattr(maskerade_methods, "marginalise", cut)
+    monkeypatch.setattr(maskerade_methods, "marginalize", cut)
     with pytest.raises(KeyboardInterrupt):
         METHODS["maskerade-r"].run(made_up_split(), 12, torch.Generator().manual_seed(0))
 

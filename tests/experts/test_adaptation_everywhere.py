@@ -26,8 +26,8 @@ ADAPTATIONS = {
     "correlated walk of each expert": CorrelatedWalk(torch.stack([GENERIC, 2 * GENERIC.flip(0, 1)])),
     "forgetting": ExponentialForgetting(0.9),
     "forgetting of each expert": ExponentialForgetting(FACTORS),
-    "stabilised": StabilisedForgetting(0.9),
-    "stabilised of each expert": StabilisedForgetting(FACTORS),
+    "stabilized": StabilisedForgetting(0.9),
+    "stabilized of each expert": StabilisedForgetting(FACTORS),
 }
 
 

@@ -188,7 +188,7 @@ def test_indefinite_hessians_are_floored_and_reported(generator):
     assert bool((information.num_floored > 0).any())
     modes = get_vectors(expert).repeat_interleave(50, dim=0)
     assert float((get_vectors(samples) - modes).abs().max()) < 0.5 * 6
-    assert samples.features.centres.shape[0] == 100
+    assert samples.features.centers.shape[0] == 100
     _state, steps = samples.update(samples.init(), X, y)
     assert bool(torch.isfinite(steps.log_prob).all())
 
@@ -200,7 +200,7 @@ def test_samples_keep_their_modes_features_and_walk(generator):
     expert = GaussianExpert(base.features, base.likelihood, RandomWalk(walk))
     samples, _ = sample_hyperparameters(expert, X, y, 3, generator=generator)
     assert samples.adaptation.variance.flatten().tolist() == [0.0] * 3 + [0.5] * 3
-    assert torch.equal(samples.features.centres[3], base.features.centres[1])
+    assert torch.equal(samples.features.centers[3], base.features.centers[1])
     assert not torch.equal(samples.features.lengthscale[0], samples.features.lengthscale[1])
     with pytest.raises(ValueError, match="positive"):
         sample_hyperparameters(expert, X, y, 0)

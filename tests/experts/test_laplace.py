@@ -69,8 +69,8 @@ LIKELIHOODS = {
 
 
 def features():
-    centres = torch.randn(3, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    return RadialBasisFeatures(centres, torch.tensor([[1.0], [2.0]], dtype=torch.float64))
+    centers = torch.randn(3, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return RadialBasisFeatures(centers, torch.tensor([[1.0], [2.0]], dtype=torch.float64))
 
 
 def inputs(seed=1):
@@ -294,8 +294,8 @@ def test_hyperparameters_are_fitted_and_sampled():
     g = torch.Generator().manual_seed(0)
     X = torch.randn(120, 2, generator=g, dtype=torch.float64)
     y = (torch.rand(120, generator=g, dtype=torch.float64) < torch.sigmoid(4 * torch.sin(2 * X[:, 0]))).double()
-    centres = torch.randn(20, 2, generator=g, dtype=torch.float64)
-    map_ = RadialBasisFeatures(centres, torch.tensor([[0.5], [4.0]], dtype=torch.float64))
+    centers = torch.randn(20, 2, generator=g, dtype=torch.float64)
+    map_ = RadialBasisFeatures(centers, torch.tensor([[0.5], [4.0]], dtype=torch.float64))
     expert = LaplaceExpert(map_, LogisticLikelihood())
     before = expert.log_evidence(X, y).detach()
     fit = fit_empirical_bayes(expert, X, y)

@@ -22,8 +22,8 @@ def table(num_rows=60, gaps=0.0, seed=0):
 
 
 def bumps(batch=2):
-    centres = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    return RadialBasisFeatures(centres, torch.linspace(0.5, 2.0, batch, dtype=torch.float64).reshape(-1, 1))
+    centers = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return RadialBasisFeatures(centers, torch.linspace(0.5, 2.0, batch, dtype=torch.float64).reshape(-1, 1))
 
 
 def build():

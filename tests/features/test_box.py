@@ -105,7 +105,7 @@ def test_columns_have_their_own_width_and_unseen_ones_their_range() -> None:
     kernel.lengthscale = torch.tensor([0.1, 1.0], dtype=torch.float64)
     box = box_from_data(kernel, X)
     torch.testing.assert_close(box.half_width, X.new_tensor([3.2, 1.0, 4.8]))
-    torch.testing.assert_close(box.centre, X.new_tensor([1.0, 5.0, 5.0]))
+    torch.testing.assert_close(box.center, X.new_tensor([1.0, 5.0, 5.0]))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Maps made of maps: sums of models, selected columns, standardised and clamped inputs."""
+"""Maps made of maps: sums of models, selected columns, standardized and clamped inputs."""
 
 import pytest
 import torch
@@ -124,7 +124,7 @@ def test_standardize_names_the_columns_it_cannot() -> None:
     X[:, [1, 3]] = 0.1  # a mean of 0.1s need not be 0.1, nor their standard deviation zero
     with pytest.raises(ValueError, match=r"column\(s\) \[1, 3\] are constant"):
         Standardize.from_data(LinearFeatures(4, dtype=torch.float64), X)
-    with pytest.raises(ValueError, match=r"column\(s\) \[0\] cannot be standardised"):
+    with pytest.raises(ValueError, match=r"column\(s\) \[0\] cannot be standardized"):
         Standardize(LinearFeatures(2), torch.zeros(2), torch.tensor([0.0, 1.0]))
     with pytest.raises(ValueError, match=r"must have shape \(2,\)"):
         Standardize(LinearFeatures(2), torch.zeros(3), torch.ones(3))
@@ -161,7 +161,7 @@ def test_clamp_is_checked() -> None:
 
 
 def test_nested_composition() -> None:
-    """Clamped spline of one standardised column beside a linear model of all."""
+    """Clamped spline of one standardized column beside a linear model of all."""
     X = 5 + 3 * rand(30, 3)
     one = SelectColumns(spline(-1, 1, num_inputs=1), [1], 3)
     features = Concatenate([Clamp.to_domain(Standardize.from_data(one, X)), LinearFeatures(3, dtype=torch.float64)])

@@ -83,8 +83,8 @@ def radial(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
 
 
 def radial_trained(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    centres = nn.Parameter(inputs(4, dtype=dtype))
-    return RadialBasisFeatures(centres, 1.5 * ones(batch + (D,), dtype))
+    centers = nn.Parameter(inputs(4, dtype=dtype))
+    return RadialBasisFeatures(centers, 1.5 * ones(batch + (D,), dtype))
 
 
 def spline(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
@@ -146,7 +146,7 @@ def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
     return RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 6, generator=seeded())
 
 
-def fourier_optimised(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def fourier_optimized(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
     return OptimisedFourierFeatures.from_kernel(matern(batch, dtype), D, 6, generator=seeded())
 
 
@@ -183,7 +183,7 @@ CASES = [
     Case("linear-no-bias", lambda batch, dtype: LinearFeatures(D, ones(batch, dtype), bias=False)),
     Case("polynomial", polynomial),
     Case("radial", radial),
-    Case("radial-trained-centres", radial_trained),
+    Case("radial-trained-centers", radial_trained),
     Case("spline", spline),
     Case("neural", neural),
     Case("concatenate", concatenation),
@@ -192,7 +192,7 @@ CASES = [
     Case("clamp", clamped),
     Case("fourier", fourier),
     Case("fourier-sum", fourier_sum),
-    Case("fourier-optimised", fourier_optimised),
+    Case("fourier-optimized", fourier_optimized),
     Case("hilbert-additive", hilbert_additive),
     Case("hilbert-tensor", hilbert_tensor),
     Case("inducing-points", inducing),

@@ -98,7 +98,7 @@ def test_box_follows_range_and_length_scale() -> None:
     half_range = 0.5 * (X.amax(0) - X.amin(0))
     box = box_from_data(kernel_of(float("inf"), 0.01, 7.0), X)
     torch.testing.assert_close(box.half_width, torch.stack([1.2 * half_range[0], X.new_tensor(3.2 * 7.0)]))
-    torch.testing.assert_close(box.centre, 0.5 * (X.amax(0) + X.amin(0)))
+    torch.testing.assert_close(box.center, 0.5 * (X.amax(0) + X.amin(0)))
 
 
 @pytest.mark.parametrize(("times_range", "loss"), [(0.1, 1e-3), (1.0, 1e-3), (10.0, 1e-3)])

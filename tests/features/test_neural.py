@@ -110,7 +110,7 @@ def test_two_batch_axes() -> None:
     torch.testing.assert_close(features(X), expected.expand(2, 3, 6, 4))
 
 
-def test_batch_normalisation_and_dropout_only_in_evaluation_mode() -> None:
+def test_batch_normalization_and_dropout_only_in_evaluation_mode() -> None:
     for part in (nn.BatchNorm1d(5, dtype=torch.float64), nn.Dropout(0.5)):
         body = network(0)
         body.insert(1, part)

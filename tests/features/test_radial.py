@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gp_ensembles.features import RadialBasisFeatures, kmeans_centres
+from gp_ensembles.features import RadialBasisFeatures, kmeans_centers
 
 
-def direct(X: Tensor, centres: Tensor, lengthscale: Tensor) -> Tensor:
-    scaled = (X.unsqueeze(-2) - centres) / lengthscale
+def direct(X: Tensor, centers: Tensor, lengthscale: Tensor) -> Tensor:
+    scaled = (X.unsqueeze(-2) - centers) / lengthscale
     return (-0.5 * scaled.square().sum(-1)).exp()
 
 
@@ -23,8 +23,8 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 def test_golden_design_matrix(golden: Path) -> None:
     data, expert = np.load(golden / "data_synth.npz"), np.load(golden / "expert_rbf.npz")
-    centres, lengthscale = torch.as_tensor(expert["centres"]), torch.as_tensor(expert["lengthscale"])
-    features = RadialBasisFeatures(centres, lengthscale, torch.as_tensor(expert["var_theta"]))
+    centers, lengthscale = torch.as_tensor(expert["centres"]), torch.as_tensor(expert["lengthscale"])
+    features = RadialBasisFeatures(centers, lengthscale, torch.as_tensor(expert["var_theta"]))
     torch.testing.assert_close(features.lengthscale, lengthscale)
     for inputs, design in (("X", "phi"), ("X_new", "phi_new")):
         Phi = features(torch.as_tensor(data[inputs]))
@@ -36,7 +36,7 @@ def test_golden_evidence_and_its_gradient(golden: Path) -> None:
     X, y = torch.as_tensor(data["X"])[:300], torch.as_tensor(data["y"])[:300]
     features = RadialBasisFeatures(*(torch.as_tensor(expert[k]) for k in ("centres", "lengthscale", "var_theta")))
     lengthscale = features.lengthscale
-    Phi = direct(X, features.centres, lengthscale)
+    Phi = direct(X, features.centers, lengthscale)
     torch.testing.assert_close(Phi, features(X), rtol=1e-11, atol=1e-14)
     bound = features(X)
     covariance = features.prior_variance * bound @ bound.mT
@@ -50,16 +50,16 @@ def test_golden_evidence_and_its_gradient(golden: Path) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(1, 5), st.floats(-100, 100), st.integers(0, 2**31))
-def test_matrix_product_is_the_direct_formula(num_inputs: int, num_centres: int, shift: float, seed: int) -> None:
-    X, centres = randn(7, num_inputs, seed=seed) + shift, randn(num_centres, num_inputs, seed=seed + 1) + shift
+def test_matrix_product_is_the_direct_formula(num_inputs: int, num_centers: int, shift: float, seed: int) -> None:
+    X, centers = randn(7, num_inputs, seed=seed) + shift, randn(num_centers, num_inputs, seed=seed + 1) + shift
     lengthscale = randn(num_inputs, seed=seed + 2).exp()
-    features = RadialBasisFeatures(centres, lengthscale)
-    torch.testing.assert_close(features(X), direct(X, centres, features.lengthscale), rtol=1e-9, atol=1e-12)
+    features = RadialBasisFeatures(centers, lengthscale)
+    torch.testing.assert_close(features(X), direct(X, centers, features.lengthscale), rtol=1e-9, atol=1e-12)
 
 
-def test_value_at_a_centre_is_one() -> None:
-    centres = randn(4, 3)
-    torch.testing.assert_close(RadialBasisFeatures(centres, 0.7)(centres).diagonal(), centres.new_ones(4))
+def test_value_at_a_center_is_one() -> None:
+    centers = randn(4, 3)
+    torch.testing.assert_close(RadialBasisFeatures(centers, 0.7)(centers).diagonal(), centers.new_ones(4))
 
 
 def test_batch_of_starts() -> None:
@@ -69,52 +69,52 @@ def test_batch_of_starts() -> None:
     assert features.batch_shape == (3,)
     torch.testing.assert_close(features.lengthscale, starts.expand(3, 3))
     for expert in range(3):
-        expected = direct(X, features.centres[expert], starts[expert])
+        expected = direct(X, features.centers[expert], starts[expert])
         torch.testing.assert_close(features(X)[expert], expected, rtol=1e-8, atol=1e-12)
 
 
 def test_batch_axes_broadcast() -> None:
-    centres = randn(5, 2)
-    assert RadialBasisFeatures(centres, torch.ones(3, 1), torch.ones(4, 1)).batch_shape == (4, 3)
-    assert RadialBasisFeatures(centres, 1.0, torch.ones(4)).lengthscale.shape == (4, 2)
+    centers = randn(5, 2)
+    assert RadialBasisFeatures(centers, torch.ones(3, 1), torch.ones(4, 1)).batch_shape == (4, 3)
+    assert RadialBasisFeatures(centers, 1.0, torch.ones(4)).lengthscale.shape == (4, 2)
     X = randn(6, 2)
-    assert RadialBasisFeatures(centres, torch.ones(3, 1), torch.ones(4, 1))(X).shape == (4, 3, 6, 5)
+    assert RadialBasisFeatures(centers, torch.ones(3, 1), torch.ones(4, 1))(X).shape == (4, 3, 6, 5)
 
 
-def test_centres_are_fixed_unless_they_are_a_parameter() -> None:
-    centres, X = randn(5, 2), randn(6, 2, seed=1)
-    fixed = RadialBasisFeatures(centres, torch.ones(3, 1))
-    trained = RadialBasisFeatures(nn.Parameter(centres), torch.ones(3, 1))
-    assert "centres" in dict(fixed.named_buffers())
-    assert dict(trained.named_parameters())["centres"].shape == (3, 5, 2)
+def test_centers_are_fixed_unless_they_are_a_parameter() -> None:
+    centers, X = randn(5, 2), randn(6, 2, seed=1)
+    fixed = RadialBasisFeatures(centers, torch.ones(3, 1))
+    trained = RadialBasisFeatures(nn.Parameter(centers), torch.ones(3, 1))
+    assert "centers" in dict(fixed.named_buffers())
+    assert dict(trained.named_parameters())["centers"].shape == (3, 5, 2)
     assert torch.equal(fixed(X), trained(X))
     fixed.load_state_dict(trained.state_dict())
-    centres.add_(1)  # the map keeps its own copy
-    assert not torch.equal(fixed.centres[0], centres)
+    centers.add_(1)  # the map keeps its own copy
+    assert not torch.equal(fixed.centers[0], centers)
 
 
 def test_kmeans_finds_well_separated_clusters() -> None:
     truth = 20 * torch.arange(3, dtype=torch.float64).unsqueeze(-1) + torch.tensor([[0.0, 1.0]])
     X = (truth.unsqueeze(1) + 0.1 * randn(3, 30, 2)).reshape(-1, 2)
-    found = kmeans_centres(X, 3, generator=torch.Generator().manual_seed(1))
+    found = kmeans_centers(X, 3, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(found[found[:, 0].argsort()], truth, rtol=0.0, atol=0.1)
 
 
 def test_kmeans_is_seeded_by_the_generator() -> None:
     X = randn(60, 3)
-    first, again = (kmeans_centres(X, 7, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    first, again = (kmeans_centers(X, 7, generator=torch.Generator().manual_seed(3)) for _ in range(2))
     assert torch.equal(first, again)
-    assert kmeans_centres(X.float(), 7, generator=torch.Generator().manual_seed(3)).dtype == torch.float32
+    assert kmeans_centers(X.float(), 7, generator=torch.Generator().manual_seed(3)).dtype == torch.float32
 
 
 def test_wrong_arguments() -> None:
     X = randn(6, 2)
-    with pytest.raises(ValueError, match="5 centres need as many distinct rows, X has 3"):
-        kmeans_centres(X[:3].repeat(4, 1), 5)
+    with pytest.raises(ValueError, match="5 centers need as many distinct rows, X has 3"):
+        kmeans_centers(X[:3].repeat(4, 1), 5)
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        kmeans_centres(X, 0)
+        kmeans_centers(X, 0)
     with pytest.raises(ValueError, match=r"shape \(N, D\)"):
-        kmeans_centres(X.reshape(2, 3, 2), 2)
+        kmeans_centers(X.reshape(2, 3, 2), 2)
     with pytest.raises(ValueError, match=r"lengthscale must have shape \(\*batch, 2\)"):
         RadialBasisFeatures(X, torch.ones(3))
     with pytest.raises(ValueError, match="lengthscale must be positive"):

@@ -37,9 +37,9 @@ ADAPTATIONS = {
     "forgetting": ExponentialForgetting(0.95),
     "forgetting of each expert": ExponentialForgetting(FACTORS),
     "fast forgetting": ExponentialForgetting(0.55),
-    "stabilised": StabilisedForgetting(0.95),
-    "stabilised of each expert": StabilisedForgetting(FACTORS),
-    "fast stabilised": StabilisedForgetting(0.5),
+    "stabilized": StabilisedForgetting(0.95),
+    "stabilized of each expert": StabilisedForgetting(FACTORS),
+    "fast stabilized": StabilisedForgetting(0.5),
 }
 
 
@@ -72,15 +72,15 @@ def textbook(adaptation, Phi, y, noise, prior):
         for t in range(N):
             mean, covariance = transition(adaptation, mean, covariance, prior, m)
             phi = Phi[m, t]
-            centre, variance = phi @ mean, phi @ covariance @ phi + noise[m]
-            means.append(centre)
+            center, variance = phi @ mean, phi @ covariance @ phi + noise[m]
+            means.append(center)
             variances.append(variance)
             if torch.isnan(y[t]):
-                densities.append(centre * 0)
+                densities.append(center * 0)
                 continue
-            densities.append(torch.distributions.Normal(centre, variance.sqrt()).log_prob(y[t]))
+            densities.append(torch.distributions.Normal(center, variance.sqrt()).log_prob(y[t]))
             gain = covariance @ phi / variance
-            mean = mean + gain * (y[t] - centre)
+            mean = mean + gain * (y[t] - center)
             covariance = covariance - torch.outer(gain, phi @ covariance)
         finals.append((mean, covariance))
     stack = [torch.stack(values).reshape(M, N) for values in (means, variances, densities)]
@@ -154,7 +154,7 @@ def unexcited(adaptation, num_rows):
     return state.covariance[0]
 
 
-def test_only_stabilised_forgetting_cannot_wind_up():
+def test_only_stabilized_forgetting_cannot_wind_up():
     assert float(unexcited(ExponentialForgetting(0.9), 500)[1, 1]) > 1e22
     assert float(unexcited(RandomWalk(0.1), 500)[1, 1]) == pytest.approx(51)
     bounded = unexcited(StabilisedForgetting(0.9), 500)
@@ -164,7 +164,7 @@ def test_only_stabilised_forgetting_cannot_wind_up():
 
 @given(factor=st.floats(0.5, 1.0), seed=st.integers(0, 1000))
 @settings(max_examples=25)
-def test_stabilised_covariance_never_exceeds_the_prior(factor, seed):
+def test_stabilized_covariance_never_exceeds_the_prior(factor, seed):
     Phi, y, noise, prior = problem(seed=seed)
     state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, StabilisedForgetting(factor), prior)
     largest = torch.linalg.eigvalsh(state.covariance)[:, -1]

@@ -41,7 +41,7 @@ ADAPTATIONS = {
     "walk": RandomWalk(0.05),
     "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
     "forgetting": ExponentialForgetting(0.9),
-    "stabilised": StabilisedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
+    "stabilized": StabilisedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
 }
 
 
@@ -270,10 +270,10 @@ def test_a_minimum_between_two_modes_is_left_for_one_of_them():
 @pytest.mark.parametrize("mean", [-30.0, 0.0, 12.0])
 def test_poisson_converges_from_anywhere(y, mean):
     rule = LaplaceRule(LIKELIHOODS["poisson"])
-    centre, variance = (torch.full((1, 1), value, dtype=torch.float64) for value in (mean, 25.0))
+    center, variance = (torch.full((1, 1), value, dtype=torch.float64) for value in (mean, 25.0))
     target = torch.tensor([y], dtype=torch.float64)
     with torch.no_grad():
-        sites = rule.solve(centre, variance, target)
+        sites = rule.solve(center, variance, target)
     slope = y - math.exp(float(sites.point)) - (float(sites.point) - mean) / 25
     assert abs(slope) < 1e-6 * max(1, y)
 

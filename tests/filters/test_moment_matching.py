@@ -41,8 +41,8 @@ def dense(density, mean, variance, y):
     place = torch.linspace(-10, 10, 20_001, dtype=torch.float64).unsqueeze(-1)
     latent = mean + variance.sqrt() * place
     share = (density(latent, y) - 0.5 * place.square()).softmax(0)
-    centre = (share * latent).sum(0)
-    return centre, (share * (latent - centre).square()).sum(0)
+    center = (share * latent).sum(0)
+    return center, (share * (latent - center).square()).sum(0)
 
 
 def errors(name, variance, y, num_nodes=32):
@@ -51,8 +51,8 @@ def errors(name, variance, y, num_nodes=32):
     spread, target = torch.full_like(MEANS, variance), torch.full_like(MEANS, y)
     with torch.no_grad():
         mean, after = matched(density, MEANS, spread, target, num_nodes)
-        centre, want = dense(density, MEANS, spread, target)
-    return float(((mean - centre) / want.sqrt()).abs().max()), float((after / want - 1).abs().max())
+        center, want = dense(density, MEANS, spread, target)
+    return float(((mean - center) / want.sqrt()).abs().max()), float((after / want - 1).abs().max())
 
 
 def worst(name, variance, num_nodes=32):

@@ -38,12 +38,12 @@ def textbook(Phi, y, prior, walk, discount):
             a, b = discount * a + (1 - discount) * a0, discount * b + (1 - discount) * b0
             phi = Phi[m, t].numpy()
             u = 1 + phi @ V @ phi
-            centre = phi @ mean
-            t_distribution = stats.t(2 * a, loc=centre, scale=math.sqrt(b / a * u))
+            center = phi @ mean
+            t_distribution = stats.t(2 * a, loc=center, scale=math.sqrt(b / a * u))
             log_prob = 0.0 if math.isnan(y[t]) else t_distribution.logpdf(float(y[t]))
-            out.append([centre, t_distribution.var(), log_prob, 2 * a])
+            out.append([center, t_distribution.var(), log_prob, 2 * a])
             if not math.isnan(y[t]):
-                error = float(y[t]) - centre
+                error = float(y[t]) - center
                 gain = V @ phi / u
                 mean, V = mean + gain * error, V - np.outer(gain, phi @ V)
                 a, b = a + 0.5, b + 0.5 * error**2 / u

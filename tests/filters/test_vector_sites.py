@@ -27,8 +27,8 @@ def dense_moments(mean, covariance, y, num_places=121, reach=10):
     latent = mean + whitened @ torch.linalg.cholesky(covariance).mT
     log_density = softmax(latent, y.expand(latent.shape[0])) - 0.5 * whitened.square().sum(-1)
     share = log_density.softmax(0).unsqueeze(-1)
-    centre = (share * latent).sum(0)
-    return centre, (share * (latent - centre)).mT @ (latent - centre)
+    center = (share * latent).sum(0)
+    return center, (share * (latent - center)).mT @ (latent - center)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -47,9 +47,9 @@ def test_weights_after_a_row_have_their_exact_moments(num_classes, y):
     before, spread = design @ prior_mean, design @ prior @ design.mT
     torch.testing.assert_close(latent.mean[0], before)
     torch.testing.assert_close(latent.variance[0], spread)
-    centre, after = dense_moments(before, spread, target)
+    center, after = dense_moments(before, spread, target)
     slope = prior @ design.mT @ torch.linalg.inv(spread)
-    torch.testing.assert_close(state.mean, prior_mean + slope @ (centre - before), rtol=0, atol=1e-5)
+    torch.testing.assert_close(state.mean, prior_mean + slope @ (center - before), rtol=0, atol=1e-5)
     torch.testing.assert_close(state.covariance, prior + slope @ (after - spread) @ slope.mT, rtol=0, atol=1e-5)
 
 
@@ -65,8 +65,8 @@ def test_wide_priors_and_surprises_are_resolved(num_classes, scale, tolerance, s
     mean[1] = -surprise * scale**0.5
     y = torch.ones((), dtype=torch.float64)
     gradient, curvature = MomentMatching().vector_rule(softmax, num_classes, mean).solve(mean, covariance, y)
-    centre, after = dense_moments(mean, covariance, y)
-    torch.testing.assert_close((mean + covariance @ gradient - centre) / scale**0.5, 0 * mean, rtol=0, atol=tolerance)
+    center, after = dense_moments(mean, covariance, y)
+    torch.testing.assert_close((mean + covariance @ gradient - center) / scale**0.5, 0 * mean, rtol=0, atol=tolerance)
     got = covariance - covariance @ curvature @ covariance
     torch.testing.assert_close((got - after) / scale, 0 * after, rtol=0, atol=tolerance)
 
@@ -79,8 +79,8 @@ def test_sobol_nodes_are_good_to_two_per_cent(scale, surprise, tolerance):
     mean = torch.tensor([-surprise * scale**0.5, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     covariance = torch.diag(torch.full_like(mean, scale))
     gradient, curvature = MomentMatching().vector_rule(softmax, 5, mean).solve(mean, covariance, 0 * mean[0])
-    centre, after = dense_moments(mean, covariance, 0 * mean[0], num_places=15, reach=6)
-    torch.testing.assert_close((mean + scale * gradient - centre) / scale**0.5, 0 * mean, rtol=0, atol=5e-3)
+    center, after = dense_moments(mean, covariance, 0 * mean[0], num_places=15, reach=6)
+    torch.testing.assert_close((mean + scale * gradient - center) / scale**0.5, 0 * mean, rtol=0, atol=5e-3)
     got = covariance - covariance @ curvature @ covariance
     torch.testing.assert_close((got - after) / scale, 0 * after, rtol=0, atol=tolerance)
 

@@ -226,7 +226,7 @@ def neal_funnel(theta):
 
 def test_a_funnel_is_reported():
     steep = Settings(200, 5, trajectory=FixedLength(3.0))
-    with pytest.warns(UserWarning, match=r"diverged.*reparametrise"):
+    with pytest.warns(UserWarning, match=r"diverged.*reparametrize"):
         draws = sample(neal_funnel, 3.0 * starts(8, 2), steep, generator=seeded(16))
     assert draws.divergent.any()
     assert not (draws.divergent & draws.accepted).any()
@@ -359,5 +359,5 @@ def test_walls_are_reported():
         return torch.where(inside, -theta.sum(-1) - 0.5 * theta.square().sum(-1), -torch.inf)
 
     start = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
-    with pytest.warns(UserWarning, match="diverged|hardly travelled"):
+    with pytest.warns(UserWarning, match="diverged|hardly traveled"):
         sample(log_density, start, Settings(200, 200), generator=torch.Generator().manual_seed(1))

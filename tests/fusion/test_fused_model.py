@@ -78,7 +78,7 @@ def test_gradients_in_the_inputs(stacked, experts):
     assert float(slope) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-4, abs=1e-6)
 
 
-def test_acquisition_functions_are_optimised(stacked, experts):
+def test_acquisition_functions_are_optimized(stacked, experts):
     model = FusedModel(stacked, experts)
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     for acquisition in (qUpperConfidenceBound(model, beta=0.1), qSimpleRegret(model)):

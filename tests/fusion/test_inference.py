@@ -166,10 +166,10 @@ def test_modes_have_no_slope(name):
 def test_ascent_of_a_quadratic():
     """A badly scaled quadratic, from starts of very different quality, reaches the one top."""
     scale = torch.logspace(0, 4, 12, dtype=torch.float64)
-    centre = torch.randn(12, dtype=torch.float64, generator=seeded())
+    center = torch.randn(12, dtype=torch.float64, generator=seeded())
     start = torch.randn(5, 12, dtype=torch.float64, generator=seeded(1)) * torch.logspace(-3, 3, 5).double()[:, None]
-    found = ascend(lambda theta: -0.5 * (scale * (theta - centre).square()).sum(-1), start, tolerance=1e-12)
-    assert (found.points.theta - centre).abs().amax() < 1e-3
+    found = ascend(lambda theta: -0.5 * (scale * (theta - center).square()).sum(-1), start, tolerance=1e-12)
+    assert (found.points.theta - center).abs().amax() < 1e-3
 
 
 def test_ascent_avoids_what_is_not_finite():

@@ -19,7 +19,7 @@ class Table(Role):
     """Functions that are their coefficients, one for each row: to predict from given values of functions."""
 
     def __init__(self, like):
-        self.centre, self.prior_stddev = like.new_zeros(1), None
+        self.center, self.prior_stddev = like.new_zeros(1), None
 
     def num_coefficients(self, num_rows):
         return num_rows
@@ -61,16 +61,16 @@ def predicted(name, averages, chunk=slice(None)):
         averages["mu"].mT, (2 * averages["log_sigma"].mT).exp(), torch.zeros_like(averages["mu"].mT)
     )
     logits = averages["w_tilde_samples"].mT[chunk]
-    centred = averages["log_w_samples"].mT[chunk] + math.log(3)
+    centered = averages["log_w_samples"].mT[chunk] + math.log(3)
     own = {"mean": averages["mu_samples"].mT[chunk], "log_scale": averages["log_sigma_samples"].mT[chunk]}
     if name == "bhs":
         model, blocks, predictions = BHS(X, y, fixed, role), {"weights": logits[:, :-1]}, fixed
     elif name == "pbhs":
-        model, blocks, predictions = PBHS(X, y, fixed, role), {"weights": centred}, fixed
+        model, blocks, predictions = PBHS(X, y, fixed, role), {"weights": centered}, fixed
     elif name == "mogpe":
         model, blocks, predictions = MoGPE(X, y, 3, role, role, role), {**own, "weights": logits[:, :-1]}, None
     else:
-        model, blocks, predictions = PoGPE(X, y, 3, role, role, role), {**own, "weights": centred}, None
+        model, blocks, predictions = PoGPE(X, y, 3, role, role, role), {**own, "weights": centered}, None
     return model, model.pack(blocks), predictions
 
 

@@ -98,7 +98,7 @@ def test_unwhitened_densities_differ_by_the_scales(name, joints):
     model = golden_model(name, joints)
     theta = model.pack(golden_theta(model, name, joints))
     jacobian = sum(
-        number * some.role.num_coefficients(20) * (some.role.centre[-1] - 0.5 * math.log(4))
+        number * some.role.num_coefficients(20) * (some.role.center[-1] - 0.5 * math.log(4))
         for some in model.functions.values()
         for number in (some.number,)
     )

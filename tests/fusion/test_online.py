@@ -41,8 +41,8 @@ def density(name, latent, mean, variance, y):
         return (logits.softmax(-1) * normal).sum(-1)
     weights = latent.exp() / mean.shape[0]
     precision = (weights / variance).sum(-1)
-    centre = (weights * mean / variance).sum(-1) / precision
-    return torch.sqrt(precision / (2 * math.pi)) * torch.exp(-0.5 * precision * (y - centre) ** 2)
+    center = (weights * mean / variance).sum(-1) / precision
+    return torch.sqrt(precision / (2 * math.pi)) * torch.exp(-0.5 * precision * (y - center) ** 2)
 
 
 def grid(dim, points=161, width=9.0):
@@ -177,6 +177,6 @@ def test_an_ensembles_product_is_the_log_linear_pool():
     product = combine_log_linearly(Mixture(log_weights, mean, variance))
     weights = log_weights.exp()[:, None]
     precision = (weights / variance).sum(0)
-    centre = (weights * mean / variance).sum(0) / precision
-    expected = torch.distributions.Normal(centre, precision.rsqrt()).log_prob(y)
+    center = (weights * mean / variance).sum(0) / precision
+    expected = torch.distributions.Normal(center, precision.rsqrt()).log_prob(y)
     assert torch.allclose(product.log_prob(y), expected)

@@ -104,14 +104,14 @@ def test_log_c_in_40_digits():
             for w, v, m in torch.stack([log_weights, variance[:, 0], mean[:, 0]], 1).tolist()
         ]
         total = sum(w * t for w, t, _ in parts)
-        centre = sum(w * t * m for w, t, m in parts) / total
-        own = sum(w * (mpmath.log(t / (2 * mpmath.pi)) - t * (centre - m) ** 2) for w, t, m in parts)
+        center = sum(w * t * m for w, t, m in parts) / total
+        own = sum(w * (mpmath.log(t / (2 * mpmath.pi)) - t * (center - m) ** 2) for w, t, m in parts)
         log_c = (mpmath.log(total / (2 * mpmath.pi)) - own) / 2
-        assert float(pool.mean) == pytest.approx(float(centre), rel=1e-15)
+        assert float(pool.mean) == pytest.approx(float(center), rel=1e-15)
         assert float(pool.log_c) == pytest.approx(float(log_c), rel=1e-9)
 
 
-def test_log_linear_density_is_the_normalised_product():
+def test_log_linear_density_is_the_normalized_product():
     mean, variance, log_weights = some_experts()
     pool = log_linear_pool(mean, variance, log_weights)
     y = torch.linspace(-3, 3, 7, dtype=DTYPE).unsqueeze(-1)

@@ -62,7 +62,7 @@ def test_the_shape_of_a_pareto_tail_is_found(shape):
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**31), st.integers(1, 400), st.floats(0.1, 5.0), st.floats(-1e3, 1e3))
-def test_weights_are_normalised_and_keep_their_order(seed, count, spread, shift):
+def test_weights_are_normalized_and_keep_their_order(seed, count, spread, shift):
     ratios = spread * normal(count, 3, seed=seed)
     weights, shapes = smooth_weights(ratios)
     torch.testing.assert_close(weights.logsumexp(0), weights.new_zeros(3), rtol=0.0, atol=1e-12)

@@ -73,7 +73,7 @@ def test_golden_exact_process(exact):
 @pytest.mark.parametrize("name", ROLES)
 def test_prior_variance_is_the_squared_amplitude(name):
     role, X = ROLES[name], inputs(5, 2)
-    amplitude = role.centre[-1].exp() if isinstance(role, FourierRole) else role.kernel(X, diag=True).sqrt()
+    amplitude = role.center[-1].exp() if isinstance(role, FourierRole) else role.kernel(X, diag=True).sqrt()
     expected = amplitude.square().expand(5) + (0 if isinstance(role, FourierRole) else role.jitter)
     torch.testing.assert_close(role.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
 
@@ -82,7 +82,7 @@ def test_prior_variance_is_the_squared_amplitude(name):
 def test_a_basis_follows_its_hyperparameters(name):
     """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
     role, X, X_new = ROLES[name], inputs(5, 2), inputs(3, 2, seed=5)
-    logs = role.centre + torch.linspace(-0.4, 0.5, 6 * role.centre.shape[0], dtype=torch.float64).reshape(2, 3, -1)
+    logs = role.center + torch.linspace(-0.4, 0.5, 6 * role.center.shape[0], dtype=torch.float64).reshape(2, 3, -1)
     basis, extension = role.basis(X, logs), role.extend(X_new, X, logs)
     assert basis.shape == (2, 3, role.num_coefficients(5), 5)
     for i, j in ((0, 0), (1, 2)):
@@ -93,13 +93,13 @@ def test_a_basis_follows_its_hyperparameters(name):
         torch.testing.assert_close(extension.basis[i, j], one.basis, rtol=1e-8, atol=1e-8)
         if one.residual_variance is not None:
             torch.testing.assert_close(extension.residual_variance[i, j], one.residual_variance, rtol=1e-7, atol=1e-8)
-    torch.testing.assert_close(role.basis(X, role.centre), role.basis(X), rtol=0, atol=0)
+    torch.testing.assert_close(role.basis(X, role.center), role.basis(X), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["fourier", "ard", "exact"])
 def test_bases_have_right_derivatives(name):
     role, X = ROLES[name], inputs(4, 2)
-    logs = (role.centre + 0.1).requires_grad_()
+    logs = (role.center + 0.1).requires_grad_()
     assert torch.autograd.gradcheck(lambda values: role.basis(X, values), (logs,))
     assert torch.autograd.gradgradcheck(lambda values: role.basis(X, values), (logs,))
 
@@ -131,7 +131,7 @@ def test_summands_share_the_prior_variance(generator):
     role = FourierRole.from_kernel(kernel, 1, 3, generator=generator)
     expected = torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64) / 5
     torch.testing.assert_close(role.frequency_weights, expected)
-    torch.testing.assert_close(role.centre[-1].exp(), expected.new_tensor(math.sqrt(5)))
+    torch.testing.assert_close(role.center[-1].exp(), expected.new_tensor(math.sqrt(5)))
 
 
 def test_the_length_scale_of_a_kernel_role_is_a_factor(generator):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.pools import log_linear_pool
-from gp_ensembles.fusion.rules import Barycentre, CommitteeMachine, CommunicatingCommittee, ProductOfExperts, fuse
+from gp_ensembles.fusion.rules import Barycenter, CommitteeMachine, CommunicatingCommittee, ProductOfExperts, fuse
 from gp_ensembles.fusion.temperature import fit_temperature
 from gp_ensembles.fusion.weightings import (
     EntropyWeights,
@@ -25,13 +25,13 @@ GOLDEN_RULES = {
     "poe": ProductOfExperts(),
     "gpoe_uniform": ProductOfExperts(EqualWeights()),
     "gpoe_diff_entropy": ProductOfExperts(EntropyWeights()),
-    "gpoe_diff_entropy_normalised": ProductOfExperts(EntropyWeights(normalised=True)),
+    "gpoe_diff_entropy_normalised": ProductOfExperts(EntropyWeights(normalized=True)),
     "gpoe_softmax_variance_T3": ProductOfExperts(SoftmaxVariance(3.0)),
     "bcm": CommitteeMachine(),
     "rbcm": CommitteeMachine(EntropyWeights()),
-    "rbcm_normalised": CommitteeMachine(EntropyWeights(normalised=True)),
-    "barycentre_w2_uniform": Barycentre(),
-    "barycentre_w2_softmax_variance_T3": Barycentre(SoftmaxVariance(3.0)),
+    "rbcm_normalised": CommitteeMachine(EntropyWeights(normalized=True)),
+    "barycentre_w2_uniform": Barycenter(),
+    "barycentre_w2_softmax_variance_T3": Barycenter(SoftmaxVariance(3.0)),
 }
 RULES = GOLDEN_RULES | {"grbcm": CommunicatingCommittee()}
 
@@ -160,12 +160,12 @@ def test_far_from_the_data_committees_return_to_the_prior():
     with pytest.raises(NumericalError, match="fused precision is 0 at row 0: no expert has learned"):
         ProductOfExperts(EntropyWeights()).combine(mean, far, PRIOR)
     with pytest.raises(NumericalError, match="sum of weights is 0 at row 0"):
-        Barycentre(EntropyWeights()).combine(mean, far, PRIOR)
+        Barycenter(EntropyWeights()).combine(mean, far, PRIOR)
 
 
-def test_barycentre_minimises_transport():
+def test_barycenter_minimizes_transport():
     predictions = some_predictions()
-    found = Barycentre().combine(predictions.mean, predictions.variance, None)
+    found = Barycenter().combine(predictions.mean, predictions.variance, None)
 
     def cost(mean, stddev):
         return ((predictions.mean - mean).square() + (predictions.variance.sqrt() - stddev).square()).mean(0)
@@ -252,8 +252,8 @@ def test_temperature_is_the_best():
 
         assert all(score(found) >= score(other) for other in (0.0, *np.logspace(-4, 4, 60).tolist()))
         assert score(found) >= max(score(0.999 * found), score(1.001 * found)) - 1e-12
-    barycentre = fit_temperature(predictions, y, Barycentre, space="f")
-    assert barycentre.temperature >= 0
+    barycenter = fit_temperature(predictions, y, Barycenter, space="f")
+    assert barycenter.temperature >= 0
 
 
 def test_temperature_where_it_does_not_matter():

@@ -11,7 +11,7 @@ from gp_ensembles.fusion.joint_models import HetGP, MoGPE
 from gp_ensembles.fusion.laplace import Laplace
 from gp_ensembles.fusion.model import Components, Functions, FusionModel
 from gp_ensembles.fusion.roles import FourierRole
-from gp_ensembles.fusion.type_two import _Evidence, _Split, maximise_evidence
+from gp_ensembles.fusion.type_two import _Evidence, _Split, maximize_evidence
 
 
 @final
@@ -60,7 +60,7 @@ def marginal(model, hyperparameters):
 def test_a_gaussian_model():
     """The maximum of the exact marginal likelihood."""
     model = Regression(*data(), role())
-    found = maximise_evidence(model, generator=seeded())
+    found = maximize_evidence(model, generator=seeded())
     logs = found.hyperparameters["mean"]
     assert found.converged
     assert found.log_evidence == pytest.approx(float(marginal(model, logs)), abs=1e-7)
@@ -104,7 +104,7 @@ def test_more_than_the_start():
     """The evidence of the model fixed at what is found is what was reported, and beats the starting values."""
     X, y = data()
     noise = role(None, seed=1)
-    found = maximise_evidence(HetGP(X, y, role(), noise), generator=seeded())
+    found = maximize_evidence(HetGP(X, y, role(), noise), generator=seeded())
     inference = Laplace(restarts=8)
     fixed, start = (
         inference.infer(HetGP(X, y, one, noise), generator=seeded(), progress=False).report.log_evidence
@@ -117,4 +117,4 @@ def test_more_than_the_start():
 def test_nothing_is_sampled():
     X, y = data()
     with pytest.raises(ValueError, match="samples no hyperparameters"):
-        maximise_evidence(HetGP(X, y, role(None), role(None)))
+        maximize_evidence(HetGP(X, y, role(None), role(None)))

@@ -1,4 +1,4 @@
-"""Where first rows are embedded: principal components, the batch objective and its maximiser, against dense algebra."""
+"""Where first rows are embedded: principal components, the batch objective and its maximizer, against dense algebra."""
 
 import math
 
@@ -8,11 +8,11 @@ import torch
 from gpytorch.kernels import RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy import optimize
 from scipy.stats import multivariate_normal, norm
 
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.gplvm import batch, fit_batch, latent_features, log_posterior, minimise, principal_components
+from gp_ensembles.gplvm import batch, fit_batch, latent_features, log_posterior, minimize, principal_components
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -161,7 +161,7 @@ def test_experts_are_fitted_as_if_alone(generator):
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**20), size=st.integers(1, 6))
-def test_quadratics_are_minimised(seed, size):
+def test_quadratics_are_minimized(seed, size):
     generator = torch.Generator().manual_seed(seed)
     root, target = normals(generator, 3, size, size), normals(generator, 3, size)
     matrix = root @ root.mT + 0.1 * torch.eye(size, dtype=torch.float64)
@@ -170,7 +170,7 @@ def test_quadratics_are_minimised(seed, size):
         error = (points - target[problems]).unsqueeze(-1)
         return 0.5 * (error.mT @ matrix[problems] @ error).flatten()
 
-    found = minimise(with_gradient(function), torch.zeros_like(target), max_iterations=500, tolerance=1e-12)
+    found = minimize(with_gradient(function), torch.zeros_like(target), max_iterations=500, tolerance=1e-12)
     assert bool(found.converged.all())
     assert float(found.value.max()) < 1e-7
 
@@ -180,9 +180,9 @@ def test_a_curved_valley_is_walked_to_its_end_as_scipy_does():
         return 100 * (points[:, 1] - points[:, 0].square()).square() + (1 - points[:, 0]).square()
 
     start = torch.tensor([[-1.2, 1.0], [0.0, 0.0], [2.0, -3.0]], dtype=torch.float64)
-    found = minimise(with_gradient(valley), start, max_iterations=500, tolerance=1e-12)
+    found = minimize(with_gradient(valley), start, max_iterations=500, tolerance=1e-12)
     for row, point in zip(start, found.point, strict=True):
-        theirs = minimize(lambda x: float(valley(torch.from_numpy(x)[None])), row.numpy(), method="BFGS")
+        theirs = optimize.minimize(lambda x: float(valley(torch.from_numpy(x)[None])), row.numpy(), method="BFGS")
         np.testing.assert_allclose(point.numpy(), theirs.x, atol=1e-4)
 
 
@@ -193,7 +193,7 @@ def test_problems_that_are_solved_are_not_asked_again():
         asked.append(problems.tolist())
         return (points - 1).pow(2 * (1 + problems.unsqueeze(-1))).sum(-1)
 
-    found = minimise(with_gradient(function), torch.full((2, 3), 1.5, dtype=torch.float64), tolerance=1e-9)
+    found = minimize(with_gradient(function), torch.full((2, 3), 1.5, dtype=torch.float64), tolerance=1e-9)
     assert bool(found.converged.all())
     assert asked[:2] == [[0, 1], [0, 1]]
     assert asked[-1] == [1]
@@ -204,7 +204,7 @@ def test_infinite_values_are_stepped_back_from_and_at_the_start_refused():
         return points[:, 0] - points[:, 0].log()
 
     start = torch.tensor([[30.0], [1e-3]], dtype=torch.float64)
-    found = minimise(with_gradient(function), start)
+    found = minimize(with_gradient(function), start)
     torch.testing.assert_close(found.point, torch.ones_like(start), atol=1e-3, rtol=0)
     with pytest.raises(ValueError, match="problem 1"):
-        minimise(with_gradient(function), torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
+        minimize(with_gradient(function), torch.tensor([[1.0], [-1.0]], dtype=torch.float64))

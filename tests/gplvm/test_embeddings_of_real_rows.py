@@ -1,4 +1,4 @@
-"""What embeddings are worth on real rows: the label of the nearest neighbour, beside principal components."""
+"""What embeddings are worth on real rows: the label of the nearest neighbor, beside principal components."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, KernelPCA
 
 from gp_ensembles.data import load_folder
-from gp_ensembles.experiments.neighbours import neighbour_error
+from gp_ensembles.experiments.neighbors import neighbor_error
 from gp_ensembles.gplvm import ie_gplvm
 
 
@@ -27,7 +27,7 @@ def errors(Y, label, block_size):
     gamma = 0.5 / float(torch.pdist(Y[:500]).square().median())
     others = [PCA(2, random_state=0), KernelPCA(2, kernel="rbf", gamma=gamma, random_state=0)]
     flat = [torch.tensor(other.fit_transform(Y.numpy())) for other in others]
-    return [neighbour_error(X, label) for X in (one, reported, *flat)]
+    return [neighbor_error(X, label) for X in (one, reported, *flat)]
 
 
 @pytest.mark.processor

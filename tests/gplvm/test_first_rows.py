@@ -46,8 +46,8 @@ def test_the_search_starts_at_principal_components_as_wide_as_the_prior(monkeypa
     assert spread == 2.5
     torch.testing.assert_close(X, principal_components(Y, 2).embedding * 2.5**0.5)
     torch.testing.assert_close(X.square().mean(0), torch.full((2,), 2.5, dtype=torch.float64))
-    centred = Y - Y.mean(0)
-    torch.testing.assert_close(scaled, centred / centred.square().mean().sqrt())
+    centered = Y - Y.mean(0)
+    torch.testing.assert_close(scaled, centered / centered.square().mean().sqrt())
 
 
 def test_the_log_joint_density_is_the_objective_and_the_posterior_that_of_the_rows():

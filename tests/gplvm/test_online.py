@@ -1,4 +1,4 @@
-"""The online step: posterior, embeddings and neighbours, against filters, dense algebra and automatic derivatives."""
+"""The online step: posterior, embeddings and neighbors, against filters, dense algebra and automatic derivatives."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from gp_ensembles.gplvm import (
     walk,
     weight_prior,
 )
-from gp_ensembles.gplvm.neighbours import restore_rows
+from gp_ensembles.gplvm.neighbors import restore_rows
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -74,7 +74,7 @@ def test_the_posterior_is_the_gaussian_filters(generator, walking):
         torch.testing.assert_close(covariance, state.covariance, atol=1e-9, rtol=1e-9)
 
 
-def test_the_factor_after_ten_thousand_rows_is_the_refactorised_one(generator):
+def test_the_factor_after_ten_thousand_rows_is_the_refactorized_one(generator):
     (prior_variance, noise), omega = scales(2), normals(generator, 2, 4, 2)
     ratio = noise / prior_variance
     posterior = weight_prior(ratio, 8, 2)
@@ -82,10 +82,10 @@ def test_the_factor_after_ten_thousand_rows_is_the_refactorised_one(generator):
     for t in range(10_000):
         posterior = learn_rows(posterior, Phi[:, t : t + 1], Y[t : t + 1])
     information = Phi.mT @ Phi + torch.diag_embed(ratio.unsqueeze(-1).expand(-1, 8))
-    refactorised = torch.linalg.cholesky(information).mT
-    torch.testing.assert_close(information_factor(posterior), refactorised, atol=1e-8, rtol=1e-8)
+    refactorized = torch.linalg.cholesky(information).mT
+    torch.testing.assert_close(information_factor(posterior), refactorized, atol=1e-8, rtol=1e-8)
     inverse = posterior.root.mT @ posterior.root
-    torch.testing.assert_close(inverse, torch.cholesky_inverse(refactorised, upper=True), atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(inverse, torch.cholesky_inverse(refactorized, upper=True), atol=1e-8, rtol=1e-8)
     torch.testing.assert_close(posterior.mean, torch.linalg.solve(information, Phi.mT @ Y), atol=1e-8, rtol=1e-8)
 
 
@@ -193,7 +193,7 @@ def test_a_row_is_put_back_where_it_came_from(generator):
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**20), gaps=st.booleans())
-def test_neighbours_are_the_nearest(seed, gaps):
+def test_neighbors_are_the_nearest(seed, gaps):
     generator = torch.Generator().manual_seed(seed)
     rows, Y = normals(generator, 40, 3), normals(generator, 7, 3)
     if gaps:
@@ -205,8 +205,8 @@ def test_neighbours_are_the_nearest(seed, gaps):
     assert torch.equal(nearest_rows(store, Y, 100), distance.sort(-1).indices)
 
 
-def test_neighbours_are_found_across_chunks(generator, monkeypatch):
-    monkeypatch.setattr("gp_ensembles.gplvm.neighbours._CHUNK", 8)
+def test_neighbors_are_found_across_chunks(generator, monkeypatch):
+    monkeypatch.setattr("gp_ensembles.gplvm.neighbors._CHUNK", 8)
     rows = normals(generator, 30, 3)
     store = row_store(rows, 30, 3, (1, 1))
     keep_rows(store, rows, rows.new_zeros(30, 1, 1), seed=0)
@@ -215,7 +215,7 @@ def test_neighbours_are_found_across_chunks(generator, monkeypatch):
     assert torch.equal(nearest_rows(store, rows, 11), distance.sort(-1).indices[:, :11])
 
 
-def test_an_empty_store_has_no_neighbours():
+def test_an_empty_store_has_no_neighbors():
     with pytest.raises(ValueError, match="no rows have been seen"):
         nearest_rows(row_store(torch.zeros(1), 3, 2, (1, 1)), torch.zeros(1, 2))
 

@@ -10,7 +10,7 @@ from gpytorch.kernels import RBFKernel
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm import IEGPLVM, ExactSearch, FaissSearch, LatentSettings, keep_rows, nearest_rows, row_store
 from gp_ensembles.gplvm import search as search_module
-from gp_ensembles.gplvm.neighbours import restore_rows
+from gp_ensembles.gplvm.neighbors import restore_rows
 from gp_ensembles.gplvm.search import default_search
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -19,9 +19,9 @@ pytest.importorskip("faiss", reason="the extra faiss is not installed")
 
 def clustered(num_rows, seed=0, size=8):
     source = torch.Generator().manual_seed(seed)
-    centres = 3 * torch.randn(20, size, generator=source, dtype=torch.float64)
+    centers = 3 * torch.randn(20, size, generator=source, dtype=torch.float64)
     which = torch.randint(20, (num_rows,), generator=source)
-    return centres[which] + 0.5 * torch.randn(num_rows, size, generator=source, dtype=torch.float64)
+    return centers[which] + 0.5 * torch.randn(num_rows, size, generator=source, dtype=torch.float64)
 
 
 def filled(num_rows, capacity, search, seed=0):
@@ -41,7 +41,7 @@ def test_all_cells_searched_is_exact():
     assert torch.equal(search.nearest(store, wanted), nearest_rows(store, wanted))
 
 
-def test_several_neighbours_are_those_of_the_exact_search():
+def test_several_neighbors_are_those_of_the_exact_search():
     search = FaissSearch(num_probes=10_000, least=100)
     store = filled(3000, 2000, search)
     wanted = clustered(50, seed=1)

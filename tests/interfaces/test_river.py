@@ -17,7 +17,7 @@ from gp_ensembles.interfaces.river import RiverRegressor
 
 def small(X, y, generator):
     """A cheap ensemble."""
-    bases = (LinearBasis(), RadialBasis(num_centres=10, starts=(0.7,)))
+    bases = (LinearBasis(), RadialBasis(num_centers=10, starts=(0.7,)))
     return e_doebe(X, y, bases, FitSettings(num_samples=1), random_walk_variances=(1e-3,), generator=generator)
 
 

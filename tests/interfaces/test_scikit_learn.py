@@ -23,7 +23,7 @@ class Small:
     """A cheap ensemble; a record, because its name must not hold an address that differs between workers."""
 
     def __call__(self, X, y, generator):
-        bases = (LinearBasis(), RadialBasis(num_centres=10, starts=(0.7,)))
+        bases = (LinearBasis(), RadialBasis(num_centers=10, starts=(0.7,)))
         fit = FitSettings(num_samples=1)
         return e_doebe(X, y, bases, fit, random_walk_variances=(1e-3,), generator=generator)
 

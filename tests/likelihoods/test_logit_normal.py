@@ -16,9 +16,9 @@ def log_probability(mean: float, variance: float) -> float:
     with mpmath.workdps(30):
         m, s = mpmath.mpf(mean), mpmath.mpf(variance)
         deviation = mpmath.sqrt(s)
-        centres = (m, m + s)
+        centers = (m, m + s)
         places = sorted(
-            {c + k * deviation for c in centres for k in range(-16, 17)} | {mpmath.mpf(k) for k in (-5, 0, 5)}
+            {c + k * deviation for c in centers for k in range(-16, 17)} | {mpmath.mpf(k) for k in (-5, 0, 5)}
         )
         value = mpmath.quad(
             lambda z: mpmath.exp(-((z - m) ** 2) / (2 * s)) / mpmath.sqrt(2 * mpmath.pi * s) / (1 + mpmath.exp(-z)),

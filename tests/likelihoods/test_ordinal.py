@@ -37,12 +37,12 @@ def test_two_levels_are_the_binary_model(link, model):
 
 @pytest.mark.parametrize("link", LINKS)
 @given(
-    centre=st.floats(-40, 40),
+    center=st.floats(-40, 40),
     width=st.floats(1e-4, 30),
 )
-def test_log_differences_equal_mpmath(link, centre, width):
+def test_log_differences_equal_mpmath(link, center, width):
     rule, cdf = LINKS[link]
-    lower, upper = centre - width / 2, centre + width / 2
+    lower, upper = center - width / 2, center + width / 2
     with mpmath.workdps(700):  # far out both values are near one
         exact = float(mpmath.log(cdf(mpmath.mpf(upper)) - cdf(mpmath.mpf(lower))))
     found = rule.log_difference(*torch.tensor([lower, upper], dtype=torch.float64))

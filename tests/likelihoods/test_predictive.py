@@ -57,12 +57,12 @@ def test_moments_equal_quadrature(scalar_case):
     likelihood = scalar_case.build(NONE)
     mean, variance = (value.detach() for value in GaussHermite().moments(likelihood, MEAN, VARIANCE))
     for row in range(len(MEAN)):
-        centre, stddev = float(MEAN[row]), float(VARIANCE[row].sqrt())
+        center, stddev = float(MEAN[row]), float(VARIANCE[row].sqrt())
 
-        def expectation(g, centre=centre, stddev=stddev):
+        def expectation(g, center=center, stddev=stddev):
             density = lambda u: math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)  # noqa: E731
             return integrate.quad(
-                lambda u: g(torch.tensor([centre + stddev * u], dtype=torch.float64)) * density(u),
+                lambda u: g(torch.tensor([center + stddev * u], dtype=torch.float64)) * density(u),
                 -12,
                 12,
                 epsabs=1e-9,

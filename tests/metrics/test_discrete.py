@@ -9,7 +9,7 @@ from sklearn.metrics import brier_score_loss, log_loss, zero_one_loss
 from gp_ensembles.metrics import (
     init_class_scores,
     ranked_probability_score,
-    summarise_classes,
+    summarize_classes,
     update_class_scores,
 )
 from gp_ensembles.metrics.discrete import ranked_probability_of_counts, ranked_probability_of_poisson
@@ -25,7 +25,7 @@ def predictions(num_rows=200, num_classes=3, seed=0):
 
 def score(probabilities, y):
     log_prob = probabilities.gather(-1, y.nan_to_num(0).long().unsqueeze(-1)).squeeze(-1).log()
-    return summarise_classes(update_class_scores(init_class_scores(y), y, probabilities, log_prob))
+    return summarize_classes(update_class_scores(init_class_scores(y), y, probabilities, log_prob))
 
 
 def test_against_scikit_learn():
@@ -60,7 +60,7 @@ def test_any_blocking_and_missing_targets(cut, seed):
     for rows in (slice(0, cut), slice(cut, None)):
         state = update_class_scores(state, y[rows], probabilities[rows], log_prob[rows])
     seen = ~torch.isnan(y)
-    for a, b in zip(summarise_classes(state), score(probabilities[seen], y[seen]), strict=True):
+    for a, b in zip(summarize_classes(state), score(probabilities[seen], y[seen]), strict=True):
         torch.testing.assert_close(a, b)
     assert float(state.num_rows) == 200
 

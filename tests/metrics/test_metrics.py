@@ -115,13 +115,13 @@ def test_point_errors_follow_their_definitions():
     _, mean, variance, y = stream(4)
     mean, variance = mean[0], variance[0]
     seen = ~torch.isnan(y).numpy()
-    targets, centre = y.numpy()[seen], mean.numpy()[seen]
-    expected = ((targets - centre) ** 2).sum() / (targets.size * targets.var())
+    targets, center = y.numpy()[seen], mean.numpy()[seen]
+    expected = ((targets - center) ** 2).sum() / (targets.size * targets.var())
     assert float(metrics.nmse(mean, y)) == pytest.approx(expected)
     assert float(metrics.srmse(mean, y)) == pytest.approx(expected**0.5)
-    assert float(metrics.mean_absolute_error(mean, y)) == pytest.approx(np.abs(targets - centre).mean())
+    assert float(metrics.mean_absolute_error(mean, y)) == pytest.approx(np.abs(targets - center).mean())
     assert float(metrics.mean_squared_z(mean, variance, y)) == pytest.approx(
-        ((targets - centre) ** 2 / variance.numpy()[seen]).mean()
+        ((targets - center) ** 2 / variance.numpy()[seen]).mean()
     )
     log_prob = metrics.gaussian_log_prob(mean, variance, y)
     assert float(metrics.log_score(log_prob, y)) == pytest.approx(np.nanmean(log_prob.numpy()))
@@ -156,36 +156,36 @@ def test_streaming_is_the_same_for_any_blocking(cuts, seed, offset):
     whole = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance)
     state, edges = metrics.init_scores(y), sorted({0, 30, *cuts})
     average, errors = metrics.init_mean(y), metrics.init_nmse(y)
-    centre = metrics.mixture_moments(log_weights, mean, variance)[0]
+    center = metrics.mixture_moments(log_weights, mean, variance)[0]
     for start, stop in itertools.pairwise(edges):
         part = slice(start, stop)
         state = metrics.StreamScores(**state._asdict())  # as a checkpoint would
         state = metrics.update_scores(state, y[part], log_weights[:, part], mean[:, part], variance[:, part])
-        average = metrics.update_mean(average, (y - centre)[part].abs(), y[part])
-        errors = metrics.update_nmse(errors, centre[part], y[part])
+        average = metrics.update_mean(average, (y - center)[part].abs(), y[part])
+        errors = metrics.update_nmse(errors, center[part], y[part])
     exact = 1e-12 if offset == 0 else 1e-10
     torch.testing.assert_close(tuple(state), tuple(whole), rtol=exact, atol=exact)
-    summary = metrics.summarise(state)
-    torch.testing.assert_close(summary.nmse, metrics.nmse(centre, y), rtol=1e-9, atol=0)
+    summary = metrics.summarize(state)
+    torch.testing.assert_close(summary.nmse, metrics.nmse(center, y), rtol=1e-9, atol=0)
     torch.testing.assert_close(errors.value, summary.nmse, rtol=1e-9, atol=0)
     torch.testing.assert_close(average.value, summary.mean_absolute_error, rtol=1e-12, atol=1e-12)
 
 
 def test_stream_summary_equals_whole_stream_scores():
     log_weights, mean, variance, y = stream(5)
-    centre, spread = metrics.mixture_moments(log_weights, mean, variance)
+    center, spread = metrics.mixture_moments(log_weights, mean, variance)
     state = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance, level=0.8)
-    summary = metrics.summarise(state)
+    summary = metrics.summarize(state)
     assert int(state.num_rows) == 30
     assert int(state.num_scored) == int((~torch.isnan(y)).sum())
     expected = metrics.ScoreSummary(
         log_score=metrics.log_score(metrics.mixture_log_prob(log_weights, mean, variance, y), y),
-        log_score_gaussian=metrics.log_score(metrics.gaussian_log_prob(centre, spread, y), y),
+        log_score_gaussian=metrics.log_score(metrics.gaussian_log_prob(center, spread, y), y),
         crps=metrics.observed_mean(metrics.crps_mixture(log_weights, mean, variance, y), y),
         coverage=metrics.interval_coverage(metrics.pit(log_weights, mean, variance, y), 0.8),
-        mean_absolute_error=metrics.mean_absolute_error(centre, y),
-        nmse=metrics.nmse(centre, y),
-        mean_squared_z=metrics.mean_squared_z(centre, spread, y),
+        mean_absolute_error=metrics.mean_absolute_error(center, y),
+        nmse=metrics.nmse(center, y),
+        mean_squared_z=metrics.mean_squared_z(center, spread, y),
     )
     torch.testing.assert_close(tuple(summary), tuple(expected))
 
@@ -201,7 +201,7 @@ def test_streaming_in_float32_counts_in_float64():
 def test_all_missing_is_undefined_and_changes_nothing():
     log_weights, mean, variance, y = stream(7)
     state = metrics.update_scores(metrics.init_scores(y), y * torch.nan, log_weights, mean, variance)
-    assert all(bool(torch.isnan(value)) for value in metrics.summarise(state))
+    assert all(bool(torch.isnan(value)) for value in metrics.summarize(state))
     after = metrics.update_scores(state, y, log_weights, mean, variance)
     plain = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance)
     torch.testing.assert_close(tuple(after)[1:], tuple(plain)[1:])
@@ -213,6 +213,6 @@ def test_golden_ensembles(golden, name):
         log_weights, mean, variance = (
             torch.tensor(data[key].T) for key in ("log_w_prior", "expert_mean", "expert_var")
         )
-        centre, spread = metrics.mixture_moments(log_weights, mean, variance)
-        np.testing.assert_allclose(centre, data["mean"], rtol=1e-8, atol=1e-9)
+        center, spread = metrics.mixture_moments(log_weights, mean, variance)
+        np.testing.assert_allclose(center, data["mean"], rtol=1e-8, atol=1e-9)
         np.testing.assert_allclose(spread, data["var"], rtol=1e-8, atol=1e-9)

@@ -104,7 +104,7 @@ def test_a_median_of_nothing_is_missing_and_outliers_do_not_move_it():
     assert float(metrics.mnlp(missed, y)) > 1e8
 
 
-def test_errors_are_standardised_by_the_sample_deviation():
+def test_errors_are_standardized_by_the_sample_deviation():
     rng = np.random.default_rng(4)
     mean, y = rng.normal(size=(2, 9)), rng.normal(size=9) + 3
     found = metrics.sample_srmse(torch.tensor(mean), torch.tensor(y))

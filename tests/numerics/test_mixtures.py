@@ -30,12 +30,12 @@ def test_density_distribution_and_moments_equal_scipy():
     below = (weights * parts.cdf(y.numpy())).sum(0)
     np.testing.assert_allclose(mixtures.log_prob(log_weights, mean, variance, y), np.log(density), rtol=1e-12)
     np.testing.assert_allclose(mixtures.cdf(log_weights, mean, variance, y), below, rtol=1e-13)
-    centre, spread = mixtures.moments(log_weights, mean, variance)
+    center, spread = mixtures.moments(log_weights, mean, variance)
     for n in range(7):
         pdf = lambda x, n=n: float((weights[:, n] * scipy.stats.norm.pdf(x, mean[:, n], variance[:, n] ** 0.5)).sum())  # noqa: E731
         first = scipy.integrate.quad(lambda x, pdf=pdf: x * pdf(x), -60, 60, limit=400, points=[0])[0]
         second = scipy.integrate.quad(lambda x, pdf=pdf: x * x * pdf(x), -60, 60, limit=400, points=[0])[0]
-        assert float(centre[n]) == pytest.approx(first, abs=1e-8)
+        assert float(center[n]) == pytest.approx(first, abs=1e-8)
         assert float(spread[n]) == pytest.approx(second - first**2, rel=1e-7)
 
 
@@ -85,8 +85,8 @@ def test_quantiles_in_the_extremes():
     root = mixtures.icdf(log_weights, mean, variance, p).squeeze(1)
     expected = [0.0, 1e-3 * scipy.stats.norm.ppf(0.975), 1e-3 * scipy.stats.norm.ppf(1e-3), -1e7]
     np.testing.assert_allclose(root, expected, rtol=1e-9, atol=1e-18)
-    centre, spread = mixtures.moments(log_weights, mean, variance)
-    assert float(centre) == pytest.approx(-1e-293)
+    center, spread = mixtures.moments(log_weights, mean, variance)
+    assert float(center) == pytest.approx(-1e-293)
     assert float(spread) == pytest.approx(1e-6)
     far = mixtures.log_prob(log_weights, mean, variance, mean.new_tensor([-1e7]))
     assert float(far) == pytest.approx(-300 * np.log(10) + scipy.stats.norm.logpdf(0, scale=1e3))
@@ -130,7 +130,7 @@ def test_gradients():
     assert torch.autograd.gradcheck(free, (*inputs, p))
 
 
-def test_draws_follow_the_mixture_and_are_reparametrised(generator):
+def test_draws_follow_the_mixture_and_are_reparametrized(generator):
     log_weights, mean, variance = random_mixture(4, 3, 2)
     draws = mixtures.rsample(log_weights, mean.requires_grad_(), variance, 20_000, generator=generator)
     for n in range(2):

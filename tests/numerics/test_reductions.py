@@ -40,7 +40,7 @@ def numbers(mixture, y):
 
 @pytest.mark.parametrize("num_experts", [1, 8, 57])
 @pytest.mark.parametrize("make", [normals, students])
-def test_a_row_does_not_know_its_neighbours(make, num_experts):
+def test_a_row_does_not_know_its_neighbors(make, num_experts):
     mixture, y = make(num_experts), drawn(NUM_ROWS)
     together = numbers(mixture, y)
     for size in CUTS:

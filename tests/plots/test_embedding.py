@@ -1,4 +1,4 @@
-"""The picture of an embedding: places, colours and weights are those given, and what does not fit is refused."""
+"""The picture of an embedding: places, colors and weights are those given, and what does not fit is refused."""
 
 import math
 
@@ -18,7 +18,7 @@ def legend(axis):
     return [text.get_text() for text in axis.get_legend().get_texts()]
 
 
-def test_categories_have_a_colour_of_their_own():
+def test_categories_have_a_color_of_their_own():
     figure = plot_embedding(X, LABELS, label_name="state", title="pump")
     figure.canvas.draw()
     (axis,) = figure.axes
@@ -28,8 +28,8 @@ def test_categories_have_a_colour_of_their_own():
     np.testing.assert_array_equal(rest.get_offsets(), X[2:3])
     np.testing.assert_array_equal(off.get_offsets(), X[1:2])
     np.testing.assert_array_equal(on.get_offsets(), X[[0, 3]])
-    colours = [to_hex(drawn.get_facecolor()[0]) for drawn in (rest, off, on)]
-    assert colours == [REST, *SERIES[:2]]
+    colors = [to_hex(drawn.get_facecolor()[0]) for drawn in (rest, off, on)]
+    assert colors == [REST, *SERIES[:2]]
     assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_title(loc="left")) == ("x1", "x2", "pump")
 
 
@@ -38,13 +38,13 @@ def test_numbers_as_names_stand_in_their_order():
     assert legend(figure.axes[0]) == ["9", "10", "b"]
 
 
-def test_many_categories_have_different_colours_and_the_legend_says_how_many_are_left_out(tmp_path):
+def test_many_categories_have_different_colors_and_the_legend_says_how_many_are_left_out(tmp_path):
     num_kinds = 30
     points = torch.arange(2.0 * num_kinds).reshape(-1, 2)
     figure = plot_embedding(points, [f"${kind:02d}$" for kind in range(num_kinds)])
     (axis,) = figure.axes
-    colours = {to_rgba(drawn.get_facecolor()[0]) for drawn in axis.collections}
-    assert len(colours) == num_kinds
+    colors = {to_rgba(drawn.get_facecolor()[0]) for drawn in axis.collections}
+    assert len(colors) == num_kinds
     assert len(legend(axis)) == 24
     assert legend(axis)[0] == r"\$00\$"
     assert axis.get_legend().get_title().get_text() == "24 of 30"
@@ -63,7 +63,7 @@ def test_numbers_are_a_quantity_with_a_bar(kind):
     assert figure.axes[1].get_ylabel() == "load"
 
 
-def test_without_labels_the_colour_is_time():
+def test_without_labels_the_color_is_time():
     figure = plot_embedding(X.requires_grad_(False).float())
     np.testing.assert_array_equal(figure.axes[0].collections[1].get_array(), [0, 1, 2, 3])
     assert figure.axes[1].get_ylabel() == "row"
@@ -100,7 +100,7 @@ def test_weights_stand_beside_stacked_to_one():
     assert legend(first) == ["no label", "off", "on"]
 
 
-def test_experts_without_a_colour_are_one_and_a_single_row_is_drawn(tmp_path):
+def test_experts_without_a_color_are_one_and_a_single_row_is_drawn(tmp_path):
     log_weights = torch.full((12, 4), -math.log(12), dtype=torch.float64)
     second = plot_embedding(X, LABELS, log_weights=log_weights).axes[1]
     assert legend(second) == [*(str(number) for number in range(8)), "4 others"]

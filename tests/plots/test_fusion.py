@@ -59,7 +59,7 @@ def test_a_density_is_a_shade_with_the_edges_of_the_band_on_it():
     np.testing.assert_array_equal([line[1] for line in lines(axis)], [[-2, -1, 0], [2, 3, 4], [0, 1, 2]])
 
 
-def test_colours_tell_the_experts_apart_in_both_panels():
+def test_colors_tell_the_experts_apart_in_both_panels():
     experts, weights, _ = plot_fusion(VIEW).axes
     assert [line.get_color() for line in experts.lines] == [line.get_color() for line in weights.lines]
     assert [line.get_color() for line in experts.lines] == list(SERIES[:2])

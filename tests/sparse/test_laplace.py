@@ -22,7 +22,7 @@ from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, l
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.derivatives import scalar_derivatives
 from gp_ensembles.sparse import (
-    BayesianOptimisation,
+    BayesianOptimization,
     GreedyBlocks,
     LBFGSRefit,
     OneAtATime,
@@ -485,7 +485,7 @@ class TestSelection:
             torch.testing.assert_close(value, grown.objective().detach(), rtol=1e-9, atol=1e-9)
 
     @pytest.mark.parametrize(
-        "proposal", [RandomSubset(8), BayesianOptimisation(3, 6)], ids=["subset", "Bayesian optimisation"]
+        "proposal", [RandomSubset(8), BayesianOptimization(3, 6)], ids=["subset", "Bayesian optimization"]
     )
     def test_one_at_a_time(self, proposal):
         start = make_model().knots.detach()

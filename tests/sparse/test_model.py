@@ -226,7 +226,7 @@ def test_gradients_in_the_inputs_by_finite_differences(approximation):
     assert torch.autograd.gradcheck(moments, (X,))
 
 
-def test_acquisition_functions_are_optimised(model):
+def test_acquisition_functions_are_optimized(model):
     fit_sparse(model, knots=True, max_iterations=30)
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     improvement = LogExpectedImprovement(model, best_f=model.train_y.max())
@@ -326,9 +326,9 @@ def change_the_mean(model):
 
 
 def change_by_step(model):
-    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     (-model.objective()).backward()
-    optimiser.step()
+    optimizer.step()
 
 
 def change_the_knots(model):

@@ -1,4 +1,4 @@
-"""Knots one at a time: published paths of ADADELTA and of whole selections, proposals, optimisers and bad input."""
+"""Knots one at a time: published paths of ADADELTA and of whole selections, proposals, optimizers and bad input."""
 
 import itertools
 from pathlib import Path
@@ -19,7 +19,7 @@ from gp_ensembles.sparse.collapsed import log_density
 from gp_ensembles.sparse.coordinates import Coordinates
 from gp_ensembles.sparse.fitting import Fit
 from gp_ensembles.sparse.proposals import (
-    BayesianOptimisation,
+    BayesianOptimization,
     KnotProposal,
     Proposed,
     RandomSubset,
@@ -62,7 +62,7 @@ class CodedVFE(Approximation):
 class CodedRefit(Refit):
     """ADADELTA with the published code's slips.
 
-    The chain factor of the knot is inverted (unless ``inverted`` is false), all knots drift towards the centre of
+    The chain factor of the knot is inverted (unless ``inverted`` is false), all knots drift towards the center of
     their box at each refit, and the gradient of the noise is wrong where a knot stands on a row.
     """
 
@@ -97,7 +97,7 @@ class CodedRefit(Refit):
                     slope = slope + self.slip(model, knot, scales)
                 return value, torch.cat([slope, gradient[knot] * factor])
 
-        end = self.settings.maximise(function, start, weights=weights)
+        end = self.settings.maximize(function, start, weights=weights)
         function(end.point)
         self.steps.append(end.evaluations)
         return Fit(end.value, end.evaluations, end.message)
@@ -198,7 +198,7 @@ def test_selection_follows_the_published_run(name):
         likelihood,
         proposal=Replay(g[f"{name}_candidates"]),
         objective=CodedVFE(float(g["delta"])),
-        optimiser=refit,
+        optimizer=refit,
         first=g["knots0"],
         max_knots=int(g["maxknot"]),
         progress=False,
@@ -222,7 +222,7 @@ def test_selection_by_fitc_stays_near_the_published_run():
         likelihood,
         proposal=Replay(g["oat_rs_fic_candidates"]),
         objective=FITC(),
-        optimiser=CodedRefit(Adadelta(max_iterations=int(g["maxit"]))),
+        optimizer=CodedRefit(Adadelta(max_iterations=int(g["maxit"]))),
         first=g["knots0"],
         max_knots=9,
         progress=False,
@@ -374,7 +374,7 @@ def test_runaway_parameters_are_bounded():
     scale, lengthscale = model.covar_module.outputscale.item(), model.covar_module.base_kernel.lengthscale.item()
     coordinates = Coordinates(model, slice(0, 1))
     lower, upper = coordinates.bounds
-    end = Adadelta(epsilon=10.0, tolerance=-1.0, max_iterations=80).maximise(
+    end = Adadelta(epsilon=10.0, tolerance=-1.0, max_iterations=80).maximize(
         coordinates.evaluate, coordinates.read(), weights=coordinates.weights, bounds=coordinates.bounds
     )
     assert bool((end.point >= lower).all() & (end.point <= upper).all())
@@ -410,7 +410,7 @@ def test_adadelta_stops_before_a_point_that_cannot_be_evaluated():
         return float(point), torch.ones_like(point)
 
     start = torch.zeros(1, dtype=torch.float64)
-    end = Adadelta(tolerance=-1.0).maximise(function, start, weights=start)
+    end = Adadelta(tolerance=-1.0).maximize(function, start, weights=start)
     assert 0.0 < end.value == float(end.point) <= 0.5
     assert "too far" in end.message
 
@@ -418,8 +418,8 @@ def test_adadelta_stops_before_a_point_that_cannot_be_evaluated():
 PROPOSALS = {
     "subset": RandomSubset(8),
     "all": RandomSubset(None),
-    "optimisation": BayesianOptimisation(3, 6),
-    "optimisation, all fits": BayesianOptimisation(3, 5, refit_factor=1.0),
+    "optimization": BayesianOptimization(3, 6),
+    "optimization, all fits": BayesianOptimization(3, 5, refit_factor=1.0),
 }
 
 
@@ -436,12 +436,12 @@ def test_proposals(proposal, approximation):
     assert found[0].row == int(found[0].evaluated[truth.argmax()])
 
 
-def test_bayesian_optimisation_beats_random_search_of_the_same_size():
+def test_bayesian_optimization_beats_random_search_of_the_same_size():
     model = sparse(200, 3)
     seeds = range(8)
     found = [
         [proposal.propose(model, generator=torch.Generator().manual_seed(seed)).objective for seed in seeds]
-        for proposal in (BayesianOptimisation(4, 12), RandomSubset(12))
+        for proposal in (BayesianOptimization(4, 12), RandomSubset(12))
     ]
     assert np.median(found[0]) > np.median(found[1])
 
@@ -450,13 +450,13 @@ def test_no_proposal_where_every_row_is_a_knot():
     X = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
     model = SparseGP(X, X.squeeze(-1), X[:2], RBFKernel())
     assert RandomSubset().propose(model) is None
-    assert BayesianOptimisation().propose(model) is None
+    assert BayesianOptimization().propose(model) is None
 
 
-@pytest.mark.parametrize("proposal", [RandomSubset(10), BayesianOptimisation(3, 6)])
+@pytest.mark.parametrize("proposal", [RandomSubset(10), BayesianOptimization(3, 6)])
 @pytest.mark.parametrize("objective", [VFE(), FITC()])
-@pytest.mark.parametrize("optimiser", [LBFGSRefit(10), AdadeltaRefit(Adadelta(max_iterations=20))])
-def test_selection_grows_and_every_knot_adds(proposal, objective, optimiser):
+@pytest.mark.parametrize("optimizer", [LBFGSRefit(10), AdadeltaRefit(Adadelta(max_iterations=20))])
+def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
     X, y = waves()
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
     found = select_one_at_a_time(
@@ -466,7 +466,7 @@ def test_selection_grows_and_every_knot_adds(proposal, objective, optimiser):
         likelihood,
         proposal=proposal,
         objective=objective,
-        optimiser=optimiser,
+        optimizer=optimizer,
         first=3,
         max_knots=7,
         tolerance=0.01,
@@ -566,9 +566,9 @@ def test_bad_input(change, message):
     "build",
     [
         lambda: RandomSubset(0),
-        lambda: BayesianOptimisation(1, 5),
-        lambda: BayesianOptimisation(6, 5),
-        lambda: BayesianOptimisation(refit_factor=0.5),
+        lambda: BayesianOptimization(1, 5),
+        lambda: BayesianOptimization(6, 5),
+        lambda: BayesianOptimization(refit_factor=0.5),
         lambda: LBFGSRefit(0),
     ],
 )
@@ -587,7 +587,7 @@ def test_nothing_to_move():
 def test_any_kernel():
     X, y = waves(columns=1)
     kernel = ScaleKernel(PeriodicKernel() * RBFKernel()).double()
-    found = select_one_at_a_time(X, y, kernel, first=2, max_knots=5, progress=False, optimiser=LBFGSRefit(5))
+    found = select_one_at_a_time(X, y, kernel, first=2, max_knots=5, progress=False, optimizer=LBFGSRefit(5))
     assert found.history[-1].objective > found.history[0].objective
 
 
@@ -595,6 +595,6 @@ def test_any_kernel():
 def test_default_dtype_does_not_matter():
     X, y = waves()
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
-    proposal = BayesianOptimisation(2, 4)
+    proposal = BayesianOptimization(2, 4)
     found = select_one_at_a_time(X, y, kernel, likelihood, proposal=proposal, max_knots=6, progress=False)
     assert found.knots.dtype == torch.float64

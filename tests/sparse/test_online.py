@@ -209,7 +209,7 @@ def test_an_ensemble_of_sparse_processes(form: str) -> None:
     assert total == pytest.approx(float(mixture), abs=1e-6)
 
 
-def labelled(kind: type = SparseLaplaceGP) -> KnotModel:
+def labeled(kind: type = SparseLaplaceGP) -> KnotModel:
     X, y = rows(40)
     model = kind(X, (y > 3.5).double(), X[:8] + 0.01, KERNELS["matern ard"]().double(), LogisticLikelihood())
     model.mean_module.constant.data.fill_(0.4)
@@ -219,7 +219,7 @@ def labelled(kind: type = SparseLaplaceGP) -> KnotModel:
 @pytest.mark.parametrize("kind", [SparseLaplaceGP, SparseVariationalGP])
 def test_labels_go_on_by_laplace(kind: type) -> None:
     """The latent moments are the model's, less what the knots miss, and further labels are learned."""
-    model = labelled(kind)
+    model = labeled(kind)
     start = start_online(model)
     X, y = rows(30, seed=8)
     posterior = model.posterior(X)
@@ -269,7 +269,7 @@ def test_models_that_do_not_fit_together() -> None:
     with pytest.raises(ValueError, match="differs in structure"):
         inducing_features([sparse(KERNELS["rbf"]()), sparse(KERNELS["matern ard"]())])
     with pytest.raises(ValueError, match=r"model 0 has a LogisticLikelihood, .* an expert of each model"):
-        start_online([labelled(), labelled()])
+        start_online([labeled(), labeled()])
     with pytest.raises(ValueError, match="LinearMean; online experts start from a constant"):
         start_online(sparse(KERNELS["rbf"](), mean=LinearMean(2)))
 

@@ -100,8 +100,8 @@ def test_greedy_variance_keeps_no_graph(generator):
     assert sum(saved) == 0
 
 
-def inertia(X, centres):
-    return float(torch.cdist(X, centres).amin(1).square().sum())
+def inertia(X, centers):
+    return float(torch.cdist(X, centers).amin(1).square().sum())
 
 
 def test_kmeans_is_near_the_best_of_many_starts(generator):
@@ -111,7 +111,7 @@ def test_kmeans_is_near_the_best_of_many_starts(generator):
     best = min(inertia(X, torch.as_tensor(kmeans2(X.numpy(), 4, minit="++", rng=seed)[0])) for seed in range(10))
     assert found.shape == (4, 2)
     assert inertia(X, found) == pytest.approx(best, rel=1e-9)
-    # Each centre is the average of the rows nearest to it.
+    # Each center is the average of the rows nearest to it.
     nearest = torch.cdist(X, found).argmin(1)
     for k in range(4):
         assert torch.allclose(found[k], X[nearest == k].mean(0))

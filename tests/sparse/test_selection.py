@@ -19,7 +19,7 @@ from gp_ensembles.sparse import (
     FITC,
     VFE,
     AdadeltaRefit,
-    BayesianOptimisation,
+    BayesianOptimization,
     Covariance,
     GreedyBlocks,
     OneAtATime,
@@ -375,7 +375,7 @@ def test_subset_scales_are_those_of_the_exact_process():
 # --- other strategies ------------------------------------------------------------------------------------------------
 
 
-def test_simultaneous_optimisation_moves_all_knots():
+def test_simultaneous_optimization_moves_all_knots():
     X, y = make_data()
     knots = X[:6].clone()
     found = select(X, y, Simultaneous(knots))
@@ -526,10 +526,10 @@ def test_knots_at_categories_move_along_the_rest():
     [LinearKernel() + ScaleKernel(RBFKernel()), PolynomialKernel(2), ScaleKernel(MaternKernel(nu=0.5)), Detached()],
     ids=["linear and rbf", "polynomial", "rough", "without gradient"],
 )
-def test_bayesian_optimisation_takes_any_kernel(kernel):
+def test_bayesian_optimization_takes_any_kernel(kernel):
     """Rows are proposed, not places, so that neither stationarity nor a derivative is needed."""
     X, y = make_data()
-    proposal = OneAtATime(BayesianOptimisation(3, 6), first=2, max_knots=5)
+    proposal = OneAtATime(BayesianOptimization(3, 6), first=2, max_knots=5)
     found = select_knots(X, y, kernel, proposal=proposal, progress=False)
     values = [step.objective for step in found.history]
     assert values == sorted(values)

@@ -435,12 +435,12 @@ def test_the_model_learns_on_from_minibatches():
     X, y = make_data("logistic", 80)
     model = found.model.export().train()
     objective = VariationalELBO(model.likelihood, model.model, num_data=80)
-    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for batch in torch.arange(80).split(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = -objective(model.model(X[batch]), y[batch])
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         assert bool(loss.isfinite())
 
 

@@ -25,7 +25,7 @@ def test_first_and_second_derivatives(shape: float) -> None:
 
 
 def test_first_derivative_is_that_of_the_quantile() -> None:
-    """Independent of this library: SciPy's quantiles at neighbouring shapes."""
+    """Independent of this library: SciPy's quantiles at neighboring shapes."""
     a, step = torch.tensor(1.7, dtype=torch.float64, requires_grad=True), 1e-5
     (gradient,) = torch.autograd.grad(log_gamma_quantile(a, U[3]), a)
     above, below = (torch.as_tensor(gammaincinv(1.7 + sign * step, U[3].numpy())) for sign in (1, -1))

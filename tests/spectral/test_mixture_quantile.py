@@ -85,7 +85,7 @@ def test_third_derivative_in_forward_mode() -> None:
 
 
 def test_derivative_is_that_of_the_quantile() -> None:
-    """Independent of this library: SciPy's roots at neighbouring means."""
+    """Independent of this library: SciPy's roots at neighboring means."""
     means, step = MEANS.clone().requires_grad_(), 1e-5
     (gradient,) = torch.autograd.grad(mixture_quantile(WEIGHTS, means, SCALES, Z[6]), means)
     for q in range(1, 3):  # at a mean of zero the derivative is zero by symmetry

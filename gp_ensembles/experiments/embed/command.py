@@ -18,7 +18,7 @@ from gp_ensembles.experiments.embed.options import EmbedOptions, Variant, expert
 from gp_ensembles.experiments.embed.preparation import prepare
 from gp_ensembles.experiments.embed.run import EmbedRun
 from gp_ensembles.experiments.embed.sources import Wanted, read_rows, split_names
-from gp_ensembles.experiments.embed.summary import report_run, summarise_run
+from gp_ensembles.experiments.embed.summary import report_run, summarize_run
 from gp_ensembles.experiments.writing import CHECKPOINT
 
 _DATA = (
@@ -34,12 +34,12 @@ _ABOUT = {
     "stay": "probability of no switch before a row, for the switching variants",
     "random_walk_ratio": "variance of a step relative to the prior's, for the dynamic variants",
     "block_size": "rows embedded at once: more is faster, and each knows less by the others of its block",
-    "num_starts": "nearest neighbours from which the place of a row is searched; 1 is the paper's algorithm",
+    "num_starts": "nearest neighbors from which the place of a row is searched; 1 is the paper's algorithm",
     "batch_iterations": "most iterations of the fit to the warm-up rows",
-    "capacity": "most rows kept to find neighbours in, a uniform sample beyond; more than 100000 need faiss",
+    "capacity": "most rows kept to find neighbors in, a uniform sample beyond; more than 100000 need faiss",
     "seed": "seed of all randomness",
     "device": "where the model runs: cpu, cuda, cuda:1",
-    "standardise": "divide columns by their warm-up deviations; by default for tables, not for array files",
+    "standardize": "divide columns by their warm-up deviations; by default for tables, not for array files",
     "drop_constant": "leave out columns that are constant in the warm-up rows",
     "max_rows": "read so many rows only",
 }
@@ -57,7 +57,7 @@ def add_embed(parser: ArgumentParser) -> None:
     types: dict[str, object] = {
         "warmup": int | None, "num_latent": int, "num_frequencies": int, "stay": float, "random_walk_ratio": float,
         "block_size": int, "num_starts": int, "batch_iterations": int, "capacity": int, "seed": int,
-        "device": str, "standardise": bool | None, "drop_constant": bool,
+        "device": str, "standardize": bool | None, "drop_constant": bool,
         "max_rows": int | None,
     }  # fmt: skip
     for name, kind in types.items():
@@ -101,7 +101,7 @@ def run_embed(values: Namespace) -> int:
             folder = EmbedFolder(values.out, keeps_previous=True)
             run = EmbedRun.start(prepared)
         _embed_all(run, folder, values)
-        summary = summarise_run(run)
+        summary = summarize_run(run)
         folder.finish(run, summary)
         if values.pictures:
             _draw(run, values.out)

@@ -1,4 +1,4 @@
-"""What rows are: categories or a quantity, for colours and for the error of nearest neighbours."""
+"""What rows are: categories or a quantity, for colors and for the error of nearest neighbors."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Labels(NamedTuple):
     values: Tensor
 
     def drawn(self, rows: Tensor) -> list[str] | Tensor | None:
-        """What a picture of some rows (boolean, shape (N,)) is coloured by: names, a quantity, or nothing known."""
+        """What a picture of some rows (boolean, shape (N,)) is colored by: names, a quantity, or nothing known."""
         if self.categories:
             return [text for text, is_drawn in zip(self.texts, rows.tolist(), strict=True) if is_drawn]
         values = self.values[rows]

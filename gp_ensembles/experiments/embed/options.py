@@ -28,13 +28,13 @@ class EmbedOptions:
         random_walk_ratio: Variance of a step of the functions' weights in units of their prior variance, where they
             walk.
         block_size: Rows embedded at once; more is faster, and each row knows less by the others of its block.
-        num_starts: Nearest neighbours from which the place of a row is searched; the paper's algorithm has one.
+        num_starts: Nearest neighbors from which the place of a row is searched; the paper's algorithm has one.
         batch_iterations: Most iterations of the fit to the warm-up rows.
-        capacity: Most rows kept for the search for neighbours, a uniform sample beyond; more than 100 000 need faiss.
+        capacity: Most rows kept for the search for neighbors, a uniform sample beyond; more than 100 000 need faiss.
         seed: Seed of all randomness.
         device: Where the model runs.
         dtype: Precision of the model.
-        standardise: Divide each column by its deviation in the warm-up rows; by default not for array files, whose
+        standardize: Divide each column by its deviation in the warm-up rows; by default not for array files, whose
             columns share a unit.
         drop_constant: Leave out columns that are constant in the warm-up rows instead of refusing them.
         max_rows: Read so many rows only.
@@ -60,7 +60,7 @@ class EmbedOptions:
     seed: int = 0
     device: str = "cpu"
     dtype: Literal["float64", "float32"] = "float64"
-    standardise: bool | None = None
+    standardize: bool | None = None
     drop_constant: bool = False
     max_rows: int | None = None
 
@@ -91,8 +91,8 @@ class EmbedOptions:
     def settled(self, num_rows: int, is_array: bool) -> "EmbedOptions":
         """The options with the defaults that hang on the rows filled in."""
         warmup = max(_LEAST_WARM_UP, num_rows // 10) if self.warmup is None else self.warmup
-        standardise = not is_array if self.standardise is None else self.standardise
-        return replace(self, warmup=warmup, standardise=standardise)
+        standardize = not is_array if self.standardize is None else self.standardize
+        return replace(self, warmup=warmup, standardize=standardize)
 
     def plain(self) -> dict[str, object]:
         """The options as plain containers."""
@@ -105,10 +105,10 @@ def build_model(options: EmbedOptions, num_outputs: int, num_rows: int) -> IEGPL
     Args:
         options: The run.
         num_outputs: Entries of a row.
-        num_rows: Rows of the run; memory for neighbours is for these, at most the capacity.
+        num_rows: Rows of the run; memory for neighbors is for these, at most the capacity.
 
     Raises:
-        ImportError: If neighbours need faiss, which is not installed.
+        ImportError: If neighbors need faiss, which is not installed.
         ValueError: If there are more latent dimensions than entries.
 
     Example:

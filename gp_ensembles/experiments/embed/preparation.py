@@ -68,7 +68,7 @@ def prepare(rows: Rows, options: EmbedOptions) -> Prepared:
             f"--num_latent {options.num_latent} is more than the {rows.Y.shape[1]} column(s) to embed; choose fewer"
         )
     first = rows.Y[:warmup]
-    scale = first.std(0, correction=0) if options.standardise else rows.Y.new_ones(rows.Y.shape[1])
+    scale = first.std(0, correction=0) if options.standardize else rows.Y.new_ones(rows.Y.shape[1])
     if not bool(first.std(0, correction=0).isfinite().all()):
         column = int(first.std(0, correction=0).isfinite().int().argmin())
         raise ValueError(f"the spread of column {rows.names[column]} overflows in the warm-up rows; rescale its values")

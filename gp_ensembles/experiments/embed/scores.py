@@ -1,4 +1,4 @@
-"""How good embeddings are, beside principal components: labels of nearest neighbours, and rows mapped back."""
+"""How good embeddings are, beside principal components: labels of nearest neighbors, and rows mapped back."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gp_ensembles.experiments.embed.labels import Labels
 from gp_ensembles.experiments.embed.run import EmbedRun
-from gp_ensembles.experiments.neighbours import neighbour_error
+from gp_ensembles.experiments.neighbors import neighbor_error
 
 _ROWS = 4096  # reconstructed at once
 
@@ -16,14 +16,14 @@ class Quality(NamedTuple):
     """What an embedding is worth.
 
     Attributes:
-        neighbour_error: Share of the labelled rows whose nearest labelled neighbour has another label; ``None`` without
+        neighbor_error: Share of the labeled rows whose nearest labeled neighbor has another label; ``None`` without
             categories.
         variance_explained: One minus the ratio of the squared errors of rows mapped back to their squared distances
             from the column means, observed entries only, in the units of the model.
         rmse: Root mean squared error of each column, in units of the data, shape (D,); NaN where nothing was observed.
     """
 
-    neighbour_error: float | None
+    neighbor_error: float | None
     variance_explained: float
     rmse: Tensor
 
@@ -43,13 +43,13 @@ def principal_quality(run: EmbedRun) -> tuple[Tensor, Quality]:
     """Principal components of all rows at once, gaps filled by column means: scores (n, d) and their quality."""
     Y = run.prepared.Y.double()
     mean = Y.nanmean(0)
-    centred = torch.where(torch.isnan(Y), 0.0, Y - mean)
+    centered = torch.where(torch.isnan(Y), 0.0, Y - mean)
     num_latent = run.model.num_latent
     if len(Y) < Y.shape[1]:
-        axes = torch.linalg.svd(centred, full_matrices=False).Vh[:num_latent].mT
+        axes = torch.linalg.svd(centered, full_matrices=False).Vh[:num_latent].mT
     else:
-        axes = torch.linalg.eigh(centred.mT @ centred).eigenvectors[:, -num_latent:].flip(-1)
-    scores = centred @ axes
+        axes = torch.linalg.eigh(centered.mT @ centered).eigenvectors[:, -num_latent:].flip(-1)
+    scores = centered @ axes
     return scores, _quality(run, scores, scores @ axes.mT + mean)
 
 
@@ -68,8 +68,8 @@ def _quality(run: EmbedRun, X: Tensor, back: Tensor) -> Quality:
 
 
 def _error_of(labels: Labels | None, X: Tensor, present: Tensor) -> float | None:
-    """Error of the nearest labelled neighbour; ``None`` without categories or with fewer than two labelled rows."""
+    """Error of the nearest labeled neighbor; ``None`` without categories or with fewer than two labeled rows."""
     if labels is None or not labels.categories:
         return None
     known = ~torch.isnan(labels.values[present])
-    return neighbour_error(X[known], labels.values[present][known]) if int(known.sum()) > 1 else None
+    return neighbor_error(X[known], labels.values[present][known]) if int(known.sum()) > 1 else None

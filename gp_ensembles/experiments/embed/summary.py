@@ -15,7 +15,7 @@ from gp_ensembles.experiments.writing import CHECKPOINT
 _SPACES = ("one latent space", "as reported", "principal components")
 
 
-def summarise_run(run: EmbedRun) -> dict[str, object]:
+def summarize_run(run: EmbedRun) -> dict[str, object]:
     """Everything a reader of a run wants to know, in plain containers, fit for JSON.
 
     Principal components are those of all rows at once, so they have seen the future; gaps are column means to them. All
@@ -63,7 +63,7 @@ def summarise_run(run: EmbedRun) -> dict[str, object]:
 def _plain(quality: Quality, run: EmbedRun) -> dict[str, object]:
     by_column = dict(zip(run.prepared.rows.names, quality.rmse.tolist(), strict=True))
     return {
-        "neighbour_error": quality.neighbour_error,
+        "neighbor_error": quality.neighbor_error,
         "variance_explained": quality.variance_explained,
         "rmse": by_column,
     }
@@ -76,10 +76,10 @@ def report_run(summary: dict[str, object], out: Path) -> str:
     assert isinstance(spaces, dict) and isinstance(weights, list) and isinstance(experts, list)  # noqa: PT018
     assert isinstance(best, int)
     heaviest = weights.index(max(weights))
-    has_error = all(space["neighbour_error"] is not None for space in spaces.values())
+    has_error = all(space["neighbor_error"] is not None for space in spaces.values())
     header = ["space", "variance explained", *(["1-nn error"] if has_error else [])]
     rows = [
-        [name, space["variance_explained"], *([space["neighbour_error"]] if has_error else [])]
+        [name, space["variance_explained"], *([space["neighbor_error"]] if has_error else [])]
         for name, space in spaces.items()
     ]
     empty, missing = summary["rows_without_value"], summary["missing_entries"]

@@ -4,7 +4,7 @@ Features, kernels and warm-up as in the paper: about 100 features, three startin
 empirical Bayes on the first 1 000 rows, five experts per optimum, weights that walk with variance 1e-3. What differs,
 because the published code is wrong there or the data cannot be had: every prediction is made before its target with
 the weights :math:`w_{t|t-1}`, the transition's columns sum to one, the score is the log density of the mixture, radial
-centres are not trained, experts have learned the warm-up rows, walks are scaled so that those of every basis add 1e-3
+centers are not trained, experts have learned the warm-up rows, walks are scaled so that those of every basis add 1e-3
 to the variance of the function (in experiment 2 to that of every weight, as in the paper), and kin8nm and sarcos_ias
 stand for kin40k and SARCOS.
 """

@@ -147,7 +147,7 @@ def score(method: Method, recording: Recording) -> dict[str, float]:
 
     Returns:
         ``nmse``; ``log_score`` of the full mixture and ``log_score_gaussian`` of the normal distribution with its
-        moments, in nats per row for standardised targets.
+        moments, in nats per row for standardized targets.
 
     Raises:
         ValueError: If the recording has no expert of the ensemble.

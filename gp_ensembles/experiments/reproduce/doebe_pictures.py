@@ -22,12 +22,12 @@ def draw_losses(scores: Scores, methods: Sequence[Method], path: Path) -> None:
     places = list(range(len(scores.sets)))
     best = [max(scores.mean(name, method, "log_score") for method in methods) for name in scores.sets]
     shown = [method for method in methods if len(method.families) > 1] or list(methods)
-    in_pairs = len(shown) > len(SERIES)  # static and dynamic in one colour
+    in_pairs = len(shown) > len(SERIES)  # static and dynamic in one color
     for number, method in enumerate(shown):
         losses = [top - scores.mean(name, method, "log_score") for name, top in zip(scores.sets, best, strict=True)]
-        colour = SERIES[number // 2 if in_pairs else number]
+        color = SERIES[number // 2 if in_pairs else number]
         shape = "^" if in_pairs and number % 2 else "o"
-        axis.plot(losses, places, shape, color=colour, markersize=6, alpha=0.85, label=method.name)
+        axis.plot(losses, places, shape, color=color, markersize=6, alpha=0.85, label=method.name)
     label(axis, "log score lost to the best method of the set", "nats per row", "")
     axis.set_xscale("symlog", linthresh=0.1)
     axis.set_xlim(left=-0.01)
@@ -78,8 +78,8 @@ def draw_samples(scores: Scores, methods: Sequence[Method], path: Path) -> None:
                 one = scores.mean(each, by_name[name, counts[0]], "log_score")
                 gains.append(scores.mean(each, by_name[name, count], "log_score") - one)
                 places.append(place + 0.25 * shift)
-        colour = SERIES[shift % len(SERIES)]
-        axis.plot(gains, places, "o", color=colour, markersize=5, alpha=0.8, label=f"S={count} over S={counts[0]}")
+        color = SERIES[shift % len(SERIES)]
+        axis.plot(gains, places, "o", color=color, markersize=5, alpha=0.8, label=f"S={count} over S={counts[0]}")
     label(axis, "gain in log score by sampled hyperparameters, a dot a set", "nats per row", "")
     axis.axvline(0.0, color=FAINT, linewidth=1.0)
     axis.set_xscale("symlog", linthresh=0.01)

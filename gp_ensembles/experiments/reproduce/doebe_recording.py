@@ -44,10 +44,10 @@ class Recording(NamedTuple):
         family: Family of each expert (``hsgp``, ``rff``, ``rbf``, ``poly``, ``linear``), length M.
         is_dynamic: Whether an expert's weights walk, shape (M,).
         sample: Number of the expert's hyperparameter sample, 0 for the optimum, shape (M,).
-        mean: Predictive means, standardised, shape (M, T).
+        mean: Predictive means, standardized, shape (M, T).
         variance: Predictive variances, noise included, shape (M, T).
         log_prob: Log densities of the targets, shape (M, T); zero where a target is missing.
-        y: Targets, standardised, shape (T,); NaN where missing.
+        y: Targets, standardized, shape (T,); NaN where missing.
         seconds: Seconds spent on fitting and on the stream.
     """
 
@@ -71,7 +71,7 @@ def paper_bases(num_inputs: int) -> list[tuple[str, Basis]]:
     return [
         ("hsgp", HilbertBasis(num_frequencies=max(1, NUM_FEATURES // num_inputs))),
         ("rff", FourierBasis(num_features=NUM_FEATURES)),
-        ("rbf", RadialBasis(num_centres=NUM_FEATURES)),
+        ("rbf", RadialBasis(num_centers=NUM_FEATURES)),
         ("poly", PolynomialBasis()),
         ("linear", LinearBasis()),
     ]
@@ -82,7 +82,7 @@ def record(stream: Stream, seed: int, title: str, progress: bool) -> Recording:
 
     Args:
         stream: The stream.
-        seed: Seed of frequencies, centres and sampled hyperparameters.
+        seed: Seed of frequencies, centers and sampled hyperparameters.
         title: What the progress bar says.
         progress: Show a progress bar.
 

@@ -38,7 +38,7 @@ def set_names(data: Path | None) -> list[str]:
 
 
 def load_stream(name: str, data: Path | None, max_rows: int | None, seed: int) -> Stream:
-    """The first rows of a set in the order of its file, standardised by the first 1 000 (a quarter of a short set).
+    """The first rows of a set in the order of its file, standardized by the first 1 000 (a quarter of a short set).
 
     Args:
         name: Name of the set.

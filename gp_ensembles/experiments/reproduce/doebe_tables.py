@@ -13,7 +13,7 @@ from gp_ensembles.experiments.reproduce.records import aligned
 
 SAMPLES = (1, 3, 5)
 DELTAS = (1e-4, 1e-3, 1e-2, 5e-2, 0.1)
-_KINDS = {"log_score": "mean log score (nats per row, standardised targets; larger is better)", "nmse": "nMSE"}
+_KINDS = {"log_score": "mean log score (nats per row, standardized targets; larger is better)", "nmse": "nMSE"}
 
 
 class Comparison(NamedTuple):

@@ -40,7 +40,7 @@ class Weights(NamedTuple):
     Attributes:
         rule: Name of the rule.
         log_weight: Log weight of the dynamic expert in force before each target, shape (T,).
-        log_score: Mean log density of the mixture, in nats per row of standardised targets.
+        log_score: Mean log density of the mixture, in nats per row of standardized targets.
     """
 
     rule: str
@@ -125,8 +125,8 @@ def draw_weights(log_weights: Mapping[str, Sequence[float]], name: str, path: Pa
     from gp_ensembles.plots.canvas import SERIES, label, new_figure
 
     figure, axes = new_figure(1, len(log_weights), 3.6 * len(log_weights), 2.8)
-    for axis, (rule, curve), colour in zip(axes, log_weights.items(), SERIES, strict=False):
-        axis.plot(range(1, len(curve) + 1), [math.exp(value) for value in curve], color=colour, linewidth=1.1)
+    for axis, (rule, curve), color in zip(axes, log_weights.items(), SERIES, strict=False):
+        axis.plot(range(1, len(curve) + 1), [math.exp(value) for value in curve], color=color, linewidth=1.1)
         label(axis, rule, f"rows of {name} after the warm-up", "weight of the dynamic expert")
         axis.set_xscale("log")
         axis.set_ylim(-0.03, 1.03)

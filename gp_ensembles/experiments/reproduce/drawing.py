@@ -82,14 +82,14 @@ def save_panels(
         spare.set_visible(False)
     for axis, panel in zip(axes, panels, strict=False):
         label(axis, panel.title, x_label, y_label)
-        colours = iter(SERIES * (1 + len(panel.curves) // len(SERIES)))
+        colors = iter(SERIES * (1 + len(panel.curves) // len(SERIES)))
         for curve in panel.curves:
             is_bound = curve.name.startswith("bound")
-            colour = INK if is_bound else next(colours)
+            color = INK if is_bound else next(colors)
             style = "--" if is_bound else "-"
-            axis.plot(curve.x, curve.middle, color=colour, linestyle=style, linewidth=1.5, label=curve.name)
+            axis.plot(curve.x, curve.middle, color=color, linestyle=style, linewidth=1.5, label=curve.name)
             if curve.low != curve.high:
-                axis.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+                axis.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
         if linear_within == 0:
             axis.set_yscale("log")
         elif max(abs(height) for curve in panel.curves for height in curve.middle) > 2 * linear_within:

@@ -12,7 +12,7 @@ from gp_ensembles.fusion import (
     BHS,
     HMC,
     PBHS,
-    Barycentre,
+    Barycenter,
     EqualWeights,
     ExpertPredictions,
     FusionModel,
@@ -162,5 +162,5 @@ METHODS: dict[str, FusionMethod] = {
     "equal": FusionMethod("linear pool of them, equal weights", _equal, _RULE),
     "gPoE": FusionMethod("log-linear pool of them, weights 1/K", _ruled(ProductOfExperts(EqualWeights())), _RULE),
     "PoE": FusionMethod("product of them", _ruled(ProductOfExperts()), _RULE),
-    "barycentre": FusionMethod("their Wasserstein-2 barycentre", _ruled(Barycentre()), _RULE),
+    "barycenter": FusionMethod("their Wasserstein-2 barycenter", _ruled(Barycenter()), _RULE),
 }

@@ -3,7 +3,7 @@ r"""Rows of the fusion paper's made-up mixture (Ajirak et al. 2024, Section 4), 
 The targets come from a mixture of three experts, :math:`p(y \mid x) = \sum_k w_k(x) N(y; f_k(x), 0.1^2)`, whose means
 are Gaussian processes of length scale 0.2 and whose three logits are ones of length scale 0.5, all of amplitude one.
 The paper gives neither the noise nor the range of the inputs, and draws the functions from random Fourier features:
-here of many frequencies, so that none of the models' numbers of them is favoured.
+here of many frequencies, so that none of the models' numbers of them is favored.
 """
 
 from collections.abc import Callable
@@ -121,8 +121,8 @@ def split_mixture(rows: FusionRows, seed: int, split: int) -> FusionSplit:
     order = torch.randperm(len(rows.y), generator=_source(seed, split, 0), device="cpu")
     X, y, log_prob = (part[order] for part in rows)
     num_train = int(_TRAIN_SHARE * len(y) + 1e-9)
-    centre = y[:num_train].mean()
-    y = y - centre
+    center = y[:num_train].mean()
+    y = y - center
     truth = -float(log_prob[num_train:].mean())
     return FusionSplit(X[:num_train], y[:num_train], X[num_train:], y[num_train:], truth)
 

@@ -2,7 +2,7 @@ r"""Figure 7 of Lu, Karanikolas and Giannakis (2022) again: embeddings in two di
 
 Seven experts with RBF kernels of squared length scales :math:`2^{-3}, ..., 2^3` and 50 frequencies each. The rows of a
 run are shuffled by its seed; a tenth of them (a twentieth for MNIST) is what the online models start from. An
-embedding's error is the share of rows whose nearest neighbour in it has another label.
+embedding's error is the share of rows whose nearest neighbor in it has another label.
 """
 
 import sys

@@ -54,7 +54,7 @@ def gpytorch_embedding(
 ) -> Tensor:
     """Where the rows lie: means of their variational distributions, started at principal components.
 
-    Rows are centred and divided by their root mean square, as the ensemble does. 25 inducing points, Adam with a rate
+    Rows are centered and divided by their root mean square, as the ensemble does. 25 inducing points, Adam with a rate
     of 0.01 and minibatches of 100 rows are those of GPyTorch's example; numbers are of single precision, as there.
 
     Args:
@@ -79,21 +79,21 @@ def gpytorch_embedding(
     if min(iterations, num_latent, every) < 1:
         raise ValueError(f"iterations, num_latent and every must be positive, got {iterations}, {num_latent}, {every}")
     components = principal_components(Y, num_latent)
-    centred = Y - components.mean
-    rows = (centred / centred.square().mean().sqrt()).float()
+    centered = Y - components.mean
+    rows = (centered / centered.square().mean().sqrt()).float()
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
         model = _LatentModel(components.embedding.float(), rows.shape[1])
         likelihood = GaussianLikelihood(batch_shape=torch.Size([rows.shape[1]]))
         objective = VariationalELBO(likelihood, model, num_data=len(rows))
-        optimiser = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=LEARNING_RATE)
+        optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=LEARNING_RATE)
         for iteration in range(1, iterations + 1):
             batch = torch.randperm(len(rows), device="cpu")[:MINIBATCH]
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             places = model.sample_latent_variable()
             loss = -objective(model(places[batch]), rows[batch].T).sum()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             if watch is not None and iteration % every == 0 and watch(iteration, model.X.q_mu.detach().to(Y)):
                 break
     found: Tensor = model.X.q_mu.detach().to(Y)

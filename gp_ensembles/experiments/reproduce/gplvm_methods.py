@@ -183,7 +183,7 @@ CONSTANTS: Mapping[str, Mapping[str, object]] = {
 }
 _BLOCKS = frozenset({"block_size"})
 _ONE_SPACE = "the same run, all rows in the space of the expert under which they are likeliest"
-_REPORTED = f"IE-GPLVM, each row as reported, searched from {LatentSettings().num_starts} neighbours (paper: one)"
+_REPORTED = f"IE-GPLVM, each row as reported, searched from {LatentSettings().num_starts} neighbors (paper: one)"
 METHODS = {
     "ie_gplvm": LatentMethod(_REPORTED, True, "ie_gplvm", uses=_BLOCKS),
     "ie_gplvm_one_space": LatentMethod(_ONE_SPACE, True, "ie_gplvm", "one_space", _BLOCKS),

@@ -10,7 +10,7 @@ _ACROSS = 6  # most panels beside one another
 
 
 def draw_embeddings(scores: LatentScores, path: Path) -> None:
-    """Scatter plots, coloured by label: sets below one another, methods across; what was not run is an empty panel.
+    """Scatter plots, colored by label: sets below one another, methods across; what was not run is an empty panel.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -19,7 +19,7 @@ def draw_embeddings(scores: LatentScores, path: Path) -> None:
     from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
 
     plan = scores.plan
-    colours = (*SERIES, INK)  # ten, one for each digit
+    colors = (*SERIES, INK)  # ten, one for each digit
     across = min(len(plan.methods), _ACROSS)
     down = -(-len(plan.methods) // across)
     height = (_INCHES + 0.4) * down * len(plan.tables) + 0.3
@@ -41,14 +41,14 @@ def draw_embeddings(scores: LatentScores, path: Path) -> None:
             axis.scatter(
                 record.curves[f"{reading}_x"],
                 record.curves[f"{reading}_y"],
-                c=[colours[value % len(colours)] for value in labels],
+                c=[colors[value % len(colors)] for value in labels],
                 s=90.0 / len(labels) ** 0.5,
                 linewidths=0.0,
             )
             error = record.scores[error_of(METHODS[method])]
             label(axis, f"{name}, {method}\n{100 * error:.1f} % wrong", "", "")
     for value in sorted(there):
-        axes[0].scatter([], [], color=colours[value % len(colours)], s=20.0, label=str(value))
+        axes[0].scatter([], [], color=colors[value % len(colors)], s=20.0, label=str(value))
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=10, frameon=False, fontsize=9, labelcolor=INK)
     save_figure(figure, path)

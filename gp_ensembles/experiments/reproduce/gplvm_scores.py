@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from gp_ensembles.data import Table
-from gp_ensembles.experiments.neighbours import neighbour_error
+from gp_ensembles.experiments.neighbors import neighbor_error
 from gp_ensembles.experiments.reproduce.gplvm_methods import CONSTANTS, METHODS, RUNS, Effort, LatentMethod, LatentTask
 from gp_ensembles.experiments.reproduce.gplvm_sets import START_SHARES, LatentRows, shuffled_rows
 from gp_ensembles.experiments.reproduce.records import Record, fingerprint, kept_or_made, make_folder
@@ -148,7 +148,7 @@ def _ran(run: str, task: LatentTask, settings: dict[str, object]) -> Record:
         answer = RUNS[run](task)
         cpu_seconds = time.process_time() - clock
     rows = task.rows
-    scores = {f"error_{reading}": neighbour_error(X, rows.label) for reading, X in answer.embeddings.items()}
+    scores = {f"error_{reading}": neighbor_error(X, rows.label) for reading, X in answer.embeddings.items()}
     scores |= {
         "seconds": answer.seconds,
         "cpu_seconds": cpu_seconds,

@@ -1,4 +1,4 @@
-"""The labelled sets that latent variable models are compared on: shuffled by a seed, a first part of each to start."""
+"""The labeled sets that latent variable models are compared on: shuffled by a seed, a first part of each to start."""
 
 from pathlib import Path
 from typing import NamedTuple

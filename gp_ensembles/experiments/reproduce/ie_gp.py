@@ -48,7 +48,7 @@ class Quantity(NamedTuple):
 
 
 _FIGURES: Mapping[int, Quantity] = {
-    2: Quantity("nmse", "normalised mean squared error so far", 0.0),
+    2: Quantity("nmse", "normalized mean squared error so far", 0.0),
     3: Quantity("log_score", "mean log density so far, nats per row", 1.0),
     4: Quantity("seconds", "seconds since the stream began", 0.0),
 }
@@ -156,7 +156,7 @@ def real_streams(
 
 
 def scaled_stream(table: Table, num_warmup: int) -> Stream:
-    """Targets standardised by the warm-up rows; inputs on the file's scale, or scaled by the warm-up rows' range."""
+    """Targets standardized by the warm-up rows; inputs on the file's scale, or scaled by the warm-up rows' range."""
     stream = split_stream(table, num_warmup, drop_constant=True)
     kept = [table.feature_names.index(name) for name in stream.feature_names]
     X = table.X[:, kept]

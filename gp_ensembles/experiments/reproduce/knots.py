@@ -1,6 +1,6 @@
 r"""The comparison of the knot-selection papers again (Garton, Niemi and Carriquiry, 2020), with our default beside it.
 
-Random splits, inputs standardised by the training rows, targets in their own unit with a constant mean at their
+Random splits, inputs standardized by the training rows, targets in their own unit with a constant mean at their
 average, an isotropic squared exponential kernel, and hyperparameters that start at half the targets' variance each and
 length scale one. The nugget is a millionth of the kernel's variance on every set: the paper's is an absolute variance
 (1e-6 Boston, 1e-4 airfoil, 1e-3 power plant), which at its starting values is 3e-8, 4e-6 and 7e-6 of it. One-at-a-time

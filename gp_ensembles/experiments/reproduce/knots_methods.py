@@ -19,7 +19,7 @@ from gp_ensembles.sparse import (
     FIC,
     VFE,
     Approximation,
-    BayesianOptimisation,
+    BayesianOptimization,
     GreedyBlocks,
     OneAtATime,
     RandomSubset,
@@ -30,7 +30,7 @@ from gp_ensembles.sparse import (
     select_knots,
 )
 
-_EXACT_UP_TO = 20_000  # rows below which GPyTorch factorises in place of approximating
+_EXACT_UP_TO = 20_000  # rows below which GPyTorch factorizes in place of approximating
 _FIRST = 5  # knots that one-at-a-time selection begins with
 
 
@@ -101,8 +101,8 @@ def start_values(y: Tensor) -> tuple[ScaleKernel, GaussianLikelihood]:
 def exact_process(task: KnotTask) -> KnotAnswer:
     """The full Gaussian process by maximum likelihood: what the sparse models approximate."""
     X, y, test_X = task.split.X, task.split.y, task.split.test_X
-    centre, unit = y.mean(), y.std()
-    scaled = (y - centre) / unit  # only for the optimiser: all hyperparameters begin near one
+    center, unit = y.mean(), y.std()
+    scaled = (y - center) / unit  # only for the optimizer: all hyperparameters begin near one
     kernel, likelihood = start_values(scaled)
     model = SingleTaskGP(
         X, scaled.unsqueeze(-1), likelihood=likelihood, covar_module=kernel, mean_module=ZeroMean(),
@@ -116,14 +116,14 @@ def exact_process(task: KnotTask) -> KnotAnswer:
             value = float(objective(model(X), scaled)) * len(y) - len(y) * math.log(float(unit))
             model.eval()
             found = model(test_X)
-            mean, variance = centre + unit * found.mean, unit.square() * found.variance
+            mean, variance = center + unit * found.mean, unit.square() * found.variance
     noise = float(unit.square() * likelihood.noise.detach())
     return KnotAnswer(mean, variance.clamp_min(1e-12 * float(unit) ** 2), noise, value, X[:0], {})
 
 
 def _obvk(task: KnotTask) -> KnotAnswer:
     first = min(_FIRST, task.max_knots)
-    return _selected(task, OneAtATime(BayesianOptimisation(), first=first, max_knots=task.max_knots), VFE())
+    return _selected(task, OneAtATime(BayesianOptimization(), first=first, max_knots=task.max_knots), VFE())
 
 
 def _orvk(task: KnotTask) -> KnotAnswer:
@@ -133,7 +133,7 @@ def _orvk(task: KnotTask) -> KnotAnswer:
 
 def _obfk(task: KnotTask) -> KnotAnswer:
     first = min(_FIRST, task.max_knots)
-    return _selected(task, OneAtATime(BayesianOptimisation(), first=first, max_knots=task.max_knots), FIC())
+    return _selected(task, OneAtATime(BayesianOptimization(), first=first, max_knots=task.max_knots), FIC())
 
 
 def _svk(task: KnotTask) -> KnotAnswer:
@@ -192,9 +192,9 @@ def answered(found: Selection[SparseGP], test_X: Tensor) -> KnotAnswer:
 
 METHODS: dict[str, KnotMethod] = {
     "FGP": KnotMethod("full Gaussian process", exact_process),
-    "OBVk": KnotMethod("one at a time, Bayesian optimisation, VFE", _obvk),
+    "OBVk": KnotMethod("one at a time, Bayesian optimization, VFE", _obvk),
     "ORVk": KnotMethod("one at a time, random subset, VFE", _orvk),
-    "OBFk": KnotMethod("one at a time, Bayesian optimisation, FIC", _obfk),
+    "OBFk": KnotMethod("one at a time, Bayesian optimization, FIC", _obfk),
     "SVk": KnotMethod("simultaneous from k-means, as many knots as OBVk, VFE", _svk, "OBVk"),
     "SVO": KnotMethod("simultaneous from OBVk's knots, hyperparameters from the start, VFE", _svo, "OBVk"),
     "default": KnotMethod("greedy blocks, VFE", _default),

@@ -26,7 +26,7 @@ class KnotSet(NamedTuple):
 
 
 class KnotSplit(NamedTuple):
-    """Training and test rows of a split: inputs standardised by the training rows, targets in their own unit.
+    """Training and test rows of a split: inputs standardized by the training rows, targets in their own unit.
 
     Attributes:
         X: Training inputs, mean zero and sample standard deviation one, shape (N, D).

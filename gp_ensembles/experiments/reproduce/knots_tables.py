@@ -65,7 +65,7 @@ LAYOUTS: dict[str, Layout] = {
             _averaged("(R: SVk)", (80, 2.222, 2.482, 0.3553, 2e-4, _NONE), (64, 2.333, 2.526, 0.4460, 1e-5, _NONE)),
             _averaged("(R: SVO)", (80, 2.222, 2.481, 0.3552, 5e-6, _NONE), (64, 2.333, 2.527, 0.4460, 2e-7, _NONE)),
         ),
-        _RUN + " SVk and SVO had vectorised gradients in place of the code's.",
+        _RUN + " SVk and SVO had vectorized gradients in place of the code's.",
     ),
     "airfoil": Layout(
         "airfoil self-noise, 80/20",
@@ -77,7 +77,7 @@ LAYOUTS: dict[str, Layout] = {
             _averaged("(R: SVk)", (80, 2.236, 2.460, 0.420, _NONE, _NONE), (80, 2.194, 2.418, 0.456, 1.58, 9.6)),
             _averaged("(R: SVO)", (80, 2.224, 2.453, 0.416, _NONE, _NONE), (80, 2.195, 2.415, 0.456, 1.54, 11.0)),
         ),
-        _RUN + " The code's gradients were replaced by vectorised ones of the same values; AUKL and seconds are of one "
+        _RUN + " The code's gradients were replaced by vectorized ones of the same values; AUKL and seconds are of one "
         "split.",
     ),
     "ccpp": Layout(

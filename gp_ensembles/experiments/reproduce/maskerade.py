@@ -1,6 +1,6 @@
 r"""The tables of the MASKERADE paper again: solar, regression, time series, evidence (Hamid et al., 2022).
 
-Splits and units as in the paper: several inputs are scaled to [0, 1] and targets standardised, both by training rows.
+Splits and units as in the paper: several inputs are scaled to [0, 1] and targets standardized, both by training rows.
 What differs: the budget is counted in likelihoods, not seconds; log density is that of the positive-weight mixture of
 joint predictions; the prior is :func:`default_prior`, except for the method ``maskerade-paper``; and kernels of several
 inputs are the cosine of a sum throughout. RBF and Matern kernels are fitted from three starts until they converge.

@@ -1,4 +1,4 @@
-"""What kernel marginalisation is measured against: one spectral mixture, one RBF or Matern kernel, prior draws."""
+"""What kernel marginalization is measured against: one spectral mixture, one RBF or Matern kernel, prior draws."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,11 +23,11 @@ _DRAWN = 0.3  # share of the budget of the spectral mixture that goes to draws
 _STARTS = 5
 _LEFT_OUT = 1e-3  # weight that prior draws may lack
 _LONG, _SHORT = 0.3, 0.05  # length scales to start from, as shares of each input's range
-_EXACT_UP_TO = 20_000  # rows below which GPyTorch factorises in place of approximating
+_EXACT_UP_TO = 20_000  # rows below which GPyTorch factorizes in place of approximating
 
 
 def sobol_average(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
-    """Prior draws weighed by their likelihoods: self-normalised quasi-Monte Carlo, no surrogate.
+    """Prior draws weighed by their likelihoods: self-normalized quasi-Monte Carlo, no surrogate.
 
     Raises:
         ValueError: If no kernel has a likelihood.
@@ -46,7 +46,7 @@ def sobol_average(split: Split, evaluations: int, generator: torch.Generator) ->
 def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
     """One spectral mixture by gradient: L-BFGS from the best prior draws, the most likely kernel of all kept.
 
-    Ascents maximise likelihood times prior, with the marginalisation's own prior and budget; an ascent that converges
+    Ascents maximize likelihood times prior, with the marginalization's own prior and budget; an ascent that converges
     leaves what it has not spent to the next draw.
 
     Raises:

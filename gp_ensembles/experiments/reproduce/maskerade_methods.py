@@ -12,7 +12,7 @@ from gp_ensembles.bayesian_quadrature import (
     Problem,
     Search,
     UncertaintyPolicy,
-    marginalise,
+    marginalize,
     paper_prior,
 )
 from gp_ensembles.bayesian_quadrature.policies import Policy
@@ -38,11 +38,11 @@ class Method(NamedTuple):
     run: Callable[[Split, int, torch.Generator], Answer]
 
 
-def _marginalised(search: Search, of_paper: bool = False) -> Callable[[Split, int, torch.Generator], Answer]:
+def _marginalized(search: Search, of_paper: bool = False) -> Callable[[Split, int, torch.Generator], Answer]:
     def run(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
         prior = paper_prior(split.X, split.y) if of_paper else None
         problem = Problem(split.X, split.y, prior)
-        result = marginalise(problem, Budget(evaluations), search, progress=False, generator=generator)
+        result = marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
         if result.num_evaluations < evaluations:
             raise KeyboardInterrupt  # a search that was interrupted returns what it has; this is no finished part
         model = result.model()
@@ -68,18 +68,18 @@ _POLICIES: dict[str, tuple[str, Policy]] = {
 }
 METHODS: dict[str, Method] = {
     **{
-        f"maskerade-{letter}": Method(f"marginalised kernels, {title}, with ascents", _marginalised(Search(policy)))
+        f"maskerade-{letter}": Method(f"marginalized kernels, {title}, with ascents", _marginalized(Search(policy)))
         for letter, (title, policy) in _POLICIES.items()
     },
     **{
         f"maskerade-{letter}-noascents": Method(
-            f"marginalised kernels, {title}, no ascents", _marginalised(Search(policy, ascents=0))
+            f"marginalized kernels, {title}, no ascents", _marginalized(Search(policy, ascents=0))
         )
         for letter, (title, policy) in _POLICIES.items()
     },
     "maskerade-paper": Method(
-        "marginalised kernels, information, the paper's prior and noise, no ascents, no spectral starts",
-        _marginalised(Search(InformationPolicy(), ascents=0, spectral=False), of_paper=True),
+        "marginalized kernels, information, the paper's prior and noise, no ascents, no spectral starts",
+        _marginalized(Search(InformationPolicy(), ascents=0, spectral=False), of_paper=True),
     ),
     "sobol": Method("average over Sobol draws of the prior, weighed by likelihood", sobol_average),
     "sm": Method("one spectral mixture, by gradient from the best prior draws", spectral_mixture),

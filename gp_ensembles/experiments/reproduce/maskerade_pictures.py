@@ -10,7 +10,7 @@ from gp_ensembles.experiments.reproduce.maskerade_scores import Scores
 from gp_ensembles.experiments.reproduce.maskerade_tables import Layout
 
 _SHOWN = {
-    "rmse_standardised": "RMSE, standardised targets",
+    "rmse_standardized": "RMSE, standardized targets",
     "log_prob_joint": "joint log density of the test rows, nats",
 }
 
@@ -68,6 +68,6 @@ def draw_evidence(scores: Scores, path: Path) -> None:
 def _printed(layout: Layout, name: str, kind: str) -> float:
     """The number of the paper's own method, if it printed this score (the root of its MSE for the error)."""
     own = layout.sets[name][0].scores if layout.sets[name] else {}
-    if kind == "rmse_standardised" and "mse_standardised" in own:
-        return math.sqrt(own["mse_standardised"])
+    if kind == "rmse_standardized" and "mse_standardized" in own:
+        return math.sqrt(own["mse_standardized"])
     return own.get(kind, math.nan)

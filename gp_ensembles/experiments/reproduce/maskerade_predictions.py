@@ -12,8 +12,8 @@ from gp_ensembles.numerics import mixtures
 
 SCORES = (
     "rmse",
-    "rmse_standardised",
-    "mse_standardised",
+    "rmse_standardized",
+    "mse_standardized",
     "log_prob",
     "log_prob_raw",
     "log_prob_sum",
@@ -70,8 +70,8 @@ def scored(posterior: MixturePosterior, split: Split) -> dict[str, float]:
     unit = torch.as_tensor(split.unit).to(y)
     return {
         "rmse": rmse * split.unit,
-        "rmse_standardised": rmse,
-        "mse_standardised": rmse**2,
+        "rmse_standardized": rmse,
+        "mse_standardized": rmse**2,
         "log_prob": float(each.mean()),
         "log_prob_raw": float((each - unit.log()).mean()),
         "log_prob_sum": float(each.sum()),

@@ -17,7 +17,7 @@ _NOTHING = "there is nothing to learn from them"
 
 
 class Split(NamedTuple):
-    """Training and test rows of a part; inputs scaled (several inputs only), targets standardised.
+    """Training and test rows of a part; inputs scaled (several inputs only), targets standardized.
 
     Attributes:
         X: Training inputs, shape (N, D).

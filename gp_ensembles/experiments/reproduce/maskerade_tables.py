@@ -60,12 +60,12 @@ def _ours_and_fkl(joint: float, rmse: float, fkl: float) -> tuple[Printed, ...]:
 
 def _mse(ours: float, other: float) -> tuple[Printed, ...]:
     return (
-        Printed("paper: MASKERADE", {"mse_standardised": ours}),
-        Printed("paper: BaNK", {"mse_standardised": other}),
+        Printed("paper: MASKERADE", {"mse_standardized": ours}),
+        Printed("paper: BaNK", {"mse_standardized": other}),
     )
 
 
-_CO2 = (Printed("paper: MASKERADE (sd 0.002)", {"rmse_standardised": 0.026}),)
+_CO2 = (Printed("paper: MASKERADE (sd 0.002)", {"rmse_standardized": 0.026}),)
 LAYOUTS: dict[int, Layout] = {
     1: Layout(
         "solar irradiance, 1610 to 2000",
@@ -73,7 +73,7 @@ LAYOUTS: dict[int, Layout] = {
         BLOCKS,
         ALL,
         SCORES,
-        "The paper prints RMSE 0.17 and no unit; it stands under rmse (W/m^2), the standardised one is beside it.",
+        "The paper prints RMSE 0.17 and no unit; it stands under rmse (W/m^2), the standardized one is beside it.",
     ),
     2: Layout(
         "regression, ten folds",
@@ -86,7 +86,7 @@ LAYOUTS: dict[int, Layout] = {
         TEN_FOLDS,
         ALL,
         SCORES,
-        "The paper's RMSE is rmse; its LL is log_prob_joint, the joint density of the test fold in standardised units "
+        "The paper's RMSE is rmse; its LL is log_prob_joint, the joint density of the test fold in standardized units "
         "(its competitor's is a sum of the rows' own log densities, as log_prob_sum is, and left out: the paper's two "
         "columns cannot be compared with one another).",
     ),
@@ -96,19 +96,19 @@ LAYOUTS: dict[int, Layout] = {
         FIFTEEN_FOLDS,
         ALL,
         SCORES,
-        "The paper's MSE is mse_standardised.",
+        "The paper's MSE is mse_standardized.",
     ),
     5: Layout(
         "time series, a tenth of the rows held out",
         {
-            "airline_passengers": (Printed("paper: MASKERADE (sd 0.020)", {"rmse_standardised": 0.162}),),
+            "airline_passengers": (Printed("paper: MASKERADE (sd 0.020)", {"rmse_standardized": 0.162}),),
             "co2_mauna_loa_monthly": _CO2,
             "co2_global_monthly": _CO2,
         },
         TENTHS,
         ALL,
         SCORES,
-        "The paper's RMSE is rmse_standardised. Its CO2 is Mauna Loa by its text (here monthly levels), but by the "
+        "The paper's RMSE is rmse_standardized. Its CO2 is Mauna Loa by its text (here monthly levels), but by the "
         "authors' code the global mean's differences from month to month: the paper's number stands under both.",
     ),
     6: Layout(

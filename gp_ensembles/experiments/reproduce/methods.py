@@ -36,7 +36,7 @@ class MethodSettings(NamedTuple):
 
 
 class MethodRun(NamedTuple):
-    """Predictions of a stream, each made before its target was seen, in standardised units.
+    """Predictions of a stream, each made before its target was seen, in standardized units.
 
     Attributes:
         mean: Predictive means, shape (N,).

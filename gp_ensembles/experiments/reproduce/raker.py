@@ -19,7 +19,7 @@ class RakerState(NamedTuple):
 
     Attributes:
         weights: Weights of the features of each of M kernels, shape (\*batch, M, F).
-        log_weights: Unnormalised log weights of the kernels, shape (\*batch, M).
+        log_weights: Unnormalized log weights of the kernels, shape (\*batch, M).
     """
 
     weights: Tensor
@@ -54,7 +54,7 @@ def run_raker(state: RakerState, Phi: Tensor, y: Tensor, settings: RakerSettings
         \hat y_t = \sum_m \bar w_{m,t} \phi_{m,t}^\top \theta_{m,t}, \quad
         \theta_{m,t+1} = \theta_{m,t} - \eta \nabla L_{m,t}, \quad w_{m,t+1} = w_{m,t} e^{-\eta L_{m,t}},
 
-    where the bar normalises. The weights stay in logarithms, so that no kernel is lost to underflow.
+    where the bar normalizes. The weights stay in logarithms, so that no kernel is lost to underflow.
 
     Args:
         state: State before the rows.
@@ -81,7 +81,7 @@ def run_raker(state: RakerState, Phi: Tensor, y: Tensor, settings: RakerSettings
     step, penalty = settings.step.unsqueeze(-1), settings.penalty.unsqueeze(-1)
     shrink = (1 - 2 * step * penalty).unsqueeze(-1)
     means, missing = [], torch.isnan(y).tolist()
-    penalised = bool((penalty > 0).any())
+    penalized = bool((penalty > 0).any())
     for t, features in enumerate(Phi.unbind(1)):
         values = (weights * features).sum(-1)
         means.append((log_weights.softmax(-1) * values).sum(-1))
@@ -89,7 +89,7 @@ def run_raker(state: RakerState, Phi: Tensor, y: Tensor, settings: RakerSettings
             continue
         error = y[t] - values
         loss = error.square()
-        if penalised:
+        if penalized:
             loss = loss + penalty * weights.square().sum(-1)
             weights *= shrink
         log_weights -= step * loss

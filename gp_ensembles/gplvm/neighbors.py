@@ -74,7 +74,7 @@ def nearest_rows(store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
     """
     count = int(store.num_kept)
     if count == 0:
-        raise ValueError("no rows have been seen yet; start the model before asking for neighbours")
+        raise ValueError("no rows have been seen yet; start the model before asking for neighbors")
     num_nearest = min(num_nearest, count)
     gaps = torch.isnan(Y).any(-1)
     if not bool(gaps.any()):

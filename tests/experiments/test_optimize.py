@@ -1,4 +1,4 @@
-"""Bayesian optimisation from the command line: regrets by hand, drift, runs that last, mistakes in one sentence."""
+"""Bayesian optimization from the command line: regrets by hand, drift, runs that last, mistakes in one sentence."""
 
 import csv
 import math
@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 
 from gp_ensembles.experiments.__main__ import main
-from gp_ensembles.experiments.optimise import methods, runner
-from gp_ensembles.experiments.optimise.methods import METHODS, initial_design, make_method
-from gp_ensembles.experiments.optimise.problems import (
+from gp_ensembles.experiments.optimize import methods, runner
+from gp_ensembles.experiments.optimize.methods import METHODS, initial_design, make_method
+from gp_ensembles.experiments.optimize.problems import (
     PROBLEMS,
     Problem,
     cross_validated,
@@ -19,12 +19,12 @@ from gp_ensembles.experiments.optimise.problems import (
     make_problem,
     peak_at,
 )
-from gp_ensembles.experiments.optimise.runner import Plan, Results, Trace, read_trace, run_all, run_one, trace_csv
-from gp_ensembles.experiments.optimise.tables import (
+from gp_ensembles.experiments.optimize.runner import Plan, Results, Trace, read_trace, run_all, run_one, trace_csv
+from gp_ensembles.experiments.optimize.tables import (
     FLOOR,
     interval,
     regrets,
-    summarise,
+    summarize,
     table_csv,
     table_markdown,
 )
@@ -81,7 +81,7 @@ def test_a_table_by_hand():
         ("parabola", "b", 0): trace_of([4, 0], [4, 4]),
     }
     results = Results({"parabola": parabola(optimum=4.0)}, traces, {})
-    a, b = summarise(results)
+    a, b = summarize(results)
     assert (a.simple.mean, a.cumulative.mean, a.seconds.mean) == (1.5, 4.0, 1.0)
     assert (b.simple.mean, b.cumulative.mean, b.num_seeds) == (0.0, 4.0, 1)
     torch.testing.assert_close(a.simple_curve.mean, (numbers(3, 1).log10() + numbers(2, 2).log10()) / 2)
@@ -98,7 +98,7 @@ def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
         ("parabola", "b", 0): trace_of([5, 0], [nan, nan]),
     }
     results = Results({"parabola": parabola(optimum=None)}, traces, {})
-    a, b = summarise(results)
+    a, b = summarize(results)
     assert (a.simple.mean, b.simple.mean) == (2, 0)
     assert (a.cumulative.mean, b.cumulative.mean) == (6, 5)
     assert "counted from 5, the best value that any run" in table_markdown([a, b], results)
@@ -106,7 +106,7 @@ def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
 
 def test_simple_regret_means_nothing_where_the_objective_moves():
     results = Results({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])}, {})
-    (found,) = summarise(results)
+    (found,) = summarize(results)
     assert found.simple.mean.isnan()
     assert found.cumulative.mean == 5
     assert "| parabola | a | 1 | - | 5 |" in table_markdown([found], results)
@@ -230,7 +230,7 @@ def test_runs_that_are_there_are_not_made_again(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_command_goes_on(tmp_path, monkeypatch, capsys):
-    arguments = ["optimise", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
+    arguments = ["optimize", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
     original, calls = runner.run_one, []
 
     def interrupted(*given):
@@ -252,25 +252,25 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
         raise ValueError(f"seed {seed} is unlucky")
 
     monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(start=broken))
-    arguments = ["optimise", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
+    arguments = ["optimize", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
     assert main(arguments) == 2
     output = capsys.readouterr()
     assert "branin-sobol-1 failed: seed 1 is unlucky" in output.err
     assert "branin, sobol, seed 0 failed: seed 0 is unlucky" in output.out
-    assert [row["method"] for row in rows_of(tmp_path / "optimise.csv")] == ["random"]
-    assert main(["optimise", "--problems", "branin", "--methods", "sobol", *OPTIONS, "--out", str(tmp_path)]) == 2
+    assert [row["method"] for row in rows_of(tmp_path / "optimize.csv")] == ["random"]
+    assert main(["optimize", "--problems", "branin", "--methods", "sobol", *OPTIONS, "--out", str(tmp_path)]) == 2
     assert "every run has failed" in capsys.readouterr().err
 
 
 def test_the_command_leaves_everything_it_should(tmp_path, capsys):
     wanted = ["branin", "drifting", "tuning"]
     out = tmp_path / "out"
-    arguments = ["optimise", "--problems", *wanted, "--methods", "egp-ts", "random", *OPTIONS]
+    arguments = ["optimize", "--problems", *wanted, "--methods", "egp-ts", "random", *OPTIONS]
     assert main([*arguments, "--num-initial", "4", "--out", str(out)]) == 0
-    names = {"runs", "optimise.csv", "optimise.md", "curves.csv", "simple_regret.png", "cumulative_regret.png"}
+    names = {"runs", "optimize.csv", "optimize.md", "curves.csv", "simple_regret.png", "cumulative_regret.png"}
     assert {path.name for path in out.iterdir()} == names
     assert len(list((out / "runs").iterdir())) == 12
-    rows = rows_of(out / "optimise.csv")
+    rows = rows_of(out / "optimize.csv")
     assert [(row["problem"], row["seeds"]) for row in rows] == [(name, "2") for name in wanted for _ in range(2)]
     for row in rows:
         assert (
@@ -282,7 +282,7 @@ def test_the_command_leaves_everything_it_should(tmp_path, capsys):
     assert len(curves) == 6 * 7
     simple = [float(row["simple_regret"]) for row in rows if row["problem"] == "tuning"]
     assert min(simple) >= 0
-    assert (out / "optimise.md").read_text().startswith("| problem | method |")
+    assert (out / "optimize.md").read_text().startswith("| problem | method |")
     assert "optimum of tuning is not known" in capsys.readouterr().out
 
 
@@ -300,7 +300,7 @@ def test_the_command_leaves_everything_it_should(tmp_path, capsys):
 )
 def test_mistakes_are_said_in_one_sentence(tmp_path, capsys, options, sentence):
     out = tmp_path / "out"
-    assert main(["optimise", *options, "--out", str(out)]) == 2
+    assert main(["optimize", *options, "--out", str(out)]) == 2
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1

@@ -16,8 +16,8 @@ from gpytorch.utils.warnings import NumericalWarning
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.experiments.optimise.methods import initial_design, make_method
-from gp_ensembles.experiments.optimise.problems import Problem, make_problem
+from gp_ensembles.experiments.optimize.methods import initial_design, make_method
+from gp_ensembles.experiments.optimize.problems import Problem, make_problem
 from gp_ensembles.experiments.reproduce.records import as_csv, make_folder
 from gp_ensembles.experiments.sentences import EXPECTED, one_sentence
 from gp_ensembles.experiments.writing import write_text
@@ -79,10 +79,10 @@ class Results(NamedTuple):
 
 
 def run_one(problem: Problem, method: str, seed: int, num_iterations: int, num_initial: int | None = None) -> Trace:
-    """Optimise; torch's global generator is left as it was.
+    """Optimize; torch's global generator is left as it was.
 
     Args:
-        problem: What is optimised.
+        problem: What is optimized.
         method: Name of the method.
         seed: Chooses the initial design, which methods share, and all that is random afterwards.
         num_iterations: Suggestions after the initial design.
@@ -102,15 +102,15 @@ def run_one(problem: Problem, method: str, seed: int, num_iterations: int, num_i
     with manual_seed(seed):
         X = initial_design(bounds, num_initial, seed)
         Y = problem.evaluate(X, 0)
-        optimiser = make_method(method).start(bounds, seed)
+        optimizer = make_method(method).start(bounds, seed)
         seconds = [math.nan] * num_initial
         for _ in range(num_iterations):
             began = time.perf_counter()
-            with warnings.catch_warnings():  # of optimisers that were started again, of jitter that was added
+            with warnings.catch_warnings():  # of optimizers that were started again, of jitter that was added
                 for category in (BotorchWarning, NumericalWarning):
                     warnings.simplefilter("ignore", category)
                 warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
-                x = optimiser.suggest(X, Y).clamp(0.0, 1.0)
+                x = optimizer.suggest(X, Y).clamp(0.0, 1.0)
             seconds.append(time.perf_counter() - began)
             X, Y = torch.cat([X, x]), torch.cat([Y, problem.evaluate(x, Y.shape[0])])
     highest = [math.nan if problem.optimum is None else problem.optimum(t) for t in range(len(seconds))]

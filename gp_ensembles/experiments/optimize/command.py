@@ -1,20 +1,20 @@
-"""The command ``optimise``: methods of Bayesian optimisation on problems, from several seeds, in one table."""
+"""The command ``optimize``: methods of Bayesian optimization on problems, from several seeds, in one table."""
 
 import sys
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.experiments.optimise.methods import METHODS
-from gp_ensembles.experiments.optimise.pictures import draw_regrets
-from gp_ensembles.experiments.optimise.problems import PROBLEMS
-from gp_ensembles.experiments.optimise.runner import Plan, run_all
-from gp_ensembles.experiments.optimise.tables import curves_csv, summarise, table_csv, table_markdown
+from gp_ensembles.experiments.optimize.methods import METHODS
+from gp_ensembles.experiments.optimize.pictures import draw_regrets
+from gp_ensembles.experiments.optimize.problems import PROBLEMS
+from gp_ensembles.experiments.optimize.runner import Plan, run_all
+from gp_ensembles.experiments.optimize.tables import curves_csv, summarize, table_csv, table_markdown
 from gp_ensembles.experiments.writing import write_text
 
 _SLOW = ("saas-logei",)
 
 
-def add_optimise(parser: ArgumentParser) -> None:
+def add_optimize(parser: ArgumentParser) -> None:
     """Give a parser the options of the command."""
     methods = [name for name in METHODS if name not in _SLOW]
     parser.add_argument("--problems", type=str, nargs="+", default=list(PROBLEMS), help=f"of {', '.join(PROBLEMS)}")
@@ -28,10 +28,10 @@ def add_optimise(parser: ArgumentParser) -> None:
     )
 
 
-def run_optimise(values: Namespace) -> int:
+def run_optimize(values: Namespace) -> int:
     """Make the runs that are not there yet, then the tables and the pictures; print the table.
 
-    Files are ``runs/PROBLEM-METHOD-SEED.csv``, ``optimise.csv``, ``optimise.md``, ``curves.csv``,
+    Files are ``runs/PROBLEM-METHOD-SEED.csv``, ``optimize.csv``, ``optimize.md``, ``curves.csv``,
     ``simple_regret.png`` and ``cumulative_regret.png`` in the folder ``values.out``.
 
     Returns:
@@ -52,16 +52,16 @@ def run_optimise(values: Namespace) -> int:
     if not results.traces:
         print("gp-ensembles: error: every run has failed, so there is no table", file=sys.stderr)
         return 2
-    summaries = summarise(results)
+    summaries = summarize(results)
     text = table_markdown(summaries, results)
     for (problem, method, seed), reason in results.failures.items():
         text += f"\n{problem}, {method}, seed {seed} failed: {reason}"
-    write_text(values.out / "optimise.csv", table_csv(summaries))
+    write_text(values.out / "optimize.csv", table_csv(summaries))
     write_text(values.out / "curves.csv", curves_csv(summaries))
-    write_text(values.out / "optimise.md", text + "\n")
+    write_text(values.out / "optimize.md", text + "\n")
     print(text)
     obstacle = draw_regrets(summaries, results.problems, values.out)
     if obstacle is not None:
         print(f"no pictures: {obstacle}")
-    print(values.out / "optimise.md")
+    print(values.out / "optimize.md")
     return 2 if results.failures else 0

@@ -1,4 +1,4 @@
-"""Who optimises: each method suggests the next point from all observations so far."""
+"""Who optimizes: each method suggests the next point from all observations so far."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from torch import Tensor
 from gp_ensembles.bo import EnsembleModel, ThompsonLoop, ThompsonSettings, WeightedAcquisition, kernel_ensemble
 
 _NUM_FEATURES = 256
-_RESTARTS, _RAW_SAMPLES, _STEPS = 4, 128, 50  # of optimising an acquisition function
-_DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimising a draw, as the Thompson loop's
+_RESTARTS, _RAW_SAMPLES, _STEPS = 4, 128, 50  # of optimizing an acquisition function
+_DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's
 _FORGETTING = (0.99, 0.95, 0.8)
 _SAAS_WARM_UP, _SAAS_SAMPLES, _SAAS_THINNING, _SAAS_REFIT = 64, 32, 8, 5
 
 
-class Optimiser(ABC):
+class Optimizer(ABC):
     """A run of a method; randomness is torch's global generator, which the runner seeds."""
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Method(NamedTuple):
         needs: Packages that have to be installed.
     """
 
-    start: Callable[[Tensor, int], Optimiser]
+    start: Callable[[Tensor, int], Optimizer]
     needs: tuple[str, ...] = ()
 
 
@@ -80,23 +80,23 @@ def initial_design(bounds: Tensor, num_points: int, seed: int) -> Tensor:
 
 
 @final
-class EnsembleImprovement(Optimiser):
+class EnsembleImprovement(Optimizer):
     """An ensemble fitted to all rows, and its expected improvement, exact under the weights."""
 
     def __init__(self, bounds: Tensor, seed: int) -> None:
         self.bounds = bounds
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
-        """See :meth:`Optimiser.suggest`."""
+        """See :meth:`Optimizer.suggest`."""
         model = EnsembleModel(X, Y, ensemble=kernel_ensemble(X, num_features=_NUM_FEATURES)).fit()
         best = Y.max()
-        return _maximiser(
+        return _maximizer(
             WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best)), self.bounds
         )
 
 
 @final
-class EnsembleThompson(Optimiser):
+class EnsembleThompson(Optimizer):
     """The library's own Thompson loop."""
 
     def __init__(self, bounds: Tensor, seed: int, forgetting: tuple[float, ...] = ()) -> None:
@@ -105,40 +105,40 @@ class EnsembleThompson(Optimiser):
         self.loop = ThompsonLoop(bounds, settings, generator=generator)
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
-        """See :meth:`Optimiser.suggest`."""
+        """See :meth:`Optimizer.suggest`."""
         seen = self.loop.Y.shape[0]
         self.loop.observe(X[seen:], Y[seen:])
         return self.loop.suggest()
 
 
 @final
-class ProcessImprovement(Optimiser):
+class ProcessImprovement(Optimizer):
     """One Gaussian process, fitted to all rows, and its expected improvement."""
 
     def __init__(self, bounds: Tensor, seed: int) -> None:
         self.bounds = bounds
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
-        """See :meth:`Optimiser.suggest`."""
-        return _maximiser(LogExpectedImprovement(_fitted_process(X, Y), best_f=Y.max()), self.bounds)
+        """See :meth:`Optimizer.suggest`."""
+        return _maximizer(LogExpectedImprovement(_fitted_process(X, Y), best_f=Y.max()), self.bounds)
 
 
 @final
-class ProcessThompson(Optimiser):
+class ProcessThompson(Optimizer):
     """One Gaussian process, fitted to all rows, and the maximum of one draw from it (decoupled sampling)."""
 
     def __init__(self, bounds: Tensor, seed: int) -> None:
         self.bounds = bounds
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
-        """See :meth:`Optimiser.suggest`."""
+        """See :meth:`Optimizer.suggest`."""
         paths = get_matheron_path_model(_fitted_process(X, Y), torch.Size([1]))
         best, _ = optimize_posterior_samples(paths, self.bounds, _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
         return best.detach()
 
 
 @final
-class SparseImprovement(Optimiser):
+class SparseImprovement(Optimizer):
     """A fully Bayesian process with a sparse prior over length scales; sampled again every fifth time, being slow."""
 
     def __init__(self, bounds: Tensor, seed: int) -> None:
@@ -148,7 +148,7 @@ class SparseImprovement(Optimiser):
         self.num_sampled = 0
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
-        """See :meth:`Optimiser.suggest`."""
+        """See :meth:`Optimizer.suggest`."""
         model = SaasFullyBayesianSingleTaskGP(X, Y, outcome_transform=Standardize(1))
         if not self.samples or X.shape[0] - self.num_sampled >= _SAAS_REFIT:
             fit_fully_bayesian_model_nuts(
@@ -161,23 +161,23 @@ class SparseImprovement(Optimiser):
         else:  # the same samples with all rows; the transform is that of these rows
             own = {name: value for name, value in model.state_dict().items() if name.startswith("outcome_transform")}
             model.load_state_dict({**self.samples, **own})
-        return _maximiser(LogExpectedImprovement(model, best_f=Y.max()), self.bounds)
+        return _maximizer(LogExpectedImprovement(model, best_f=Y.max()), self.bounds)
 
 
 @final
-class RandomSearch(Optimiser):
+class RandomSearch(Optimizer):
     """Points drawn uniformly."""
 
     def __init__(self, bounds: Tensor, seed: int) -> None:
         self.bounds = bounds
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
-        """See :meth:`Optimiser.suggest`."""
+        """See :meth:`Optimizer.suggest`."""
         return self.bounds[:1] + torch.rand_like(self.bounds[:1]) * (self.bounds[1:] - self.bounds[:1])
 
 
 @final
-class SobolSearch(Optimiser):
+class SobolSearch(Optimizer):
     """The Sobol sequence of the initial design, continued."""
 
     def __init__(self, bounds: Tensor, seed: int) -> None:
@@ -185,15 +185,15 @@ class SobolSearch(Optimiser):
         self.seed = seed
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
-        """See :meth:`Optimiser.suggest`."""
+        """See :meth:`Optimizer.suggest`."""
         return initial_design(self.bounds, X.shape[0] + 1, self.seed)[-1:]
 
 
-def _forgetful(bounds: Tensor, seed: int) -> Optimiser:
+def _forgetful(bounds: Tensor, seed: int) -> Optimizer:
     return EnsembleThompson(bounds, seed, _FORGETTING)
 
 
-def _maximiser(acquisition: AcquisitionFunction, bounds: Tensor) -> Tensor:
+def _maximizer(acquisition: AcquisitionFunction, bounds: Tensor) -> Tensor:
     X, _ = optimize_acqf(
         acquisition, bounds, q=1, num_restarts=_RESTARTS, raw_samples=_RAW_SAMPLES, options={"maxiter": _STEPS}
     )

@@ -1,12 +1,12 @@
-"""What nearest neighbours say of an embedding."""
+"""What nearest neighbors say of an embedding."""
 
 import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 
-def neighbour_error(X: Tensor, label: Tensor) -> float:
-    """Share of rows whose nearest other row has another label: the leave-one-out error of one nearest neighbour.
+def neighbor_error(X: Tensor, label: Tensor) -> float:
+    """Share of rows whose nearest other row has another label: the leave-one-out error of one nearest neighbor.
 
     Args:
         X: Places of the rows, shape (N, d).
@@ -17,11 +17,11 @@ def neighbour_error(X: Tensor, label: Tensor) -> float:
 
     Example:
         >>> X = torch.tensor([[0.0], [1.0], [3.0], [3.5]], dtype=torch.float64, device="cpu")
-        >>> neighbour_error(X, torch.tensor([0, 1, 1, 1], dtype=torch.int64, device="cpu"))
+        >>> neighbor_error(X, torch.tensor([0, 1, 1, 1], dtype=torch.int64, device="cpu"))
         0.5
     """
     if len(X) < 2 or not bool(X.isfinite().all()):
-        raise ValueError(f"neighbours need at least two rows and finite places, got {len(X)} rows")
+        raise ValueError(f"neighbors need at least two rows and finite places, got {len(X)} rows")
     nearest = NearestNeighbors(n_neighbors=1).fit(X.double().cpu().numpy()).kneighbors(return_distance=False)
     other = label[torch.as_tensor(nearest[:, 0], dtype=torch.int64, device=label.device)]
     return float((other != label).double().mean())

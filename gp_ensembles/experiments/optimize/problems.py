@@ -1,6 +1,6 @@
-r"""What is optimised: test functions, a landscape that drifts, and the hyperparameters of a support vector machine.
+r"""What is optimized: test functions, a landscape that drifts, and the hyperparameters of a support vector machine.
 
-All are maximised over the unit cube, without noise.
+All are maximized over the unit cube, without noise.
 """
 
 import math
@@ -21,10 +21,10 @@ from torch import Tensor
 from gp_ensembles.data import Table
 from gp_ensembles.data.bundled import diabetes
 
-# The drifting landscape: turns of its optimum about the centre, and breaths of its height, in evaluations.
+# The drifting landscape: turns of its optimum about the center, and breaths of its height, in evaluations.
 _RADIUS, _TURN, _BREATH = 0.3, 100, 60
 _WIDTH, _RIPPLE, _NUM_RIPPLES = 0.25, 0.1, 3
-# Regularisation, inverse squared length scale and tube of the support vector machine, in units of deviations.
+# Regularization, inverse squared length scale and tube of the support vector machine, in units of deviations.
 _TUNED = ((1e-3, 1e2), (1e-4, 1e1), (1e-3, 1.0))
 _FOLDS = 5
 
@@ -117,9 +117,9 @@ def cross_validated(table: Table, x: Tensor) -> float:
             length scale from 1e-4 to 10 and the tube from 0.001 to 1, each on a log scale.
     """
     places = zip(x.tolist(), _TUNED, strict=True)
-    regularisation, inverse, tube = (low * (high / low) ** place for place, (low, high) in places)
+    regularization, inverse, tube = (low * (high / low) ** place for place, (low, high) in places)
     target = ((table.y - table.y.mean()) / table.y.std()).numpy()
-    machine = SVR(C=regularisation, gamma=inverse, epsilon=tube)
+    machine = SVR(C=regularization, gamma=inverse, epsilon=tube)
     folds = KFold(_FOLDS, shuffle=True, random_state=0)
     scores = cross_val_score(make_pipeline(StandardScaler(), machine), table.X.numpy(), target, cv=folds)
     return float(np.mean(scores))

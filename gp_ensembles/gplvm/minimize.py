@@ -18,7 +18,7 @@ Differentiated = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Minimum(NamedTuple):
-    """Where a batch of minimisations ended.
+    """Where a batch of minimizations ended.
 
     Attributes:
         point: Best points, shape (M, P).
@@ -33,8 +33,8 @@ class Minimum(NamedTuple):
     num_iterations: int
 
 
-def minimise(function: Differentiated, start: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-7) -> Minimum:
-    """Minimise M functions of P variables each by limited-memory BFGS (Nocedal, 1980) with backtracking.
+def minimize(function: Differentiated, start: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-7) -> Minimum:
+    """Minimize M functions of P variables each by limited-memory BFGS (Nocedal, 1980) with backtracking.
 
     The problems do not see one another: each has its own history, step length and end, and the answer to one is what
     it would be alone, to round-off. A point where the function is not finite counts as infinitely high.
@@ -56,7 +56,7 @@ def minimise(function: Differentiated, start: Tensor, *, max_iterations: int = 2
         >>> def squares(points, problems):
         ...     error = points - target[problems]
         ...     return error.square().sum(-1), 2 * error
-        >>> found = minimise(squares, torch.zeros_like(target))
+        >>> found = minimize(squares, torch.zeros_like(target))
         >>> bool((found.point - target).abs().max() < 1e-6), found.converged
         (True, tensor([True, True]))
     """

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gp_ensembles.experiments.optimise.problems import Problem
-from gp_ensembles.experiments.optimise.tables import Interval, Summary
+from gp_ensembles.experiments.optimize.problems import Problem
+from gp_ensembles.experiments.optimize.tables import Interval, Summary
 from gp_ensembles.experiments.reproduce.drawing import Curve, Panel, save_panels
 
 

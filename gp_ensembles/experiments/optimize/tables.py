@@ -8,8 +8,8 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from gp_ensembles.experiments.optimise.problems import Problem
-from gp_ensembles.experiments.optimise.runner import Results, Trace
+from gp_ensembles.experiments.optimize.problems import Problem
+from gp_ensembles.experiments.optimize.runner import Results, Trace
 from gp_ensembles.experiments.reproduce.records import as_csv
 
 _LEVEL = 0.95
@@ -91,7 +91,7 @@ def best_known(problem: Problem, traces: Sequence[Trace]) -> float | None:
     return None if problem.optimum is not None else max(float(trace.value.max()) for trace in traces)
 
 
-def summarise(results: Results) -> list[Summary]:
+def summarize(results: Results) -> list[Summary]:
     """Every pair of problem and method with a finished run, problem by problem."""
     summaries = []
     for name, problem in results.problems.items():

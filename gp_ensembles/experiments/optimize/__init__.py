@@ -1,0 +1,1 @@
+"""Bayesian optimization with ensembles beside single Gaussian processes, on test functions, drift and tuning."""
