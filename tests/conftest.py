@@ -1,29 +1,13 @@
-"""What every test shares: one thread unless told otherwise, no deadlines, seeded generators, optional data."""
+"""Fixtures of the tests: seeded generators, frozen numbers, optional data beside the repository."""
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
 # It makes a golden file and needs NumPyro, which the tests do without.
 collect_ignore = ["golden/make_fusion_nuts.py"]
-
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-
-# No test depends on how fast or busy the machine is.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Examples in docstrings and tests of frozen numbers are among those that run again as other processors."""
-    for item in items:
-        if isinstance(item, pytest.DoctestItem) or {"golden", "goldens"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker("processor")
-
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -13,7 +13,7 @@ from gp_ensembles.sparse import GreedyBlocks, select_knots, select_variational_k
 
 pytestmark = pytest.mark.processor
 
-STEP = 1e-4  # of central differences of the gradient, whose error is its square times a fourth derivative
+STEP = 1e-5  # of central differences of the gradient; functions of exact GPs bend sharply at the rows they know
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def fused(X, y):
     experts = [knots_of(RBFKernel)(X[:12], y[:12]), knots_of(lambda: MaternKernel(2.5))(X[:12], y[:12])]
     role = GPRole(kernel(RBFKernel()))
     model = BHS(X[12:], y[12:], predict_experts(experts, X[12:]), role)
-    return FusedModel(fit_fusion(model, progress=False), experts)
+    return FusedModel(fit_fusion(model, generator=torch.Generator().manual_seed(0), progress=False), experts)
 
 
 MODELS = {
