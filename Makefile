@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test processors lint format types demo notebooks benchmarks ci clean
+.PHONY: help venv test processors lint format types demo study notebooks benchmarks ci clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## */\1|/' \
@@ -56,6 +56,9 @@ types: $(STAMP)  ## Check types (strict)
 demo: $(STAMP)  ## The main job on real data that travels with the package, under two minutes
 	$(BIN)/gp-ensembles demo --out $(OUT)
 
+study: $(STAMP)  ## Make a figure or table of a paper again: make study ARGS="doebe --experiment 1"
+	$(BIN)/python -m studies $(ARGS)
+
 notebooks: $(STAMP)  ## Execute the notebooks (their files stay as they are)
 ifeq ($(NOTEBOOKS),)
 	@echo "no notebooks"
@@ -64,11 +67,11 @@ else
 endif
 
 benchmarks: $(STAMP)  ## Measure speed on this machine, one thread (minutes)
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
 
 ci:  ## What continuous integration runs
 	.ci/run
 
 clean:  ## Remove what make has built, .venv included
 	rm -rf $(VENV) build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find gp_ensembles tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find gp_ensembles studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,7 @@ import argparse
 import torch
 
 from gp_ensembles.ensembles.automatic import auto
-from gp_ensembles.experiments.reproduce.doebe_sets import load_stream
+from studies.doebe.sets import load_stream
 
 MARKS = {"friedman1": 2.020, "friedman2": 2.404}
 CHUNK = 1000

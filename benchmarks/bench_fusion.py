@@ -17,13 +17,6 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import torch
 from torch import Tensor
 
-from gp_ensembles.experiments.reproduce.fusion_sets import (
-    FusionSplit,
-    expert_source,
-    made_up_mixture,
-    make_roles,
-    split_mixture,
-)
 from gp_ensembles.fusion import (
     HMC,
     MAP,
@@ -36,6 +29,13 @@ from gp_ensembles.fusion import (
     fit_fusion,
     mean_ess,
     sample,
+)
+from studies.fusion.sets import (
+    FusionSplit,
+    expert_source,
+    made_up_mixture,
+    make_roles,
+    split_mixture,
 )
 
 

@@ -14,9 +14,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from gp_ensembles.cli.neighbors import neighbor_error
 from gp_ensembles.data import load_folder
-from gp_ensembles.experiments.neighbors import neighbor_error
-from gp_ensembles.experiments.reproduce.gplvm_gpytorch import gpytorch_embedding
 from gp_ensembles.gplvm import (
     IEGPLVM,
     FaissSearch,
@@ -26,6 +25,7 @@ from gp_ensembles.gplvm import (
     nearest_rows,
     row_store,
 )
+from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
 
 
 def seeded(seed: int = 0) -> torch.Generator:

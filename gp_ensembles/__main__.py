@@ -2,7 +2,7 @@
 
 import sys
 
-from gp_ensembles.experiments.__main__ import main
+from gp_ensembles.cli.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

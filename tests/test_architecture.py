@@ -16,6 +16,7 @@ import pytest
 import gp_ensembles
 
 PACKAGE = Path(gp_ensembles.__file__).parent
+STUDIES = Path(__file__).resolve().parents[1] / "studies"
 MAX_LINES = 500
 
 # package -> (packages of gp_ensembles it may import, outside packages it may import besides torch).
@@ -78,12 +79,13 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # numpy: the language of matplotlib.
     "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
-    "experiments": (
+    # The command line.
+    "cli": (
         EVERYTHING,
-        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml", "umap"}),
+        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
-    "": (EVERYTHING | {"experiments"}, frozenset()),
+    "": (EVERYTHING | {"cli"}, frozenset()),
 }
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
@@ -92,7 +94,7 @@ DOORS: dict[str, frozenset[str]] = {
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
     "interfaces": frozenset({"river", "sklearn"}),
-    "experiments": frozenset({"gp_ensembles.plots", "umap"}),
+    "cli": frozenset({"gp_ensembles.plots"}),
 }
 
 
@@ -149,13 +151,13 @@ def function_import_complaints(folder: Path) -> list[str]:
     return sorted(set(complaints))
 
 
-def cycle_complaints(folder: Path, by_package: bool) -> list[str]:
-    """Cycles among the packages, or among the modules, of ``folder`` as ``gp_ensembles``."""
-    modules = {".".join(("gp_ensembles", *path.with_suffix("").parts)): tree for path, tree in sources(folder)}
+def cycle_complaints(folder: Path, by_package: bool, library: str = "gp_ensembles") -> list[str]:
+    """Cycles among the packages, or among the modules, of ``folder`` as ``library``."""
+    modules = {".".join((library, *path.with_suffix("").parts)): tree for path, tree in sources(folder)}
     graph: dict[str, set[str]] = {}
     for module, tree in modules.items():
         for name, _ in imported(tree):
-            if not name.startswith("gp_ensembles."):
+            if not name.startswith(f"{library}."):
                 continue
             known = name if name in modules else name.rpartition(".")[0]
             if by_package:
@@ -228,10 +230,12 @@ def test_imports_stand_at_the_top():
 def test_no_import_cycles():
     assert cycle_complaints(PACKAGE, by_package=True) == []
     assert cycle_complaints(PACKAGE, by_package=False) == []
+    assert cycle_complaints(STUDIES, by_package=False, library="studies") == []
 
 
 def test_files_are_short():
     assert length_complaints(PACKAGE) == []
+    assert length_complaints(STUDIES) == []
 
 
 def test_classes_are_abstract_or_final():
@@ -248,6 +252,7 @@ def test_classes_are_abstract_or_final():
         ("metrics", "from ..numerics import mixtures", "..numerics.mixtures"),
         ("numerics", "import gp_ensembles", "gp_ensembles"),
         ("unheard_of", "import numpy", "numpy"),
+        ("cli", "from studies.knots import study", "studies.knots.study"),
     ],
 )
 def test_a_forbidden_import_is_found(tmp_path, package, line, complaint):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gp_ensembles.experiments.__main__ import main
+from gp_ensembles.cli.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gp_ensembles.experiments.reproduce.fusion_sets import expert_source, made_up_mixture, make_roles, split_mixture
 from gp_ensembles.fusion import BHS, MAP, PBHS, Laplace, MoGPE, PoGPE, fit_fusion
+from studies.fusion.sets import expert_source, made_up_mixture, make_roles, split_mixture
 
 
 def score(model, split, predictions=None, inference=None):

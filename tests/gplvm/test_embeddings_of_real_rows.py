@@ -5,8 +5,8 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, KernelPCA
 
+from gp_ensembles.cli.neighbors import neighbor_error
 from gp_ensembles.data import load_folder
-from gp_ensembles.experiments.neighbors import neighbor_error
 from gp_ensembles.gplvm import ie_gplvm
 
 

@@ -1,0 +1,148 @@
+"""The four commands as plain functions: stream, resume, compare, demo."""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never
+
+import torch
+from tqdm import tqdm
+
+from gp_ensembles.cli.config import StreamConfig
+from gp_ensembles.cli.pictures import PICTURES, Gallery
+from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.cli.preparation import warm_up_rows
+from gp_ensembles.cli.session import Session
+from gp_ensembles.cli.summary import summarize_session, summary_table
+from gp_ensembles.cli.target_checks import check_targets
+from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
+from gp_ensembles.data import Table
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run leaves behind.
+
+    Attributes:
+        out: Folder of the results.
+        pictures: Draw pictures.
+        progress: Show a progress bar with the running score.
+        checkpoint_seconds: Seconds between checkpoints while the stream is read.
+    """
+
+    out: Path
+    pictures: bool = True
+    progress: bool = True
+    checkpoint_seconds: float = 30.0
+
+
+def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, object]:
+    """Fit a model to the start of a table, predict and learn the rest, and write everything down.
+
+    Args:
+        table: The stream.
+        config: The run.
+        output: What to leave behind.
+
+    Returns:
+        The summary.
+    """
+    warm_up_rows(table, config.warmup)  # what can be refused early leaves no folder behind
+    check_targets(table, config.model.kind)
+    config.check_device()
+    folder = OutputFolder(output.out)
+    session = Session.start(config, table, progress=output.progress and sys.stderr.isatty())
+    folder.begin(session.online.names, session.config.model.kind.num_labels)
+    return run(session, table.X[config.warmup :], table.y[config.warmup :], folder, output)
+
+
+def resume(session: Session, table: Table, checkpoint: Path, output: Output) -> dict[str, object]:
+    """Go on where a checkpoint stands.
+
+    Args:
+        session: What the checkpoint holds.
+        table: The rows to come.
+        checkpoint: Where it is. In its own folder the tables of the stream are continued, elsewhere they hold
+            the rows of this run only.
+        output: What to leave behind.
+
+    Returns:
+        The summary, whose scores cover the whole stream.
+    """
+    folder = OutputFolder(output.out)
+    in_place = output.out.resolve() == checkpoint.resolve().parent
+    in_place = in_place and folder.go_on(session.progress.num_rows, session.warm.y.shape[0])
+    if not in_place:
+        folder.begin(session.online.names, session.config.model.kind.num_labels)
+    return run(session, table.X, table.y, folder, output, repeat_pending=in_place)
+
+
+def run(
+    session: Session,
+    X: torch.Tensor,
+    y: torch.Tensor,
+    folder: OutputFolder,
+    output: Output,
+    *,
+    repeat_pending: bool = False,
+) -> dict[str, object]:
+    """Feed rows to a session and write down what it predicts; what was learned survives any failure."""
+    rows_before = session.num_read
+    gallery = Gallery(session.config.model.name, session.online.names, session.warm.target_name)
+    try:
+        folder.checkpoint(session)
+        saved = time.monotonic()
+        again = session.progress.pending_y.shape[0] if repeat_pending else 0
+        with _bar(y.shape[0] + again, output) as bar:
+            for chunk in session.observe(X, y, repeat_pending=repeat_pending):
+                folder.append(chunk)
+                if output.pictures:
+                    gallery.add(chunk)
+                if time.monotonic() - saved >= output.checkpoint_seconds:
+                    folder.checkpoint(session)
+                    saved = time.monotonic()
+                scores = score_table({MODEL: session.scores[MODEL]}, session.units)[MODEL]
+                bar.update(chunk.y.shape[0])
+                running = ("log_score", "nmse", "error_rate", "coverage_90")
+                names = [name for name in running if name in scores]
+                shown: dict[str, object] = {name: _short(scores[name]) for name in names}
+                bar.set_postfix(shown, refresh=False)
+    finally:
+        if session.is_whole and session.num_read > rows_before:
+            folder.checkpoint(session)
+        folder.close()
+    summary = summarize_session(session, rows_before)
+    folder.finish(summary)
+    if output.pictures:
+        _draw(gallery, output.out)
+    return summary
+
+
+def _bar(num_rows: int, output: Output) -> "tqdm[Never]":
+    interval = 0.1 if sys.stderr.isatty() else 5.0
+    return tqdm(total=num_rows, desc="stream", unit="row", disable=not output.progress, mininterval=interval)
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _draw(gallery: Gallery, folder: Path) -> None:
+    try:
+        gallery.save(folder)
+    except ImportError as error:
+        print(f"no pictures: {error}", file=sys.stderr)
+
+
+def report(summary: dict[str, object], output: Output) -> str:
+    """What the command line says at the end: the score table and where things are."""
+    pictures = [output.out / name for name in PICTURES] if output.pictures else []
+    lines = [
+        f"{summary['model']} with {summary['num_experts']} experts on {summary['data']}: {summary['rows']} rows "
+        f"predicted, each before its target was seen",
+        summary_table(summary),
+        *(str(path) for path in pictures if path.exists()),
+        str(output.out / CHECKPOINT),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""Several configs on one stream, in one table with the baselines."""
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from tqdm import tqdm
+
+from gp_ensembles.cli.config import StreamConfig, load_config
+from gp_ensembles.cli.preparation import warm_up_rows
+from gp_ensembles.cli.sentences import EXPECTED, one_sentence
+from gp_ensembles.cli.session import Session
+from gp_ensembles.cli.summary import format_table, summarize_session
+from gp_ensembles.cli.writing import OutputFolder, write_json, write_text
+from gp_ensembles.data import Table
+
+_COLUMNS = (
+    "num_experts", "nmse", "log_score", "log_score_standardized", "log_score_gaussian", "crps", "coverage_90",
+    "fit_seconds", "microseconds_per_row",
+)  # fmt: skip
+
+
+def load_named_configs(
+    paths: Sequence[Path],
+    warmup: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    dtype: Literal["float64", "float32"] | None = None,
+) -> dict[str, StreamConfig]:
+    """Read configs, named by their files' stems; what is given overrides all of them.
+
+    Raises:
+        ValueError: If two files have the same stem, or the configs differ in warm-up.
+    """
+    configs: dict[str, StreamConfig] = {}
+    for path in paths:
+        if path.stem in configs:
+            raise ValueError(f"two configs are called {path.stem!r}; give the files different names")
+        config = load_config(path)
+        if warmup is not None:
+            config = replace(config, warmup=warmup)
+        if seed is not None:
+            config = replace(config, seed=seed)
+        if device is not None:
+            config = replace(config, device=device)
+        if dtype is not None:
+            config = replace(config, dtype=dtype)
+        configs[path.stem] = config
+    warmups = {config.warmup for config in configs.values()}
+    if len(warmups) > 1:
+        raise ValueError(
+            f"the configs have different warm-ups ({sorted(warmups)}), so their scores would be of different rows; "
+            f"set one with --warmup"
+        )
+    return configs
+
+
+def compare(
+    table: Table, configs: Mapping[str, StreamConfig], out: Path, *, progress: bool = False
+) -> dict[str, dict[str, object]]:
+    """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are replaced when all are done.
+
+    Until then what is there stays, and the new results stand beside it under ``.partial``.
+
+    A config that fails is noted with its reason under ``error``, and the others go on.
+
+    Args:
+        table: The stream.
+        configs: Configs by name, with the same warm-up.
+        out: Folder of the results.
+        progress: Show progress bars.
+
+    Returns:
+        Summaries by name, those of the baselines last.
+    """
+    warm_up_rows(table, next(iter(configs.values())).warmup)  # what no config can run on leaves no folder behind
+    folder = OutputFolder(out)
+    results: dict[str, dict[str, object]] = {}
+    baselines: dict[str, dict[str, object]] = {}
+    for name, config in configs.items():
+        try:
+            results[name] = score_config(table, config, name, progress)
+            found = results[name].pop("baselines")
+            assert isinstance(found, dict)
+            baselines = baselines or found
+        except Exception as error:  # one config that fails must not cost the others their results
+            kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
+            results[name] = {"model": config.model.name, "error": kind + one_sentence(error)}
+            print(f"gp-ensembles: {name} failed: {kind}{one_sentence(error)}", file=sys.stderr)
+        both = {**results, **baselines}
+        write_json(folder.path / "compare.json.partial", both)
+        write_text(folder.path / "compare.csv.partial", _as_csv(both))
+    if any("error" not in result for result in results.values()):  # failures alone replace nothing
+        for file in ("compare.json", "compare.csv"):
+            os.replace(folder.path / f"{file}.partial", folder.path / file)
+    return {**results, **baselines}
+
+
+def score_config(table: Table, config: StreamConfig, name: str, progress: bool = False) -> dict[str, object]:
+    """Fit and run one config on a table, writing nothing; returns its summary, baselines included."""
+    session = Session.start(config, table, progress=progress and sys.stderr.isatty())
+    rest = table.y.shape[0] - config.warmup
+    interval = 0.1 if sys.stderr.isatty() else 5.0
+    with tqdm(total=rest, desc=name, unit="row", disable=not progress, mininterval=interval) as bar:
+        for chunk in session.observe(table.X[config.warmup :], table.y[config.warmup :]):
+            bar.update(chunk.y.shape[0])
+    return summarize_session(session)
+
+
+def comparison_table(results: Mapping[str, Mapping[str, object]]) -> str:
+    """The table for the eye, the best log score first."""
+    return format_table(dict(sorted(results.items(), key=lambda item: -_log_score(item[1]))), _COLUMNS)
+
+
+def _log_score(summary: Mapping[str, object]) -> float:
+    value = summary.get("log_score")
+    return value if isinstance(value, float) else -float("inf")
+
+
+def _as_csv(results: Mapping[str, Mapping[str, object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["name", *_COLUMNS, "error"])
+    for name, summary in results.items():
+        writer.writerow([name, *("" if (v := summary.get(c)) is None else v for c in (*_COLUMNS, "error"))])
+    return text.getvalue()

@@ -1,0 +1,49 @@
+"""The main job on real data that travels with a package: a drifting stream, predicted day by day."""
+
+import torch
+
+from gp_ensembles.cli.commands import Output, stream
+from gp_ensembles.cli.config import StreamConfig
+from gp_ensembles.cli.models import EDOEBE
+from gp_ensembles.data import Table, load
+from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
+
+SET = "trump_approval"
+CONFIG = StreamConfig(EDOEBE((LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())), warmup=200)
+
+
+def run_demo(output: Output) -> dict[str, object]:
+    """Predict a president's daily approval from five pollsters and the day before, with E-DOEBE.
+
+    1001 days drift by several times what the 200 warm-up days show. Needs river, which brings the data.
+
+    Args:
+        output: What to leave behind.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ImportError: If river is not installed.
+    """
+    return stream(with_previous(load(SET)), CONFIG, output)
+
+
+def with_previous(table: Table) -> Table:
+    """The table with the target of the row before as one more input, and without its first row.
+
+    Args:
+        table: A table without missing targets.
+
+    Returns:
+        A table of N - 1 rows and D + 1 inputs.
+
+    Example:
+        >>> X = torch.zeros(3, 1, dtype=torch.float64)
+        >>> with_previous(Table(X, torch.arange(3.0, dtype=torch.float64), ("x",), "level", "tide")).X
+        tensor([[0., 0.],
+                [0., 1.]], dtype=torch.float64)
+    """
+    X = torch.cat([table.X[1:], table.y[:-1].unsqueeze(-1)], dim=1)
+    names = (*table.feature_names, f"previous {table.target_name}")
+    return table._replace(X=X, y=table.y[1:], feature_names=names)

@@ -1,0 +1,100 @@
+"""Pictures of curves over time with their range over draws, a panel for each stream."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gp_ensembles.cli.text_tables import as_csv
+
+
+class Curve(NamedTuple):
+    """A line and the band around it.
+
+    Attributes:
+        name: Its name in the legend; a bound is drawn dashed if its name starts with it.
+        x: Places.
+        middle: Heights of the line.
+        low: Lower edge of the band.
+        high: Upper edge of the band.
+    """
+
+    name: str
+    x: list[float]
+    middle: list[float]
+    low: list[float]
+    high: list[float]
+
+
+class Panel(NamedTuple):
+    """Curves under a title."""
+
+    title: str
+    curves: list[Curve]
+
+
+def panels_csv(panels: Sequence[Panel], names: Sequence[str]) -> str:
+    """All curves of all panels as one CSV table, a row for each point.
+
+    Args:
+        panels: The panels.
+        names: Names of the columns for the panel's title, the curve's name and the place.
+
+    Example:
+        >>> print(panels_csv([Panel("a", [Curve("c", [1.0], [2.0], [1.5], [2.5])])], ["panel", "curve", "x"]), end="")
+        panel,curve,x,lowest,median,highest
+        a,c,1,1.5,2.0,2.5
+    """
+    rows = [
+        [panel.title, curve.name, int(x), *heights]
+        for panel in panels
+        for curve in panel.curves
+        for x, *heights in zip(curve.x, curve.low, curve.middle, curve.high, strict=True)
+    ]
+    return as_csv([*names, "lowest", "median", "highest"], rows)
+
+
+def save_panels(
+    panels: Sequence[Panel], path: Path, x_label: str, y_label: str, linear_within: float = math.inf
+) -> str | None:
+    """Draw panels side by side, two in a row, and save the picture.
+
+    Args:
+        panels: The panels; every one names its curves in its legend.
+        path: Where to write.
+        x_label: Label of the horizontal axes.
+        y_label: Label of the vertical axes.
+        linear_within: The vertical axes are linear up to this distance from zero and logarithmic beyond, if
+            curves reach twice as far: everywhere linear by default, everywhere logarithmic for 0.
+
+    Returns:
+        Why there is no picture, if there is none: matplotlib is not installed.
+    """
+    try:
+        from gp_ensembles.plots import save_figure
+        from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
+    except ImportError as error:
+        return str(error)
+    num_columns = min(2, len(panels))
+    num_rows = -(-len(panels) // num_columns)
+    figure, axes = new_figure(num_rows, num_columns, 5.5 * num_columns, 3.4 * num_rows)
+    for spare in axes[len(panels) :]:
+        spare.set_visible(False)
+    for axis, panel in zip(axes, panels, strict=False):
+        label(axis, panel.title, x_label, y_label)
+        colors = iter(SERIES * (1 + len(panel.curves) // len(SERIES)))
+        for curve in panel.curves:
+            is_bound = curve.name.startswith("bound")
+            color = INK if is_bound else next(colors)
+            style = "--" if is_bound else "-"
+            axis.plot(curve.x, curve.middle, color=color, linestyle=style, linewidth=1.5, label=curve.name)
+            if curve.low != curve.high:
+                axis.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
+        if linear_within == 0:
+            axis.set_yscale("log")
+        elif max(abs(height) for curve in panel.curves for height in curve.middle) > 2 * linear_within:
+            axis.axhline(0.0, color=INK, linewidth=0.6)
+            axis.set_yscale("symlog", linthresh=linear_within)
+        axis.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)
+    return None

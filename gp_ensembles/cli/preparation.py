@@ -1,0 +1,86 @@
+"""From a config and the warm-up rows to an ensemble and its baselines, not yet streaming."""
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.cli.baselines import Baselines
+from gp_ensembles.cli.config import StreamConfig
+from gp_ensembles.cli.discrete_baselines import DiscreteBaselines
+from gp_ensembles.data import Standardizer, Table, constant_columns
+from gp_ensembles.ensembles.online import OnlineEnsemble
+
+
+def warm_up_rows(table: Table, num_rows: int) -> Table:
+    """The first rows of a table, checked.
+
+    Raises:
+        ValueError: If there are too few rows or targets, or the target is constant in them.
+    """
+    total = table.y.shape[0]
+    if total <= num_rows:
+        raise ValueError(
+            f"{table.name} has {total} rows, and the warm-up takes {num_rows}; nothing is left to predict: "
+            f"choose a smaller --warmup"
+        )
+    warm = table._replace(X=table.X[:num_rows], y=table.y[:num_rows])
+    seen = warm.y[~torch.isnan(warm.y)]
+    if seen.shape[0] < 10:
+        raise ValueError(
+            f"only {seen.shape[0]} of the {num_rows} warm-up rows of {table.name} have a target; at least 10 are "
+            f"needed: choose a larger --warmup"
+        )
+    if bool((seen == seen[0]).all()):
+        gaps = "" if seen.shape[0] == num_rows else f" (in the {seen.shape[0]} that have one)"
+        raise ValueError(
+            f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}: always "
+            f"{float(seen[0]):.10g}{gaps}; choose a larger --warmup or another target"
+        )
+    constant = constant_columns(warm.X)
+    if constant:
+        names = ", ".join(repr(table.feature_names[k]) for k in constant)
+        raise ValueError(
+            f"constant in the {num_rows} warm-up rows of {table.name}: {names}; leave such columns out with "
+            f"--drop-constant, or choose a larger --warmup"
+        )
+    return warm
+
+
+def build_ensemble(
+    config: StreamConfig, warm: Table, *, structure_only: bool, progress: bool = False
+) -> OnlineEnsemble:
+    """The config's ensemble for these warm-up rows, on its device in its dtype."""
+    device, dtype = config.torch_device, config.torch_dtype
+    X, y = prepare(config, fit_standardizer(config, warm), warm.X, warm.y)
+    generator = torch.Generator().manual_seed(config.seed)  # on the CPU: the same draws whatever the device
+    online = config.model.build(
+        X.to(device, dtype), y.to(device, dtype), structure_only=structure_only, generator=generator, progress=progress
+    )
+    if config.block_size is not None:
+        online.block_size = config.block_size
+    return online
+
+
+def build_baselines(config: StreamConfig, warm: Table, *, structure_only: bool) -> Baselines | DiscreteBaselines:
+    """The baselines for these warm-up rows."""
+    X, y = prepare(config, fit_standardizer(config, warm), warm.X, warm.y)
+    if config.model.kind.is_real:
+        return Baselines(X, y, structure_only=structure_only)
+    return DiscreteBaselines(X, y, config.model.kind, structure_only=structure_only)
+
+
+def prepare(config: StreamConfig, standardizer: Standardizer, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as the ensemble sees them: standardized, and the inputs clipped if the config says so."""
+    inputs, targets = standardizer.transform(X, y)
+    return inputs if config.clip is None else inputs.clamp(-config.clip, config.clip), targets
+
+
+def fit_standardizer(config: StreamConfig, warm: Table) -> Standardizer:
+    """Shifts and scales of the warm-up rows; classes and counts stay as they are.
+
+    Raises:
+        ValueError: If a target is not of the config's kind, or the target or a column is constant.
+    """
+    if config.model.kind.is_real:
+        return Standardizer.fit(warm.X, warm.y)
+    config.model.kind.check(warm.y)
+    return Standardizer.fit_inputs(warm.X, warm.y)

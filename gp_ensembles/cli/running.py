@@ -1,0 +1,98 @@
+"""How a command runs: its words in order, its threads, and an exit code and one sentence whatever happens."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from gp_ensembles.cli.sentences import EXPECTED, one_sentence
+
+THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
+_FLAGS = ("drop_constant", "resume", "skip_seen", "standardize", "traceback")
+
+
+def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]], int], kept: str) -> int:
+    """Run a command line; errors become one sentence on the standard error.
+
+    Args:
+        program: Name of the program, which stands before the sentence.
+        given: Its words.
+        run: Does the work and returns an exit code.
+        kept: What an interruption leaves, for the message.
+
+    Returns:
+        What ``run`` returned, or 2 for bad input, 1 for a defect of this library, 130 after an interruption.
+
+    Example:
+        >>> exit_code("program", ["--fast"], len, "nothing is lost")
+        1
+    """
+    try:
+        return run(given)
+    except BrokenPipeError:  # the reader of our output has left; everything is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; {kept}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if "--traceback" in given or "--traceback=true" in given:
+            traceback.print_exc()
+        elif isinstance(error, EXPECTED):
+            print(f"{program}: error: {one_sentence(error)}", file=sys.stderr)
+        else:
+            kind = type(error).__name__
+            print(f"{program}: {kind}: {one_sentence(error)} (--traceback shows where)", file=sys.stderr)
+        return 2 if isinstance(error, EXPECTED) else 1
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Compute with so many threads of the processor inside.
+
+    Args:
+        number: How many.
+
+    Raises:
+        ValueError: If there are fewer processors than that.
+
+    Example:
+        >>> with threads(1):
+        ...     torch.get_num_threads()
+        1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def normalized(arguments: Sequence[str]) -> list[str]:
+    """Options with underscores, flags with a value, and the config file first, so that other options override it.
+
+    Example:
+        >>> normalized(["stream", "a.csv", "--drop-constant", "--warmup", "50", "--config", "b.yaml"])
+        ['stream', '--config', 'b.yaml', 'a.csv', '--drop_constant=true', '--warmup', '50']
+    """
+    plain, first = [], []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            name = "--" + name[2:].replace("-", "_")
+            given = bool(equals) or (bool(rest) and rest[0].lower() in ("true", "false"))
+            word = f"{name}=true" if name[2:] in _FLAGS and not given else name + equals + value
+            if name == "--config":
+                if not (value if equals else rest and not rest[0].startswith("--")):
+                    raise ValueError("--config needs a file: --config configs/e_doebe.yaml")
+                first += [name, value] if equals else [name, *rest[:1]]
+                rest = rest if equals else rest[1:]
+                continue
+        plain.append(word)
+    return [*plain[:1], *first, *plain[1:]]

@@ -1,0 +1,107 @@
+"""What a run came to: one dictionary for a file, one table for the eye."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+import numpy as np
+import torch
+
+from gp_ensembles.cli.config import to_plain
+from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.cli.session import Session
+
+_SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
+_CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
+
+
+def summarize_session(session: Session, rows_before: int = 0) -> dict[str, object]:
+    """Everything a reader of a run wants to know.
+
+    Scores cover the whole stream after the warm-up, those of earlier runs that a checkpoint carried included.
+
+    Args:
+        session: The session.
+        rows_before: Rows read before this run; the warm-up where the run started the stream.
+
+    Returns:
+        Plain containers, fit for JSON.
+    """
+    config, warm = session.config, session.warm
+    table = score_table(session.scores, session.units)
+    model = table.pop(MODEL)
+    rows = session.num_read - config.warmup
+    return {
+        "model": config.model.name,
+        "data": warm.name,
+        "target": warm.target_name,
+        "features": list(warm.feature_names),
+        "warmup": config.warmup,
+        "rows": rows,
+        "rows_this_run": session.num_read - max(rows_before, config.warmup),
+        "rows_scored": int(session.scores[MODEL].num_scored),
+        "num_experts": session.online.ensemble.num_experts,
+        **model,
+        "baselines": table,
+        "target_scale": session.units.scale,
+        "fit_seconds": session.clock.fit,
+        "stream_seconds": session.clock.stream,
+        "microseconds_per_row": 1e6 * session.clock.stream / rows if rows else None,
+        "device": device_name(config.torch_device),
+        "num_threads": torch.get_num_threads(),
+        "dtype": config.dtype,
+        "seed": config.seed,
+        "block_size": session.online.block_size,
+        "config": to_plain(config),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    installed = {name: metadata.version(name) for name in ("gp_ensembles", "gpytorch", "botorch")}
+    return {**installed, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+
+
+def device_name(device: torch.device) -> str:
+    """Name of a device, the model of a GPU included."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def format_table(rows: Mapping[str, Mapping[str, object]], columns: Sequence[str] = _SCORES) -> str:
+    """Scores by predictor as an aligned table; numbers that are missing show as a dash.
+
+    Example:
+        >>> print(format_table({"model": {"nmse": 0.25, "crps": None}}, ["nmse", "crps"]))
+                  nmse     crps
+        model   0.2500        -
+    """
+    width = max(len(name) for name in rows)
+    widths = [max(9, len(column) + 2) for column in columns]
+    lines = [" " * width + "".join(f"{column:>{w}}" for column, w in zip(columns, widths, strict=True))]
+    for name, values in rows.items():
+        cells = (f"{_cell(values.get(column)):>{w}}" for column, w in zip(columns, widths, strict=True))
+        lines.append(f"{name:<{width}}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def summary_table(summary: Mapping[str, object]) -> str:
+    """The score table of one run with its baselines."""
+    baselines = summary["baselines"]
+    assert isinstance(baselines, dict)
+    return format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
+
+
+def score_columns(summary: Mapping[str, object]) -> tuple[str, ...]:
+    """Which scores a table shows: those of classes or those of numbers."""
+    return _CLASS_SCORES if "error_rate" in summary else _SCORES
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4f}" if abs(value) < 1e5 else f"{value:.3e}"

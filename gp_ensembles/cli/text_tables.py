@@ -1,0 +1,48 @@
+"""Tables as text: for a CSV file and for the terminal."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+
+
+def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    r"""A table as CSV; NaN is an empty cell.
+
+    Example:
+        >>> as_csv(["a", "b"], [[1, math.nan]])
+        'a,b\n1,\n'
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in row])
+    return text.getvalue()
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table for the eye: text on the left, numbers with four digits on the right.
+
+    Example:
+        >>> print(aligned(["name", "score"], [["a", 0.25], ["b", math.nan]]))
+        name  score
+        a      0.25
+        b         -
+    """
+    cells = [list(header), *([_cell(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    is_text = [all(isinstance(row[column], str) for row in rows) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if text else f"{cell:>{width}}"
+            for cell, width, text in zip(row, widths, is_text, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return "-" if math.isnan(value) else f"{value:.4g}"

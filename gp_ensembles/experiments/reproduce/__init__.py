@@ -1,1 +1,0 @@
-"""Commands that draw the papers' figures and make their tables again."""

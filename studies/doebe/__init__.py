@@ -1,0 +1,1 @@
+"""Waxman and Djuric 2024: dynamic online ensembles of basis expansions."""

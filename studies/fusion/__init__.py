@@ -1,0 +1,1 @@
+"""Ajirak et al. 2024: fusion of Gaussian process experts."""

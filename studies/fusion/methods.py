@@ -1,0 +1,166 @@
+"""The models of the fusion paper and rules with fixed weights, each from a split to densities of the test targets."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles import Mixture
+from gp_ensembles.fusion import (
+    BHS,
+    HMC,
+    PBHS,
+    Barycenter,
+    EqualWeights,
+    ExpertPredictions,
+    FusionModel,
+    HetGP,
+    Inference,
+    Laplace,
+    MoGPE,
+    PoGPE,
+    ProductOfExperts,
+    Report,
+    Rule,
+    Settings,
+    fuse,
+    linear_pool,
+    stacking_weights,
+)
+from studies.fusion.sets import FusionRoles, FusionSplit, StackedExperts
+
+_NUM_CHAINS, _NUM_WARMUP, _NUM_DRAWS = 16, 150, 150
+INFERENCES: dict[str, Callable[[], Inference]] = {
+    "hmc": lambda: HMC(num_chains=_NUM_CHAINS, settings=Settings(num_draws=_NUM_DRAWS, num_warmup=_NUM_WARMUP)),
+    "laplace": Laplace,
+}
+
+
+class FusionTask(NamedTuple):
+    """What a method is given.
+
+    Attributes:
+        split: The rows.
+        num_experts: Number of experts K.
+        roles: Priors of the functions, with M frequencies each.
+        experts: Fixed experts by how many they are.
+        inference: Name of an inference, one of :data:`INFERENCES`.
+        generator: Source of randomness.
+    """
+
+    split: FusionSplit
+    num_experts: int
+    roles: FusionRoles
+    experts: Callable[[int], StackedExperts]
+    inference: str
+    generator: torch.Generator
+
+
+class FusionAnswer(NamedTuple):
+    """What a method predicts of the test rows.
+
+    Attributes:
+        log_prob: Log densities of the test targets, shape (M,), in nats.
+        checks: How far the inference can be believed: R-hat, Pareto k, divergences; nothing where there is no chain.
+    """
+
+    log_prob: Tensor
+    checks: dict[str, float]
+
+
+class FusionMethod(NamedTuple):
+    """A model of the comparison, or a rule with fixed weights.
+
+    Attributes:
+        title: What it is.
+        run: From a task to an answer.
+        uses: What it depends on: the number of experts, of frequencies (which an inference goes with), fixed experts.
+    """
+
+    title: str
+    run: Callable[[FusionTask], FusionAnswer]
+    uses: frozenset[str]
+
+
+def _mixture_of_processes(task: FusionTask) -> FusionAnswer:
+    split, roles = task.split, task.roles
+    return _inferred(task, MoGPE(split.X, split.y, task.num_experts, roles.mean, roles.noise, roles.weight))
+
+
+def _product_of_processes(task: FusionTask) -> FusionAnswer:
+    split, roles = task.split, task.roles
+    return _inferred(task, PoGPE(split.X, split.y, task.num_experts, roles.mean, roles.noise, roles.weight))
+
+
+def _one_process(task: FusionTask) -> FusionAnswer:
+    return _inferred(task, HetGP(task.split.X, task.split.y, task.roles.mean, task.roles.noise))
+
+
+def _linear_stacking(task: FusionTask) -> FusionAnswer:
+    experts = task.experts(task.num_experts)
+    return _inferred(task, BHS(experts.X, experts.y, experts.predictions, task.roles.weight), experts.test)
+
+
+def _log_linear_stacking(task: FusionTask) -> FusionAnswer:
+    experts = task.experts(task.num_experts)
+    return _inferred(task, PBHS(experts.X, experts.y, experts.predictions, task.roles.weight), experts.test)
+
+
+def _inferred(task: FusionTask, model: FusionModel, test: ExpertPredictions | None = None) -> FusionAnswer:
+    found = INFERENCES[task.inference]().infer(model, generator=task.generator, progress=False)
+    if found.draws is not None and found.draws.theta.shape[1] < _NUM_DRAWS:
+        raise KeyboardInterrupt  # the sampler kept the draws so far, but they are no finished part
+    predicted = model.predictive(found.theta, task.split.test_X, test, draw_log_weights=found.log_weights)
+    return FusionAnswer(predicted.log_prob(task.split.test_y), checks_of(found.report))
+
+
+def checks_of(report: Report) -> dict[str, float]:
+    """Numbers of a report that tables show."""
+    chains = report.chains
+    if chains is None:
+        return {}
+    return {
+        "rhat": chains.rhat,
+        "high_pareto_k": chains.unreliable,
+        "divergences": float(chains.divergences.sum()),
+        "chains_with_weight": float((chains.weights > 0).sum()),
+    }
+
+
+def _equal(task: FusionTask) -> FusionAnswer:
+    test = task.experts(task.num_experts).test
+    return _scored(task, linear_pool(test.mean, test.target_variance, test.mean.new_zeros(task.num_experts)))
+
+
+def _stacked(task: FusionTask) -> FusionAnswer:
+    _, y, predictions, test = task.experts(task.num_experts)
+    weights = stacking_weights(predictions.log_prob(y))
+    return _scored(task, linear_pool(test.mean, test.target_variance, weights))
+
+
+def _ruled(rule: Rule) -> Callable[[FusionTask], FusionAnswer]:
+    """A rule on the targets' densities, as the paper's pools have it."""
+    return lambda task: _scored(task, fuse(task.experts(task.num_experts).test, rule, space="y"))
+
+
+def _scored(task: FusionTask, mixture: Mixture) -> FusionAnswer:
+    return FusionAnswer(mixture.log_prob(task.split.test_y), {})
+
+
+_ALONE = frozenset({"frequencies"})
+_JOINT = frozenset({"num_experts", "frequencies"})
+_STACKS = frozenset({"num_experts", "frequencies", "experts"})
+_RULE = frozenset({"num_experts", "experts"})
+METHODS: dict[str, FusionMethod] = {
+    "MoGPE": FusionMethod("mixture of GP experts, learned together", _mixture_of_processes, _JOINT),
+    "PoGPE": FusionMethod("product of GP experts, learned together", _product_of_processes, _JOINT),
+    "HetGP": FusionMethod("one GP with noise that depends on the input (het-RFF-GP)", _one_process, _ALONE),
+    "P-BHS": FusionMethod("log-linear stacking of fixed experts", _log_linear_stacking, _STACKS),
+    "BHS": FusionMethod("linear stacking of fixed experts", _linear_stacking, _STACKS),
+    "stacking": FusionMethod("linear pool of the same experts, stacked constant weights", _stacked, _RULE),
+    "equal": FusionMethod("linear pool of them, equal weights", _equal, _RULE),
+    "gPoE": FusionMethod("log-linear pool of them, weights 1/K", _ruled(ProductOfExperts(EqualWeights())), _RULE),
+    "PoE": FusionMethod("product of them", _ruled(ProductOfExperts()), _RULE),
+    "barycenter": FusionMethod("their Wasserstein-2 barycenter", _ruled(Barycenter()), _RULE),
+}

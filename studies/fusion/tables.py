@@ -1,0 +1,111 @@
+"""The scores of a figure as text, as rows of files, and as what is to be read from them."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gp_ensembles.cli.text_tables import aligned
+from studies.fusion.methods import METHODS
+from studies.fusion.scores import FusionScores, Setting, mean_of, named
+
+ORDER = ("MoGPE", "PoGPE", "P-BHS", "BHS")  # the paper's, the best first
+_CHECKS = ("rhat", "high_pareto_k", "divergences", "chains_with_weight")
+_EVEN = 0.005  # nats; smaller differences are not worth a word
+
+
+def table_text(scores: FusionScores) -> str:
+    """The table for the eye: methods down within each setting, splits across."""
+    plan = scores.plan
+    checks = [kind for kind in _CHECKS if any(kind in record.scores for record in scores.records.values())]
+    header = ["method", "K", "M", "|x| <", "NLPD", *(f"split {k + 1}" for k in range(plan.splits)), "seconds", *checks]
+    rows: list[list[object]] = []
+    for setting in plan.settings:
+        for method in ("truth", *plan.methods):
+            found = _nlpd(scores, method, setting)
+            if all(math.isnan(value) for value in found):
+                continue
+            uses = METHODS[method].uses if method in METHODS else frozenset()
+            rows.append(
+                [
+                    method,
+                    str(setting.num_experts) if "num_experts" in uses else "-",
+                    str(setting.num_frequencies) if "frequencies" in uses else "-",
+                    f"{setting.half_width:g}",
+                    f"{mean_of(found):.3f}",
+                    *(f"{value:.3f}" for value in found),
+                    *(scores.mean(method, setting, kind) for kind in ("seconds", *checks)),
+                ]
+            )
+    return aligned(header, rows)
+
+
+def findings(scores: FusionScores) -> list[str]:
+    """Lines that say whether the paper's ordering came out, and what more experts or frequencies brought."""
+    lines = []
+    plan = scores.plan
+    if set(ORDER) <= set(plan.methods):
+        for setting in plan.settings:
+            columns = [_nlpd(scores, method, setting) for method in ORDER]
+            ranked = [all(low < high for low, high in pairwise(split)) for split in zip(*columns, strict=True)]
+            words = " < ".join(ORDER)
+            lines.append(f"{named(setting)}: {words} on {sum(ranked)} of {plan.splits} split(s)")
+    for width in dict.fromkeys(setting.half_width for setting in plan.settings):
+        settings = [setting for setting in plan.settings if setting.half_width == width]
+        if len(settings) > 1:
+            lines += [_trend(scores, method, settings) for method in plan.methods if METHODS[method].uses]
+    return [line for line in lines if line]
+
+
+def long_rows(scores: FusionScores) -> tuple[list[str], list[list[object]]]:
+    """Header and rows of the CSV file: a line for each setting, method and split."""
+    header = ["experts", "frequencies", "half_width", "method", "split", "nlpd", "truth", "seconds", *_CHECKS]
+    rows: list[list[object]] = []
+    for (method, setting, split), record in scores.records.items():
+        found = [record.scores.get(kind, math.nan) for kind in ("seconds", *_CHECKS)]
+        truth = scores.truth[setting.half_width, split]
+        rows.append([*setting, method, split, record.scores["nlpd"], truth, *found])
+    return header, rows
+
+
+def summary_rows(scores: FusionScores) -> list[dict[str, object]]:
+    """Means and standard deviations over splits for the JSON file."""
+    rows: list[dict[str, object]] = []
+    for setting in scores.plan.settings:
+        for method in scores.plan.methods:
+            found = [value for value in scores.values(method, setting, "nlpd") if not math.isnan(value)]
+            if found:
+                rows.append(
+                    {
+                        **setting._asdict(),
+                        "method": method,
+                        "splits": len(found),
+                        "nlpd": scores.mean(method, setting, "nlpd"),
+                        "deviation": scores.deviation(method, setting, "nlpd"),
+                        "seconds": scores.mean(method, setting, "seconds"),
+                    }
+                )
+    return rows
+
+
+def _nlpd(scores: FusionScores, method: str, setting: Setting) -> list[float]:
+    if method == "truth":
+        return [scores.truth[setting.half_width, split] for split in range(scores.plan.splits)]
+    return scores.values(method, setting, "nlpd")
+
+
+def _trend(scores: FusionScores, method: str, settings: Sequence[Setting]) -> str:
+    """What the last setting brought over the first; nothing where the method has no use for the difference."""
+    first, last = settings[0], settings[-1]
+    uses = METHODS[method].uses
+    changes = [("num_experts", first.num_experts, last.num_experts, "K")]
+    changes += [("frequencies", first.num_frequencies, last.num_frequencies, "M")]
+    moved = [f"{letter} = {low} to {high}" for what, low, high, letter in changes if low != high and what in uses]
+    pairs = list(zip(_nlpd(scores, method, first), _nlpd(scores, method, last), strict=True))
+    done = [(before, after) for before, after in pairs if not math.isnan(before + after)]
+    if not moved or not done:
+        return ""
+    better = sum(after < before - _EVEN for before, after in done)
+    worse = sum(after > before + _EVEN for before, after in done)
+    means = " -> ".join(f"{scores.mean(method, setting, 'nlpd'):.3f}" for setting in settings)
+    where = f"{', '.join(moved)}, |x| < {first.half_width:g}"
+    return f"{method}, {where}: {means}; better on {better} and worse on {worse} of {len(done)} split(s)"

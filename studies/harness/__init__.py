@@ -1,0 +1,1 @@
+"""What all studies share: records of finished parts."""

@@ -1,0 +1,286 @@
+"""Regret of the incremental ensembles on synthetic streams, beside its bounds: figures 10 and 11 of Lu et al. (2022).
+
+Noise, prior variance and the dictionary are those that the data were drawn with, and nothing is learned before the
+first row: the bounds are about experts that start from their prior.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+from gpytorch.kernels import ScaleKernel
+from torch import Tensor
+from tqdm import tqdm
+
+from gp_ensembles.cli.drawing import Curve, Panel, panels_csv, save_panels
+from gp_ensembles.cli.summary import versions
+from gp_ensembles.cli.text_tables import aligned
+from gp_ensembles.cli.writing import make_folder, write_json, write_text
+from gp_ensembles.data import RBFCovariance, gp_draw, switching_gps
+from gp_ensembles.ensembles.bases import dictionary_features
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
+from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.meta_learners.switching import MarkovSwitching
+from gp_ensembles.meta_learners.transitions import sticky_transition
+from gp_ensembles.metrics import batch_estimate, static_bound, static_regret, switching_bound, switching_regret
+from studies.harness.records import Record, kept_or_made
+
+NUM_ROWS = 4000
+NUM_FEATURES = 100
+_LEAST_ROWS = 32  # of a synthetic stream
+_NOISE = 0.1  # standard deviation, in units of the function's
+_LENGTHSCALE = 1.0  # of the static test; in the dictionary, as are those of the switching tests
+
+
+class SwitchingTest(NamedTuple):
+    """A stream of functions that take turns.
+
+    Attributes:
+        title: What it is.
+        lengthscales: Length scale of each segment.
+        shift: How far the inputs move on with every segment; their range is 5.
+    """
+
+    title: str
+    lengthscales: tuple[float, ...]
+    shift: float
+
+
+# Where the inputs stay, what every static expert has learned is wrong after a switch, and even the best sequence of
+# experts fares badly. Where they move on, nothing learned is contradicted, and the right expert changes all the same.
+SAME_INPUTS = SwitchingTest("new function on the same inputs", (1.0, 0.1, 1.0, 0.1), 0.0)
+NEW_INPUTS = SwitchingTest("new function on new inputs", (10**0.5, 10**-0.5, 10**0.5, 10**-0.5), 5.0)
+
+
+class RegretCurves(NamedTuple):
+    """Regret at several lengths of a stream, all in nats.
+
+    Attributes:
+        num_rows: The lengths.
+        regret: Regret of the ensemble at each.
+        bound: Its bound.
+        rival: Regret of model averaging, which has no such bound; empty where it is the ensemble.
+    """
+
+    num_rows: list[float]
+    regret: list[float]
+    bound: list[float]
+    rival: list[float]
+
+
+def static_regret_curves(num_rows: int, num_features: int, *, generator: torch.Generator) -> RegretCurves:
+    """IE-GP on a function of one kernel of its dictionary, against the best function in hindsight.
+
+    The rival is the best of the experts' functions, fitted anew to all rows up to each length.
+
+    Args:
+        num_rows: Length of the stream.
+        num_features: Features of each expert.
+        generator: Source of the data and the frequencies.
+
+    Example:
+        >>> curves = static_regret_curves(60, 20, generator=torch.Generator().manual_seed(0))
+        >>> all(regret <= bound for regret, bound in zip(curves.regret, curves.bound))
+        True
+    """
+    X = 5 * torch.rand(num_rows, 1, dtype=torch.float64, device="cpu", generator=generator)
+    y = gp_draw(X, RBFCovariance(_LENGTHSCALE), _NOISE, generator=generator).table.y
+    expert = _dictionary(X, num_features, generator)
+    log_prob, _ = _log_probs(expert, BayesianModelAveraging(), X, y)
+    with torch.no_grad():
+        bound_expert = expert.bind()
+        Phi, noise, prior_variance = bound_expert.features(X), bound_expert.noise, bound_expert.prior_variance
+        lengths = _lengths(num_rows, 24)
+        regrets, bounds = [], []
+        for length in lengths:
+            estimate = batch_estimate(Phi[:, :length], y[:length], noise, prior_variance)
+            best = int(estimate.log_prob.sum(-1).argmax())
+            norm2 = estimate.weights[best].square().sum()
+            size = Phi[best, :length].square().sum(-1).mean()
+            bound = static_bound(
+                norm2, prior_variance[best], noise[best], num_features, length, size, expert.num_experts
+            )
+            regrets.append(float(static_regret(log_prob[:length], estimate.log_prob)[-1]))
+            bounds.append(float(bound))
+    return RegretCurves([float(length) for length in lengths], regrets, bounds, [])
+
+
+def switching_regret_curves(
+    test: SwitchingTest, num_rows: int, num_features: int, *, generator: torch.Generator
+) -> RegretCurves:
+    r"""SIE-GP on functions that take turns, against the best sequence of its experts with as many switches.
+
+    Every length has a stream of its own, cut into equal segments, and the chain that suits it:
+    it stays with probability :math:`1 - S / (T - 1)`.
+
+    Args:
+        test: What the stream is.
+        num_rows: Length of the longest stream.
+        num_features: Features of each expert.
+        generator: Source of the data and the frequencies.
+
+    Example:
+        >>> curves = switching_regret_curves(NEW_INPUTS, 64, 20, generator=torch.Generator().manual_seed(0))
+        >>> all(regret <= bound for regret, bound in zip(curves.regret, curves.bound))
+        True
+    """
+    lengths = _lengths(num_rows, 8)
+    num_switches = len(test.lengthscales) - 1
+    regrets, bounds, averaged = [], [], []
+    for length in lengths:
+        drawn = switching_gps(length, lengthscales=test.lengthscales, noise=_NOISE, generator=generator)
+        X, y = drawn.table.X + test.shift * drawn.segment.unsqueeze(-1), drawn.table.y
+        expert = _dictionary(X, num_features, generator)
+        stay = 1 - num_switches / (length - 1)
+        rule = MarkovSwitching(sticky_transition(expert.num_experts, stay))
+        log_prob, expert_log_prob = _log_probs(expert, rule, X, y)
+        regrets.append(float(switching_regret(log_prob, expert_log_prob, num_switches)[-1]))
+        bounds.append(switching_bound(expert.num_experts, length, num_switches, stay))
+        mean_log_prob = _log_probs(expert, BayesianModelAveraging(), X, y)[0]
+        averaged.append(float(switching_regret(mean_log_prob, expert_log_prob, num_switches)[-1]))
+    return RegretCurves([float(length) for length in lengths], regrets, bounds, averaged)
+
+
+def static_figure(out: Path, *, draws: int, num_rows: int | None = None, progress: bool = False) -> str:
+    """Figure 10: cumulative regret of IE-GP, and its bound.
+
+    Args:
+        out: Folder of the results.
+        draws: Draws of data and frequencies.
+        num_rows: Length of the stream; 4000 by default.
+        progress: Show a progress bar.
+
+    Returns:
+        The table, for the eye.
+
+    Raises:
+        ValueError: If there are too few rows.
+    """
+    settings, path = _settings(num_rows), out / "runs"
+    found = []
+    for draw in tqdm(range(draws), desc="static regret", unit="draw", disable=not progress):
+        found.append(_record(path / f"static_{draw}.json", settings, draw, static_regret_curves))
+    return _write(
+        10, {"IE-GP on one function of its dictionary": found}, out, "cumulative regret, nats", _static_curves
+    )
+
+
+def switching_figure(out: Path, *, draws: int, num_rows: int | None = None, progress: bool = False) -> str:
+    """Figure 11: average switching regret of SIE-GP, its bound, and IE-GP beside them; as :func:`static_figure`."""
+    settings, path = _settings(num_rows), out / "runs"
+    found: dict[str, list[Record]] = {}
+    tests = {"same": SAME_INPUTS, "new": NEW_INPUTS}
+    for name, test in tests.items():
+        found[test.title] = []
+        curves_of = partial(switching_regret_curves, test)
+        for draw in tqdm(range(draws), desc=test.title, unit="draw", disable=not progress):
+            found[test.title].append(_record(path / f"switching_{name}_{draw}.json", settings, draw, curves_of))
+    return _write(11, found, out, "regret a row, nats", _switching_curves, linear_within=0.01)
+
+
+def _settings(num_rows: int | None) -> dict[str, object]:
+    rows = NUM_ROWS if num_rows is None else num_rows
+    if rows < _LEAST_ROWS:
+        raise ValueError(f"{rows} rows are too few to show how regret grows; use at least {_LEAST_ROWS}")
+    return {"num_rows": rows, "num_features": NUM_FEATURES, "noise": _NOISE}
+
+
+def _dictionary(X: Tensor, num_features: int, generator: torch.Generator) -> GaussianExpert:
+    features = dictionary_features(X, num_features, generator=generator)
+    assert isinstance(features, RandomFourierFeatures)
+    assert isinstance(features.kernel, ScaleKernel)
+    features.kernel.outputscale = torch.ones_like(features.kernel.outputscale)
+    expert = GaussianExpert(features)
+    expert.likelihood.noise = torch.full_like(expert.likelihood.noise, _NOISE**2)
+    return expert
+
+
+def _log_probs(expert: GaussianExpert, rule: MetaLearner, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Log densities of the ensemble (T,) and of its experts (M, T), each made before its target."""
+    predictions = OnlineEnsemble(Ensemble([expert], rule)).observe(X, y)
+    return predictions.log_prob, predictions.experts.log_prob
+
+
+def _lengths(num_rows: int, most: int) -> list[int]:
+    """Lengths up to ``num_rows`` that grow by equal factors."""
+    first = max(_LEAST_ROWS // 2, num_rows // 64)
+    factor = (num_rows / first) ** (1 / (most - 1))
+    return sorted({round(first * factor**i) for i in range(most)})
+
+
+class _CurvesOf(Protocol):
+    def __call__(self, num_rows: int, num_features: int, *, generator: torch.Generator) -> RegretCurves: ...
+
+
+def _record(path: Path, settings: dict[str, object], draw: int, curves_of: _CurvesOf) -> Record:
+    """The regret of one draw, read back if it was made before."""
+    make_folder(path.parent)
+
+    def make() -> Record:
+        num_rows = settings["num_rows"]
+        assert isinstance(num_rows, int)
+        curves = curves_of(num_rows, NUM_FEATURES, generator=torch.Generator().manual_seed(draw))
+        share = max(regret / bound for regret, bound in zip(curves.regret, curves.bound, strict=True))
+        return Record(settings, {"largest_share_of_bound": share}, curves._asdict())
+
+    return kept_or_made(path, settings, make)
+
+
+def _static_curves(found: list[Record]) -> list[Curve]:
+    return [_curve("IE-GP", found, "regret", False), _curve("bound", found, "bound", False)]
+
+
+def _switching_curves(found: list[Record]) -> list[Curve]:
+    named = {"SIE-GP": "regret", "bound of SIE-GP": "bound", "IE-GP": "rival"}
+    return [_curve(name, found, part, True) for name, part in named.items()]
+
+
+def _curve(name: str, found: list[Record], part: str, averaged: bool) -> Curve:
+    lengths = found[0].curves["num_rows"]
+    values = torch.tensor([record.curves[part] for record in found], dtype=torch.float64, device="cpu")
+    if averaged:
+        values = values / values.new_tensor(lengths)
+    middle = values.quantile(0.5, dim=0)
+    return Curve(name, lengths, middle.tolist(), values.amin(0).tolist(), values.amax(0).tolist())
+
+
+def _write(
+    figure: int,
+    found: Mapping[str, list[Record]],
+    out: Path,
+    quantity: str,
+    curves_of: Callable[[list[Record]], list[Curve]],
+    linear_within: float = math.inf,
+) -> str:
+    panels = [Panel(title, curves_of(records)) for title, records in found.items()]
+    write_text(out / f"figure_{figure}.csv", panels_csv(panels, ["test", "curve", "rows"]))
+    problem = save_panels(panels, out / f"figure_{figure}.png", "length of the stream, rows", quantity, linear_within)
+    shares = {
+        title: max(record.scores["largest_share_of_bound"] for record in records) for title, records in found.items()
+    }
+    summary = {
+        "figure": figure,
+        "draws": len(next(iter(found.values()))),
+        "largest_share_of_bound": shares,
+        "runs": {title: [record._asdict() for record in records] for title, records in found.items()},
+        "versions": versions(),
+    }
+    write_json(out / f"figure_{figure}.json", summary)
+    lines = []
+    for panel in panels:
+        lengths = panel.curves[0].x
+        places = sorted({round(i * (len(lengths) - 1) / 7) for i in range(8)})
+        rows = [[int(lengths[i]), *(curve.middle[i] for curve in panel.curves)] for i in places]
+        share = shares[panel.title]
+        verdict = "below its bound at every length of every draw" if share <= 1 else "NOT always below its bound"
+        lines += [f"{panel.title}: {quantity}, medians of {summary['draws']} draws"]
+        lines += [aligned(["rows", *(curve.name for curve in panel.curves)], rows)]
+        lines += [f"{panel.curves[0].name} is {verdict}: at most {100 * share:.1f} % of it"]
+    return "\n".join([*lines, *([] if problem is None else [f"no picture: {problem}"])])

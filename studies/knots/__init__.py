@@ -1,0 +1,1 @@
+"""Garton et al. 2020: knots chosen one at a time."""

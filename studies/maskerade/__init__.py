@@ -1,0 +1,1 @@
+"""Hamid et al. 2022: kernels marginalized by Bayesian quadrature."""

@@ -1,0 +1,275 @@
+"""Bad input of every kind: one clear sentence, exit code 2, and nothing lost."""
+
+import json
+import shutil
+import zipfile
+
+import pytest
+import torch
+
+from gp_ensembles.cli import session as session_module
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.numerics.cholesky import NumericalError
+
+QUICK = ["--pictures", "false", "--progress", "false"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, small):
+    """A folder with good files: table, config, results of a stream."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "small.yaml").write_text(small.config, encoding="utf-8")
+    small.write(folder / "data.csv", small.rows(300))
+    assert main(stream(folder, "data.csv", "good")) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_there_before(place):
+    """Tests that assert that nothing was written do not see what others wrote."""
+    shutil.rmtree(place / "never", ignore_errors=True)
+
+
+def stream(folder, data, out, *options):
+    base = ["stream", str(folder / data), "--target", "y", "--warmup", "100", "--config", str(folder / "small.yaml")]
+    return [*base, "--out", str(folder / out), *QUICK, *options]
+
+
+def resume(folder, checkpoint, data, out="resumed"):
+    return ["resume", "--checkpoint", str(folder / checkpoint), str(folder / data), "--out", str(folder / out), *QUICK]
+
+
+def complaint(arguments, capsys, code=2):
+    """The one sentence of a failing command."""
+    capsys.readouterr()
+    assert main(arguments) == code
+    told = capsys.readouterr()
+    lines = told.err.strip().splitlines()
+    assert told.out == ""
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("gp-ensembles: error: ")
+    assert "Traceback" not in lines[0]
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "cell", "text", "words"),
+    [
+        (150, 1, "", ["row 151", "column b", "missing"]),
+        (150, 0, "inf", ["row 151", "column a", "inf"]),
+        (150, 0, "red", ["row 151", "column a", "'red'"]),
+        (150, 2, "blue", ["row 151", "column y", "'blue'"]),
+        (150, 2, "inf", ["row 151", "column y", "infinite"]),
+    ],
+)
+def test_bad_cells_are_named(place, small, capsys, row, cell, text, words):
+    rows = small.rows(300)
+    rows[row][cell] = text
+    small.write(place / "cells.csv", rows)
+    said = complaint(stream(place, "cells.csv", "never"), capsys)
+    assert all(word in said for word in words), said
+    assert not (place / "never").exists()
+
+
+def test_a_short_row_is_named(place, small, capsys):
+    rows = small.rows(300)
+    rows[7] = rows[7][:2]
+    small.write(place / "short.csv", rows)
+    assert "row 8" in complaint(stream(place, "short.csv", "never"), capsys)
+
+
+def test_constant_columns_are_named_and_can_be_left_out(place, small, capsys):
+    rows = [[a, "3.0" if number < 120 else b, y] for number, (a, b, y) in enumerate(small.rows(300))]
+    small.write(place / "constant.csv", rows)
+    said = complaint(stream(place, "constant.csv", "never"), capsys)
+    assert "'b'" in said
+    assert "--drop-constant" in said
+    assert main(stream(place, "constant.csv", "dropped", "--drop-constant")) == 0
+    assert json.loads((place / "dropped" / "summary.json").read_text())["features"] == ["a"]
+
+
+def test_a_constant_target_is_refused(place, small, capsys):
+    small.write(place / "flat.csv", [[a, b, "1.5"] for a, b, _ in small.rows(300)])
+    assert "constant" in complaint(stream(place, "flat.csv", "never"), capsys)
+
+
+def test_too_few_rows_are_refused(place, small, capsys):
+    small.write(place / "few.csv", small.rows(90))
+    said = complaint(stream(place, "few.csv", "never"), capsys)
+    assert "90 rows" in said
+    assert "--warmup" in said
+    assert "at least 10" in complaint(stream(place, "data.csv", "never", "--warmup", "5"), capsys)
+    small.write(place / "unseen.csv", [[a, b, "" if k < 95 else y] for k, (a, b, y) in enumerate(small.rows(300))])
+    assert "5 of the 100" in complaint(stream(place, "unseen.csv", "never"), capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--target", "z"], ["no column named z"]),
+        (["--features", "a,q"], ["no column named q"]),
+        (["--features", "a,y"], ["y", "features"]),
+        (["--dtype", "float16"], ["dtype", "float16"]),
+        (["--device", "abacus"], ["abacus"]),
+        (["--warmup", "many"], ["warmup", "many"]),
+        (["--warmpu", "50"], ["warmpu"]),
+        (["--seed", "-1"], ["seed"]),
+        (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
+    ],
+)
+def test_bad_options_are_named(place, capsys, options, words):
+    said = complaint(stream(place, "data.csv", "never", *options), capsys)
+    assert all(word in said for word in words), said
+    assert not (place / "never").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(place, capsys):
+    assert "--device cpu" in complaint(stream(place, "data.csv", "never", "--device", "cuda"), capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("modle: OEBE", ["modle"]),
+        ("model: OEBEE", ["model", "OEBEE"]),
+        ("model: {class_path: OEBE, init_args: {stay: 0.9}}", ["model", "stay"]),
+        (
+            "model: {class_path: OEBE, init_args: {bases: [{class_path: LinearBasis, init_args: {order: 2}}]}}",
+            ["order"],
+        ),
+        ("model: {class_path: SOEBE, init_args: {stay: much}}", ["stay", "much"]),
+        ("warmup: 2.5", ["warmup", "2.5"]),
+        ("model: [", ["broken.yaml"]),
+    ],
+)
+def test_bad_configs_are_named(place, capsys, text, words):
+    (place / "broken.yaml").write_text(text, encoding="utf-8")
+    said = complaint(stream(place, "data.csv", "never", "--config", str(place / "broken.yaml")), capsys)
+    assert all(word in said for word in words), said
+    comparison = ["compare", str(place / "data.csv"), "--target", "y", "--out", str(place / "never"), "--configs"]
+    said = complaint([*comparison, str(place / "broken.yaml")], capsys)
+    assert all(word in said for word in ["broken.yaml", *words]), said
+
+
+def test_missing_files_and_commands_are_named(place, capsys):
+    assert "absent.csv" in complaint(stream(place, "absent.csv", "never"), capsys)
+    assert "--target" in complaint(["stream", str(place / "data.csv")], capsys)
+    assert "dream" in complaint(["dream"], capsys)
+    assert "absent" in complaint(resume(place, "absent/checkpoint.pt", "data.csv"), capsys)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(place, capsys):
+    (place / "file").write_text("in the way")
+    assert "--out" in complaint(stream(place, "data.csv", "file"), capsys)
+    assert "--out" in complaint(stream(place, "data.csv", "file/below"), capsys)
+
+
+@pytest.mark.parametrize("kind", ["cut", "text", "empty", "other", "version", "keys", "folder", "expert"])
+def test_bad_checkpoints_are_refused(place, capsys, kind):
+    good = (place / "good" / "checkpoint.pt").read_bytes()
+    bad = place / f"{kind}.pt"
+    content = torch.load(place / "good" / "checkpoint.pt", weights_only=True)
+    if kind == "cut":
+        bad.write_bytes(good[: len(good) // 2])
+    elif kind == "text":
+        bad.write_text("hello")
+    elif kind == "empty":
+        bad.write_bytes(b"")
+    elif kind == "other":
+        torch.save({"weights": torch.zeros(2)}, bad)
+    elif kind == "version":
+        torch.save({**content, "format_version": 99}, bad)
+    elif kind == "keys":
+        del content["scores"]
+        torch.save(content, bad)
+    elif kind == "folder":
+        bad.mkdir()
+    else:
+        content["ensemble"] = dict(list(content["ensemble"].items())[1:])
+        torch.save(content, bad)
+    said = complaint(resume(place, bad.name, "data.csv"), capsys)
+    assert bad.name in said
+    assert not (place / "resumed").exists()
+
+
+def test_every_bit_of_a_checkpoint_is_guarded(place, capsys):
+    """A flipped bit in the tensors is found by the checksums of the archive."""
+    good = place / "good" / "checkpoint.pt"
+    with zipfile.ZipFile(good) as archive:
+        largest = max(archive.infolist(), key=lambda info: info.file_size)
+    content = bytearray(good.read_bytes())
+    content[largest.header_offset + largest.file_size // 2 + 200] ^= 1
+    (place / "flipped.pt").write_bytes(content)
+    assert "flipped.pt" in complaint(resume(place, "flipped.pt", "data.csv"), capsys)
+
+
+def test_rows_to_resume_with_must_fit(place, small, capsys):
+    good = "good/checkpoint.pt"
+    small.write(place / "narrow.csv", [[a, y] for a, _, y in small.rows(50)], ("a", "y"))
+    assert "no column named b" in complaint(resume(place, good, "narrow.csv"), capsys)
+    skip = [*resume(place, good, "data.csv"), "--skip-seen"]
+    assert "nothing to add" in complaint(skip, capsys)
+    rows = small.rows(400)
+    rows[299][0] = "0.5"
+    small.write(place / "another.csv", rows)
+    assert "row 300" in complaint([*resume(place, good, "another.csv"), "--skip-seen"], capsys)
+
+
+def test_a_failure_keeps_old_results_and_what_was_learned(place, small, capsys, monkeypatch):
+    assert main(stream(place, "data.csv", "kept")) == 0
+    names = ("predictions.csv", "weights.csv", "summary.json", "checkpoint.pt")
+    old = {name: (place / "kept" / name).read_bytes() for name in names}
+    small.write(place / "long.csv", small.rows(1000))
+    learn, calls = session_module.score_block, []
+
+    def fail_later(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise NumericalError("the variance of expert 3 has vanished")
+        return learn(*arguments)
+
+    monkeypatch.setattr(session_module, "score_block", fail_later)
+    assert "expert 3" in complaint(stream(place, "long.csv", "kept", "--checkpoint_seconds", "0"), capsys)
+    monkeypatch.undo()
+    kept = {path.name: path.read_bytes() for path in (place / "kept").iterdir()}
+    assert all(kept[name] == old[name] for name in names[:3])
+    assert kept["checkpoint.previous.pt"] == old["checkpoint.pt"]
+    assert main([*resume(place, "kept/checkpoint.pt", "long.csv", "kept"), "--skip-seen"]) == 0
+    assert main(stream(place, "long.csv", "whole")) == 0
+    for name in names[:2]:
+        assert (place / "kept" / name).read_bytes() == (place / "whole" / name).read_bytes()
+
+
+def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, small, capsys, monkeypatch):
+    small.write(place / "reject.csv", small.rows(700))
+    observe, calls = session_module.OnlineEnsemble.observe, []
+
+    def reject(self, X, y):
+        calls.extend([1] if len(self.names) > 1 else [])
+        if len(calls) == 3:  # after the warm-up and one chunk
+            raise NumericalError("no")
+        return observe(self, X, y)
+
+    monkeypatch.setattr(session_module.OnlineEnsemble, "observe", reject)
+    said = complaint(stream(place, "reject.csv", "rejected"), capsys)
+    monkeypatch.undo()
+    learned = torch.load(place / "rejected" / "checkpoint.pt", weights_only=True)["num_rows"]
+    assert learned > 100
+    assert f"rows {learned + 1} to " in said
+    assert main([*resume(place, "rejected/checkpoint.pt", "reject.csv", "rejected"), "--skip-seen"]) == 0
+    assert len(small.read(place / "rejected" / "predictions.csv")) == 600
+
+
+def test_traceback_is_shown_on_request(place, capsys):
+    assert main(stream(place, "absent.csv", "never", "--traceback")) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_defects_are_told_apart(place, capsys, monkeypatch):
+    def broken(*arguments, progress):
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr(session_module.Session, "start", broken)
+    assert main(stream(place, "data.csv", "never")) == 1
+    assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err

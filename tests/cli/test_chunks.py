@@ -1,0 +1,66 @@
+"""What a stream writes has the same bits, however many rows are predicted, scored and handed out at once."""
+
+import copy
+
+import pytest
+import torch
+
+from gp_ensembles.cli.config import StreamConfig
+from gp_ensembles.cli.models import EDOEBE, QuasiNewton
+from gp_ensembles.cli.session import Session
+from gp_ensembles.data import Table
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
+from gp_ensembles.ensembles.label_targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget
+from gp_ensembles.ensembles.targets import OutlierTarget, RealTarget, UnknownNoiseTarget
+
+pytestmark = pytest.mark.processor
+
+WARMUP, ROWS = 60, 130
+TARGETS = [
+    RealTarget(),
+    UnknownNoiseTarget(),
+    OutlierTarget(),
+    BinaryTarget(),
+    ClassTarget(3),
+    LevelTarget(3),
+    CountTarget(),
+]
+
+
+def rows_for(target):
+    generator = torch.Generator().manual_seed(2)
+    X = torch.randn(ROWS, 2, generator=generator, dtype=torch.float64)
+    y = 0.5 * X.sum(-1) + torch.randn(ROWS, generator=generator, dtype=torch.float64)
+    if target.num_labels is not None:
+        y = torch.bucketize(y, y.new_tensor([-0.4, 0.4] if target.num_labels == 3 else [0.0])).double()
+    elif isinstance(target, CountTarget):
+        y = torch.poisson((1 + 0.5 * y).exp(), generator=generator)
+    y[75], y[110] = torch.nan, torch.nan
+    return Table(X, y, ("a", "b"), "y", "made")
+
+
+def bits(session, table, num_blocks):
+    """All numbers of the rows after the warm-up, with so many blocks to a chunk."""
+    session = copy.deepcopy(session)
+    session.chunk_rows = num_blocks * session.online.block_size
+    chunks = list(session.observe(table.X[WARMUP:], table.y[WARMUP:]))
+    names = ("mean", "variance", "lower", "upper", "log_prob", "log_weights")
+    found = {name: torch.cat([getattr(chunk, name) for chunk in chunks], dim=-1) for name in names}
+    if chunks[0].probabilities is not None:
+        found["probabilities"] = torch.cat([chunk.probabilities for chunk in chunks])
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_a_stream_has_the_same_bits_in_chunks_of_any_length(target):
+    table = rows_for(target)
+    fit = QuasiNewton(max_iterations=5, num_samples=1)
+    bases = (LinearBasis(), FourierBasis(num_features=10, starts=(0.5,)))
+    model = EDOEBE(bases, random_walk_variances=(1e-3,), fit=fit, target=target)
+    session = Session.start(StreamConfig(model, warmup=WARMUP, block_size=8), table)
+    whole = bits(session, table, 30)
+    assert whole["mean"].shape == (ROWS - WARMUP,)
+    for num_blocks in (1, 2):
+        part = bits(session, table, num_blocks)
+        for name, values in whole.items():
+            assert torch.equal(part[name].nan_to_num(), values.nan_to_num()), (num_blocks, name)

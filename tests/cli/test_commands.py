@@ -1,0 +1,312 @@
+"""The commands end to end: files that agree with one another, causality, missing targets, resumption, kills."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from gp_ensembles.cli.__main__ import main, normalized
+from gp_ensembles.metrics import nmse
+
+WARMUP = 100
+QUICK = ["--pictures", "false", "--progress", "false"]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory, small):
+    """A folder with the table, the config and the results of one uninterrupted stream."""
+    folder = tmp_path_factory.mktemp("stream")
+    (folder / "small.yaml").write_text(small.config, encoding="utf-8")
+    small.write(folder / "data.csv", small.rows())
+    assert run_stream(folder, "data.csv", "full", pictures=True) == 0
+    return folder
+
+
+def run_stream(folder, data, out, *options, pictures=False):
+    arguments = ["stream", str(folder / data), "--target", "y", "--warmup", str(WARMUP), "--progress", "false"]
+    arguments += [
+        "--config",
+        str(folder / "small.yaml"),
+        "--out",
+        str(folder / out),
+        "--pictures",
+        str(pictures).lower(),
+    ]
+    return main([*arguments, *options])
+
+
+def run_resume(folder, checkpoint, data, out, *options):
+    return main(
+        ["resume", "--checkpoint", str(folder / checkpoint / "checkpoint.pt"), str(folder / data)]
+        + ["--out", str(folder / out), *QUICK, *options]
+    )
+
+
+def column(rows, name):
+    return torch.tensor([float(row[name]) if row[name] else math.nan for row in rows], dtype=torch.float64)
+
+
+def test_a_stream_leaves_everything_it_should(workplace, small):
+    names = {path.name for path in (workplace / "full").iterdir()}
+    pictures = {"bands.png", "weights.png", "calibration.png", "score.png"}
+    assert names == {"predictions.csv", "weights.csv", "summary.json", "checkpoint.pt", *pictures}
+    summary = json.loads((workplace / "full" / "summary.json").read_text())
+    wanted = [
+        "model",
+        "rows",
+        "num_experts",
+        "nmse",
+        "log_score",
+        "log_score_gaussian",
+        "log_score_standardized",
+        "crps",
+        "coverage_90",
+        "fit_seconds",
+        "stream_seconds",
+        "microseconds_per_row",
+        "device",
+        "dtype",
+        "seed",
+        "versions",
+        "baselines",
+    ]
+    assert set(wanted) <= set(summary)
+    assert (summary["model"], summary["rows"], summary["num_experts"]) == ("e_doebe", 600, 8)
+    assert set(summary["baselines"]) == {"previous value", "warm-up mean", "recursive linear regression"}
+
+
+def test_the_summary_agrees_with_the_predictions(workplace, small):
+    rows = small.read(workplace / "full" / "predictions.csv")
+    summary = json.loads((workplace / "full" / "summary.json").read_text())
+    assert list(rows[0]) == ["row", "mean", "std", "q05", "q95", "log_prob", "y"]
+    assert [int(row["row"]) for row in rows] == list(range(WARMUP + 1, 701))
+    y, mean = column(rows, "y"), column(rows, "mean")
+    assert float(nmse(mean, y)) == pytest.approx(summary["nmse"], rel=1e-9)
+    assert float(column(rows, "log_prob").mean()) == pytest.approx(summary["log_score"], rel=1e-9)
+    inside = (column(rows, "q05") <= y) & (y <= column(rows, "q95"))
+    assert float(inside.double().mean()) == pytest.approx(summary["coverage_90"], abs=1e-12)
+    spread = column(rows, "std")
+    gaussian = -0.5 * ((y - mean) / spread).square() - spread.log() - 0.5 * math.log(2 * math.pi)
+    assert float(gaussian.mean()) == pytest.approx(summary["log_score_gaussian"], rel=1e-9)
+    shift = summary["log_score_standardized"] - summary["log_score"]
+    assert shift == pytest.approx(math.log(summary["target_scale"]))
+
+
+def test_targets_are_those_of_the_file_and_predictions_are_good(workplace, small):
+    rows = small.read(workplace / "full" / "predictions.csv")
+    assert [row["y"] for row in rows[:3]] == [repr(float(row[2])) for row in small.rows()[WARMUP : WARMUP + 3]]
+    summary = json.loads((workplace / "full" / "summary.json").read_text())
+    assert 0.8 < summary["coverage_90"] < 0.97
+    for baseline in summary["baselines"].values():
+        assert summary["log_score"] > baseline["log_score"] + 0.3
+
+
+def test_simple_baselines_are_what_they_say(workplace, small):
+    y = torch.tensor([float(row[2]) for row in small.rows()], dtype=torch.float64)
+    warm, rest = y[:WARMUP], y[WARMUP:]
+    found = json.loads((workplace / "full" / "summary.json").read_text())["baselines"]
+    normal = torch.distributions.Normal(y[WARMUP - 1 : -1], warm.diff().square().mean().sqrt())
+    assert found["previous value"]["log_score"] == pytest.approx(float(normal.log_prob(rest).mean()))
+    normal = torch.distributions.Normal(warm.mean(), warm.std(correction=0))
+    assert found["warm-up mean"]["log_score"] == pytest.approx(float(normal.log_prob(rest).mean()))
+
+
+def test_weights_are_those_in_force_before_the_target(workplace, small):
+    rows = small.read(workplace / "full" / "weights.csv")
+    names = [name for name in rows[0] if name != "row"]
+    assert len(names) == 8
+    assert all(float(rows[0][name]) == pytest.approx(1 / 8) for name in names)
+    assert all(sum(float(row[name]) for name in names) == pytest.approx(1, abs=1e-6) for row in rows)
+
+
+def test_a_target_changes_no_earlier_prediction_nor_its_own(workplace, small):
+    rows = small.rows()
+    changed = 500
+    rows[changed][2] = "1e6"
+    small.write(workplace / "changed.csv", rows)
+    assert run_stream(workplace, "changed.csv", "changed") == 0
+    before, after = (small.read(workplace / name / "predictions.csv") for name in ("full", "changed"))
+    last = changed - WARMUP
+    mean = torch.stack([column(part, "mean") for part in (before, after)])
+    assert float((mean[0] - mean[1])[: last + 1].abs().max()) < 1e-9
+    assert float((mean[0] - mean[1])[last + 1 :].abs().max()) > 1
+    weights = [small.read(workplace / name / "weights.csv")[last] for name in ("full", "changed")]
+    assert weights[0] == weights[1]
+
+
+def test_missing_targets_are_predicted_and_skipped(workplace, small):
+    rows = small.rows()
+    for row, hole in ((150, ""), (151, "NaN"), (699, "")):
+        rows[row][2] = hole
+    small.write(workplace / "holes.csv", rows)
+    assert run_stream(workplace, "holes.csv", "holes") == 0
+    found = small.read(workplace / "holes" / "predictions.csv")
+    summary = json.loads((workplace / "holes" / "summary.json").read_text())
+    assert (summary["rows"], summary["rows_scored"]) == (600, 597)
+    for row in (150, 151, 699):
+        entry = found[row - WARMUP]
+        assert entry["log_prob"] == ""
+        assert entry["y"] == ""
+        assert math.isfinite(float(entry["mean"]))
+    scored = column(found, "log_prob")
+    assert float(scored[~scored.isnan()].mean()) == pytest.approx(summary["log_score"], rel=1e-9)
+
+
+def test_single_precision_stays_close(workplace, small):
+    assert run_stream(workplace, "data.csv", "single", "--dtype", "float32") == 0
+    double, single = (json.loads((workplace / name / "summary.json").read_text()) for name in ("full", "single"))
+    assert single["dtype"] == "float32"
+    assert single["log_score"] == pytest.approx(double["log_score"], abs=0.05)
+
+
+def test_inputs_far_out_do_not_stop_a_stream(workplace, small):
+    rows = small.rows()
+    rows[300][0], rows[301][1] = "130", "-110"  # 30 standard deviations
+    small.write(workplace / "far.csv", rows)
+    assert run_stream(workplace, "far.csv", "far") == 0
+
+
+@pytest.mark.processor
+def test_resume_continues_as_if_never_interrupted(workplace, small):
+    rows = small.rows()
+    small.write(workplace / "first.csv", rows[:431])
+    small.write(workplace / "second.csv", rows[431:502])
+    small.write(workplace / "third.csv", rows[502:])
+    assert run_stream(workplace, "first.csv", "part") == 0
+    assert run_resume(workplace, "part", "second.csv", "part2") == 0
+    assert run_resume(workplace, "part2", "third.csv", "part3") == 0
+    for name in ("predictions.csv", "weights.csv"):
+        whole = (workplace / "full" / name).read_text().splitlines()
+        rest = (workplace / "part3" / name).read_text().splitlines()
+        assert rest == [whole[0], *whole[1 + 502 - WARMUP :]]
+    full, part = (json.loads((workplace / name / "summary.json").read_text()) for name in ("full", "part3"))
+    for key in ("rows", "log_score", "nmse", "crps", "coverage_90", "baselines"):
+        assert full[key] == part[key]
+    assert part["rows_this_run"] == 198
+
+
+@pytest.mark.processor
+def test_resume_in_place_makes_the_same_files(workplace, small):
+    small.write(workplace / "first.csv", small.rows()[:431])
+    assert run_stream(workplace, "first.csv", "place") == 0
+    assert run_resume(workplace, "place", "data.csv", "place", "--skip-seen") == 0
+    for name in ("predictions.csv", "weights.csv"):
+        assert (workplace / "place" / name).read_bytes() == (workplace / "full" / name).read_bytes()
+
+
+@pytest.mark.processor
+def test_a_killed_stream_resumes_bit_for_bit(workplace, small):
+    out, reached = workplace / "killed", workplace / "reached"
+    program = (
+        "import pathlib, signal, torch\n"
+        "from gp_ensembles.cli import session\n"
+        "from gp_ensembles.cli.__main__ import main\n"
+        "learn, calls = session.Session._learn, []\n"
+        "def stop_at_the_fourth(*arguments):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 4:\n"
+        f"        pathlib.Path({str(reached)!r}).touch()\n"
+        "        signal.pause()\n"
+        "    return learn(*arguments)\n"
+        "torch.set_num_threads(1)\n"
+        "session.Session._learn = stop_at_the_fourth\n"
+        "session._CHUNK_ROWS = 64\n"
+        f"main(['stream', {str(workplace / 'data.csv')!r}, '--target', 'y', '--warmup', '{WARMUP}', '--config', "
+        f"{str(workplace / 'small.yaml')!r}, '--out', {str(out)!r}, '--checkpoint_seconds', '0', "
+        "'--pictures', 'false'])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not reached.exists():
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert (out / "predictions.csv.partial").read_text().count("\n") > 100
+    assert (out / "checkpoint.pt").exists()
+    assert not (out / "summary.json").exists()
+    assert run_resume(workplace, "killed", "data.csv", "killed", "--skip-seen") == 0
+    for name in ("predictions.csv", "weights.csv"):
+        assert (out / name).read_bytes() == (workplace / "full" / name).read_bytes()
+
+
+def test_compare_makes_one_table(workplace, small, capsys):
+    (workplace / "line.yaml").write_text("model: {class_path: OEBE, init_args: {bases: [LinearBasis]}}")
+    (workplace / "bad.yaml").write_text("model: {class_path: OEBE, init_args: {bases: []}}")
+    arguments = [
+        "compare",
+        str(workplace / "data.csv"),
+        "--target",
+        "y",
+        "--warmup",
+        str(WARMUP),
+        "--progress",
+        "false",
+    ]
+    arguments += ["--out", str(workplace / "compared"), "--configs"]
+    good = [str(workplace / "small.yaml"), str(workplace / "line.yaml")]
+    assert main([*arguments, *good]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("small", "line", "previous value", "log_score"))
+    results = json.loads((workplace / "compared" / "compare.json").read_text())
+    full = json.loads((workplace / "full" / "summary.json").read_text())
+    assert results["small"]["log_score"] == full["log_score"]
+    assert len(small.read(workplace / "compared" / "compare.csv")) == 5
+    assert main([*arguments, *good, str(workplace / "bad.yaml")]) == 2
+    assert "bases" in json.loads((workplace / "compared" / "compare.json").read_text())["bad"]["error"]
+
+
+def test_options_override_the_config_wherever_they_stand():
+    assert normalized(["stream", "d.csv", "--warmup", "5", "--config", "c"])[:3] == ["stream", "--config", "c"]
+    assert normalized(["resume", "--skip-seen", "a.csv"]) == ["resume", "--skip_seen=true", "a.csv"]
+    assert normalized(["stream", "--drop-constant", "false"]) == ["stream", "--drop_constant", "false"]
+
+
+def test_the_score_runs_along(workplace, capsys):
+    out = str(workplace / "shown")
+    assert main(["stream", str(workplace / "data.csv"), "--target=y", "--warmup=100", "--out", out,
+                 "--config=" + str(workplace / "small.yaml"), "--pictures", "false"]) == 0  # fmt: skip
+    told = capsys.readouterr()
+    assert "600/600" in told.err
+    assert "log_score=" in told.err
+    assert "recursive linear regression" in told.out
+    assert str(workplace / "shown" / "checkpoint.pt") in told.out
+
+
+def test_named_tables_and_folders(workplace, capsys):
+    quick = ["--config", str(workplace / "small.yaml"), *QUICK]
+    assert main(["stream", "name:airline_passengers", "--warmup", "60", "--out", str(workplace / "air"), *quick]) == 0
+    summary = json.loads((workplace / "air" / "summary.json").read_text())
+    assert (summary["data"], summary["target"], summary["rows"]) == ("airline_passengers", "passengers", 72)
+    entry = {"name": "pump", "file": "data.csv", "features": ["b", "a"], "target": "y"}
+    (workplace / "manifest.json").write_text(json.dumps({"datasets": [entry]}))
+    folder = ["--data-folder", str(workplace), "--features", "a", "--warmup", "100"]
+    assert main(["stream", "pump", *folder, "--out", str(workplace / "pump"), *quick]) == 0
+    summary = json.loads((workplace / "pump" / "summary.json").read_text())
+    assert (summary["features"], summary["rows"]) == (["a"], 600)
+    capsys.readouterr()
+    assert main(["stream", "name:airline_pasengers", *quick]) == 2
+    assert "airline_passengers" in capsys.readouterr().err
+    assert main(["stream", "name:airline_passengers", "--target", "y", *quick]) == 2
+    assert "passengers" in capsys.readouterr().err
+    assert main(["stream", "name:airline_passengers", "--features", "lag_7", *quick]) == 2
+    assert "lag_12" in capsys.readouterr().err
+
+
+def test_the_demo_beats_its_baselines(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path), "--progress", "false"]) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert all(summary["log_score"] > baseline["log_score"] for baseline in summary["baselines"].values())
+    assert all(summary["nmse"] < baseline["nmse"] for baseline in summary["baselines"].values())
+    assert 0.85 < summary["coverage_90"] < 0.96
+    told = capsys.readouterr().out
+    assert all(str(tmp_path / name) in told for name in ("bands.png", "weights.png", "calibration.png", "score.png"))
+
+
+def test_the_module_is_the_command_line():
+    told = subprocess.run([sys.executable, "-m", "gp_ensembles"], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "stream,resume,compare,demo" in told.stdout

@@ -1,0 +1,129 @@
+"""Streams of classes, levels and counts from the command line: scores, files, resumption, clear errors."""
+
+import json
+import math
+
+import pytest
+import torch
+from sklearn.metrics import brier_score_loss, log_loss
+
+from gp_ensembles.cli.__main__ import main
+
+QUICK = ["--progress", "false", "--warmup", "60"]
+BASES = "bases: [LinearBasis, {class_path: FourierBasis, init_args: {num_features: 20, starts: [0.5]}}]"
+FIT = "fit: {class_path: QuasiNewton, init_args: {max_iterations: 15, num_samples: 1}}"
+TARGETS = {
+    "binary": "BinaryTarget",
+    "classes": "{class_path: ClassTarget, init_args: {num_classes: 3}}",
+    "levels": "{class_path: LevelTarget, init_args: {num_levels: 3}}",
+    "counts": "CountTarget",
+}
+
+
+def make_rows(kind, num_rows=180):
+    g = torch.Generator().manual_seed(3)
+    X = torch.randn(num_rows, 2, generator=g, dtype=torch.float64)
+    f = 2 * torch.sin(2 * X[:, 0]) + X[:, 1]
+    u = torch.rand(num_rows, generator=g, dtype=torch.float64)
+    if kind == "binary":
+        y = (u < torch.sigmoid(f)).double()
+    elif kind in ("classes", "levels"):
+        y = torch.bucketize(f + torch.logit(u), torch.tensor([-1.0, 1.0], dtype=torch.float64)).double()
+    else:
+        y = torch.poisson((0.4 * f + 1).exp(), generator=g)
+    return [[*(f"{v:.5f}" for v in x), str(int(t))] for x, t in zip(X.tolist(), y.tolist(), strict=True)]
+
+
+@pytest.fixture(params=TARGETS, name="kind")
+def _kind(request):
+    return request.param
+
+
+def config(folder, kind):
+    path = folder / f"{kind}.yaml"
+    path.write_text(
+        f"model:\n  class_path: EDOEBE\n  init_args:\n    {BASES}\n    {FIT}\n    random_walk_variances: [0.001]\n"
+        f"    target: {TARGETS[kind]}\n"
+    )
+    return path
+
+
+def run(folder, data, out, kind, *options):
+    arguments = ["stream", str(folder / data), "--target", "y", "--config", str(config(folder, kind))]
+    return main([*arguments, *QUICK, "--out", str(folder / out), *options])
+
+
+def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
+    rows = make_rows(kind)
+    rows[90][2] = ""  # a missing target
+    small.write(tmp_path / "all.csv", rows)
+    small.write(tmp_path / "head.csv", rows[:110])
+    small.write(tmp_path / "tail.csv", rows[110:])
+    assert run(tmp_path, "all.csv", "all", kind) == 0
+    summary = json.loads((tmp_path / "all" / "summary.json").read_text())
+    table = small.read(tmp_path / "all" / "predictions.csv")
+    seen = [row for row in table if row["y"]]
+    assert len(table) == 120
+    assert summary["rows_scored"] == len(seen) == 119
+    y = [float(row["y"]) for row in seen]
+    if kind == "counts":
+        assert summary["nmse"] < summary["baselines"]["warm-up frequencies"]["nmse"]
+        assert summary["crps"] < summary["baselines"]["previous value"]["crps"]
+        assert "p0" not in table[0]
+    else:
+        classes = 2 if kind == "binary" else 3
+        shares = [[float(row[f"p{c}"]) for c in range(classes)] for row in seen]
+        assert all(math.isclose(sum(share), 1, abs_tol=1e-6) for share in shares)
+        assert summary["log_loss"] == pytest.approx(log_loss(y, shares, labels=range(classes)), abs=2e-3)
+        assert summary["error_rate"] == pytest.approx(
+            sum(max(range(classes), key=share.__getitem__) != t for share, t in zip(shares, y, strict=True)) / 119
+        )
+        assert summary["error_rate"] < summary["baselines"]["warm-up frequencies"]["error_rate"]
+        if kind == "binary":
+            assert summary["brier"] == pytest.approx(2 * brier_score_loss(y, [share[1] for share in shares]))
+    pictures = {path.name for path in (tmp_path / "all").glob("*.png")}
+    assert {"weights.png", "score.png"} <= pictures
+    assert ("calibration.png" in pictures) == (kind != "counts")
+
+    assert run(tmp_path, "head.csv", "head", kind, "--pictures", "false") == 0
+    more = ["resume", "--checkpoint", str(tmp_path / "head" / "checkpoint.pt"), str(tmp_path / "tail.csv")]
+    assert main([*more, "--out", str(tmp_path / "rest"), "--pictures", "false", "--progress", "false"]) == 0
+    assert small.read(tmp_path / "rest" / "predictions.csv") == table[50:]
+    resumed = json.loads((tmp_path / "rest" / "summary.json").read_text())
+    for name in ("log_score", "rows_scored"):
+        assert resumed[name] == summary[name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "value", "words"),
+    [
+        ("binary", 5, "2", "row 6 (line 7), column y: the target is 2"),
+        ("binary", 150, "0.5", "row 151 (line 152), column y: the target is 0.5"),
+        (
+            "classes",
+            150,
+            "3",
+            "row 151 (line 152), column y: the target is 3, but the classes are 0 to 2 (ClassTarget)",
+        ),
+        ("counts", 150, "-1", "row 151 (line 152), column y: the target is -1"),
+        ("counts", 5, "1.5", "row 6 (line 7), column y: the target is 1.5"),
+    ],
+)
+def test_impossible_targets_are_named(tmp_path, small, capsys, kind, row, value, words):
+    rows = make_rows(kind)
+    rows[row][2] = value
+    small.write(tmp_path / "data.csv", rows)
+    assert run(tmp_path, "data.csv", "out", kind, "--pictures", "false") == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert "Traceback" not in message
+
+
+def test_one_class_in_the_warm_up_is_refused(tmp_path, small, capsys):
+    rows = make_rows("binary")
+    for row in rows[:60]:
+        row[2] = "1"
+    small.write(tmp_path / "data.csv", rows)
+    assert run(tmp_path, "data.csv", "out", "binary") == 2
+    assert "constant in the 60 warm-up rows of data: always 1;" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,129 @@
+"""Mistakes in data, configs and folders: named, mended by the reader, and costing nothing that was there."""
+
+import json
+
+import pytest
+
+from gp_ensembles.cli.__main__ import main
+
+QUICK = ["--pictures", "false", "--progress", "false", "--warmup", "100"]
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path, small):
+    (tmp_path / "small.yaml").write_text(small.config, encoding="utf-8")
+    small.write(tmp_path / "good.csv", small.rows(400))
+    return tmp_path
+
+
+def stream(place, data, out="out", *options):
+    arguments = ["stream", str(place / data), "--target", "y", "--config", str(place / "small.yaml")]
+    return main([*arguments, *QUICK, "--out", str(place / out), *options])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [(1, "1e300", "'b' is 1e+300 in row 301"), (2, "-1e200", "the target of row 301 is -1e+200")],
+)
+def test_a_wild_number_costs_its_row_only(place, small, capsys, column, value, words):
+    rows = small.rows(400)
+    rows[300][column] = value
+    small.write(place / "wild.csv", rows)
+    assert stream(place, "wild.csv") == 2
+    assert words in capsys.readouterr().err
+    written = small.read(place / "out" / "predictions.csv.partial")
+    assert [int(row["row"]) for row in written] == list(range(101, 301))
+    # going on after the row is as if it had never been there
+    small.write(place / "rest.csv", rows[301:])
+    small.write(place / "without.csv", rows[:300] + rows[301:])
+    more = ["resume", "--checkpoint", str(place / "out" / "checkpoint.pt"), str(place / "rest.csv")]
+    assert main([*more, "--out", str(place / "rest"), "--pictures", "false", "--progress", "false"]) == 0
+    assert stream(place, "without.csv", "whole") == 0
+    got = [row["mean"] for row in small.read(place / "rest" / "predictions.csv")]
+    assert got == [row["mean"] for row in small.read(place / "whole" / "predictions.csv")][200:]
+
+
+def test_a_number_too_large_for_single_precision_is_named(place, small, capsys):
+    rows = small.rows(400)
+    rows[250][0] = "1e39"
+    small.write(place / "wild.csv", rows)
+    assert stream(place, "wild.csv", "out", "--dtype", "float32") == 2
+    assert "'a' is 1e+39 in row 251" in capsys.readouterr().err
+
+
+def test_clipped_inputs_are_legal_however_far(place, small):
+    rows = small.rows(400)
+    rows[300][1] = "1e300"
+    small.write(place / "wild.csv", rows)
+    assert stream(place, "wild.csv", "out", "--clip", "1000") == 0
+
+
+def test_failed_runs_keep_the_checkpoint_of_the_results(place, small):
+    assert stream(place, "good.csv") == 0
+    good = (place / "out" / "checkpoint.pt").read_bytes()
+    rows = small.rows(400)
+    rows[300][1] = "1e300"
+    small.write(place / "wild.csv", rows)
+    for _ in range(2):
+        assert stream(place, "wild.csv") == 2
+    assert (place / "out" / "checkpoint.previous.pt").read_bytes() == good
+    assert json.loads((place / "out" / "summary.json").read_text())["data"] == "good"
+
+
+def compare(place, *configs):
+    arguments = ["compare", str(place / "good.csv"), "--target", "y", "--configs", *(str(place / c) for c in configs)]
+    return main([*arguments, "--warmup", "100", "--progress", "false", "--out", str(place / "both")])
+
+
+def test_compare_goes_on_after_any_failure_and_keeps_what_is_good(place, capsys):
+    bad = "model: {class_path: DOEBE, init_args: {random_walk_variances: [0.0]}}"
+    (place / "bad.yaml").write_text(bad)
+    assert compare(place, "bad.yaml", "small.yaml") == 2
+    results = json.loads((place / "both" / "compare.json").read_text())
+    assert "error" in results["bad"]
+    assert results["small"]["rows"] == 300
+    before = (place / "both" / "compare.csv").read_bytes()
+    assert compare(place, "bad.yaml") == 2
+    assert (place / "both" / "compare.csv").read_bytes() == before
+    capsys.readouterr()
+
+
+def test_compare_that_cannot_run_leaves_no_folder(place, capsys):
+    arguments = ["compare", str(place / "good.csv"), "--target", "y", "--configs", str(place / "small.yaml")]
+    assert main([*arguments, "--warmup", "500", "--out", str(place / "none"), "--progress", "false"]) == 2
+    assert "400 rows" in capsys.readouterr().err
+    assert not (place / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model: {class_path: OEBE, init_args: {bases: [LinearBasiz]}}", "did you mean LinearBasis"),
+        ("model: {class_path: OEBE, init_args: {basis: [LinearBasis]}}", "'basis' is not accepted"),
+        ("model: {class_path: EDOEBI}", "did you mean EDOEBE"),
+        ("model: {class_path: OEBE, init_args: {fit: {num_samples: 2}}}", "write class_path"),
+        ("", "is empty"),
+        ("clip: -1", "clip must be positive"),
+        (
+            "model: {class_path: OEBE, init_args: {bases: [{class_path: FourierBasis, init_args: {num_features: 7}}]}}",
+            "7",
+        ),
+    ],
+)
+def test_mistakes_in_configs_are_explained(place, capsys, text, words):
+    (place / "odd.yaml").write_text(text)
+    arguments = ["stream", str(place / "good.csv"), "--target", "y", "--config", str(place / "odd.yaml")]
+    assert main([*arguments, "--out", str(place / "none")]) == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert "odd.yaml" in message
+    assert "Expected a null" not in message
+    assert not (place / "none").exists()
+
+
+def test_a_config_option_needs_a_file(place, capsys):
+    for rest in ([], ["--out", "x"]):
+        assert main(["stream", str(place / "good.csv"), "--target", "y", "--config", *rest]) == 2
+        message = capsys.readouterr().err
+        assert "--config needs a file" in message
+        assert len(message) < 200

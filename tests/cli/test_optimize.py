@@ -1,0 +1,313 @@
+"""Bayesian optimization from the command line: regrets by hand, drift, runs that last, mistakes in one sentence."""
+
+import csv
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.optimize import methods, runner
+from gp_ensembles.cli.optimize.methods import METHODS, initial_design, make_method
+from gp_ensembles.cli.optimize.problems import (
+    PROBLEMS,
+    Problem,
+    cross_validated,
+    drifting,
+    height_at,
+    make_problem,
+    peak_at,
+)
+from gp_ensembles.cli.optimize.runner import Plan, Results, Trace, read_trace, run_all, run_one, trace_csv
+from gp_ensembles.cli.optimize.tables import (
+    FLOOR,
+    interval,
+    regrets,
+    summarize,
+    table_csv,
+    table_markdown,
+)
+
+OPTIONS = ["--seeds", "2", "--iterations", "3", "--progress", "false"]
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def parabola(moves=False, optimum=0.0):
+    """A cheap problem on the line."""
+    known = None if optimum is None else lambda _: optimum
+    return Problem("parabola", 1, lambda X, _: -(X - 0.3).square(), known, moves)
+
+
+def trace_of(value, optimum, seconds=None):
+    seconds = [math.nan] + [1.0] * (len(value) - 1) if seconds is None else seconds
+    return Trace(torch.zeros(len(value), 1, dtype=torch.float64), numbers(*value), numbers(*optimum), numbers(*seconds))
+
+
+def rows_of(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_regrets_by_hand():
+    simple, cumulative = regrets(numbers(1, 3, 2, 3.5), numbers(4, 4, 4, 4))
+    assert simple.tolist() == [3, 1, 1, 0.5]
+    assert cumulative.tolist() == [3, 4, 6, 6.5]
+
+
+def test_dynamic_regret_counts_from_each_moments_optimum():
+    _, cumulative = regrets(numbers(1, 2, 0), numbers(2, 2, 1))
+    assert cumulative.tolist() == [1, 1, 2]
+
+
+def test_intervals_are_students():
+    samples = numbers(0.3, 1.9, -0.7, 2.2)
+    low, high = stats.t.interval(0.95, 3, loc=samples.mean().item(), scale=stats.sem(samples.numpy()))
+    found = interval(samples)
+    torch.testing.assert_close(torch.stack(found), numbers(samples.mean(), low, high))
+    alone = interval(samples[:1])
+    assert alone.mean.item() == 0.3
+    assert alone.low.isnan()
+    assert alone.high.isnan()
+
+
+def test_a_table_by_hand():
+    traces = {
+        ("parabola", "a", 0): trace_of([1, 3], [4, 4], [math.nan, 0.5]),
+        ("parabola", "a", 1): trace_of([2, 2], [4, 4], [math.nan, 1.5]),
+        ("parabola", "b", 0): trace_of([4, 0], [4, 4]),
+    }
+    results = Results({"parabola": parabola(optimum=4.0)}, traces, {})
+    a, b = summarize(results)
+    assert (a.simple.mean, a.cumulative.mean, a.seconds.mean) == (1.5, 4.0, 1.0)
+    assert (b.simple.mean, b.cumulative.mean, b.num_seeds) == (0.0, 4.0, 1)
+    torch.testing.assert_close(a.simple_curve.mean, (numbers(3, 1).log10() + numbers(2, 2).log10()) / 2)
+    assert b.simple_curve.mean.tolist() == [math.log10(FLOOR)] * 2
+    text = table_markdown([a, b], results)
+    assert "| parabola | a | 2 | 1.5 (-4.853 to 7.853) |" in text
+    assert "| parabola | b | 1 | **0** | **4** | 1 |" in text
+
+
+def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
+    nan = math.nan
+    traces = {
+        ("parabola", "a", 0): trace_of([1, 3], [nan, nan]),
+        ("parabola", "b", 0): trace_of([5, 0], [nan, nan]),
+    }
+    results = Results({"parabola": parabola(optimum=None)}, traces, {})
+    a, b = summarize(results)
+    assert (a.simple.mean, b.simple.mean) == (2, 0)
+    assert (a.cumulative.mean, b.cumulative.mean) == (6, 5)
+    assert "counted from 5, the best value that any run" in table_markdown([a, b], results)
+
+
+def test_simple_regret_means_nothing_where_the_objective_moves():
+    results = Results({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])}, {})
+    (found,) = summarize(results)
+    assert found.simple.mean.isnan()
+    assert found.cumulative.mean == 5
+    assert "| parabola | a | 1 | - | 5 |" in table_markdown([found], results)
+    assert table_csv([found]).splitlines()[1].startswith("parabola,a,1,,,,5.0,,,")
+
+
+@pytest.mark.parametrize("evaluation", [0, 13, 50, 99, 1234])
+def test_nothing_is_higher_than_the_peak_that_drifts(evaluation, generator):
+    peak = peak_at(evaluation, numbers(0))
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 201, dtype=torch.float64)] * 2)
+    values = torch.cat([drifting(row.unsqueeze(0), evaluation) for row in grid[:: grid.shape[0] // 400]])
+    near = peak + 1e-3 * torch.randn(50, 2, generator=generator, dtype=torch.float64)
+    values = torch.cat([values, *(drifting(row.unsqueeze(0), evaluation) for row in near)])
+    assert bool(((peak > 0) & (peak < 1)).all())
+    assert drifting(peak.unsqueeze(0), evaluation).item() == height_at(evaluation)
+    assert values.max() < height_at(evaluation)
+
+
+def test_a_batch_of_drifting_evaluations_is_one_after_another(generator):
+    X = torch.rand(4, 2, generator=generator, dtype=torch.float64)
+    one_by_one = torch.cat([drifting(x.unsqueeze(0), 7 + t) for t, x in enumerate(X)])
+    torch.testing.assert_close(drifting(X, 7), one_by_one)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("branin", [(math.pi + 5) / 15, 2.275 / 15]), ("ackley6", [0.5] * 6)]
+    + [("hartmann6", [0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573])],
+)
+def test_test_functions_reach_their_optimum_in_the_unit_cube(name, place):
+    problem = make_problem(name)
+    value = problem.evaluate(numbers(place), 0).item()
+    assert value == pytest.approx(problem.optimum(0), abs=1e-4)
+
+
+def test_every_problem_gives_finite_values_in_every_corner():
+    for name in PROBLEMS:
+        problem = make_problem(name)
+        corners = torch.stack([torch.zeros(problem.dimension), torch.ones(problem.dimension)]).double()
+        values = problem.evaluate(corners, 3)
+        assert values.shape == (2, 1)
+        assert bool(values.isfinite().all())
+
+
+def test_tuning_is_the_score_of_that_machine():
+    from sklearn.datasets import load_diabetes
+    from sklearn.model_selection import KFold
+    from sklearn.svm import SVR
+
+    from gp_ensembles.data.bundled import diabetes
+
+    table = diabetes()
+    found = cross_validated(table, numbers(0.6, 0.4, 2 / 3))
+    X, y = load_diabetes(return_X_y=True, scaled=False)
+    y = (y - y.mean()) / y.std(ddof=1)
+    scores = []
+    for train, test in KFold(5, shuffle=True, random_state=0).split(X):
+        mean, scale = X[train].mean(0), X[train].std(0)
+        machine = SVR(C=1.0, gamma=0.01, epsilon=0.1).fit((X[train] - mean) / scale, y[train])
+        error = y[test] - machine.predict((X[test] - mean) / scale)
+        scores.append(1 - (error**2).sum() / ((y[test] - y[test].mean()) ** 2).sum())
+    assert found == pytest.approx(sum(scores) / 5, rel=1e-4)  # as far as the machine's own tolerance goes
+    assert found == cross_validated(table, numbers(0.6, 0.4, 2 / 3))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs])
+def test_every_method_starts_alike_and_can_be_repeated(name):
+    problem = make_problem("drifting")
+    state = torch.random.get_rng_state()
+    trace = run_one(problem, name, seed=5, num_iterations=2, num_initial=4)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    again = run_one(problem, name, seed=5, num_iterations=1, num_initial=4)  # a shorter run is a longer one's beginning
+    assert torch.equal(trace.X[:-1], again.X)
+    assert torch.equal(trace.value[:-1], again.value)
+    assert trace.X.shape == (6, 2)
+    assert bool(((trace.X >= 0) & (trace.X <= 1)).all())
+    one = torch.ones(2, dtype=torch.float64)
+    assert torch.equal(trace.X[:4], initial_design(torch.stack([0 * one, one]), 4, seed=5))
+    assert trace.num_initial == 4
+    by_hand = torch.cat([drifting(x.unsqueeze(0), t) for t, x in enumerate(trace.X)]).squeeze(-1)
+    torch.testing.assert_close(trace.value, by_hand)
+    assert trace.optimum.tolist() == [height_at(t) for t in range(6)]
+
+
+def test_sobol_goes_on_with_the_design(generator):
+    trace = run_one(parabola(), "sobol", seed=1, num_iterations=4)
+    one = torch.ones(1, dtype=torch.float64)
+    assert torch.equal(trace.X, initial_design(torch.stack([0 * one, one]), 8, seed=1))
+
+
+def test_a_run_comes_back_from_its_file(tmp_path):
+    trace = run_one(make_problem("tuning"), "random", seed=0, num_iterations=2, num_initial=2)
+    path = tmp_path / "run.csv"
+    path.write_text(trace_csv(trace))
+    back = read_trace(path, 3, 2, 2)
+    for one, other in zip(trace, back, strict=True):
+        assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
+    assert read_trace(path, 3, 2, 1).value.tolist() == trace.value[:3].tolist()  # a shorter run is its beginning
+    assert read_trace(path, 3, 2, 3) is None  # longer
+    assert read_trace(path, 3, 3, 1) is None  # another design
+    assert read_trace(path, 2, 2, 2) is None  # another problem
+    path.write_text(path.read_text().replace("0.", "zero", 1))
+    assert read_trace(path, 3, 2, 2) is None
+
+
+def test_runs_that_are_there_are_not_made_again(tmp_path, monkeypatch):
+    plan = Plan(["branin", "drifting"], ["random", "sobol"], 2, 3)
+    first = run_all(plan, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 8
+    made = []
+    original = runner.run_one
+    monkeypatch.setattr(runner, "run_one", lambda *arguments: made.append(arguments[1:3]) or original(*arguments))
+    (tmp_path / "drifting-sobol-1.csv").unlink()
+    (tmp_path / "branin-random-0.csv").write_text("half a fi")
+    second = run_all(plan, tmp_path)
+    assert made == [("random", 0), ("sobol", 1)]
+    for run, trace in first.traces.items():
+        assert torch.equal(trace.value, second.traces[run].value)
+    run_all(plan._replace(num_iterations=2), tmp_path)
+    assert len(made) == 2
+
+
+def test_an_interrupted_command_goes_on(tmp_path, monkeypatch, capsys):
+    arguments = ["optimize", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
+    original, calls = runner.run_one, []
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*given)
+
+    monkeypatch.setattr(runner, "run_one", interrupted)
+    assert main(arguments) == 130
+    assert "goes on" in capsys.readouterr().err
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert main(arguments) == 0
+    assert len(calls) == 5
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    def broken(bounds, seed):
+        raise ValueError(f"seed {seed} is unlucky")
+
+    monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(start=broken))
+    arguments = ["optimize", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert "branin-sobol-1 failed: seed 1 is unlucky" in output.err
+    assert "branin, sobol, seed 0 failed: seed 0 is unlucky" in output.out
+    assert [row["method"] for row in rows_of(tmp_path / "optimize.csv")] == ["random"]
+    assert main(["optimize", "--problems", "branin", "--methods", "sobol", *OPTIONS, "--out", str(tmp_path)]) == 2
+    assert "every run has failed" in capsys.readouterr().err
+
+
+def test_the_command_leaves_everything_it_should(tmp_path, capsys):
+    wanted = ["branin", "drifting", "tuning"]
+    out = tmp_path / "out"
+    arguments = ["optimize", "--problems", *wanted, "--methods", "egp-ts", "random", *OPTIONS]
+    assert main([*arguments, "--num-initial", "4", "--out", str(out)]) == 0
+    names = {"runs", "optimize.csv", "optimize.md", "curves.csv", "simple_regret.png", "cumulative_regret.png"}
+    assert {path.name for path in out.iterdir()} == names
+    assert len(list((out / "runs").iterdir())) == 12
+    rows = rows_of(out / "optimize.csv")
+    assert [(row["problem"], row["seeds"]) for row in rows] == [(name, "2") for name in wanted for _ in range(2)]
+    for row in rows:
+        assert (
+            float(row["cumulative_regret_low"]) < float(row["cumulative_regret"]) < float(row["cumulative_regret_high"])
+        )
+        assert float(row["seconds_per_iteration"]) > 0
+        assert (row["simple_regret"] == "") == (row["problem"] == "drifting")
+    curves = rows_of(out / "curves.csv")
+    assert len(curves) == 6 * 7
+    simple = [float(row["simple_regret"]) for row in rows if row["problem"] == "tuning"]
+    assert min(simple) >= 0
+    assert (out / "optimize.md").read_text().startswith("| problem | method |")
+    assert "optimum of tuning is not known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--problems", "parabola"], "there is no problem 'parabola'; choose from branin"),
+        (["--methods", "annealing"], "there is no method 'annealing'; choose from ensemble-logei"),
+        (["--methods", "random", "random"], "the method random is named twice"),
+        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["--iterations", "0"], "--iterations must be at least 1, got 0"),
+        (["--num-initial", "1"], "--num-initial must be at least 2, got 1"),
+        (["--seeds", "many"], "seeds"),
+    ],
+)
+def test_mistakes_are_said_in_one_sentence(tmp_path, capsys, options, sentence):
+    out = tmp_path / "out"
+    assert main(["optimize", *options, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_method_without_its_packages_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(needs=("no_such_package",)))
+    with pytest.raises(ImportError, match="sobol needs no_such_package: pip install no_such_package, or leave it out"):
+        make_method("sobol")

@@ -1,0 +1,410 @@
+"""Figure 7: its error against other code, its rows by their definition, parts that are not made again, clear errors."""
+
+import csv
+import json
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.metrics import pairwise_distances
+from sklearn.neighbors import KNeighborsClassifier
+
+from gp_ensembles.cli.neighbors import neighbor_error
+from gp_ensembles.data import Table
+from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
+from studies.__main__ import main, study_parser
+from studies.ie_gplvm import methods as gplvm_methods
+from studies.ie_gplvm import scores as gplvm_scores
+from studies.ie_gplvm import study as gplvm
+from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
+from studies.ie_gplvm.methods import (
+    METHODS,
+    NUM_FREQUENCIES,
+    RUNS,
+    Effort,
+    LatentAnswer,
+    LatentTask,
+    median_gamma,
+    without_umap,
+)
+from studies.ie_gplvm.sets import START_SHARES, load_sets, shuffled_rows
+from studies.ie_gplvm.tables import table_text
+
+CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
+FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
+OPTIONS = gplvm.Options("digits", FAST, draws=2, max_rows=60, effort=Effort(block_size=27))
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def made_up(num_rows=40, num_columns=4, seed=0, name="oil_flow"):
+    """A curve in a few columns, a label that says where on it, and a column that varies late."""
+    generator = torch.Generator().manual_seed(seed)
+    t = torch.rand(num_rows, 1, generator=generator, dtype=torch.float64)
+    rate = torch.arange(1, num_columns + 1, dtype=torch.float64)
+    Y = (rate * t).sin() + 0.01 * torch.randn(num_rows, num_columns, generator=generator, dtype=torch.float64)
+    return Table(Y, (3 * t[:, 0]).floor(), tuple(f"y{j}" for j in range(num_columns)), "label", name)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return shuffled_rows(made_up(60), 0.2, 0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Ensembles that are good enough for tests of everything around them."""
+    monkeypatch.setattr(gplvm_methods, "NUM_FREQUENCIES", 8)
+    few = partial(LatentSettings, batch_iterations=8, row_iterations=8)
+    monkeypatch.setattr(gplvm_methods, "LatentSettings", few)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """No picture, where it is not what is tested."""
+    monkeypatch.setattr(gplvm, "draw_embeddings", lambda *arguments: None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A data folder with one of the sets."""
+    table = made_up(60)
+    with (tmp_path / "oil.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*table.feature_names, "label"])
+        writer.writerows([*y, int(k)] for y, k in zip(table.X.tolist(), table.y.tolist(), strict=True))
+    entry = {"name": "oil_flow", "file": "oil.csv", "features": list(table.feature_names), "target": "label"}
+    (tmp_path / "manifest.json").write_text(json.dumps({"datasets": [entry, {"name": "another"}]}))
+    return tmp_path
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**31 - 1), st.integers(2, 70), st.integers(1, 4))
+def test_the_error_is_brute_force_s(seed, num_rows, num_classes):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    label = torch.randint(num_classes, (num_rows,), generator=generator)
+    wrong = 0
+    for i in range(num_rows):
+        others = [j for j in range(num_rows) if j != i]
+        nearest = min(others, key=lambda j: (math.dist(X[i].tolist(), X[j].tolist()), j))
+        wrong += int(label[nearest] != label[i])
+    assert neighbor_error(X, label) == pytest.approx(wrong / num_rows)
+
+
+def test_the_error_is_scikit_learn_s_leave_one_out_on_more_than_a_block():
+    generator = torch.Generator().manual_seed(3)
+    X = torch.randn(1200, 2, generator=generator, dtype=torch.float64)
+    label = (X[:, 0] + 0.5 * torch.randn(1200, generator=generator, dtype=torch.float64) > 0).long()
+    # The nearest of all is the row itself, so the second one counts.
+    found = KNeighborsClassifier(2).fit(X.numpy(), label.numpy()).kneighbors(X.numpy(), return_distance=False)
+    assert neighbor_error(X, label) == pytest.approx(float((label[found[:, 1]] != label).double().mean()))
+
+
+def test_far_places_do_not_round_the_error_away():
+    X = torch.tensor([[0.0], [1e-6], [1.0], [1.0 + 1e-6]], dtype=torch.float64) + 1e6
+    assert neighbor_error(X, torch.tensor([0, 0, 1, 1])) == 0.0
+
+
+@pytest.mark.parametrize("X", [torch.zeros(1, 2), torch.full((3, 2), math.nan)])
+def test_an_error_needs_finite_places_of_two_rows(X):
+    with pytest.raises(ValueError, match="at least two rows and finite places"):
+        neighbor_error(X, torch.zeros(len(X), dtype=torch.long))
+
+
+def test_rows_are_shuffled_by_the_seed_with_their_labels():
+    table = made_up(100)
+    first, again, other = (shuffled_rows(table, 0.1, seed) for seed in (4, 4, 5))
+    assert torch.equal(first.Y, again.Y)
+    assert not torch.equal(first.Y, other.Y)
+    assert first.num_start == 10
+    assert first.num_dropped == 0
+    order = [int((y == table.X).all(1).nonzero()) for y in first.Y]
+    assert sorted(order) == list(range(100))
+    assert torch.equal(first.label, table.y[order].long())
+    # A cut takes the first rows of the order, so that a set that is sorted by class keeps its classes.
+    torch.testing.assert_close(shuffled_rows(table, 0.1, 4, 50).Y, first.Y[:50])
+
+
+def test_columns_that_are_constant_at_the_start_are_left_out():
+    table = made_up(100)
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    table.X[:, 1] = 3.0
+    table.X[:, 3] = 0.0
+    table.X[order[50], 3] = 1.0  # varies, but later than the start
+    found = shuffled_rows(table, 0.1, 0)
+    torch.testing.assert_close(found.Y, table.X[order][:, [0, 2]])
+    assert found.num_dropped == 2
+    table.X[:, 0] = 1.0
+    with pytest.raises(ValueError, match="fewer than two columns vary in the first 10 rows of seed 0"):
+        shuffled_rows(table, 0.1, 0)
+
+
+def test_shares_are_the_paper_s():
+    assert START_SHARES == {"digits": 0.1, "oil_flow": 0.1, "usps_0to4": 0.1, "mnist_5k": 0.05}
+    assert shuffled_rows(made_up(1000), 0.1, 0).num_start == 100
+    with pytest.raises(ValueError, match=r"5% of 40 rows are too few to start from.*--max_rows"):
+        shuffled_rows(made_up(40), 0.05, 0)
+
+
+def test_the_ensemble_has_the_paper_s_kernels():
+    assert (NUM_FREQUENCIES, METHODS["ie_gplvm"].online, METHODS["umap"].online) == (50, True, False)
+    features = rbf_features(2, 1)
+    assert features.kernel.lengthscale.square().log2().flatten().tolist() == pytest.approx([-3, -2, -1, 0, 1, 2, 3])
+
+
+def test_digits_are_scikit_learn_s():
+    tables, absent = load_sets(None, None)
+    assert (list(tables), absent) == (["digits"], ["oil_flow", "usps_0to4", "mnist_5k"])
+    found = load_digits()
+    np.testing.assert_array_equal(tables["digits"].X.numpy(), found.data)
+    np.testing.assert_array_equal(tables["digits"].y.numpy(), found.target)
+
+
+def test_sets_come_from_a_folder_by_name(folder):
+    tables, absent = load_sets(folder, None)
+    assert (list(tables), absent) == (["digits", "oil_flow"], ["usps_0to4", "mnist_5k"])
+    assert list(load_sets(folder, "oil_flow")[0]) == ["oil_flow"]
+    with pytest.raises(ValueError, match="mnist_5k is not here: the folder"):
+        load_sets(folder, "mnist_5k")
+    with pytest.raises(ValueError, match="oil_flow is not here: give a folder"):
+        load_sets(None, "oil_flow")
+
+
+def test_gamma_is_by_the_median_squared_distance(rows):
+    distance = pairwise_distances(rows.Y.numpy())[np.triu_indices(60, 1)]
+    # Torch's median of an even number is the lower of the middle two.
+    middle = np.sort(distance**2)[(len(distance) - 1) // 2]
+    assert median_gamma(rows.Y) == pytest.approx(0.5 / middle)
+
+
+@pytest.mark.parametrize("run", [name for name in RUNS if name != "umap"])
+def test_every_run_is_a_function_of_its_seed(rows, run):
+    task = LatentTask(rows, 1, Effort(block_size=16, iterations=3))
+    first, again = RUNS[run](task), RUNS[run](task)
+    readings = {method.reading for method in METHODS.values() if method.run == run}
+    assert set(first.embeddings) == readings
+    for reading in readings:
+        assert first.embeddings[reading].shape == (60, 2)
+        assert first.embeddings[reading].dtype == torch.float64
+        assert torch.equal(first.embeddings[reading], again.embeddings[reading])
+    if run == "ie_gplvm":
+        other = RUNS[run](task._replace(seed=2))
+        assert not torch.equal(first.embeddings["embedding"], other.embeddings["embedding"])
+
+
+def test_principal_components_are_scikit_learn_s(rows):
+    found = RUNS["pca"](LatentTask(rows, 0, Effort())).embeddings["embedding"]
+    expected = PCA(2).fit_transform(rows.Y.numpy())
+    np.testing.assert_allclose(np.abs(found.numpy()), np.abs(expected), atol=1e-10)
+
+
+def test_the_ensemble_is_the_library_s(rows):
+    found = RUNS["ie_gplvm"](LatentTask(rows, 5, Effort(block_size=8)))
+    features = rbf_features(2, 8, generator=torch.Generator().manual_seed(5))
+    model = IEGPLVM(features, 4, settings=LatentSettings(seed=5, batch_iterations=8, row_iterations=8))
+    start = model.start(rows.Y[:12])
+    later = model.update(rows.Y[12:], block_size=8)
+    assert torch.equal(found.embeddings["embedding"], torch.cat([start.embedding, later.embedding]))
+    spaces = torch.cat([start.by_expert, later.by_expert], 1)
+    assert any(torch.equal(found.embeddings["one_space"], space) for space in spaces)
+    assert 0 < found.checks["start_seconds"] < found.seconds
+
+
+def test_gpytorch_s_model_fits_and_is_watched(rows):
+    state, seen = torch.get_rng_state(), []
+
+    def watch(iteration, mean):
+        seen.append((iteration, mean))
+        return iteration == 40
+
+    found = gpytorch_embedding(rows.Y, 500, every=20, watch=watch)
+    assert torch.equal(torch.get_rng_state(), state)  # the global source is as it was
+    assert [iteration for iteration, _ in seen] == [20, 40]
+    assert torch.equal(found, seen[-1][1])
+    assert not torch.equal(found, seen[0][1])
+    assert not torch.equal(found, gpytorch_embedding(rows.Y, 40, seed=1))
+    for wrong in ({"iterations": 0}, {"iterations": 1, "every": 0}):
+        with pytest.raises(ValueError, match="must be positive"):
+            gpytorch_embedding(rows.Y, **wrong)
+
+
+def test_gpytorch_s_places_keep_what_is_near_together(rows):
+    """After a hundred steps the curve that the rows lie on is not folded."""
+    assert neighbor_error(gpytorch_embedding(rows.Y, 100), rows.label) <= 0.2
+
+
+def test_a_figure_is_written_with_its_picture(tmp_path, folder):
+    text = gplvm.run(folder, tmp_path / "out", OPTIONS._replace(dataset=None, methods=["pca", "kernel_pca"]))
+    for words in ("2 draw(s) from seed 0", "all at once", "not there in the folder: usps_0to4, mnist_5k"):
+        assert words in text
+    assert "digits: online models started from 6 of 60 rows" in text
+    names = [f"figure_7.{kind}" for kind in ("csv", "json", "png", "txt")]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*names[:3], "figure_7.txt", "figure_7_parts"]
+    assert (tmp_path / "out" / "figure_7.txt").read_text() == text + "\n"
+
+
+def test_scores_are_those_of_the_runs(tmp_path, plain):
+    text = gplvm.run(None, tmp_path, OPTIONS)
+    rows = read_rows(tmp_path / "figure_7.csv")
+    assert len(rows) == 2 * len(FAST)
+    table = load_sets(None, "digits")[0]["digits"]
+    for row in rows:
+        method, seed = METHODS[row["method"]], int(row["seed"])
+        start = shuffled_rows(table, 0.1, seed, 60)
+        again = RUNS[method.run](LatentTask(start, seed, OPTIONS.effort)).embeddings[method.reading]
+        assert float(row["error"]) == neighbor_error(again, start.label)
+        assert (row["num_start"], int(float(row["columns"]))) == ("6.0", start.Y.shape[1])
+        assert row["rows_come"] == ("online" if method.online else "all at once")
+    content = json.loads((tmp_path / "figure_7.json").read_text())
+    for line in content["rows"]:
+        errors = [float(row["error"]) for row in rows if row["method"] == line["method"]]
+        assert line["error_median"] == pytest.approx(sum(errors) / 2)
+        assert (line["error_lowest"], line["error_highest"]) == (min(errors), max(errors))
+        assert f"{50 * sum(errors):.1f}" in next(
+            row for row in text.splitlines() if row.split()[:2] == ["digits", line["method"]]
+        )
+    assert content["block_size"] == 27
+
+
+def test_finished_parts_are_not_made_again(tmp_path, monkeypatch, plain):
+    text = gplvm.run(None, tmp_path, OPTIONS)
+    parts = sorted((tmp_path / "figure_7_parts").iterdir())
+    assert len(parts) == 2 * 4  # both readings of the ensemble are one run
+    assert sum(bool(json.loads(path.read_text())["curves"]) for path in parts) == 4  # the first draw's
+
+    def refuse(*arguments):
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(gplvm_scores, "_ran", refuse)
+    assert gplvm.run(None, tmp_path, OPTIONS) == text
+    assert "pca" in gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca"], draws=1))
+    # What a method has no use for does not make it again.
+    gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca"], effort=Effort(5, 5)))
+    for change in ({"seed": 7}, {"max_rows": 70}, {"draws": 3}, {"effort": Effort(5)}):
+        with pytest.raises(AssertionError, match="made again"):
+            gplvm.run(None, tmp_path, OPTIONS._replace(**change))
+
+
+def test_an_interruption_leaves_finished_parts(tmp_path, monkeypatch, capsys, plain):
+    pca = RUNS["pca"]
+
+    def interrupted(task):
+        raise KeyboardInterrupt
+
+    options = OPTIONS._replace(methods=["pca", "kernel_pca"], draws=1)
+    monkeypatch.setitem(RUNS, "kernel_pca", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gplvm.run(None, tmp_path, options)
+    assert "goes on with them" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "figure_7_parts").iterdir()] == ["1-digits-pca-0-60-places.json"]
+    monkeypatch.setitem(RUNS, "kernel_pca", pca)
+    monkeypatch.setitem(RUNS, "pca", interrupted)  # done already
+    assert "kernel_pca" in gplvm.run(None, tmp_path, options)
+
+
+def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
+    def failing(task):
+        if task.seed == 0:
+            raise ValueError("no components today")
+        return LatentAnswer({"embedding": task.rows.Y.new_full((60, 2), math.nan)}, 1.0, {})
+
+    monkeypatch.setitem(RUNS, "pca", failing)
+    text = gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca", "kernel_pca"]))
+    assert "pca on digits, draw 1 failed: no components today" in text
+    assert "pca on digits, draw 2 failed: neighbors need at least two rows and finite places" in text
+    assert (tmp_path / "figure_7.png").is_file()  # with an empty panel
+    with pytest.raises(ValueError, match="nothing could be run; pca on digits: no components today"):
+        gplvm.run(None, tmp_path / "other", OPTIONS._replace(methods=["pca"]))
+    with pytest.raises(ValueError, match="nothing could be run; pca on digits: digits: 10% of 20 rows are too few"):
+        gplvm.run(None, tmp_path / "other", OPTIONS._replace(methods=["pca"], max_rows=20))
+
+
+def test_umap_is_left_out_where_it_is_not_installed(tmp_path, monkeypatch, plain):
+    monkeypatch.setattr(gplvm, "without_umap", lambda: "it is away")
+    text = gplvm.run(None, tmp_path, OPTIONS._replace(methods=["umap", "pca"], draws=1))
+    assert "umap was left out: it is away" in text
+    with pytest.raises(ValueError, match="umap cannot be run: it is away"):
+        gplvm.run(None, tmp_path, OPTIONS._replace(methods=["umap"]))
+    monkeypatch.setattr(gplvm_methods, "find_spec", lambda name: None)
+    assert "pip install umap-learn" in str(without_umap())
+
+
+def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
+    seen = {}
+
+    class Module:
+        class UMAP:
+            def __init__(self, **options):
+                seen.update(options)
+
+            def fit_transform(self, Y):
+                torch.set_num_threads(2)  # as umap-learn does
+                return np.asarray(Y[:, :2], dtype=np.float32)
+
+    monkeypatch.setitem(sys.modules, "umap", Module)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = RUNS["umap"](LatentTask(rows, 9, Effort())).embeddings["embedding"]
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+    assert (seen["n_components"], seen["random_state"]) == (2, 9)
+    torch.testing.assert_close(found, rows.Y[:, :2].float().double())
+
+
+def test_a_table_without_records_is_a_header():
+    plan = gplvm_scores.LatentPlan({"digits": made_up()}, ["pca"], 1, 0, None, Effort())
+    assert table_text(gplvm_scores.LatentScores(plan, {}, {})).split()[:2] == ["set", "method"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dataset": "mnist"}, "must be one of digits, oil_flow, usps_0to4, mnist_5k, got mnist"),
+        ({"dataset": "oil_flow"}, "oil_flow is not here: give a folder that has it with --data"),
+        ({"methods": ["tsne"]}, "no method tsne; choose from ie_gplvm, ie_gplvm_one_space"),
+        ({"methods": []}, "no method"),
+        ({"methods": ["pca", "pca"]}, "named twice"),
+        ({"draws": 0}, "at least one draw"),
+        ({"seed": -1}, "seed"),
+        ({"max_rows": 0}, "max_rows"),
+        ({"effort": Effort(block_size=0)}, "block_size"),
+        ({"effort": Effort(iterations=0)}, "iterations"),
+    ],
+)
+def test_mistakes_are_named_and_cost_nothing(tmp_path, change, words):
+    with pytest.raises(ValueError, match=words):
+        gplvm.run(None, tmp_path / "out", OPTIONS._replace(**change))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_makes_the_figure_and_names_mistakes(tmp_path, capsys, plain):
+    arguments = ["ie-gp", "--figure", "7", "--dataset", "digits", "--draws", "1", "--max-rows", "60"]
+    arguments += ["--methods", "ie_gplvm", "pca", "--block-size", "18", "--progress", "false", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "ensembles: 18 row(s) at a time" in out
+    assert main(["ie-gp", "--figure", "7", "--dataset", "iris", "--out", str(tmp_path)]) == 2
+    assert "--dataset of figure 7 must be one of digits" in capsys.readouterr().err
+    assert main(["ie-gp", "--figure", "5", "--out", str(tmp_path)]) == 2
+    assert "one of 2, 3, 4, 7, 10, 11, got 5" in capsys.readouterr().err
+
+
+def test_the_figure_has_a_config():
+    values = study_parser("ie-gp").parse_args(["--config", str(CONFIGS / "ie_gp_figure_7.yaml")])
+    assert (values.figure, values.draws) == (7, 11)
+    assert values.methods == list(METHODS)
+    assert (values.block_size, values.iterations) == Effort()
