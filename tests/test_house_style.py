@@ -44,14 +44,12 @@ INTEGER = {"arange", "randint", "randperm", "tril_indices", "triu_indices"}
 INTEGERS = "counts, flags and labels: integers and booleans do not follow the default dtype"
 EXCEPTIONS = {
     ("cli", "print"): "the command line speaks to its user",
-    ("__main__.py", "print"): "so does that of the studies",
     ("data", "device"): "tables are born on the host; their user moves them",
     ("experts/empirical_bayes.py", "dtype"): INTEGERS,
     ("meta_learners/switching.py", "dtype"): INTEGERS,
-    ("meta_learners/transitions.py", "dtype"): INTEGERS,
     ("features/neural.py", "device"): "a number becomes a parameter on the host; the module's .to moves it",
     ("features/shapes.py", "device"): "a number becomes a parameter on the host; the module's .to moves it",
-    ("meta_learners/transitions.py", "device"): "built from plain numbers; the rule that takes them moves them",
+    ("meta_learners/switching.py", "device"): "built from plain numbers; the rule that takes them moves them",
 }
 # Public names that may do without an example, and why.
 WITHOUT_EXAMPLE = {
@@ -165,7 +163,9 @@ def test_names_follow_the_glossary():
 
 
 def test_no_global_state_and_no_bare_tensors():
-    assert [*call_complaints(PACKAGE), *call_complaints(STUDIES)] == []
+    assert call_complaints(PACKAGE) == []
+    # The studies are a program: they print what they have made.
+    assert [complaint for complaint in call_complaints(STUDIES) if not complaint.endswith("calls print")] == []
 
 
 def test_nothing_is_left_half_done():
