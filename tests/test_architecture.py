@@ -28,7 +28,7 @@ EVERYTHING = frozenset(
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
     "numerics": (frozenset(), frozenset({"numpy", "scipy"})),
-    "metrics": (frozenset(), frozenset()),
+    "metrics": (frozenset({"numerics"}), frozenset()),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
     "filters": (frozenset({"numerics"}), frozenset()),
     "meta_learners": (frozenset({"numerics"}), frozenset()),
@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # gpytorch: presets build kernels and likelihoods. scipy: quantiles of the gamma distribution.
     "ensembles": (
-        frozenset({"numerics", "experts", "features", "filters", "likelihoods", "meta_learners"}),
+        frozenset({"numerics", "experts", "features", "filters", "likelihoods", "meta_learners", "metrics"}),
         frozenset({"gpytorch", "scipy"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
@@ -61,9 +61,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "likelihoods", "features"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
-    # ensembles, bo: mixtures as distributions and posteriors. meta_learners: stacking. spectral: frequencies.
+    # ensembles, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
     "fusion": (
-        frozenset({"numerics", "features", "filters", "experts", "spectral", "meta_learners", "ensembles", "bo"}),
+        frozenset({"numerics", "features", "filters", "experts", "spectral", "metrics", "ensembles", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.

@@ -12,10 +12,10 @@ from gp_ensembles.ensembles.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
 from gp_ensembles.ensembles.student_t_mixture import StudentTMixture, as_normal_mixture
 from gp_ensembles.metrics import ClassScores, init_class_scores, summarize_classes
-from gp_ensembles.metrics.calibration import pit
-from gp_ensembles.metrics.pointwise import gaussian_log_prob
+from gp_ensembles.metrics.scores import pit
 from gp_ensembles.metrics.streaming import StreamScores, init_scores, summarize, update_scores
 from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics.normal import log_prob as normal_log_prob
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 
 MODEL = "model"
@@ -163,7 +163,7 @@ def score_block(
         state = scores[name]
         assert isinstance(state, StreamScores)
         after[name] = update_scores(state, y, certain, center.unsqueeze(0), spread.unsqueeze(0))
-        densities[name] = gaussian_log_prob(center, spread, y)
+        densities[name] = normal_log_prob(y, center, spread)
     center, spread = mixtures.moments(*parts)
     lower, upper = mixtures.icdf(*parts, y.new_tensor([[0.05], [0.95]]))
     density = mixtures.log_prob(*parts, y)

@@ -21,10 +21,9 @@ from gp_ensembles.meta_learners import (
     MetaLearner,
     OnlineNewton,
     SoftBayes,
-    best_expert,
-    best_fixed_mixture,
 )
-from gp_ensembles.meta_learners.bounds import (
+from gp_ensembles.metrics import best_expert, best_fixed_mixture
+from gp_ensembles.metrics.regret_bounds import (
     averaging_bound,
     exponentiated_gradient_bound,
     fixed_share_bound,

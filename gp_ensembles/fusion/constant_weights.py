@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners.hindsight import best_fixed_mixture
+from gp_ensembles.metrics.regret import best_fixed_mixture
 
 _BLOCK = 2**22  # numbers of the Bayesian bootstrap held at once
 

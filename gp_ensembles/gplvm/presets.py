@@ -10,7 +10,7 @@ from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm.model import IEGPLVM
 from gp_ensembles.gplvm.settings import LatentSettings
 from gp_ensembles.meta_learners import MarkovSwitching
-from gp_ensembles.meta_learners.transitions import sticky_transition
+from gp_ensembles.meta_learners.switching import sticky_transition
 
 # Squared length scales 2^k, k = -3 ... 3 (Lu et al. 2022, section 7), in units of the latent prior's variance of one.
 RBF_VARIANCES = tuple(2.0**power for power in range(-3, 4))

@@ -1,33 +1,34 @@
-"""Rules that weigh experts by their log densities alone."""
+"""Weight rules: how the weights of a mixture follow from the experts' log densities, and from nothing else.
 
-from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
+- :mod:`~gp_ensembles.meta_learners.averaging`, one expert is right: :class:`BayesianModelAveraging`, and
+  :class:`DynamicModelAveraging`, which forgets.
+- :mod:`~gp_ensembles.meta_learners.switching`, the right expert changes: :class:`FixedShare`,
+  :class:`MarkovSwitching` and its transition matrices (sticky, between experts of one label, E-DOEBE's).
+- :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right, first-order: :class:`ExponentiatedGradient`,
+  :class:`SoftBayes`.
+- :mod:`~gp_ensembles.meta_learners.newton`, a mixture is right, second-order: :class:`OnlineNewton`,
+  :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in ``follow_the_leader``.
+- :mod:`~gp_ensembles.meta_learners.combined`: a rule that weighs other rules, :class:`CombinedRules`.
+- :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, which a rule of your own extends, and what rules share.
+
+What each rule can lose, and to whom, is in :mod:`gp_ensembles.metrics.regret_bounds`.
+"""
+
+from gp_ensembles.meta_learners.averaging import BayesianModelAveraging, DynamicModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
-from gp_ensembles.meta_learners.bounds import (
-    averaging_bound,
-    exponentiated_gradient_bound,
-    fixed_share_bound,
-    forgetting_bound,
-    newton_bound,
-    path_prior_bound,
-    soft_bayes_bound,
-)
 from gp_ensembles.meta_learners.combined import CombinedRules
-from gp_ensembles.meta_learners.forgetting import DynamicModelAveraging, FixedShare
 from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
-from gp_ensembles.meta_learners.hindsight import (
-    BestExpert,
-    BestMixture,
-    best_expert,
-    best_fixed_mixture,
-)
 from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
-from gp_ensembles.meta_learners.switching import MarkovSwitching
-from gp_ensembles.meta_learners.transitions import edoebe_transition, group_transition, sticky_transition
+from gp_ensembles.meta_learners.switching import (
+    FixedShare,
+    MarkovSwitching,
+    edoebe_transition,
+    group_transition,
+    sticky_transition,
+)
 
 __all__ = [
     "BayesianModelAveraging",
-    "BestExpert",
-    "BestMixture",
     "CombinedRules",
     "DiscountedOnlineNewton",
     "DynamicModelAveraging",
@@ -39,16 +40,7 @@ __all__ = [
     "MetaState",
     "OnlineNewton",
     "SoftBayes",
-    "averaging_bound",
-    "best_expert",
-    "best_fixed_mixture",
     "edoebe_transition",
-    "exponentiated_gradient_bound",
-    "fixed_share_bound",
-    "forgetting_bound",
     "group_transition",
-    "newton_bound",
-    "path_prior_bound",
-    "soft_bayes_bound",
     "sticky_transition",
 ]

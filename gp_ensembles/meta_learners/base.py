@@ -1,11 +1,18 @@
-"""The one abstraction of this package: a rule that weighs experts by their log densities alone."""
+"""The abstract weight rule with its state and output, and what rules share: checks, Bayes' rule, loops over targets."""
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from gp_ensembles.numerics.cholesky import NumericalError
+
+# Weights before, relative densities, number of the target: weights after, and the density before.
+LinearStep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
 
 
 class MetaState(NamedTuple):
@@ -114,6 +121,41 @@ class MetaLearner(nn.Module, ABC):
         return state._replace(log_weights=log_weights.index_copy(0, experts.to(log_weights.device), part))
 
 
+def check_prior_weights(prior_weights: Tensor) -> Tensor:
+    """Normalized log prior weights, shape (M,); a weight of zero is legal and means a dead expert.
+
+    Weights need not sum to one: they are relative, and divided by their sum here.
+
+    Raises:
+        TypeError: If the weights are not a floating point tensor.
+        ValueError: If they are not a vector of finite nonnegative numbers with a positive sum.
+    """
+    if not isinstance(prior_weights, Tensor) or not prior_weights.is_floating_point():
+        raise TypeError("prior_weights must be a floating point tensor of shape (M,)")
+    if prior_weights.ndim != 1 or prior_weights.shape[0] == 0:
+        raise ValueError(f"prior_weights must have shape (M,), got {tuple(prior_weights.shape)}")
+    illegal = ~((prior_weights >= 0) & torch.isfinite(prior_weights))
+    if bool(illegal.any()):
+        expert = int(illegal.int().argmax())
+        raise ValueError(
+            f"the prior weight of expert {expert} is {float(prior_weights[expert])}; "
+            f"weights must be finite and at least zero"
+        )
+    if not bool(prior_weights.sum() > 0):
+        raise ValueError("all prior weights are zero; give at least one expert a positive weight")
+    log_weights = prior_weights.log()
+    return log_weights - log_weights.logsumexp(0)
+
+
+def check_num_experts(expected: int, num_experts: int) -> None:
+    """Raise a clear error if a rule built for some number of experts meets another."""
+    if num_experts != expected:
+        raise ValueError(
+            f"this weight rule was built for {expected} experts but the ensemble has {num_experts}; "
+            f"build it with weights or a transition of {num_experts} experts"
+        )
+
+
 def check_share(share: float, lowest_is_legal: bool) -> None:
     """Raise a clear error unless a share is a number between 0 and 1, not 1, and 0 only where that is legal."""
     if not (0 <= share < 1 and (share > 0 or lowest_is_legal)):
@@ -131,6 +173,60 @@ def check_memory(rule: MetaLearner, state: MetaState, width: int) -> None:
         )
 
 
+def check_block(state: MetaState, log_prob: Tensor) -> None:
+    """Raise a clear error if log densities do not fit the state; looks at shape and dtype only."""
+    num_experts = state.log_weights.shape[0]
+    if log_prob.ndim != 2 or log_prob.shape[0] != num_experts:
+        raise ValueError(
+            f"log_prob must have shape ({num_experts}, B), one row per expert, got {tuple(log_prob.shape)}"
+        )
+    if log_prob.dtype != state.log_weights.dtype:
+        raise TypeError(
+            f"log_prob is {log_prob.dtype} but the state is {state.log_weights.dtype}; "
+            f"make the state with init(num_experts, like=log_prob)"
+        )
+
+
+def check_densities(log_prob: Tensor) -> None:
+    """Raise if a log density is NaN or plus infinity; minus infinity is legal.
+
+    Raises:
+        NumericalError: Naming the expert and the step within the block.
+    """
+    if readable_all(log_prob < torch.inf):
+        return
+    try:
+        entry = int((~(log_prob < torch.inf)).flatten().int().argmax())
+    except (RuntimeError, NotImplementedError):  # values cannot be read
+        return
+    expert, step = divmod(entry, log_prob.shape[1])
+    raise NumericalError(
+        f"the log density of expert {expert} at step {step} of the block is "
+        f"{float(log_prob[expert, step])}; its predictive variance has vanished or is not a number"
+    )
+
+
+def initial_state(log_prior: Tensor | None, num_experts: int, like: Tensor) -> MetaState:
+    """State before any data: the prior weights, or equal ones if there are none.
+
+    Raises:
+        ValueError: If the prior weights belong to another number of experts, or there is no expert.
+        TypeError: If ``like`` is not a floating point tensor.
+    """
+    if num_experts < 1:
+        raise ValueError(f"a weight rule needs at least one expert, got {num_experts}")
+    if not like.is_floating_point():
+        raise TypeError(f"log weights must be floating point numbers, got {like.dtype}")
+    num_seen = like.new_zeros((), dtype=torch.int64)
+    memory = like.new_zeros(num_experts, 0)
+    if log_prior is None:
+        uniform = like.new_full((num_experts,), float(num_experts)).log().neg()
+        return MetaState(uniform, num_seen, memory)
+    check_num_experts(log_prior.shape[0], num_experts)
+    prior = log_prior.to(dtype=like.dtype, device=like.device)
+    return MetaState(prior - prior.logsumexp(0), num_seen, memory)
+
+
 def grown_weights(state: MetaState, num_new: int, share: float) -> MetaState:
     """The state of a rule without memory, with ``num_new`` more experts that have weight ``share`` together.
 
@@ -143,3 +239,131 @@ def grown_weights(state: MetaState, num_new: int, share: float) -> MetaState:
     new = state.log_weights.new_full((num_new,), math.log(share / num_new))
     log_weights = torch.cat([state.log_weights + math.log1p(-share), new])
     return state._replace(log_weights=log_weights, memory=state.memory.new_zeros(log_weights.shape[0], 0))
+
+
+def readable_all(flags: Tensor) -> bool:
+    """Whether all flags are set; False where values cannot be read (in ``vmap``, on the meta device)."""
+    try:
+        return bool(flags.all())
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    r"""One step of Bayes' rule, :math:`w_m \propto w_m p_m`, for any log densities below plus infinity.
+
+    Where every living expert gives the target density zero there is no posterior: the weights stay and the
+    mixture's log density is minus infinity.
+
+    Args:
+        log_weights: Normalized log weights before the target, shape (M,).
+        log_prob: Log densities of the target, shape (M,).
+
+    Returns:
+        Normalized log weights after the target (M,), and the mixture's log density ().
+
+    Example:
+        >>> import torch
+        >>> after, log_prob = bayes_step(torch.tensor([0.5, 0.5]).log(), torch.tensor([0.0, -torch.inf]))
+        >>> after.exp(), log_prob.exp()
+        (tensor([1., 0.]), tensor(0.5000))
+    """
+    joint = log_weights + log_prob
+    impossible = joint.detach().amax(0) == -torch.inf
+    legal = torch.where(impossible, log_weights, joint)
+    normalizer = legal.logsumexp(0)
+    return legal - normalizer, torch.where(impossible, -torch.inf, normalizer)
+
+
+def pack(
+    state: MetaState, last: Tensor, log_weights: list[Tensor], log_prob: list[Tensor]
+) -> tuple[MetaState, MetaOutput]:
+    """State and output from the lists that a per-step loop leaves behind."""
+    num_steps = len(log_prob)
+    if num_steps == 0:
+        empty = state.log_weights.new_empty((state.log_weights.shape[0], 0))
+        return state, MetaOutput(empty, state.log_weights.new_empty((0,)))
+    output = MetaOutput(torch.stack(log_weights, dim=1), torch.stack(log_prob))
+    return state._replace(log_weights=last, num_seen=state.num_seen + num_steps), output
+
+
+def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+    """Weigh a block target by target.
+
+    The quick pass takes every target to be possible; where one is not, under any expert that has weight, it leaves
+    numbers that are not finite, and the block is done again with such targets taken for missing ones. Their log
+    density is minus infinity.
+
+    Args:
+        step: One step of the rule.
+        state: The state before the block; its log weights are those in force for the first target.
+        log_prob: Log densities of the block's targets, shape (M, B), B positive.
+
+    Raises:
+        NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
+    """
+    current, before = state.log_weights, []
+    for number, column in enumerate(log_prob.unbind(1)):
+        before.append(current)
+        current = step(current, column, number)
+    weights = torch.stack(before, dim=1)
+    density = (weights + log_prob).logsumexp(0)
+    if readable_all(density.isfinite()):
+        after = state._replace(log_weights=current, num_seen=state.num_seen + log_prob.shape[1])
+        return after, MetaOutput(weights, density)
+    check_densities(log_prob)
+    return _careful(step, state, log_prob)
+
+
+def run_linear(step: LinearStep, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
+    """Weigh a block in plain numbers, for rules that never let a weight fall near the smallest of them.
+
+    What underflows in a density is then nothing beside the weight that every expert is given in any case.
+
+    Args:
+        step: One step of the rule, on densities relative to the best of each target.
+        state: The state before the block; its log weights are those in force for the first target.
+        log_prob: Log densities of the block's targets, shape (M, B), B positive.
+
+    Returns:
+        The state and output, or ``None`` where a target is impossible, undefined or next to impossible.
+    """
+    best = log_prob.detach().amax(0)
+    columns = (log_prob - best).exp().unbind(1)
+    current = state.log_weights.exp()
+    after, densities = [], []
+    for number, column in enumerate(columns):
+        current, density = step(current, column, number)
+        after.append(current)
+        densities.append(density)
+    relative = torch.stack(densities)
+    info = torch.finfo(log_prob.dtype)
+    if not readable_all(relative > info.tiny / info.eps):
+        return None
+    weights = torch.cat([state.log_weights.unsqueeze(1), torch.stack(after, dim=1).log()], dim=1)
+    last = state._replace(log_weights=weights[:, -1], num_seen=state.num_seen + log_prob.shape[1])
+    return last, MetaOutput(weights[:, :-1], relative.log() + best)
+
+
+def _careful(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+    current = state.log_weights
+    weights, densities = [], []
+    for number, column in enumerate(log_prob.unbind(1)):
+        joint = current + column
+        impossible = joint.detach().amax(0) == -torch.inf
+        legal = torch.where(impossible, torch.zeros_like(column), column)
+        weights.append(current)
+        densities.append(torch.where(impossible, -torch.inf, (current + legal).logsumexp(0)))
+        current = step(current, legal, number)
+    return pack(state, current, weights, densities)
+
+
+def share_logs(share: float, state: MetaState) -> tuple[float, Tensor | None]:
+    """Logs of what an expert keeps and of what each gets, the latter ``None`` where nothing is shared."""
+    num_experts = state.log_weights.shape[0]
+    return math.log1p(-share), state.log_weights.new_tensor(share / num_experts).log() if share else None
+
+
+def share_out(log_weights: Tensor, keep: float, part: Tensor | None) -> Tensor:
+    """Log weights after each expert has given its share and got its part."""
+    return log_weights if part is None else torch.logaddexp(log_weights + keep, part)

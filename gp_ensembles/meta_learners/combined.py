@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
-from gp_ensembles.meta_learners.bayes import check_block
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block
 
 
 class CombinedRules(MetaLearner):

@@ -10,9 +10,22 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_share, grown_weights
-from gp_ensembles.meta_learners.bayes import check_block, initial_state, pack
-from gp_ensembles.meta_learners.recursion import LinearStep, Step, run_linear, run_steps, share_logs, share_out
+from gp_ensembles.meta_learners.base import (
+    LinearStep,
+    MetaLearner,
+    MetaOutput,
+    MetaState,
+    Step,
+    check_block,
+    check_share,
+    grown_weights,
+    initial_state,
+    pack,
+    run_linear,
+    run_steps,
+    share_logs,
+    share_out,
+)
 
 
 class ExponentiatedGradient(MetaLearner):
@@ -111,7 +124,7 @@ class SoftBayes(MetaLearner):
 
     (Orseau, Lattimore and Legg 2017, "Soft-Bayes".) As :math:`w_t \circ r_t` is the Bayes posterior, each step mixes
     the weights before the target with those after it. Regret against the best fixed mixture is bounded whatever the
-    densities, see :func:`~gp_ensembles.meta_learners.soft_bayes_bound`. A missing target moves weights towards equal
+    densities, see :func:`~gp_ensembles.metrics.soft_bayes_bound`. A missing target moves weights towards equal
     ones, and the rate falls: time passes.
 
     Args:

@@ -9,16 +9,19 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_memory, check_share, grown_weights
-from gp_ensembles.meta_learners.bayes import check_block, check_densities, initial_state, pack
-from gp_ensembles.meta_learners.curvature import (
-    follow,
-    grown_curvature,
-    identity_memory,
-    near_leader,
-    relative_densities,
+from gp_ensembles.meta_learners.base import (
+    MetaLearner,
+    MetaOutput,
+    MetaState,
+    check_block,
+    check_densities,
+    check_memory,
+    check_share,
+    grown_weights,
+    initial_state,
+    pack,
 )
-from gp_ensembles.meta_learners.leaders import LeastSquares, Proximal
+from gp_ensembles.meta_learners.follow_the_leader import LeastSquares, Proximal, follow
 
 
 class OnlineNewton(MetaLearner):
@@ -66,7 +69,7 @@ class OnlineNewton(MetaLearner):
     def init(self, num_experts: int, like: Tensor) -> MetaState:
         """State before any data: equal weights, and the memory [A | b], shape (M, M + 1), in float64."""
         state = initial_state(None, num_experts, like)
-        curvature = identity_memory(num_experts, 1.0, like)
+        curvature = _identity_memory(num_experts, 1.0, like)
         return state._replace(memory=torch.cat([curvature, curvature.new_zeros(num_experts, 1)], dim=1))
 
     def log_weights(self, state: MetaState) -> Tensor:
@@ -85,8 +88,8 @@ class OnlineNewton(MetaLearner):
             ratio = 1 + 1 / self.beta
             memory, weights = state.memory.double(), state.log_weights.double().exp()
             problem = LeastSquares(memory[:, :-1], memory[:, -1] / ratio, self.delta * ratio, self.share)
-            leader = near_leader(weights, self.share)
-            problem, _, weights = follow(problem, leader, weights, relative_densities(log_prob), self.share)
+            leader = _near_leader(weights, self.share)
+            problem, _, weights = follow(problem, leader, weights, _relative_densities(log_prob), self.share)
             memory = torch.cat([problem.matrix, ratio * problem.sums.unsqueeze(1)], dim=1)
         return _result(state, weights, memory, log_prob)
 
@@ -100,7 +103,7 @@ class OnlineNewton(MetaLearner):
         num_experts = state.log_weights.shape[0]
         check_memory(self, state, num_experts + 1)
         weights, memory = state.log_weights.double().exp(), state.memory.double()
-        curvature = grown_curvature(memory[:, :num_experts], weights, num_new, 1.0)
+        curvature = _grown_curvature(memory[:, :num_experts], weights, num_new, 1.0)
         sums = torch.cat([memory[:, -1], (weights @ memory[:, -1]).expand(num_new)])
         return grown._replace(memory=torch.cat([curvature, sums.unsqueeze(1)], dim=1))
 
@@ -155,7 +158,7 @@ class DiscountedOnlineNewton(MetaLearner):
     def init(self, num_experts: int, like: Tensor) -> MetaState:
         """State before any data: equal weights, and the memory [A | v], shape (M, M + 1), in float64."""
         state = initial_state(None, num_experts, like)
-        curvature = identity_memory(num_experts, self.epsilon, like)
+        curvature = _identity_memory(num_experts, self.epsilon, like)
         leader = curvature.new_full((num_experts, 1), 1 / num_experts)
         return state._replace(memory=torch.cat([curvature, leader], dim=1))
 
@@ -174,7 +177,9 @@ class DiscountedOnlineNewton(MetaLearner):
         with torch.no_grad():
             memory, weights = state.memory.double(), state.log_weights.double().exp()
             problem = Proximal(memory[:, :-1], self.beta, self.discount, self.epsilon, self.share)
-            problem, leader, weights = follow(problem, memory[:, -1], weights, relative_densities(log_prob), self.share)
+            problem, leader, weights = follow(
+                problem, memory[:, -1], weights, _relative_densities(log_prob), self.share
+            )
             memory = torch.cat([problem.matrix, leader.unsqueeze(1)], dim=1)
         return _result(state, weights, memory, log_prob)
 
@@ -187,7 +192,7 @@ class DiscountedOnlineNewton(MetaLearner):
         check_memory(self, state, state.log_weights.shape[0] + 1)
         memory = state.memory.double()
         curvature, leader = memory[:, :-1], memory[:, -1]
-        curvature = grown_curvature(curvature, leader, num_new, self.epsilon)
+        curvature = _grown_curvature(curvature, leader, num_new, self.epsilon)
         leader = torch.cat([(1 - share) * leader, leader.new_full((num_new,), share / num_new)])
         return grown._replace(memory=torch.cat([curvature, leader.unsqueeze(1)], dim=1))
 
@@ -195,6 +200,41 @@ class DiscountedOnlineNewton(MetaLearner):
 def _check_positive(name: str, value: float) -> None:
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a positive number, got {value}")
+
+
+def _identity_memory(num_experts: int, scale: float, like: Tensor) -> Tensor:
+    """A multiple of the identity, shape (M, M), in float64: curvature spans more than float32 has digits for."""
+    return torch.diag(like.new_full((num_experts,), scale, dtype=torch.float64))
+
+
+def _relative_densities(log_prob: Tensor) -> Tensor:
+    """Densities relative to the best of each target, one row a target, shape (B, M), in float64.
+
+    A target that is impossible under all experts tells them apart no more than a missing one does: a row of ones.
+    """
+    values = log_prob.detach().double().mT
+    best = values.amax(1, keepdim=True)
+    return torch.where(best == -torch.inf, 0.0, values - best).exp().contiguous()
+
+
+def _near_leader(weights: Tensor, share: float) -> Tensor:
+    """About the leader from which weights in force were made: right in its support, but for experts next to none."""
+    raw = ((weights - share / weights.shape[0]) / (1 - share)).clamp(min=0)
+    kept = torch.where(raw > 1e-6 * raw.max(), raw, 0.0)
+    return kept / kept.sum()
+
+
+def _grown_curvature(curvature: Tensor, weights: Tensor, num_new: int, epsilon: float) -> Tensor:
+    r"""Curvature with experts more that predicted as the mixture of these weights, (M, M) to (M + n, M + n).
+
+    Such an expert has ratios :math:`g_t^\top w` in the past, so its rows of :math:`\sum_t g_t g_t^\top` are
+    combinations of those of the others; the multiple :math:`\varepsilon I` stands beside the sum.
+    """
+    num_experts = weights.shape[0]
+    old = torch.diag(torch.ones_like(weights))
+    mapping = torch.cat([old, weights.expand(num_new, num_experts)])
+    learned = mapping @ (curvature - epsilon * old) @ mapping.mT
+    return learned + epsilon * torch.diag(torch.ones_like(learned[0]))
 
 
 def _result(state: MetaState, weights: Tensor, memory: Tensor, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:

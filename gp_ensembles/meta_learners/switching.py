@@ -1,21 +1,98 @@
-"""Markov switching: the right expert changes over time, by a known transition matrix."""
+"""The right expert changes over time: fixed share, Markov switching, and its transition matrices."""
+
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, grown_weights
-from gp_ensembles.meta_learners.bayes import (
+from gp_ensembles.meta_learners.base import (
+    MetaLearner,
+    MetaOutput,
+    MetaState,
     bayes_step,
     check_block,
     check_densities,
     check_num_experts,
     check_prior_weights,
+    check_share,
+    grown_weights,
     initial_state,
     pack,
     readable_all,
+    run_linear,
+    run_steps,
+    share_logs,
+    share_out,
 )
 
+_SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
 _STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16
+
+
+class FixedShare(MetaLearner):
+    r"""Bayes' rule, after which every expert gets an equal part of a small share of the weight.
+
+    .. math:: w_{t+1} = (1 - \delta)\, \frac{w_t \circ p(y_t)}{w_t^\top p(y_t)} + \frac{\delta}{M}
+
+    (Herbster and Warmuth 1998; the receiver of the share may be its giver.) It is
+    :class:`MarkovSwitching` with ``sticky_transition(M, 1 - share + share / M)`` in O(M)
+    and for any M: weights before each target are the same, as switching before the first of them leaves equal weights
+    equal. A missing target shares too: time passes. No expert of weight zero stays dead.
+
+    Args:
+        share: Share δ of the weight given away after each target, from 0 (Bayesian model averaging) to below 1.
+
+    Raises:
+        ValueError: If the share is out of range.
+
+    Example:
+        >>> import torch
+        >>> rule = FixedShare(share=0.2)
+        >>> log_prob = torch.tensor([[0.0], [-50.0]])
+        >>> state, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
+        >>> rule.log_weights(state).exp()
+        tensor([0.9000, 0.1000])
+    """
+
+    def __init__(self, share: float = 0.01) -> None:
+        super().__init__()
+        check_share(share, lowest_is_legal=True)
+        self.share = share
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data: equal weights, for any number of experts."""
+        return initial_state(None, num_experts, like)
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        """Log weights in force for the next target, shape (M,)."""
+        return state.log_weights
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        check_block(state, log_prob)
+        if log_prob.shape[1] == 0:
+            return pack(state, state.log_weights, [], [])
+        if self.share >= _SMALLEST_SHARE:
+            part = state.log_weights.new_tensor(self.share / log_prob.shape[0])
+            kept = state.log_weights.new_tensor(1 - self.share)
+
+            def linear(weights: Tensor, column: Tensor, _: int) -> tuple[Tensor, Tensor]:
+                density = torch.dot(weights, column)
+                return torch.addcmul(part, weights, column * (kept / density)), density
+
+            result = run_linear(linear, state, log_prob)
+            if result is not None:
+                return result
+        keep, log_part = share_logs(self.share, state)
+
+        def step(log_weights: Tensor, column: Tensor, _: int) -> Tensor:
+            return share_out(torch.log_softmax(log_weights + column, 0), keep, log_part)
+
+        return run_steps(step, state, log_prob)
+
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together, for any number of experts."""
+        return grown_weights(state, num_new, share)
 
 
 class MarkovSwitching(MetaLearner):
@@ -45,7 +122,7 @@ class MarkovSwitching(MetaLearner):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.meta_learners.transitions import sticky_transition
+        >>> from gp_ensembles.meta_learners import sticky_transition
         >>> rule = MarkovSwitching(sticky_transition(2, stay=0.9))
         >>> log_prob = torch.tensor([[0.0, 0.0], [-50.0, 0.0]])
         >>> state, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
@@ -64,7 +141,7 @@ class MarkovSwitching(MetaLearner):
 
     def __init__(self, transition: Tensor, prior_weights: Tensor | None = None) -> None:
         super().__init__()
-        check_transition(transition)
+        _check_transition(transition)
         log_prior = None if prior_weights is None else check_prior_weights(prior_weights)
         if log_prior is not None:
             check_num_experts(transition.shape[0], log_prior.shape[0])
@@ -194,7 +271,109 @@ class MarkovSwitching(MetaLearner):
         return lowest.scatter_reduce(0, index, values, "amax").gather(0, index)
 
 
-def check_transition(transition: Tensor) -> None:
+def sticky_transition(num_experts: int, stay: float) -> Tensor:
+    r"""Stay with the expert with probability ``stay``, else move to any other alike.
+
+    The switching IE-GP's matrix: :math:`Q_{mm}` = ``stay``, all other entries
+    :math:`(1 - q_{mm}) / (M - 1)` (Lu et al. 2022, section 5).
+
+    Args:
+        num_experts: Number of experts M.
+        stay: Probability of no switch, from 0 to 1; the papers use 0.99.
+
+    Returns:
+        Transition matrix, shape (M, M), float64; columns sum to one.
+
+    Raises:
+        ValueError: If ``num_experts`` is not positive or ``stay`` is not a probability.
+
+    Example:
+        >>> sticky_transition(3, stay=0.5)
+        tensor([[0.5000, 0.2500, 0.2500],
+                [0.2500, 0.5000, 0.2500],
+                [0.2500, 0.2500, 0.5000]], dtype=torch.float64)
+    """
+    if num_experts < 1:
+        raise ValueError(f"a transition needs at least one expert, got {num_experts}")
+    if not 0 <= stay <= 1:
+        raise ValueError(f"stay must be a probability, got {stay}")
+    if num_experts == 1:
+        return torch.ones(1, 1, dtype=torch.float64)
+    move = (1.0 - stay) / (num_experts - 1)
+    transition = torch.full((num_experts, num_experts), move, dtype=torch.float64)
+    return transition.fill_diagonal_(stay)
+
+
+def group_transition(labels: Sequence[Hashable], delta: float) -> Tensor:
+    r"""Experts with equal labels pass weight ``delta`` to one another; nothing passes between labels.
+
+    With k experts of one label, the diagonal entry is :math:`1 - (k - 1)\delta`, so columns sum to one.
+
+    Args:
+        labels: One label for each of the M experts, for instance the name of the model that several experts
+            share while they differ in the random walk of their weights.
+        delta: Probability of a switch to each other expert of the same label.
+
+    Returns:
+        Transition matrix, shape (M, M), float64; columns sum to one.
+
+    Raises:
+        ValueError: If there are no labels, or ``delta`` is so large that a diagonal entry is negative.
+
+    Example:
+        >>> group_transition(["rbf", "linear", "rbf"], delta=0.1)
+        tensor([[0.9000, 0.0000, 0.1000],
+                [0.0000, 1.0000, 0.0000],
+                [0.1000, 0.0000, 0.9000]], dtype=torch.float64)
+    """
+    if len(labels) == 0:
+        raise ValueError("a transition needs at least one label")
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    groups = torch.tensor([numbers[label] for label in labels])
+    alike = (groups.unsqueeze(0) == groups.unsqueeze(1)).double()
+    largest = int(alike.sum(0).max())
+    if not 0 <= delta * (largest - 1) <= 1 or delta < 0:
+        raise ValueError(
+            f"delta={delta} is not legal for {largest} experts of one label: "
+            f"it must lie between 0 and 1/{max(largest - 1, 1)}"
+        )
+    transition = alike * delta
+    stay = 1.0 - (alike.sum(0) - 1.0) * delta
+    return transition - torch.diag(transition.diagonal()) + torch.diag(stay)
+
+
+def edoebe_transition(num_experts_per_group: int, num_groups: int, delta: float) -> Tensor:
+    r"""The E-DOEBE transition: R groups of the same M experts, differing in their random walk only.
+
+    Blocks :math:`(1 - (R - 1)\delta) I_M` on the diagonal and :math:`\delta I_M` elsewhere (Waxman and
+    Djurić 2024, section 4.2; the paper prints :math:`1 - R\delta`, whose columns do not sum to one).
+
+    Args:
+        num_experts_per_group: Number of experts M in a group, in the same order in each group.
+        num_groups: Number of groups R.
+        delta: Probability of a switch to the same expert of each other group; the paper uses 0.01.
+
+    Returns:
+        Transition matrix, shape (R M, R M), float64; columns sum to one.
+
+    Raises:
+        ValueError: If a number is not positive or ``delta`` is not in [0, 1/(R - 1)].
+
+    Example:
+        >>> edoebe_transition(2, 2, delta=0.25)
+        tensor([[0.7500, 0.0000, 0.2500, 0.0000],
+                [0.0000, 0.7500, 0.0000, 0.2500],
+                [0.2500, 0.0000, 0.7500, 0.0000],
+                [0.0000, 0.2500, 0.0000, 0.7500]], dtype=torch.float64)
+    """
+    if num_experts_per_group < 1 or num_groups < 1:
+        raise ValueError(
+            f"a transition needs at least one expert and one group, got {num_experts_per_group} and {num_groups}"
+        )
+    return group_transition(list(range(num_experts_per_group)) * num_groups, delta)
+
+
+def _check_transition(transition: Tensor) -> None:
     """Raise a clear error unless a matrix is nonnegative with columns that sum to one."""
     if not isinstance(transition, Tensor) or not transition.is_floating_point():
         raise TypeError("the transition must be a floating point tensor of shape (M, M)")

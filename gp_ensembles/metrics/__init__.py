@@ -1,46 +1,66 @@
-"""Scores of probabilistic predictions, for whole streams and accumulated block by block, and regret."""
+"""Scores of probabilistic predictions, and regret.
 
-from gp_ensembles.metrics.calibration import (
-    covered,
-    interval_coverage,
-    mean_squared_z,
-    pit,
-    reliability_curve,
-)
-from gp_ensembles.metrics.crps import crps_gaussian, crps_mixture
+Predictions are made before each target, with the weights then in force; NaN is a missing target and its missing score.
+
+- :mod:`~gp_ensembles.metrics.scores`, of a whole stream at once: log score (:func:`log_score`, :func:`median_mnlp`),
+  squared error (:func:`nmse`, :func:`running_nmse`, :func:`sample_srmse`), CRPS, PIT and coverage of a mixture of
+  normals, and the divergence AUKL of a sparse approximation from the exact model (:func:`aukl`).
+- :mod:`~gp_ensembles.metrics.streaming`, the same for real targets, accumulated block by block:
+  :func:`init_scores`, :func:`update_scores`, :func:`summarize`; mean absolute and squared standardized errors too.
+- :mod:`~gp_ensembles.metrics.discrete`, for classes and counts: error rate, log loss, Brier score, calibration error,
+  ranked probability score.
+- :mod:`~gp_ensembles.metrics.regret`: what a stream lost to the best expert, the best mixture of fixed weights or the
+  best sequence of experts in hindsight.
+- :mod:`~gp_ensembles.metrics.regret_bounds`: the most that each weight rule can lose to those, and what a Gaussian
+  ensemble can lose to a fixed function (:func:`batch_estimate`, :func:`static_bound`).
+"""
+
 from gp_ensembles.metrics.discrete import (
     ClassScores,
     ClassSummary,
     init_class_scores,
+    ranked_probability_of_counts,
+    ranked_probability_of_poisson,
     ranked_probability_score,
     summarize_classes,
     update_class_scores,
 )
-from gp_ensembles.metrics.pointwise import (
-    gaussian_log_prob,
-    log_score,
-    mean_absolute_error,
-    mixture_log_prob,
-    mixture_moments,
-    mnlp,
-    nmse,
-    observed_mean,
-    running_nmse,
-    srmse,
-)
 from gp_ensembles.metrics.regret import (
-    BatchEstimate,
+    BestExpert,
+    BestMixture,
     anytime_regret,
-    batch_estimate,
+    best_expert,
+    best_fixed_mixture,
     best_switching_path,
     mixture_regret,
-    static_bound,
     static_regret,
-    switching_bound,
     switching_regret,
 )
-from gp_ensembles.metrics.running import RunningMean, RunningNMSE, init_mean, init_nmse, update_mean, update_nmse
-from gp_ensembles.metrics.sparse_scores import aukl, median_mnlp, sample_srmse, univariate_divergence
+from gp_ensembles.metrics.regret_bounds import (
+    BatchEstimate,
+    averaging_bound,
+    batch_estimate,
+    exponentiated_gradient_bound,
+    fixed_share_bound,
+    forgetting_bound,
+    newton_bound,
+    path_prior_bound,
+    soft_bayes_bound,
+    static_bound,
+    switching_bound,
+)
+from gp_ensembles.metrics.scores import (
+    aukl,
+    covered,
+    crps_mixture,
+    log_score,
+    median_mnlp,
+    nmse,
+    observed_mean,
+    pit,
+    running_nmse,
+    sample_srmse,
+)
 from gp_ensembles.metrics.streaming import (
     RowScores,
     ScoreSummary,
@@ -53,52 +73,48 @@ from gp_ensembles.metrics.streaming import (
 
 __all__ = [
     "BatchEstimate",
+    "BestExpert",
+    "BestMixture",
     "ClassScores",
     "ClassSummary",
     "RowScores",
-    "RunningMean",
-    "RunningNMSE",
     "ScoreSummary",
     "StreamScores",
     "anytime_regret",
     "aukl",
+    "averaging_bound",
     "batch_estimate",
+    "best_expert",
+    "best_fixed_mixture",
     "best_switching_path",
     "count_scores",
     "covered",
-    "crps_gaussian",
     "crps_mixture",
-    "gaussian_log_prob",
+    "exponentiated_gradient_bound",
+    "fixed_share_bound",
+    "forgetting_bound",
     "init_class_scores",
-    "init_mean",
-    "init_nmse",
     "init_scores",
-    "interval_coverage",
     "log_score",
-    "mean_absolute_error",
-    "mean_squared_z",
     "median_mnlp",
-    "mixture_log_prob",
-    "mixture_moments",
     "mixture_regret",
-    "mnlp",
+    "newton_bound",
     "nmse",
     "observed_mean",
+    "path_prior_bound",
     "pit",
+    "ranked_probability_of_counts",
+    "ranked_probability_of_poisson",
     "ranked_probability_score",
-    "reliability_curve",
     "running_nmse",
     "sample_srmse",
-    "srmse",
+    "soft_bayes_bound",
     "static_bound",
     "static_regret",
     "summarize",
     "summarize_classes",
     "switching_bound",
     "switching_regret",
-    "univariate_divergence",
     "update_class_scores",
-    "update_mean",
-    "update_nmse",
     "update_scores",
 ]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.metrics.running import total
+from gp_ensembles.metrics.streaming import observed_sum
 
 _BINS = 10
 _NODES = 8  # of a rule that sums many counts
@@ -103,9 +103,9 @@ def update_class_scores(state: ClassScores, y: Tensor, probabilities: Tensor, lo
     return ClassScores(
         num_rows=state.num_rows + y.shape[0],
         num_scored=state.num_scored + counted.sum(),
-        log_prob=state.log_prob + total(log_prob, seen),
-        errors=state.errors + total(1 - hit, seen),
-        brier=state.brier + total(brier, seen),
+        log_prob=state.log_prob + observed_sum(log_prob, seen),
+        errors=state.errors + observed_sum(1 - hit, seen),
+        brier=state.brier + observed_sum(brier, seen),
         bin_count=state.bin_count + bins(counted),
         bin_confidence=state.bin_confidence + bins(counted * confidence),
         bin_hits=state.bin_hits + bins(counted * hit),

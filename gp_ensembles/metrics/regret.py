@@ -1,22 +1,169 @@
-r"""Regret: what a stream of predictions lost, in nats, against rivals that were chosen when all was known.
+r"""Regret: what a stream of predictions lost, in nats, against rivals that are chosen when all targets are known.
 
 The loss of a step is minus the log density of its target, so regret is the rival's log density minus one's own,
 summed. ``log_prob`` (T,) are log densities of the ensemble made before each target, ``expert_log_prob`` (M, T) those of
-its experts; a missing target has zeros in both and adds nothing. Curves end in the regret of the whole stream. Where
-both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
+its experts. A missing target is NaN in all of them, or zero, and adds nothing. Curves end in the regret of the whole
+stream. Where both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
 A rival can also be a function that never changes: give :func:`static_regret` the log densities of
-:func:`batch_estimate`, one row an expert, for the regret of the incremental ensemble (Lu et al. 2022), which
-:func:`static_bound` bounds. :func:`switching_bound` bounds :func:`switching_regret` of its switching variant.
+:func:`~gp_ensembles.metrics.batch_estimate`, one row an expert, for the regret of the incremental ensemble (Lu et al.
+2022). What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.metrics.excess import best_in_all, check_streams, cumulative_excess
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.simplex import simplex_quadratic
+
+
+class BestExpert(NamedTuple):
+    """The expert that is best over a whole stream.
+
+    Attributes:
+        expert: Its index, a scalar integer tensor.
+        log_prob: Its log densities, shape (T,), in nats.
+    """
+
+    expert: Tensor
+    log_prob: Tensor
+
+
+class BestMixture(NamedTuple):
+    """The mixture of fixed weights that is best over a whole stream.
+
+    Attributes:
+        weights: The weights, shape (M,).
+        log_prob: Log densities of the mixture, shape (T,), in nats.
+        gap: No mixture is better by more than this per observed target, in nats, a scalar.
+        num_iterations: Passes over the stream.
+    """
+
+    weights: Tensor
+    log_prob: Tensor
+    gap: Tensor
+    num_iterations: int
+
+
+def best_expert(log_prob: Tensor) -> BestExpert:
+    """The expert with the largest sum of log densities; of equals the first.
+
+    Where every expert found some target impossible, it is the one that did so for the fewest, and of those the one with
+    the largest sum of the rest.
+
+    Args:
+        log_prob: Log densities of the experts, shape (M, T), in nats.
+
+    Raises:
+        ValueError: If there is no expert, or a log density is not legal (the row and the expert are named).
+
+    Example:
+        >>> import torch
+        >>> best_expert(torch.tensor([[-1.0, -1.0], [-0.5, -2.0]])).expert
+        tensor(0)
+    """
+    log_prob = _checked(log_prob)
+    lost = torch.isneginf(log_prob)
+    times = lost.sum(1)
+    expert = torch.where(times == times.amin(), log_prob.masked_fill(lost, 0.0).sum(1), -torch.inf).argmax()
+    return BestExpert(expert, log_prob[expert])
+
+
+@torch.no_grad()
+def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations: int = 1000) -> BestMixture:
+    r"""The weights that maximize the sum of the mixture's log densities (best constant rebalanced portfolio).
+
+    With ratios :math:`r_{t,m} = p_m(y_t) / \sum_j w_j p_j(y_t)` the optimum has :math:`\max_m \bar r_m = 1` in their
+    mean over the targets, and as the logarithm is concave no mixture is better than w by more than
+    :math:`\log \max_m \bar r_m` a target. Steps are Newton's, with an exact quadratic program over the simplex and a
+    line search, and where Newton's gains nothing expectation-maximization's :math:`w_m \leftarrow w_m \bar r_m`
+    (Cover 1984), which never loses.
+
+    Args:
+        log_prob: Log densities of the experts, shape (M, T), in nats. Targets that are missing, or impossible under
+            all experts, tell nothing about the weights.
+        tolerance: Largest gap per target, in nats, at which to stop.
+        max_iterations: Most passes over the stream.
+
+    Raises:
+        ValueError: If there is no expert, the tolerance is not positive, or a log density is not legal.
+        NumericalError: If the gap is above the tolerance after all passes.
+
+    Example:
+        >>> import torch
+        >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
+        >>> best_fixed_mixture(log_prob).weights
+        tensor([0.2222, 0.7778], dtype=torch.float64)
+    """
+    log_prob = _checked(log_prob)
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be positive, got {tolerance}")
+    values = log_prob.double()
+    best = values.amax(0)
+    informative = (best > -torch.inf) & (values != 0).any(0)
+    x = (values[:, informative] - best[informative]).exp()
+    weights = torch.full_like(values[:, 0], 1 / values.shape[0])
+    if x.shape[1] == 0:
+        return BestMixture(weights.to(log_prob), _mixture(weights, log_prob), log_prob.new_zeros(()), 0)
+    # Steps are looked for in the dual as well: an expert of weight zero may gain, so the gap sees all experts.
+    for number in range(max_iterations):
+        ratios = x / (weights @ x)
+        mean = ratios.mean(1)
+        gap = mean.amax().log()
+        if float(gap) <= tolerance:
+            return BestMixture(weights.to(log_prob), _mixture(weights, log_prob), gap.to(log_prob), number + 1)
+        weights = _improve(weights, x, ratios, mean)
+    raise NumericalError(
+        f"the best fixed mixture is known to {float(gap):.3g} nats a target only after {max_iterations} passes; "
+        f"allow more or a larger tolerance than {tolerance:.3g}"
+    )
+
+
+@torch.no_grad()
+def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
+    r"""The sequence of experts with at most S switches that has the largest sum of log densities.
+
+    Exact, by a dynamic program over steps, switches used and experts,
+    :math:`V_t(s, m) = \ell_{m, t} + \max\{V_{t-1}(s, m), \max_n V_{t-1}(s - 1, n)\}`: O(S M T) time and memory.
+
+    Args:
+        expert_log_prob: Log densities of the experts, shape (M, T), in nats.
+        num_switches: Most switches S.
+
+    Returns:
+        Index of the expert of each step, shape (T,), int64; ties go to sequences that switch less, or earlier.
+
+    Raises:
+        ValueError: If there is no expert, ``num_switches`` is negative, or a log density is not legal.
+
+    Example:
+        >>> import torch
+        >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1)
+        tensor([0, 0, 1])
+    """
+    expert_log_prob = _checked(expert_log_prob)
+    if num_switches < 0:
+        raise ValueError(f"the number of switches must be at least zero, got {num_switches}")
+    num_experts, num_steps = expert_log_prob.shape
+    num_switches = min(num_switches, num_steps)
+    values = expert_log_prob.new_zeros(num_switches + 1, num_experts)
+    origins = expert_log_prob.new_empty((num_steps, num_switches + 1), dtype=torch.int64)  # best expert before
+    moved = expert_log_prob.new_zeros((num_steps, num_switches + 1, num_experts), dtype=torch.bool)
+    for t, column in enumerate(expert_log_prob.unbind(-1)):
+        highest, origins[t] = values.max(-1)
+        torch.gt(highest[:-1].unsqueeze(-1), values[1:], out=moved[t, 1:])
+        values[1:] = torch.maximum(values[1:], highest[:-1].unsqueeze(-1))
+        values += column
+    used, expert = num_switches, int(values[-1].argmax())
+    back, jumps, path = origins.cpu(), moved.cpu(), [0] * num_steps
+    for t in range(num_steps - 1, -1, -1):
+        path[t] = expert
+        if bool(jumps[t, used, expert]):
+            used -= 1
+            expert = int(back[t, used])
+    return torch.tensor(path, dtype=torch.int64, device=expert_log_prob.device)
 
 
 def static_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
@@ -41,8 +188,8 @@ def static_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
         >>> static_regret(torch.tensor([-1.0, -1.5]), experts)
         tensor([0.0000, 0.5000])
     """
-    check_streams(log_prob, expert_log_prob)
-    return cumulative_excess(expert_log_prob[best_in_all(expert_log_prob)], log_prob)
+    log_prob, expert_log_prob = _checked_streams(log_prob, expert_log_prob)
+    return _cumulative_excess(best_expert(expert_log_prob).log_prob, log_prob)
 
 
 def anytime_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
@@ -57,8 +204,8 @@ def anytime_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
         >>> anytime_regret(torch.tensor([-1.0, -1.5]), experts)
         tensor([0.5000, 0.5000])
     """
-    check_streams(log_prob, expert_log_prob)
-    return cumulative_excess(expert_log_prob, log_prob).amax(0)
+    log_prob, expert_log_prob = _checked_streams(log_prob, expert_log_prob)
+    return _cumulative_excess(expert_log_prob, log_prob).amax(0)
 
 
 def mixture_regret(log_prob: Tensor, mixture_log_prob: Tensor) -> Tensor:
@@ -78,8 +225,8 @@ def mixture_regret(log_prob: Tensor, mixture_log_prob: Tensor) -> Tensor:
         >>> mixture_regret(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.0]))
         tensor([0., 1.])
     """
-    check_streams(log_prob, mixture_log_prob.unsqueeze(0))
-    return cumulative_excess(mixture_log_prob, log_prob)
+    log_prob, rival = _checked_streams(log_prob, mixture_log_prob.unsqueeze(0))
+    return _cumulative_excess(rival[0], log_prob)
 
 
 def switching_regret(log_prob: Tensor, expert_log_prob: Tensor, num_switches: int) -> Tensor:
@@ -102,193 +249,93 @@ def switching_regret(log_prob: Tensor, expert_log_prob: Tensor, num_switches: in
         >>> switching_regret(torch.full((3,), -1.0), experts, num_switches=1)
         tensor([1., 2., 3.])
     """
-    check_streams(log_prob, expert_log_prob)
+    log_prob, expert_log_prob = _checked_streams(log_prob, expert_log_prob)
     path = best_switching_path(expert_log_prob, num_switches)
-    return mixture_regret(log_prob, expert_log_prob.gather(0, path.unsqueeze(0)).squeeze(0))
+    return _cumulative_excess(expert_log_prob.gather(0, path.unsqueeze(0)).squeeze(0), log_prob)
 
 
 @torch.no_grad()
-def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
-    r"""The sequence of experts with at most S switches that has the largest sum of log densities.
-
-    Exact, by a dynamic program over steps, switches used and experts,
-    :math:`V_t(s, m) = \ell_{m, t} + \max\{V_{t-1}(s, m), \max_n V_{t-1}(s - 1, n)\}`: O(S M T) time and memory.
-
-    Args:
-        expert_log_prob: Log densities of the experts, shape (M, T), in nats.
-        num_switches: Most switches S.
-
-    Returns:
-        Index of the expert of each step, shape (T,), int64; ties go to sequences that switch less, or earlier.
-
-    Raises:
-        ValueError: If there is no expert or ``num_switches`` is negative.
-
-    Example:
-        >>> import torch
-        >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1)
-        tensor([0, 0, 1])
-    """
-    if expert_log_prob.ndim != 2 or expert_log_prob.shape[0] == 0:
-        raise ValueError(f"log densities of at least one expert are needed, (M, T), got {tuple(expert_log_prob.shape)}")
-    if num_switches < 0:
-        raise ValueError(f"the number of switches must be at least zero, got {num_switches}")
-    num_experts, num_steps = expert_log_prob.shape
-    num_switches = min(num_switches, num_steps)
-    values = expert_log_prob.new_zeros(num_switches + 1, num_experts)
-    origins = expert_log_prob.new_empty((num_steps, num_switches + 1), dtype=torch.int64)  # best expert before
-    moved = expert_log_prob.new_zeros((num_steps, num_switches + 1, num_experts), dtype=torch.bool)
-    for t, column in enumerate(expert_log_prob.unbind(-1)):
-        highest, origins[t] = values.max(-1)
-        torch.gt(highest[:-1].unsqueeze(-1), values[1:], out=moved[t, 1:])
-        values[1:] = torch.maximum(values[1:], highest[:-1].unsqueeze(-1))
-        values += column
-    used, expert = num_switches, int(values[-1].argmax())
-    back, jumps, path = origins.cpu(), moved.cpu(), [0] * num_steps
-    for t in range(num_steps - 1, -1, -1):
-        path[t] = expert
-        if bool(jumps[t, used, expert]):
-            used -= 1
-            expert = int(back[t, used])
-    return torch.tensor(path, dtype=torch.int64, device=expert_log_prob.device)
+def _improve(weights: Tensor, x: Tensor, ratios: Tensor, mean: Tensor) -> Tensor:
+    """The better of a Newton step and one of expectation-maximization."""
+    value = (weights @ x).log().mean()
+    expected = weights * mean
+    expected = expected / expected.sum()
+    floor = (expected @ x).log().mean()
+    curvature = ratios @ ratios.mT / x.shape[1]
+    # A ridge of round-off's size makes the program strictly convex where experts are alike.
+    curvature.diagonal().add_(1e-12 * curvature.diagonal().amax())
+    try:
+        direction = simplex_quadratic(curvature, mean + curvature @ weights, weights) - weights
+    except NumericalError:  # a badly conditioned program: the other step needs none
+        return expected
+    size = 1.0
+    while size > 1e-3:
+        candidate = weights + size * direction
+        candidate = candidate / candidate.sum()
+        if bool((candidate @ x).log().mean() > torch.maximum(value, floor)):
+            return candidate
+        size *= 0.5
+    return expected
 
 
-class BatchEstimate(NamedTuple):
-    r"""Functions fitted to all rows at once, the rivals of the incremental ensemble.
-
-    Attributes:
-        weights: Maximum a posteriori weights, shape (\*batch, F).
-        log_prob: Log density of each target under the fixed function, shape (\*batch, T), zero where it is missing.
-        cost: What an expert that starts from the same prior and learns row by row loses to the function in all,
-            shape (\*batch), in nats, exactly: :math:`\|\theta\|^2 / (2 \sigma_\theta^2) + \tfrac12 \log\det(I +
-            \sigma_\theta^2 \Phi^\top \Phi / \sigma^2)`.
-    """
-
-    weights: Tensor
-    log_prob: Tensor
-    cost: Tensor
+def _mixture(weights: Tensor, log_prob: Tensor) -> Tensor:
+    return (weights.to(log_prob).log().unsqueeze(1) + log_prob).logsumexp(0)
 
 
-def batch_estimate(Phi: Tensor, y: Tensor, noise: Tensor, prior_variance: Tensor) -> BatchEstimate:
-    r"""The fixed function of each expert that explains the whole stream best, and what learning it costs.
-
-    Weights minimize :math:`\sum_t -\log N(y_t; \phi_t^\top \theta, \sigma^2) + \|\theta\|^2 / (2 \sigma_\theta^2)`,
-    the hindsight estimate of Lu et al. (2022). Minus the log evidence is this minimum plus half the log determinant,
-    and the log evidence is the sum of one-step log densities; so the cost is no bound but the regret itself.
-
-    Args:
-        Phi: Features of all T rows, shape (\*batch, T, F).
-        y: Targets, shape (T,); NaN where missing.
-        noise: Observation variances, positive, shape (\*batch) or a scalar.
-        prior_variance: Prior variances of the weights, positive, shape (\*batch) or a scalar.
-
-    Raises:
-        ValueError: If y does not have T entries.
-
-    Example:
-        >>> import torch
-        >>> one = torch.tensor(1.0)
-        >>> estimate = batch_estimate(torch.ones(3, 1), torch.tensor([2.0, torch.nan, 2.0]), one, one)
-        >>> estimate.weights, estimate.cost  # cost: (4/3)^2 / 2 + log(3) / 2
-        (tensor([1.3333]), tensor(1.4382))
-    """
-    if Phi.ndim < 2 or y.shape != Phi.shape[-2:-1]:
-        raise ValueError(f"Phi must be (..., T, F) and y (T,), got {tuple(Phi.shape)} and {tuple(y.shape)}")
-    seen = ~torch.isnan(y)
-    ratio = (prior_variance / noise)[..., None, None]
-    targets, design = torch.where(seen, y, 0.0), torch.where(seen.unsqueeze(-1), Phi, 0.0)
-    # Orthogonal, not by the normal equations: the prior's rows below make R regular whatever the design, and
-    # conditioning is not squared. R^T R = I + (prior / noise) Phi^T Phi.
-    scaled = design * ratio.sqrt()
-    identity = torch.diag(Phi.new_ones(Phi.shape[-1])).expand(*scaled.shape[:-2], -1, -1)
-    Q, R = torch.linalg.qr(torch.cat([scaled, identity], -2))
-    rotated = Q[..., : y.shape[0], :].mT @ targets.unsqueeze(-1)
-    weights = (ratio.sqrt() * torch.linalg.solve_triangular(R, rotated, upper=True)).squeeze(-1)
-    error = targets - (design @ weights.unsqueeze(-1)).squeeze(-1)
-    variance = noise.unsqueeze(-1)
-    log_prob = -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi))
-    half_log_determinant = R.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
-    cost = 0.5 * weights.square().sum(-1) / prior_variance + half_log_determinant
-    return BatchEstimate(weights, torch.where(seen, log_prob, 0.0), cost)
+def _checked(log_prob: Tensor) -> Tensor:
+    """Log densities of at least one expert (M, T), zero where all of them say that the target is missing (NaN)."""
+    if log_prob.ndim != 2 or log_prob.shape[0] == 0:
+        raise ValueError(f"log densities of at least one expert are needed, (M, T), got {tuple(log_prob.shape)}")
+    log_prob = torch.where(torch.isnan(log_prob).all(0), 0.0, log_prob)
+    _check_legal(log_prob, "expert_log_prob")
+    return log_prob
 
 
-def static_bound(
-    theta_norm2: Tensor,
-    prior_variance: Tensor,
-    noise: Tensor,
-    num_features: int,
-    num_steps: int,
-    feature_norm2: Tensor,
-    num_experts: int,
-) -> Tensor:
-    r"""Most that a static Gaussian ensemble can lose to a fixed function of one of its experts, in nats.
+def _checked_streams(log_prob: Tensor, expert_log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    """Log densities of an ensemble (T,) and its experts (M, T), zero where the target is missing."""
+    if expert_log_prob.ndim != 2 or expert_log_prob.shape[0] == 0 or log_prob.shape != expert_log_prob.shape[1:]:
+        raise ValueError(
+            f"log_prob must be (T,) and expert_log_prob (M, T) with M at least one, got {tuple(log_prob.shape)} and "
+            f"{tuple(expert_log_prob.shape)}"
+        )
+    missing = torch.isnan(expert_log_prob).all(0) | (torch.isnan(log_prob) & (expert_log_prob == 0).all(0))
+    log_prob, expert_log_prob = (torch.where(missing, 0.0, values) for values in (log_prob, expert_log_prob))
+    _check_legal(log_prob.unsqueeze(0), "log_prob")
+    _check_legal(expert_log_prob, "expert_log_prob")
+    return log_prob, expert_log_prob
 
-    .. math:: \sum_t -\log p_t - \sum_t -\log N(y_t; \phi_t^\top \theta, \sigma^2) \le \log M +
-              \frac{\|\theta\|^2}{2 \sigma_\theta^2} + \frac F2 \log\Bigl(1 + \frac{T \sigma_\theta^2}{F \sigma^2}
-              \overline{\|\phi\|^2}\Bigr)
 
-    for every stream of targets and all weights: averaging costs :math:`\log M` (one of M equal prior weights), the
-    expert the ``cost`` of :class:`BatchEstimate`, and :math:`\log\det(I + A) \le F \log(1 + \mathrm{tr} A / F)` as the
-    logarithm is concave (Kakade and Ng 2004, for the expert; Lu et al. 2022, for the ensemble). Experts with a random
-    walk, and ones that were conditioned on other rows first, are not covered.
+def _check_legal(values: Tensor, name: str) -> None:
+    """Raise unless log densities (M, T) are numbers below infinity; minus infinity is legal."""
+    illegal = ~(values < torch.inf)
+    if values.is_meta or not bool(illegal.any()):
+        return
+    row = int(illegal.any(0).int().argmax())
+    expert = int(illegal[:, row].int().argmax())
+    whose = f" of expert {expert}" if name == "expert_log_prob" else ""
+    raise ValueError(
+        f"{name} is {float(values[expert, row])} in row {row}{whose}; a log density is a number below infinity: leave "
+        f"the row out, or set it to NaN everywhere if its target is missing"
+    )
+
+
+def _cumulative_excess(rival: Tensor, log_prob: Tensor) -> Tensor:
+    """Running sum over the last axis of what a rival's log densities are ahead by.
+
+    Infinite losses cancel one for one: where both have had as many impossible targets the rest decides, else who has
+    had fewer is infinitely far ahead.
 
     Args:
-        theta_norm2: Squared norm of the function's weights, any shape.
-        prior_variance: Prior variance of the expert's weights.
-        noise: Its observation variance.
-        num_features: Number of its features F.
-        num_steps: Observed targets T.
-        feature_norm2: Mean (or largest) squared norm of its features over those rows; 1 for random Fourier features.
-        num_experts: Experts M with equal prior weights; 1 for an expert alone.
-
-    Raises:
-        ValueError: If a number of features, steps or experts is not positive.
+        rival: Log densities, shape (..., T), in nats; minus infinity is legal.
+        log_prob: Log densities that broadcast with them.
 
     Example:
-        >>> import torch
-        >>> one = torch.tensor(1.0)
-        >>> static_bound(one, one, 0.1 * one, num_features=2, num_steps=100, feature_norm2=one, num_experts=3)
-        tensor(7.8152)
+        >>> impossible = -torch.inf
+        >>> _cumulative_excess(torch.tensor([-1.0, impossible, -1.0]), torch.tensor([-2.0, impossible, impossible]))
+        tensor([1., 1., inf])
     """
-    if num_features < 1 or num_steps < 1 or num_experts < 1:
-        raise ValueError(f"features, steps and experts must be one or more: {num_features}, {num_steps}, {num_experts}")
-    growth = num_steps * feature_norm2 * prior_variance / (num_features * noise)
-    return math.log(num_experts) + 0.5 * theta_norm2 / prior_variance + 0.5 * num_features * torch.log1p(growth)
-
-
-def switching_bound(num_experts: int, num_steps: int, num_switches: int, stay: float) -> float:
-    r"""Most that sticky switching can lose to a sequence of its experts with S switches, in nats.
-
-    :math:`\log M + S \log\frac{M - 1}{1 - q} + (T - 1 - S) \log\frac1q`: the ensemble's density of all targets is a sum
-    over all sequences of their prior probability times their density, so it is at least one such product, and the
-    bound is minus the logarithm of that probability (Herbster and Warmuth 1998; Lu et al. 2022). It holds against
-    the experts' own predictions, whatever the experts, for equal initial weights and ``sticky_transition(M, q)``. For
-    :math:`q \ge 1/M` it grows with S and so holds for fewer switches too; :math:`q = 1 - S / (T - 1)` makes it least.
-
-    Args:
-        num_experts: Number of experts M.
-        num_steps: Number of steps T, missing targets included: the chain moves there too.
-        num_switches: Switches S of the sequence.
-        stay: Probability q of no switch.
-
-    Returns:
-        The bound; infinite if the chain cannot take such a sequence.
-
-    Raises:
-        ValueError: If M experts cannot switch S times in T steps, or ``stay`` is not a probability.
-
-    Example:
-        >>> round(switching_bound(num_experts=2, num_steps=101, num_switches=1, stay=0.99), 4)
-        6.2933
-    """
-    if num_experts < 1 or not 0 <= num_switches <= (num_steps - 1 if num_experts > 1 else 0):
-        raise ValueError(f"{num_experts} experts cannot switch {num_switches} times in {num_steps} steps")
-    if not 0 <= stay <= 1:
-        raise ValueError(f"stay must be a probability, got {stay}")
-    if num_experts == 1:
-        return 0.0
-    num_stays = num_steps - 1 - num_switches
-    if (num_switches > 0 and stay == 1) or (num_stays > 0 and stay == 0):
-        return math.inf
-    switching = num_switches * math.log((num_experts - 1) / (1 - stay)) if num_switches else 0.0
-    return math.log(num_experts) + switching - (num_stays * math.log(stay) if num_stays else 0.0)
+    lost, own_lost = torch.isneginf(rival), torch.isneginf(log_prob)
+    difference = torch.where(lost, 0.0, rival) - torch.where(own_lost, 0.0, log_prob)
+    finite = difference.cumsum(-1)
+    fewer = (own_lost.to(finite.dtype) - lost.to(finite.dtype)).cumsum(-1)
+    return torch.where(fewer == 0, finite, torch.where(fewer > 0, torch.inf, -torch.inf))

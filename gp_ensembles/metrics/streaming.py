@@ -9,10 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.metrics.calibration import covered, pit
-from gp_ensembles.metrics.crps import crps_mixture
-from gp_ensembles.metrics.pointwise import gaussian_log_prob, mixture_log_prob, mixture_moments
-from gp_ensembles.metrics.running import merge_moments, total
+from gp_ensembles.metrics.scores import covered, crps_mixture, pit
+from gp_ensembles.numerics import mixtures, normal
 
 
 class StreamScores(NamedTuple):
@@ -117,7 +115,7 @@ def update_scores(
         variance: The experts' variances, observation noise included, shape (M, B).
         level: Level of the central interval whose coverage is counted; keep it the same over a stream.
         crps_tolerance: Error allowed in each CRPS, in units of the target, see
-            :func:`gp_ensembles.metrics.crps.crps_mixture`.
+            :func:`~gp_ensembles.metrics.crps_mixture`.
 
     Returns:
         The state after the block.
@@ -130,11 +128,11 @@ def update_scores(
         (0.2336..., 1.0)
     """
     y, log_weights, mean, variance = (tensor.double() for tensor in (y, log_weights, mean, variance))
-    center, spread = mixture_moments(log_weights, mean, variance)
+    center, spread = mixtures.moments(log_weights, mean, variance)
     rows = RowScores(
         mean=center,
         variance=spread,
-        log_prob=mixture_log_prob(log_weights, mean, variance, y),
+        log_prob=mixtures.log_prob(log_weights, mean, variance, y),
         crps=crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance),
         inside=covered(pit(log_weights, mean, variance, y), level),
     )
@@ -160,17 +158,17 @@ def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScore
     """
     seen = ~torch.isnan(y)
     error = y - rows.mean
-    moments = merge_moments(state.num_scored, state.target_mean, state.target_deviation, y, seen)
+    moments = _merge_moments(state.num_scored, state.target_mean, state.target_deviation, y, seen)
     return StreamScores(
         num_rows=state.num_rows + y.shape[0],
         num_scored=moments[0],
-        log_prob=state.log_prob + total(rows.log_prob, seen),
-        gaussian_log_prob=state.gaussian_log_prob + total(gaussian_log_prob(rows.mean, rows.variance, y), seen),
-        crps=state.crps + total(rows.crps, seen),
-        covered=state.covered + total(rows.inside, seen),
-        absolute_error=state.absolute_error + total(error.abs(), seen),
-        squared_error=state.squared_error + total(error.square(), seen),
-        squared_z=state.squared_z + total(error.square() / rows.variance, seen),
+        log_prob=state.log_prob + observed_sum(rows.log_prob, seen),
+        gaussian_log_prob=state.gaussian_log_prob + observed_sum(normal.log_prob(y, rows.mean, rows.variance), seen),
+        crps=state.crps + observed_sum(rows.crps, seen),
+        covered=state.covered + observed_sum(rows.inside, seen),
+        absolute_error=state.absolute_error + observed_sum(error.abs(), seen),
+        squared_error=state.squared_error + observed_sum(error.square(), seen),
+        squared_z=state.squared_z + observed_sum(error.square() / rows.variance, seen),
         target_mean=moments[1],
         target_deviation=moments[2],
     )
@@ -202,3 +200,22 @@ def summarize(state: StreamScores) -> ScoreSummary:
         nmse=state.squared_error / state.target_deviation,
         mean_squared_z=state.squared_z / count,
     )
+
+
+def observed_sum(score: Tensor, seen: Tensor) -> Tensor:
+    """Sum of a score (B,) over the rows ``seen`` (B,)."""
+    return torch.where(seen, score.double(), 0.0).sum()
+
+
+def _merge_moments(
+    count: Tensor, mean: Tensor, deviation: Tensor, y: Tensor, seen: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and sum of squared deviations with a block added (Chan, Golub and LeVeque 1983); it may be empty."""
+    values = y.double()
+    num = seen.sum().double()
+    block_mean = observed_sum(values, seen) / num.clamp(min=1)
+    block_deviation = observed_sum((values - block_mean).square(), seen)
+    after = count + num
+    shift = torch.where(num > 0, block_mean - mean, 0.0)
+    share = num / after.clamp(min=1)
+    return after, mean + shift * share, deviation + block_deviation + shift.square() * count * share

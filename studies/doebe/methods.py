@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, MetaLearner, edoebe_transition
-from gp_ensembles.metrics import gaussian_log_prob, log_score, mixture_moments, nmse
+from gp_ensembles.metrics import log_score, nmse
+from gp_ensembles.numerics import mixtures, normal
 from studies.doebe.recording import NUM_SAMPLES, Recording
 
 FAMILIES = ("hsgp", "rff", "rbf", "poly", "linear")
@@ -156,10 +157,10 @@ def score(method: Method, recording: Recording) -> dict[str, float]:
     log_prob = recording.log_prob[members]
     rule = method.rule.build(members.shape[0])
     _, output = rule.update_block(rule.init(members.shape[0], like=log_prob), log_prob)
-    mean, variance = mixture_moments(output.log_weights, recording.mean[members], recording.variance[members])
+    mean, variance = mixtures.moments(output.log_weights, recording.mean[members], recording.variance[members])
     y = recording.y
     return {
         "nmse": float(nmse(mean, y)),
         "log_score": float(log_score(output.log_prob, y)),
-        "log_score_gaussian": float(log_score(gaussian_log_prob(mean, variance, y), y)),
+        "log_score_gaussian": float(log_score(normal.log_prob(y, mean, variance), y)),
     }

@@ -16,7 +16,8 @@ from gp_ensembles.cli.sentences import one_sentence
 from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.data import Table
-from gp_ensembles.metrics import aukl, gaussian_log_prob, median_mnlp, mnlp, sample_srmse
+from gp_ensembles.metrics import aukl, log_score, median_mnlp, sample_srmse
+from gp_ensembles.numerics import normal
 from studies.harness.records import Record, kept_or_made
 from studies.knots.methods import METHODS, KnotAnswer, KnotTask
 from studies.knots.sets import SETS, KnotSplit, split_rows
@@ -176,12 +177,12 @@ def _ran(method: str, task: KnotTask, settings: dict[str, object]) -> Record:
 
 def scored(answer: KnotAnswer, y: Tensor) -> dict[str, float]:
     """Scores of a method on the test targets, noise counted once except in ``mnlp_twice``."""
-    log_prob = gaussian_log_prob(answer.mean, answer.variance + answer.noise, y)
-    as_published = gaussian_log_prob(answer.mean, answer.variance + 2.0 * answer.noise, y)
+    log_prob = normal.log_prob(y, answer.mean, answer.variance + answer.noise)
+    as_published = normal.log_prob(y, answer.mean, answer.variance + 2.0 * answer.noise)
     found = {
         "mnlp": float(median_mnlp(log_prob, y)),
         "mnlp_twice": float(median_mnlp(as_published, y)),
-        "mean_nlp": float(mnlp(log_prob, y)),
+        "mean_nlp": -float(log_score(log_prob, y)),
         "srmse": float(sample_srmse(answer.mean, y)),
         "objective": answer.objective,
     }

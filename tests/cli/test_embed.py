@@ -25,7 +25,7 @@ from gp_ensembles.gplvm import (
     sie_gplvm,
 )
 from gp_ensembles.meta_learners import MarkovSwitching
-from gp_ensembles.meta_learners.transitions import sticky_transition
+from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 
 ROWS, WARMUP, COLUMNS = 90, 50, 6

@@ -19,12 +19,17 @@ from gp_ensembles.meta_learners import (
     MetaLearner,
     OnlineNewton,
     SoftBayes,
-    best_fixed_mixture,
     edoebe_transition,
     group_transition,
 )
-from gp_ensembles.meta_learners.bounds import averaging_bound, soft_bayes_bound
-from gp_ensembles.metrics import best_switching_path, mixture_regret, static_regret, switching_regret
+from gp_ensembles.metrics import (
+    best_fixed_mixture,
+    best_switching_path,
+    mixture_regret,
+    static_regret,
+    switching_regret,
+)
+from gp_ensembles.metrics.regret_bounds import averaging_bound, soft_bayes_bound
 from gp_ensembles.numerics.cholesky import NumericalError
 
 M, T = 6, 90

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal, norm
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.meta_learners import MarkovSwitching
-from gp_ensembles.meta_learners.transitions import sticky_transition
+from gp_ensembles.meta_learners.switching import sticky_transition
 
 M, D, START, STAY = 3, 5, 20, 0.9
 SPREAD = 1.3  # prior variance of a latent coordinate

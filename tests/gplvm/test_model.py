@@ -22,7 +22,7 @@ from gp_ensembles.gplvm import (
 )
 from gp_ensembles.gplvm import model as model_module
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
-from gp_ensembles.meta_learners.transitions import sticky_transition
+from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 
 EXPERTS, LATENT, START = 3, 2, 25

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gp_ensembles import metrics
 from gp_ensembles.filters import gaussian_state, update_block
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+from gp_ensembles.numerics import normal
 
 SEEDS = st.integers(0, 10_000)
 
@@ -177,11 +178,11 @@ def test_batch_estimate_equals_normal_equations_and_scipy():
         np.testing.assert_allclose(estimate.log_prob[m, seen], expected, rtol=1e-10)
         cost = weights @ weights / (2 * prior_variance[m]) + torch.logdet(precision * prior_variance[m]) / 2
         torch.testing.assert_close(estimate.cost[m], cost, rtol=1e-10, atol=0)
-    assert bool((estimate.log_prob[:, ~seen] == 0).all())
+    assert bool(estimate.log_prob[:, ~seen].isnan().all())
     alone = metrics.batch_estimate(Phi[1], y, noise[1], prior_variance[1])
-    torch.testing.assert_close(tuple(alone), tuple(field[1] for field in estimate))
+    torch.testing.assert_close(tuple(alone), tuple(field[1] for field in estimate), equal_nan=True)
     shared = metrics.batch_estimate(Phi[1], y, noise, prior_variance)  # one design, three experts
-    torch.testing.assert_close(tuple(alone), tuple(field[1] for field in shared))
+    torch.testing.assert_close(tuple(alone), tuple(field[1] for field in shared), equal_nan=True)
 
 
 @settings(max_examples=40)
@@ -189,7 +190,7 @@ def test_batch_estimate_equals_normal_equations_and_scipy():
 def test_batch_cost_is_the_regret_of_learning_row_by_row(seed):
     problem = regression(seed)
     estimate = metrics.batch_estimate(*problem)
-    regret = (estimate.log_prob - filtered(*problem)).sum(-1)
+    regret = (estimate.log_prob - filtered(*problem)).nansum(-1)
     torch.testing.assert_close(regret, estimate.cost, rtol=1e-7, atol=1e-8)
 
 
@@ -215,13 +216,12 @@ def test_ensemble_stays_below_the_static_bound(seed, adversarial, exact):
     if not exact:  # any other function, too
         weights = weights + torch.tensor(np.random.default_rng(seed).normal(size=weights.shape))
     seen = ~torch.isnan(y)
-    rivals = metrics.gaussian_log_prob((Phi @ weights.unsqueeze(-1)).squeeze(-1), noise.unsqueeze(-1), y)
-    rivals = torch.where(seen, rivals, 0.0)
+    rivals = normal.log_prob(y, (Phi @ weights.unsqueeze(-1)).squeeze(-1), noise.unsqueeze(-1))
     sizes = (Phi.square().sum(-1) * seen).sum(-1) / seen.sum()
     bounds = metrics.static_bound(weights.square().sum(-1), prior_variance, noise, 4, int(seen.sum()), sizes, 3)
     regrets = torch.stack([metrics.mixture_regret(own, rival)[-1] for rival in rivals])
     assert bool((regrets <= bounds + 1e-9 * (1 + regrets.abs())).all())
-    best = int(rivals.sum(-1).argmax())
+    best = int(rivals.nansum(-1).argmax())
     assert float(metrics.static_regret(own, rivals)[-1]) == float(regrets[best])
     determinant = estimate.cost - 0.5 * estimate.weights.square().sum(-1) / prior_variance
     tight = 0.5 * weights.square().sum(-1) / prior_variance + determinant
@@ -328,6 +328,19 @@ def test_impossible_for_both_is_no_regret():
     torch.testing.assert_close(metrics.mixture_regret(log_prob, experts[0]), want)
     torch.testing.assert_close(metrics.switching_regret(log_prob, experts[:1], 1), want)
     assert not bool(metrics.anytime_regret(log_prob, experts).isnan().any())
+
+
+def test_missing_targets_add_nothing_whether_they_are_nan_or_zero():
+    own, experts = densities(0, 1, 12)[0], densities(1, 3, 12)
+    missing = torch.zeros(12, dtype=torch.bool)
+    missing[[2, 3, 11]] = True
+    nan, zero = ([torch.where(missing, value, part) for part in (own, experts)] for value in (math.nan, 0.0))
+    for curve in (metrics.static_regret, metrics.anytime_regret, lambda p, e: metrics.switching_regret(p, e, 2)):
+        want = curve(*zero)
+        assert all(torch.equal(curve(*given), want) for given in (nan, (nan[0], zero[1]), (zero[0], nan[1])))
+        assert torch.equal(want[~missing], curve(own[~missing], experts[:, ~missing]))
+    assert torch.equal(metrics.best_fixed_mixture(nan[1]).weights, metrics.best_fixed_mixture(zero[1]).weights)
+    assert int(metrics.best_expert(nan[1]).expert) == int(metrics.best_expert(zero[1]).expert)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -1,0 +1,321 @@
+"""Scores of predictions over a whole stream: points, densities, intervals, and an approximation beside the exact model.
+
+Every function takes plain tensors: predictions made **before** each target, with the weights then in force, and targets
+``y`` (N,) in which NaN is missing. Scores of a row are NaN where its target is; averages run over the observed rows.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics import mixtures
+
+_ROWS = 512  # rows scored at once: the pairs of 90 experts then stay in the processor's cache
+_PAIRS = 32_768  # up to so many ordered pairs at once, twice the work but one pass; above, half of them in turn
+
+
+def observed_mean(score: Tensor, y: Tensor) -> Tensor:
+    """Average of a score over the rows with an observed target; NaN if there are none.
+
+    Args:
+        score: One number a row, shape (..., N); what stands in a missing row is ignored.
+        y: Targets, shape (N,); NaN is missing.
+
+    Returns:
+        Averages, shape (...).
+
+    Example:
+        >>> import torch
+        >>> observed_mean(torch.tensor([1.0, 9.0, 3.0]), torch.tensor([0.0, torch.nan, 0.0]))
+        tensor(2.)
+    """
+    seen = ~torch.isnan(y)
+    return torch.where(seen, score, 0.0).sum(-1) / seen.sum(-1)
+
+
+def log_score(log_prob: Tensor, y: Tensor) -> Tensor:
+    """Mean log predictive density in nats per observed row; larger is better.
+
+    Args:
+        log_prob: Log predictive densities made before each target, shape (..., N).
+        y: Targets, shape (N,); NaN is missing.
+
+    Example:
+        >>> import torch
+        >>> log_score(torch.tensor([-1.0, 0.0, -2.0]), torch.tensor([0.0, torch.nan, 1.0]))
+        tensor(-1.5000)
+    """
+    return observed_mean(log_prob, y)
+
+
+def median_mnlp(log_prob: Tensor, y: Tensor) -> Tensor:
+    """Median negative log predictive density over the observed rows, in nats; smaller is better.
+
+    What Garton, Niemi and Carriquiry (2020) call MNLP: a few badly missed targets, which rule the mean
+    (:func:`log_score` with the opposite sign), do not count. Of an even number of rows it is the mean of the middle
+    two.
+
+    Args:
+        log_prob: Log predictive densities of the targets, noise counted once, shape (..., N).
+        y: Targets, shape (N,); NaN is missing.
+
+    Returns:
+        Medians, shape (...); NaN if no target is observed.
+
+    Example:
+        >>> import torch
+        >>> median_mnlp(torch.tensor([-1.0, -2.0, -90.0]), torch.zeros(3))
+        tensor(2.)
+    """
+    seen = ~torch.isnan(y)
+    if not bool(seen.any()):
+        return log_prob.new_full(log_prob.shape[:-1], torch.nan)
+    return -log_prob[..., seen].quantile(0.5, dim=-1)
+
+
+def nmse(mean: Tensor, y: Tensor) -> Tensor:
+    r"""Normalized mean squared error, :math:`\sum_t (y_t - m_t)^2 / (T\,\mathrm{Var}(y))`, dimensionless.
+
+    The variance is the population variance of the T observed targets, so predicting their mean scores 1.
+
+    Args:
+        mean: Predictive means, shape (..., N).
+        y: Targets, shape (N,); NaN is missing.
+
+    Returns:
+        Errors, shape (...); infinite or NaN if the targets are constant.
+
+    Example:
+        >>> import torch
+        >>> nmse(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 2.0]))
+        tensor(1.)
+    """
+    return observed_mean((y - mean).square(), y) / _population_variance(y)
+
+
+def running_nmse(mean: Tensor, y: Tensor) -> Tensor:
+    r"""NMSE over time, :math:`\sum_{s \le t} (y_s - m_s)^2 / (t\,\mathrm{Var}(y))` (Lu et al. 2022, section 7).
+
+    The variance is that of **all** observed targets, so the curve's last value is :func:`nmse`. A missing
+    row repeats the value before it.
+
+    Args:
+        mean: Predictive means, shape (..., N).
+        y: Targets, shape (N,); NaN is missing.
+
+    Returns:
+        The curve, shape (..., N).
+
+    Example:
+        >>> import torch
+        >>> running_nmse(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]))
+        tensor([0.0000, 0.5000])
+    """
+    seen = ~torch.isnan(y)
+    errors = torch.where(seen, (y - mean).square(), 0.0).cumsum(-1)
+    return errors / seen.cumsum(-1) / _population_variance(y)
+
+
+def sample_srmse(mean: Tensor, y: Tensor) -> Tensor:
+    r"""Root mean squared error over the sample standard deviation of the targets, dimensionless.
+
+    .. math:: \sqrt{\frac{\frac1T \sum_t (y_t - m_t)^2}{\frac{1}{T-1} \sum_t (y_t - \bar y)^2}}
+
+    The deviation is that of the observed test targets with divisor T - 1, as the authors' R code has it;
+    the square root of :func:`nmse` divides by T and is larger by :math:`\sqrt{T / (T - 1)}`.
+
+    Args:
+        mean: Predictive means, shape (..., T).
+        y: Targets, shape (T,); NaN is missing.
+
+    Returns:
+        Errors, shape (...); NaN for fewer than two targets, infinite or NaN if they are constant.
+
+    Example:
+        >>> import torch
+        >>> sample_srmse(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 2.0]))
+        tensor(0.5774)
+    """
+    error = observed_mean((y - mean).square(), y)
+    seen = y[~torch.isnan(y)]
+    return (error / ((seen - seen.mean()).square().sum() / (seen.shape[0] - 1))).sqrt()
+
+
+def crps_mixture(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor, *, tolerance: float = 0.0) -> Tensor:
+    r"""CRPS of a mixture of normals, one score a row, in units of the target.
+
+    .. math:: \sum_m w_m A(y - \mu_m, v_m) - \tfrac12 \sum_{m,n} w_m w_n A(\mu_m - \mu_n, v_m + v_n), \quad
+              A(\mu, v) = E|N(\mu, v)|
+
+    (Grimit et al. 2006, eq. 5). The double sum costs M²/2 terms a row; rows are taken in chunks.
+
+    Args:
+        log_weights: Log weights in force before each target, shape (M, N) or (M, 1).
+        mean: Component means, shape (M, N).
+        variance: Component variances, positive, shape (M, N).
+        y: Targets, shape (N,).
+        tolerance: Largest error allowed per row, in units of the target. Components whose pairs provably
+            add less than this in all are left out of the double sum; 0 leaves out those of weight zero only.
+
+    Returns:
+        Scores, shape (N,); NaN where the target is.
+
+    Raises:
+        ValueError: If the tolerance is negative.
+
+    Example:
+        >>> import torch
+        >>> one = torch.zeros(1, 1)
+        >>> crps_mixture(one, one, one + 1, torch.zeros(1))
+        tensor([0.2337])
+    """
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must be at least zero, got {tolerance}")
+    weights = log_weights.exp().expand(mean.shape)
+    distance = (weights * _expected_distance(y - mean, variance)).sum(0)
+    parts = zip(weights.split(_ROWS, 1), mean.split(_ROWS, 1), variance.split(_ROWS, 1), strict=True)
+    spread = [_half_mean_difference(*part, tolerance) for part in parts]
+    return distance - torch.cat(spread) if spread else distance
+
+
+def pit(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+    """Probability integral transform: the mixture's distribution function at each target.
+
+    Uniform on [0, 1] and independent over time if the predictions are right.
+
+    Args:
+        log_weights: Log weights in force before each target, shape (M, N) or (M, 1).
+        mean: Component means, shape (M, N).
+        variance: Component variances, observation noise included, shape (M, N).
+        y: Targets, shape (N,).
+
+    Returns:
+        PIT values, shape (N,); NaN where the target is.
+
+    Example:
+        >>> import torch
+        >>> one = torch.zeros(1, 1)
+        >>> pit(one, one, one + 1, torch.zeros(1))
+        tensor([0.5000])
+    """
+    return mixtures.cdf(log_weights, mean, variance, y)
+
+
+def covered(pit_values: Tensor, level: float) -> Tensor:
+    """Whether the target lies in the central interval of a level: one or zero, in the dtype of the PIT.
+
+    It lies between the quantiles (1 - level)/2 and (1 + level)/2 exactly when its PIT value lies between these two
+    numbers, so no quantile need be solved for. Coverage is the mean, see :func:`observed_mean`.
+
+    Args:
+        pit_values: PIT values, shape (N,); NaN is missing.
+        level: Level of the interval, between 0 and 1, for instance 0.9.
+
+    Returns:
+        Ones and zeros, shape (N,); NaN where the PIT is.
+
+    Raises:
+        ValueError: If the level is not in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> covered(torch.tensor([0.01, 0.5, torch.nan]), level=0.9)
+        tensor([0., 1., nan])
+    """
+    if not 0 <= level <= 1:
+        raise ValueError(f"the level of an interval must lie between 0 and 1, got {level}")
+    inside = ((pit_values - 0.5).abs() <= level / 2).to(pit_values.dtype)
+    return torch.where(torch.isnan(pit_values), torch.nan, inside)
+
+
+def aukl(
+    mean: Tensor,
+    variance: Tensor,
+    other_mean: Tensor,
+    other_variance: Tensor,
+    *,
+    noise: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    r"""Average univariate Kullback-Leibler divergence (Garton, Niemi and Carriquiry, 2020), in nats a point.
+
+    :math:`\frac1N \sum_i \mathrm{KL}(p(f_i) \,\|\, q(f_i))`: from the exact model's predictive density p of the
+    function at each test point to the approximation's q. With noise variances it compares predictive densities of
+    the targets instead, as the authors' public code does; noise hides differences of the function.
+
+    Args:
+        mean: The exact model's means of f, shape (..., N).
+        variance: Its variances of f, shape (..., N).
+        other_mean: The approximation's means of f, shape (..., N).
+        other_variance: Its variances of f, shape (..., N).
+        noise: Noise variances of the exact model and of the approximation, each broadcastable to (..., N), for
+            densities of y.
+
+    Returns:
+        Averages, shape (...).
+
+    Raises:
+        ValueError: If a variance is not positive.
+
+    Example:
+        >>> import torch
+        >>> zero, one = torch.zeros(2), torch.ones(2)
+        >>> aukl(zero, one, one, one), aukl(zero, one, one, one, noise=(one, one))
+        (tensor(0.5000), tensor(0.2500))
+    """
+    if noise is not None:
+        variance, other_variance = variance + noise[0], other_variance + noise[1]
+    return _normal_divergence(mean, variance, other_mean, other_variance).mean(-1)
+
+
+def _normal_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> Tensor:
+    r"""Kullback-Leibler divergence of normal distributions, point by point, in nats.
+
+    .. math:: \mathrm{KL}(N(m, v) \,\|\, N(m', v')) = \frac12 \left( \frac{v + (m - m')^2}{v'} - 1 - \log \frac{v}{v'}
+              \right)
+
+    The first two arguments are those of the reference, over whose distribution the average is taken; all (..., N).
+    """
+    if not bool((variance > 0).all()) or not bool((other_variance > 0).all()):
+        raise ValueError("a divergence needs positive variances; add the nugget or the noise to those that are zero")
+    excess = (variance - other_variance) / other_variance
+    # Predictions that all but agree have divergences far below the rounding of a ratio near one, others do not.
+    logs = torch.where(excess.abs() < 0.5, excess.log1p(), variance.log() - other_variance.log())
+    spread = (excess - logs).clamp_min(0.0)
+    return 0.5 * (spread + (mean - other_mean).square() / other_variance)
+
+
+def _expected_distance(mean: Tensor, variance: Tensor) -> Tensor:
+    """E|Z| of normal Z."""
+    inverse = (2 * variance).rsqrt()
+    scaled = mean * inverse
+    return mean * torch.erf(scaled) + (-scaled.square()).exp() / (inverse * math.sqrt(math.pi))
+
+
+def _half_mean_difference(weights: Tensor, mean: Tensor, variance: Tensor, tolerance: float) -> Tensor:
+    """Half the mean distance of two draws from each mixture, shapes (M, N) to (N,)."""
+    num_components, num_rows = mean.shape
+    if num_components * num_components * num_rows <= _PAIRS:
+        shifts, spreads = mean.unsqueeze(0) - mean.unsqueeze(1), variance.unsqueeze(0) + variance.unsqueeze(1)
+        pairs = _expected_distance(shifts, spreads)
+        return 0.5 * (weights * (weights.unsqueeze(0) * pairs).sum(1)).sum(0)
+    kept = _relevant(weights.detach(), mean.detach(), variance.detach(), tolerance)
+    weights, mean, variance = weights[kept], mean[kept], variance[kept]
+    total = (weights.square() * (variance / math.pi).sqrt()).sum(0)
+    for m in range(mean.shape[0] - 1):
+        pairs = _expected_distance(mean[m + 1 :] - mean[m], variance[m + 1 :] + variance[m])
+        total = total + weights[m] * (weights[m + 1 :] * pairs).sum(0)
+    return total
+
+
+def _population_variance(y: Tensor) -> Tensor:
+    center = observed_mean(y, y)
+    return observed_mean((y - center.unsqueeze(-1)).square(), y)
+
+
+def _relevant(weights: Tensor, mean: Tensor, variance: Tensor, tolerance: float) -> Tensor:
+    """Components to keep, from E|Y_m - Y_n| <= d_m + d_n with d = |mean - center| + standard deviation."""
+    distance = (mean - (weights * mean).sum(0)).abs() + variance.sqrt()
+    bound = (weights * (distance + (weights * distance).sum(0))).amax(1)
+    largest_last, order = bound.sort()
+    return order[largest_last.cumsum(0) > tolerance].sort().values
