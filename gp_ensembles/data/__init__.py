@@ -1,11 +1,23 @@
-"""Tables, where they come from, and how a stream is cut from them."""
+"""Tables, where they come from, and how a stream is cut from them.
 
-from gp_ensembles.data.bundled import airline_passengers, bananas, diabetes, trump_approval, water_flow
-from gp_ensembles.data.covariance import CovarianceFunction, RBFCovariance
+- :mod:`~gp_ensembles.data.table`: :class:`Table`, and :func:`read_csv` with everything said that is wrong with a file.
+- :mod:`~gp_ensembles.data.datasets`: sets by name (:func:`available`, :func:`load`), and the bundled ones themselves.
+- :mod:`~gp_ensembles.data.folder`: sets of a folder with a manifest of their columns.
+- :mod:`~gp_ensembles.data.synthetic`: draws from known laws, each with the truth beside it.
+- :mod:`~gp_ensembles.data.protocol`: :class:`Standardizer`, and :func:`split_stream` into warm-up rows and a stream.
+"""
+
+from gp_ensembles.data.datasets import (
+    airline_passengers,
+    available,
+    bananas,
+    diabetes,
+    load,
+    trump_approval,
+    water_flow,
+)
 from gp_ensembles.data.folder import folder_names, load_folder
-from gp_ensembles.data.openml import load_openml
 from gp_ensembles.data.protocol import Standardizer, Stream, constant_columns, split_stream
-from gp_ensembles.data.registry import available, load
 from gp_ensembles.data.synthetic import (
     FunctionDraw,
     SensorDraw,
@@ -19,9 +31,7 @@ from gp_ensembles.data.synthetic import (
 from gp_ensembles.data.table import Table, read_csv
 
 __all__ = [
-    "CovarianceFunction",
     "FunctionDraw",
-    "RBFCovariance",
     "SensorDraw",
     "Standardizer",
     "Stream",
@@ -39,7 +49,6 @@ __all__ = [
     "gp_draw",
     "load",
     "load_folder",
-    "load_openml",
     "read_csv",
     "split_stream",
     "switching_gps",

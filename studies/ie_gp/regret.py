@@ -19,8 +19,8 @@ from gp_ensembles.cli.drawing import Curve, Panel, panels_csv, save_panels
 from gp_ensembles.cli.summary import versions
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.cli.writing import make_folder, write_json, write_text
-from gp_ensembles.data import RBFCovariance, gp_draw, switching_gps
-from gp_ensembles.ensembles.bases import dictionary_features
+from gp_ensembles.data import gp_draw, switching_gps
+from gp_ensembles.ensembles.bases import KernelDictionary
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -35,7 +35,6 @@ NUM_ROWS = 4000
 NUM_FEATURES = 100
 _LEAST_ROWS = 32  # of a synthetic stream
 _NOISE = 0.1  # standard deviation, in units of the function's
-_LENGTHSCALE = 1.0  # of the static test; in the dictionary, as are those of the switching tests
 
 
 class SwitchingTest(NamedTuple):
@@ -90,7 +89,8 @@ def static_regret_curves(num_rows: int, num_features: int, *, generator: torch.G
         True
     """
     X = 5 * torch.rand(num_rows, 1, dtype=torch.float64, device="cpu", generator=generator)
-    y = gp_draw(X, RBFCovariance(_LENGTHSCALE), _NOISE, generator=generator).table.y
+    # Of length scale one, which is in the dictionary, as are those of the switching tests.
+    y = gp_draw(X, noise=_NOISE, generator=generator).table.y
     expert = _dictionary(X, num_features, generator)
     log_prob, _ = _log_probs(expert, BayesianModelAveraging(), X, y)
     with torch.no_grad():
@@ -192,7 +192,7 @@ def _settings(num_rows: int | None) -> dict[str, object]:
 
 
 def _dictionary(X: Tensor, num_features: int, generator: torch.Generator) -> GaussianExpert:
-    features = dictionary_features(X, num_features, generator=generator)
+    ((_, features),) = KernelDictionary(num_features).build(X, generator=generator)
     assert isinstance(features, RandomFourierFeatures)
     assert isinstance(features.kernel, ScaleKernel)
     features.kernel.outputscale = torch.ones_like(features.kernel.outputscale)

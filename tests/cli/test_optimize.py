@@ -156,7 +156,7 @@ def test_tuning_is_the_score_of_that_machine():
     from sklearn.model_selection import KFold
     from sklearn.svm import SVR
 
-    from gp_ensembles.data.bundled import diabetes
+    from gp_ensembles.data.datasets import diabetes
 
     table = diabetes()
     found = cross_validated(table, numbers(0.6, 0.4, 2 / 3))

@@ -257,7 +257,7 @@ def static_draw(num_rows, num_features, seed):
     """The data and features of the static test, drawn again."""
     generator = torch.Generator().manual_seed(seed)
     X = 5 * torch.rand(num_rows, 1, dtype=torch.float64, generator=generator)
-    draw = synthetic_regret.gp_draw(X, synthetic_regret.RBFCovariance(1.0), 0.1, generator=generator)
+    draw = synthetic_regret.gp_draw(X, noise=0.1, generator=generator)
     features = synthetic_regret.dictionary_features(X, num_features, generator=generator)
     with torch.no_grad():
         return draw.table.y, features(X)

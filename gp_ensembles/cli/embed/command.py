@@ -18,7 +18,7 @@ from gp_ensembles.cli.embed.run import EmbedRun
 from gp_ensembles.cli.embed.sources import Wanted, read_rows, split_names
 from gp_ensembles.cli.embed.summary import report_run, summarize_run
 from gp_ensembles.cli.writing import CHECKPOINT
-from gp_ensembles.data.csv_lines import number_in
+from gp_ensembles.data.table import number_in
 from gp_ensembles.ensembles.interrupts import uninterrupted
 
 _DATA = (

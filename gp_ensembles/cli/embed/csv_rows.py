@@ -8,7 +8,7 @@ import torch
 
 from gp_ensembles.cli.embed.labels import make_labels
 from gp_ensembles.cli.embed.rows import Rows
-from gp_ensembles.data.csv_lines import CsvLines, check_columns, number_in, read_lines
+from gp_ensembles.data.table import CsvLines, check_columns, number_in, read_lines
 
 
 def read_csv_rows(

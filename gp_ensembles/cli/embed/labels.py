@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.data.csv_lines import number_in
+from gp_ensembles.data.table import number_in
 
 MOST_NUMBERED = 50  # whole numbers of more kinds than this are a quantity, such as a count
 

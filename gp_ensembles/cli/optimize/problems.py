@@ -19,7 +19,7 @@ from sklearn.svm import SVR
 from torch import Tensor
 
 from gp_ensembles.data import Table
-from gp_ensembles.data.bundled import diabetes
+from gp_ensembles.data.datasets import diabetes
 
 # The drifting landscape: turns of its optimum about the center, and breaths of its height, in evaluations.
 _RADIUS, _TURN, _BREATH = 0.3, 100, 60
