@@ -9,9 +9,8 @@ from gpytorch.constraints import Positive
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection, SpectralMixtures, covariance
-from gp_ensembles.spectral.draws import BaseDraws
-from gp_ensembles.spectral.frequencies import Components, SpectralComponent, spectral_components
-from gp_ensembles.spectral.mixture_quantile import mixture_quantile
+from gp_ensembles.spectral.frequencies import BaseDraws, Components, SpectralComponent, spectral_components
+from gp_ensembles.spectral.quantiles import mixture_quantile
 
 
 @final

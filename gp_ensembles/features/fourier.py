@@ -10,8 +10,15 @@ from torch import Tensor
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.stacking import stack_kernels
-from gp_ensembles.spectral.draws import BaseDraws, FrequencyDraws, IIDDraws, draw_batch
-from gp_ensembles.spectral.frequencies import Components, components_of, kernel_outputscale
+from gp_ensembles.spectral.frequencies import (
+    BaseDraws,
+    Components,
+    FrequencyDraws,
+    IIDDraws,
+    components_of,
+    draw_batch,
+    kernel_outputscale,
+)
 
 
 @final

@@ -1,17 +1,24 @@
-"""From GPyTorch kernels to spectral densities and random frequencies."""
+"""From stationary GPyTorch kernels to spectral densities and random frequencies.
+
+- :mod:`~gp_ensembles.spectral.density`: spectral densities of RBF and Matern kernels, for Hilbert-space features; a
+  kernel of your own joins by ``stationary_form.register``.
+- :mod:`~gp_ensembles.spectral.frequencies`: draws of frequencies, for random Fourier features: independent
+  (:class:`IIDDraws`), orthogonal (:class:`OrthogonalDraws`) or quasi-random (:class:`SobolDraws`), turned into those of
+  a kernel; a kernel of your own joins by ``spectral_components.register``.
+- :mod:`~gp_ensembles.spectral.quantiles`: the differentiable quantiles of gamma distributions and mixtures of normals
+  that the draws go through.
+"""
 
 from gp_ensembles.spectral.density import StationaryForm, form_of, log_spectral_density, stationary_form
-from gp_ensembles.spectral.draws import (
+from gp_ensembles.spectral.frequencies import (
     BaseDraws,
     FrequencyDraws,
     IIDDraws,
     OrthogonalDraws,
     SobolDraws,
-    draw_batch,
-)
-from gp_ensembles.spectral.frequencies import (
     SpectralComponent,
     components_of,
+    draw_batch,
     kernel_outputscale,
     spectral_components,
 )

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.spectral.lengthscales import lengthscale_of
-
 
 class StationaryForm(NamedTuple):
     r"""A stationary kernel, taken apart: :math:`c\,\kappa(\|(x - x') / \ell\|)`.
@@ -128,3 +126,27 @@ def log_spectral_density(kernel: Kernel, frequencies: Tensor) -> Tensor:
     lengthscale = form.lengthscale.expand(*form.lengthscale.shape[:-1], num_inputs)
     squared = (lengthscale * frequencies).square().sum(-1)
     return lengthscale.log().sum(-1) + form.log_density(squared, num_inputs)
+
+
+def lengthscale_of(kernel: Kernel, num_inputs: int) -> Tensor:
+    r"""The length scales, shape (\*batch, 1, D) or (\*batch, 1, 1), in units of the inputs.
+
+    Args:
+        kernel: A kernel with a length scale.
+        num_inputs: Number of columns D that the kernel sees.
+
+    Raises:
+        ValueError: If the kernel has one length scale for each of another number of columns.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> lengthscale_of(RBFKernel(ard_num_dims=3), 3).shape
+        torch.Size([1, 3])
+    """
+    lengthscale: Tensor = kernel.lengthscale
+    if lengthscale.shape[-1] not in (1, num_inputs):
+        raise ValueError(
+            f"{type(kernel).__name__} has {lengthscale.shape[-1]} length scales but sees {num_inputs} input "
+            f"column(s); set ard_num_dims or active_dims to match"
+        )
+    return lengthscale
