@@ -1,29 +1,41 @@
-"""The BoTorch plug-in: ensembles as surrogate models, and what they make possible in Bayesian optimization."""
+"""Bayesian optimization: ensembles as BoTorch models.
 
-from gp_ensembles.bo.active_learning import ExpertInformation, IntegratedVariance, MixtureEntropy
+``EnsembleModel`` replaces ``SingleTaskGP``; its posterior is a weighted mixture of normal distributions.
+
+- ``model``: ``EnsembleModel``, the BoTorch model: posterior, conditioning, fantasies, fitting.
+- ``default_ensemble``: ``kernel_ensemble``, Matern and RBF experts with BoTorch's priors.
+- ``data``: training data, their transforms, and every check of them.
+- ``conditioning``: the posterior of the experts' weights after rows and in batches of fantasies; joint predictions.
+- ``fitting``: hyperparameters by maximum evidence.
+- ``posterior``: ``MixturePosterior`` (moments, quantiles, densities, draws), its sampler, outcome transforms.
+- ``views``: ``GaussianView`` and ``EquallyWeightedView``, for acquisition functions that ask for normal posteriors.
+- ``acquisition``: ``WeightedAcquisition``, the weighted mean of an acquisition function over the experts; for active
+  learning ``IntegratedVariance``, ``MixtureEntropy`` (uncertainty sampling) and ``ExpertInformation`` (mutual
+  information with the index of the expert).
+- ``thompson``: ``draw_paths``, functions drawn from the posterior; ``ThompsonLoop``, optimization by their maxima.
+- ``ax``: ``register``, for Ax.
+
+docs/acquisition_functions.md says which acquisition function of BoTorch takes which of these.
+"""
+
+from gp_ensembles.bo.acquisition import ExpertInformation, IntegratedVariance, MixtureEntropy, WeightedAcquisition
+from gp_ensembles.bo.default_ensemble import kernel_ensemble
 from gp_ensembles.bo.model import EnsembleModel
-from gp_ensembles.bo.paths import EnsemblePath, draw_paths
-from gp_ensembles.bo.posterior import MixturePosterior, ViewNeededError
-from gp_ensembles.bo.recipes import kernel_ensemble
-from gp_ensembles.bo.sampler import mixture_sampler
-from gp_ensembles.bo.thompson import ThompsonLoop, ThompsonSettings
-from gp_ensembles.bo.views import EqualView, ExpertsView, GaussianView, WeightedAcquisition
+from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.thompson import ThompsonLoop, ThompsonSettings, draw_paths
+from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 
 __all__ = [
     "EnsembleModel",
-    "EnsemblePath",
-    "EqualView",
+    "EquallyWeightedView",
     "ExpertInformation",
-    "ExpertsView",
     "GaussianView",
     "IntegratedVariance",
     "MixtureEntropy",
     "MixturePosterior",
     "ThompsonLoop",
     "ThompsonSettings",
-    "ViewNeededError",
     "WeightedAcquisition",
     "draw_paths",
     "kernel_ensemble",
-    "mixture_sampler",
 ]

@@ -1,4 +1,4 @@
-"""The Ax door: what Ax has to be told once, so that ensembles serve as surrogates of its BoTorch generator."""
+"""Registration with Ax, so that ensembles serve as surrogates of its BoTorch generator."""
 
 import warnings
 from typing import Any
@@ -7,7 +7,7 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from gpytorch.mlls import ExactMarginalLogLikelihood, MarginalLogLikelihood
 
-from gp_ensembles.bo.checks import check_varies
+from gp_ensembles.bo.data import check_varies
 from gp_ensembles.bo.model import EnsembleModel
 
 
@@ -24,7 +24,7 @@ def register() -> None:
         from ax.generators.torch.botorch_modular.utils import fit_botorch_model
         from ax.storage.botorch_modular_registry import register_model
     except ImportError:
-        raise ImportError("this door needs Ax; install gp_ensembles[ax]") from None
+        raise ImportError("register() needs Ax; install gp_ensembles[ax]") from None
 
     fit_botorch_model.register(EnsembleModel)(fit_surrogate)
     register_model(EnsembleModel)
@@ -43,7 +43,7 @@ def fit_surrogate(
     Args:
         model: The surrogate.
         mll_class: Ax's default; each expert is fitted by its own evidence, and by nothing else.
-        mll_options: Has to be empty.
+        mll_options: Must be empty.
 
     Raises:
         UnsupportedError: If another likelihood, or an option of it, is asked for.

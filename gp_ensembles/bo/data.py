@@ -1,12 +1,22 @@
-"""The observations of a BoTorch model, as they were given and as the experts see them."""
+"""The data of a BoTorch model: what is accepted, and rows as they were given and as the experts see them.
+
+Every refusal names the row and how to mend it.
+"""
 
 from typing import NamedTuple
 
 import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
 from torch import Tensor, nn
+
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.multi_output import MultiOutputExpert
+
+_MIN_ROWS = 2
 
 
 class Observations(NamedTuple):
@@ -22,8 +32,8 @@ class Observations(NamedTuple):
     Y: Tensor
     noise: Tensor | None
 
-    def usual_noise(self) -> Tensor | bool:
-        """What an observation to come adds: the mean of the known noise, (1, 1), or ``True`` for the experts' own."""
+    def default_noise(self) -> Tensor | bool:
+        """Noise of an observation to come: the mean of the known noise, (1, 1), or ``True`` for the experts' own."""
         return True if self.noise is None else self.noise.mean(-2, keepdim=True)
 
 
@@ -48,10 +58,10 @@ class TrainingData(nn.Module):
         for name, values in (("X", X), ("Y", Y), ("Yvar", Yvar)):
             self.register_buffer(name, None if values is None else values.detach().clone(), persistent=False)
 
-    def followed_by(
+    def extended_by(
         self, X: Tensor, Y: Tensor, rows: Observations, outcome_transform: OutcomeTransform | None
     ) -> "TrainingData":
-        """These rows and further ones, (n, D) and (n, O), whose noise is known in transformed units only."""
+        """These rows and further ones, (n, D) and (n, O); ``rows`` are the same ones transformed, with their noise."""
         Yvar = rows.noise
         if Yvar is not None and outcome_transform is not None:
             Yvar = outcome_transform.untransform(rows.Y, Yvar)[1]
@@ -66,9 +76,156 @@ def transform_rows(
     Y: Tensor,
     Yvar: Tensor | None = None,
 ) -> Observations:
-    """Rows as the experts see them; transforms that are for evaluation only leave them alone."""
+    """Rows as the experts see them: transformed, but for input transforms that act at evaluation only."""
     with fantasize_flag():
         inputs = X if input_transform is None else input_transform(X)
     if outcome_transform is None:
         return Observations(inputs, Y, Yvar)
     return Observations(inputs, *outcome_transform(Y, Yvar, X=X))
+
+
+def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+    """Raise unless X (n, D), Y (n, O) and Yvar (n, O) are finite and belong together.
+
+    Raises:
+        BotorchTensorDimensionError: If a shape is wrong.
+        InputDataError: If a value is not finite, a variance is not positive, dtypes differ or there is one row only.
+    """
+    for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
+        if value is not None and not isinstance(value, Tensor):
+            raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; name the argument you mean")
+    if X.ndim != 2 or X.shape[1] == 0:
+        raise BotorchTensorDimensionError(
+            f"train_X must have shape (n, d), got {tuple(X.shape)}; batches of data sets are not supported, build a "
+            f"model for each and join them in a ModelList"
+        )
+    _check_targets(X, Y)
+    if X.shape[0] < _MIN_ROWS:
+        raise InputDataError(f"{X.shape[0]} observation(s) cannot tell kernels apart; give at least {_MIN_ROWS}")
+    _check_finite("train_X", X)
+    _check_finite("train_Y", Y)
+    if Yvar is not None:
+        _check_noise(Y, Yvar)
+
+
+def _check_targets(X: Tensor, Y: Tensor) -> None:
+    """Raise unless Y (..., n, O) has a row for each row of X (..., n, D), in its dtype and on its device."""
+    if Y.ndim < 2 or Y.shape[-2] != X.shape[-2]:
+        hint = "; use Y.unsqueeze(-1)" if Y.shape[-1:] == X.shape[-2:-1] else ""
+        raise BotorchTensorDimensionError(
+            f"targets must have shape (..., {X.shape[-2]}, m) with an explicit output dimension, one row for each of X "
+            f"{tuple(X.shape)}, got {tuple(Y.shape)}{hint}"
+        )
+    if X.dtype != Y.dtype or X.device != Y.device:
+        raise InputDataError(f"X is {X.dtype} on {X.device}, Y is {Y.dtype} on {Y.device}; give both alike")
+
+
+def _check_noise(Y: Tensor, Yvar: Tensor) -> None:
+    """Raise unless Yvar has the shape of Y, and only finite positive variances."""
+    if Yvar.shape != Y.shape or Yvar.dtype != Y.dtype:
+        raise BotorchTensorDimensionError(
+            f"train_Yvar must be like train_Y, {tuple(Y.shape)} {Y.dtype}, got {tuple(Yvar.shape)} {Yvar.dtype}"
+        )
+    _check_finite("train_Yvar", Yvar)
+    if bool((Yvar <= 0).any()):
+        row = int((Yvar <= 0).any(-1).int().argmax())
+        raise InputDataError(
+            f"train_Yvar is {float(Yvar[row].min()):g} in row {row}; a noise variance must be positive (1e-6 or so for "
+            f"noise-free observations)"
+        )
+    if Y.shape[-1] > 1:
+        raise InputDataError(
+            "known noise is supported for one output; build a model for each and join them in a ModelList"
+        )
+
+
+def check_queries(X: Tensor, like: Tensor) -> None:
+    """Raise unless X (..., q, D) is finite and as wide as ``like`` (n, D), in its dtype and on its device."""
+    num_inputs = like.shape[-1]
+    if X.ndim < 2 or X.shape[-1] != num_inputs:
+        raise BotorchTensorDimensionError(f"X must have shape (..., q, {num_inputs}), got {tuple(X.shape)}")
+    if X.dtype != like.dtype or X.device != like.device:
+        raise InputDataError(f"X is {X.dtype} on {X.device}, the model {like.dtype} on {like.device}; use X.to(...)")
+    _check_finite("X", X)
+
+
+def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int) -> None:
+    """Raise unless X (..., n, D) and Y (..., n, O) are finite observations for the model."""
+    check_queries(X, like)
+    _check_targets(X, Y)
+    if Y.shape[-1] != num_outputs:
+        raise BotorchTensorDimensionError(
+            f"the model has {num_outputs} output(s), Y {tuple(Y.shape)} has {Y.shape[-1]}"
+        )
+    _check_finite("Y", Y)
+
+
+def check_varies(Y: Tensor) -> None:
+    """Raise if all observations of an output are equal."""
+    constant = (Y[:1] == Y).all(0)
+    if bool(constant.any()):
+        output = int(constant.int().argmax())
+        raise InputDataError(
+            f"all {Y.shape[0]} observations of output {output} are {float(Y[0, output]):g}: there is nothing to fit "
+            f"to; use the model unfitted, or observe elsewhere first"
+        )
+
+
+def check_ensemble(ensemble: Ensemble, X: Tensor, Y: Tensor) -> None:
+    """Raise unless an ensemble's experts can learn Y (n, O) from X (n, D), and give joint normal predictions.
+
+    Raises:
+        TypeError: If an expert has no Gaussian posterior.
+        BotorchTensorDimensionError: If the numbers of inputs or outputs do not fit.
+        InputDataError: If dtype or device differ.
+        ValueError: If X is outside the domain of an expert's features.
+    """
+    for expert in ensemble.experts:
+        if not isinstance(expert, GaussianExpert | MultiOutputExpert):
+            raise TypeError(
+                f"a BoTorch model needs experts with Gaussian posteriors (GaussianExpert or MultiOutputExpert), got "
+                f"{type(expert).__name__}"
+            )
+        num_outputs = expert.num_outputs if isinstance(expert, MultiOutputExpert) else 1
+        if num_outputs != Y.shape[1]:
+            raise BotorchTensorDimensionError(
+                f"an expert predicts {num_outputs} output(s), train_Y has {Y.shape[1]}; use MultiOutputExpert, or a "
+                f"ModelList of one model for each output"
+            )
+    like = ensemble.experts[0].features.prior_variance
+    if like.dtype != X.dtype or like.device != X.device:
+        raise InputDataError(f"the ensemble is {like.dtype} on {like.device}, train_X {X.dtype} on {X.device}")
+    if ensemble.num_inputs != X.shape[1]:
+        raise BotorchTensorDimensionError(f"the experts take {ensemble.num_inputs} inputs, train_X has {X.shape[1]}")
+    ensemble.check_inputs(X)
+
+
+def check_input_transform(transform: InputTransform | None) -> None:
+    """Raise if an input transform has something to learn: ensembles fit their own hyperparameters only.
+
+    Raises:
+        UnsupportedError: Naming the transform.
+    """
+    if transform is not None and any(p.requires_grad for p in transform.parameters()):
+        raise UnsupportedError(
+            f"{type(transform).__name__} has parameters to be trained, which an ensemble does not do; set them and "
+            f"call transform.requires_grad_(False) to use it as it is"
+        )
+
+
+def check_domain(ensemble: Ensemble, X: Tensor) -> None:
+    """Raise a ValueError that names the row and column if X (..., q, D) is outside an expert's features' domain."""
+    for features in ensemble.bounded_features():
+        features.check_inputs(X.reshape(-1, X.shape[-1]))
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    if values.device.type == "meta":
+        return
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        index = tuple(int(i) for i in bad.nonzero()[0])
+        raise InputDataError(
+            f"{name} is {float(values[index])} in row {index[-2]}, column {index[-1]}; leave out rows that were not "
+            f"observed"
+        )

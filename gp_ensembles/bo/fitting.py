@@ -1,10 +1,10 @@
-"""Hyperparameters of a BoTorch model: the evidence of all rows, maximized for every expert object."""
+"""Hyperparameters of a BoTorch model: the evidence of all rows, maximized for each feature map."""
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.bo.conditioning import update_block
 from gp_ensembles.bo.data import Observations
-from gp_ensembles.bo.inference import learn_block
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, EvidenceFit, fit_empirical_bayes
@@ -24,20 +24,20 @@ def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False)
         progress: Show a progress bar.
 
     Returns:
-        What fitting did, for each feature map.
+        The record of each fit, one for each feature map.
     """
     first = {id(expert.features): expert for expert in reversed(ensemble.experts)}
     targets = rows.Y.squeeze(-1) if rows.Y.shape[-1] == 1 else rows.Y
     return [
-        fit_empirical_bayes(_AsObserved(expert, rows.noise), rows.X, targets, _METHOD, progress=progress)
+        fit_empirical_bayes(_SequentialEvidence(expert, rows.noise), rows.X, targets, _METHOD, progress=progress)
         for expert in first.values()
     ]
 
 
-class _AsObserved(Expert):
-    """An expert whose evidence is that of the rows as they were observed: in order, with their own noise.
+class _SequentialEvidence(Expert):
+    """An expert whose evidence is that of rows in their order, with weights that change and known noise of each row.
 
-    Shares features and likelihood with the expert it stands for.
+    Shares features and likelihood with the expert that it wraps.
     """
 
     def __init__(self, expert: Expert, known_noise: Tensor | None) -> None:
@@ -70,13 +70,13 @@ class _AsObserved(Expert):
             return scaled - root.log().sum()
         Y = y.unsqueeze(-1) if y.ndim == 1 else y
         noise = None if self.known_noise is None else self.known_noise.squeeze(-1)
-        _, steps = learn_block(bound, self.expert.init(), Phi, Y, noise)
+        _, steps = update_block(bound, self.expert.init(), Phi, Y, noise)
         return steps.log_prob.sum(-1)
 
-    def take(self, index: Tensor) -> "_AsObserved":
+    def take(self, index: Tensor) -> "_SequentialEvidence":
         """See :meth:`Expert.take`."""
-        return _AsObserved(self.expert.take(index), self.known_noise)
+        return _SequentialEvidence(self.expert.take(index), self.known_noise)
 
-    def with_adaptation(self, adaptation: Adaptation | None) -> "_AsObserved":
+    def with_adaptation(self, adaptation: Adaptation | None) -> "_SequentialEvidence":
         """See :meth:`Expert.with_adaptation`."""
-        return _AsObserved(self.expert.with_adaptation(adaptation), self.known_noise)
+        return _SequentialEvidence(self.expert.with_adaptation(adaptation), self.known_noise)

@@ -10,33 +10,44 @@ from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
+from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from gpytorch.models import GP
 from torch import Tensor, nn
 
-from gp_ensembles.bo import checks
-from gp_ensembles.bo.data import Observations, TrainingData, transform_rows
-from gp_ensembles.bo.fantasies import draw_targets
+from gp_ensembles.bo import conditioning
+from gp_ensembles.bo.conditioning import CachedPosterior, PredictiveState
+from gp_ensembles.bo.data import (
+    Observations,
+    TrainingData,
+    check_domain,
+    check_ensemble,
+    check_input_transform,
+    check_observations,
+    check_queries,
+    check_training_data,
+    check_varies,
+    transform_rows,
+)
+from gp_ensembles.bo.default_ensemble import make_ensemble
 from gp_ensembles.bo.fitting import fit_ensemble
-from gp_ensembles.bo.inference import Beliefs, predict
-from gp_ensembles.bo.knowledge import Knowledge, about, learn_all, learn_more, stamp_of, suppose
-from gp_ensembles.bo.recipes import Preset, likelihood_of, make_ensemble
-from gp_ensembles.bo.transformed import finished
+from gp_ensembles.bo.posterior import apply_transforms
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.spec import EnsembleSpec
 
 
 @final
 class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's marginal likelihoods ask for one
     r"""An ensemble of Gaussian processes, learned online, as a BoTorch model.
 
-    Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights that the observations
-    have earned. Conditioning costs O(F²) for each observation, whatever their number; fantasies share one covariance.
+    Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights learned from the same
+    observations. Conditioning costs O(F²) for each observation, whatever their number; fantasies share one covariance.
 
     Monte Carlo acquisition functions are exact under the mixture; for others see :mod:`gp_ensembles.bo.views`.
     Observations are learned in the order of their rows.
@@ -46,11 +57,11 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         train_Y: Observations, shape (n, O); several outputs share features and covariance (for unrelated outputs use a
             ``ModelList``).
         train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
-        ensemble: An ensemble with its hyperparameters, of which only the experts and the rule are used; or a preset
-            such as :func:`gp_ensembles.ensembles.presets.e_doebe`, called as ``preset(X, y, generator=generator)`` with
-            transformed data; by default a dictionary of kernels, :func:`~gp_ensembles.bo.recipes.kernel_ensemble`,
-            with the hyperparameters it starts with: call :meth:`fit`, or BoTorch's ``fit_gpytorch_mll``. (Not after
-            a preset: it has fitted already, and fitting again would pull its sampled experts together.)
+        ensemble: An ensemble with its hyperparameters, of which only the experts and the rule are used; or a record
+            such as :data:`gp_ensembles.ensembles.presets.e_doebe`, which is fitted to the transformed data; by default
+            :func:`~gp_ensembles.bo.default_ensemble.kernel_ensemble` with its initial hyperparameters: call
+            :meth:`fit`, or BoTorch's ``fit_gpytorch_mll``. (Not after a record: its ensemble is fitted already, and
+            fitting again would pull its sampled experts together.)
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
         input_transform: As in ``SingleTaskGP``.
         generator: Source of random features; torch's global one if ``None``.
@@ -76,15 +87,15 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
-        ensemble: Ensemble | OnlineEnsemble | Preset | None = None,
+        ensemble: Ensemble | OnlineEnsemble | EnsembleSpec | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
         *,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        checks.check_training_data(train_X, train_Y, train_Yvar)
-        checks.check_input_transform(input_transform)
+        check_training_data(train_X, train_Y, train_Yvar)
+        check_input_transform(input_transform)
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1])
         # Attributes that are absent where there is no transform, as BoTorch's own models have them.
@@ -95,13 +106,13 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         rows = self._all_rows()  # transforms learn here, and nowhere else
         self.eval()
         self.ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
-        checks.check_ensemble(self.ensemble, rows.X, rows.Y)
+        check_ensemble(self.ensemble, rows.X, rows.Y)
         self._num_outputs = train_Y.shape[-1]
         self._is_shared = False  # whether another model has the same ensemble and transforms
-        self._learned: Knowledge | None = None
-        self._supposed: Knowledge | None = None
-        _forget(self)
-        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+        self._cache: CachedPosterior | None = None  # of the data, if learned with the present hyperparameters
+        self._fantasies: CachedPosterior | None = None  # instead, where the model has no data of its own
+        _clear_cache(self)
+        self.register_load_state_dict_post_hook(_clear_cache)  # type: ignore[no-untyped-call]
 
     @property
     def num_outputs(self) -> int:
@@ -111,7 +122,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     @property
     def batch_shape(self) -> torch.Size:
         """Shape of the batch of fantasies."""
-        return torch.Size() if self._supposed is None else self._supposed.beliefs.batch_shape
+        return torch.Size() if self._fantasies is None else self._fantasies.predictive.batch_shape
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
@@ -127,12 +138,19 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     @property
     def log_weights(self) -> Tensor:
         r"""Log weights of the experts in force for the next observation, shape (\*batch, M)."""
-        return self._knowledge().beliefs.log_weights
+        return self.predictive_state().log_weights
 
     @property
-    def likelihood(self) -> GaussianLikelihood:
-        """A likelihood with the noise that the experts infer, weighed, or the known noise; in transformed outcomes."""
-        return likelihood_of(self.beliefs(), self._all_rows().noise)
+    def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+        """A likelihood with the experts' weighted mean noise, or the known noise; in transformed outcomes."""
+        known_noise = self._all_rows().noise
+        if known_noise is not None:
+            return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
+        state = self.predictive_state()
+        noise = torch.cat([posterior.noise for posterior in state.experts])
+        likelihood = GaussianLikelihood().to(noise)
+        likelihood.noise = (state.log_weights.exp() * noise).sum(-1).mean()
+        return likelihood
 
     def posterior(
         self,
@@ -156,13 +174,13 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         Raises a BotorchError if X is malformed, a ValueError if it is outside the domain of an expert's features.
         """
         self._enter_evaluation()
-        checks.check_queries(X, self.data.X)
-        knowledge = self._knowledge()
+        check_queries(X, self.data.X)
+        cached = self._posterior_cache()
         inputs = self.transform_inputs(X)
-        checks.check_domain(self.ensemble, inputs)
-        noise = self._all_rows().usual_noise() if observation_noise is True else observation_noise
-        mixture = predict(knowledge.bound, knowledge.beliefs, inputs, noise)
-        return finished(mixture, X, self._outcome_transform, output_indices, posterior_transform)
+        check_domain(self.ensemble, inputs)
+        noise = self._all_rows().default_noise() if observation_noise is True else observation_noise
+        mixture = conditioning.predict(cached, inputs, noise)
+        return apply_transforms(mixture, X, self._outcome_transform, output_indices, posterior_transform)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **_: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.
@@ -177,16 +195,16 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         Raises a BotorchError if a shape, value or dtype is wrong, or known noise is missing.
         """
         self._enter_evaluation()
-        checks.check_observations(X, Y, self.data.X, self.num_outputs)
+        check_observations(X, Y, self.data.X, self.num_outputs)
         if noise is None and self.data.Yvar is not None:
             raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
         rows = self._rows(X, Y)._replace(noise=noise)
-        checks.check_domain(self.ensemble, rows.X)
-        before = self._knowledge()
+        check_domain(self.ensemble, rows.X)
+        before = self._posterior_cache()
         if X.ndim > 2 or Y.ndim > 2 or before.state is None:
-            return self._with(self.data, None, suppose(self.ensemble, before, rows))
-        data = self.data.followed_by(X, Y, rows, self._outcome_transform)
-        return self._with(data, learn_more(self.ensemble, before, rows), None)
+            return self._with(self.data, None, conditioning.condition_fantasies(self.ensemble, before, rows))
+        data = self.data.extended_by(X, Y, rows, self._outcome_transform)
+        return self._with(data, conditioning.learn_more_rows(self.ensemble, before, rows), None)
 
     def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:
         r"""Condition on draws from the posterior at X (\*t, q, D): the fantasies come first in the batch shape.
@@ -196,14 +214,20 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         options.pop("propagate_grads", None)
         noise = observation_noise
         if noise is None and self.data.Yvar is not None:
-            noise = cast(Tensor, self._all_rows().usual_noise())
-        Y, noise = draw_targets(self, X, sampler, noise)
-        return self.condition_on_observations(X, Y, noise=noise, **options)
+            noise = cast(Tensor, self._all_rows().default_noise())
+        num_rows = X.shape[-2]
+        each = None if noise is None else noise.expand(*noise.shape[:-2], num_rows, noise.shape[-1])
+        if num_rows == 0:
+            Y = X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs)
+        else:
+            with fantasize_flag():
+                Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
+        return self.condition_on_observations(X, Y, noise=each, **options)
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """The model of some of the outputs, with the weights that all have earned; it has no data of its own."""
+        """The model of some of the outputs, with the weights learned from all; it has no data of its own."""
         data = TrainingData(self.data.X, self.data.Y[:, idcs], self.data.Yvar)
-        other = self._with(data, None, about(self._knowledge(), idcs))
+        other = self._with(data, None, conditioning.select_outputs(self._posterior_cache(), idcs))
         other._num_outputs = len(idcs)
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(idcs)
@@ -211,7 +235,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
 
     @classmethod
     def construct_inputs(
-        cls, training_data: SupervisedDataset, ensemble: Ensemble | OnlineEnsemble | Preset | None = None
+        cls, training_data: SupervisedDataset, ensemble: Ensemble | OnlineEnsemble | EnsembleSpec | None = None
     ) -> dict[str, Any]:
         """Arguments of the constructor from a data set, as Ax asks for them."""
         return {**super().construct_inputs(training_data), **({} if ensemble is None else {"ensemble": ensemble})}
@@ -220,52 +244,52 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, keep_transforms: bool = True
     ) -> Any:
         """Load hyperparameters and transforms; this model's own data are then always learned anew with them."""
-        self._part()
+        self._unshare()
         return nn.Module.load_state_dict(self, state_dict, strict, assign)
 
     def fit(self, *, progress: bool = False) -> Self:
         """Maximize the evidence of all rows, with priors, in place; equal observations are refused with an error."""
-        if self._supposed is not None:
+        if self._fantasies is not None:
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()
-        checks.check_varies(self.data.Y)
-        self._part()
+        check_varies(self.data.Y)
+        self._unshare()
         fit_ensemble(self.ensemble, self._all_rows(), progress)
-        self._learned = None
+        self._cache = None
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
         """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`, each expert by its own evidence."""
         return mll.eval() if self.fit() else mll
 
-    def beliefs(self) -> Beliefs:
-        """What is believed about the weights of every expert before the next observation."""
-        return self._knowledge().beliefs
+    def predictive_state(self) -> PredictiveState:
+        """Posterior of the weights of every expert, and the experts' weights, before the next observation."""
+        return self._posterior_cache().predictive
 
-    def _knowledge(self) -> Knowledge:
-        if self._supposed is not None:
-            return self._supposed
-        stamp = stamp_of(self._hyperparameters)
-        if self._learned is None or not torch.equal(self._learned.stamp, stamp):
-            self._learned = learn_all(self.ensemble, self._all_rows(), stamp)
-        return self._learned
+    def _posterior_cache(self) -> CachedPosterior:
+        if self._fantasies is not None:
+            return self._fantasies
+        key = conditioning.cache_key(self._hyperparameters)
+        if self._cache is None or not torch.equal(self._cache.key, key):
+            self._cache = conditioning.learn_rows(self.ensemble, self._all_rows(), key)
+        return self._cache
 
-    def _with(self, data: TrainingData, learned: Knowledge | None, supposed: Knowledge | None) -> Self:
+    def _with(self, data: TrainingData, cache: CachedPosterior | None, fantasies: CachedPosterior | None) -> Self:
         other = type(self).__new__(type(self))
         other.__dict__ = {**self.__dict__, "_modules": {**self._modules, "data": data}}  # all other modules are shared
-        other._learned, other._supposed = learned, supposed
+        other._cache, other._fantasies = cache, fantasies
         self._is_shared = other._is_shared = True
         return other
 
-    def _part(self) -> None:
-        """Before anything changes in place: modules of its own, so that related models stay as they are."""
+    def _unshare(self) -> None:
+        """Before anything changes in place: copies of shared modules, so that related models stay as they are."""
         if self._is_shared:
             self._modules.update({name: copy.deepcopy(m) for name, m in self._modules.items() if name != "data"})
             self._is_shared = False
-            _forget(self)
+            _clear_cache(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_learned": None}  # functions cannot be saved; what they know is learned again
+        return {**self.__dict__, "_cache": None}  # it holds functions, which cannot be pickled; it is computed again
 
     @property
     def _outcome_transform(self) -> OutcomeTransform | None:
@@ -279,7 +303,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         return self._rows(self.data.X, self.data.Y, self.data.Yvar)
 
     def _enter_evaluation(self) -> None:
-        if self.training:  # transforms that are trained would learn from what they are asked
+        if self.training:  # transforms in training mode would learn from the inputs of predictions
             self.eval()
 
     def _set_transformed_inputs(self) -> None:
@@ -288,13 +312,13 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before, after = self.data.X, fn(self.data.X[:0])
         if (after.dtype, after.device) != (before.dtype, before.device):  # acquisitions move often, in vain
-            self._part()
-            self._learned = None
+            self._unshare()
+            self._cache = None
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
 
-def _forget(model: EnsembleModel, *_: object) -> None:
-    """Whatever was loaded or replaced, the rows are learned anew with it."""
-    model._learned = None
-    transforms = (m for name, m in model._modules.items() if name != "data" and m is not None)
-    model._hyperparameters = tuple(p for m in transforms for p in m.parameters())  # walking modules takes long
+def _clear_cache(model: EnsembleModel, *_: object) -> None:
+    """After parameters were loaded or replaced: the rows are learned anew with them."""
+    model._cache = None
+    owners = (m for name, m in model._modules.items() if name != "data" and m is not None)
+    model._hyperparameters = tuple(p for m in owners for p in m.parameters())  # walking modules takes long

@@ -1,23 +1,33 @@
-"""The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions."""
+"""The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions.
+
+Beside the mixture: its quasi-Monte Carlo sampler, which BoTorch's ``get_sampler`` finds, and how outcome transforms and
+posterior transforms act on it, expert by expert.
+"""
 
 import math
 from collections.abc import Callable
 
 import torch
+from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
+from botorch.posteriors.transformed import TransformedPosterior
+from botorch.sampling.base import MCSampler
+from botorch.sampling.get_sampler import GetSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator, to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
-from gp_ensembles.bo.normals import covariances_of, normal_posterior
 from gp_ensembles.numerics import mixtures
 
 
-class ViewNeededError(UnsupportedError, AttributeError):
-    """A BoTorch component needs a normal distribution, or equally weighted ones; the message says which view has it."""
+class NotGaussianError(UnsupportedError, AttributeError):
+    """A BoTorch component asks a mixture for one normal distribution; the message says which view has it."""
 
 
 class MixturePosterior(Posterior):
@@ -82,7 +92,7 @@ class MixturePosterior(Posterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        r"""(\*batch, 1 + q O): the first normal picks the expert, the others go through its factor, point by point."""
+        r"""(\*batch, 1 + q O): the first normal selects the expert; the others are scaled by its factor."""
         return torch.Size([*self.batch_shape, 1 + self._num_values])
 
     @property
@@ -159,8 +169,8 @@ class MixturePosterior(Posterior):
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         r"""Draws from standard normals.
 
-        The first normal picks the expert through the cumulative weights, so that a low-discrepancy sequence hits each
-        expert in proportion; a draw is continuous in the moments of the expert picked.
+        The first normal selects the expert through the cumulative weights, so that a low-discrepancy sequence hits each
+        expert in proportion; a draw is continuous in the moments of the expert selected.
 
         Args:
             sample_shape: Shape of the sample.
@@ -176,22 +186,22 @@ class MixturePosterior(Posterior):
         if base_samples.shape != expected:
             raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
         num_draws = sample_shape.numel()
-        picked = self._pick(base_samples[..., 0]).reshape(num_draws, -1)
+        selected = self._select_experts(base_samples[..., 0]).reshape(num_draws, -1)
         normals = base_samples[..., 1:].reshape(num_draws, *self._point_shape)
         factors = self._factors()
-        if bool((picked == picked[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
-            order = picked[:, 0].argsort(stable=True)
-            experts, counts = picked[order, 0].unique_consecutive(return_counts=True)
+        if bool((selected == selected[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
+            order = selected[:, 0].argsort(stable=True)
+            experts, counts = selected[order, 0].unique_consecutive(return_counts=True)
             parts = zip(experts.tolist(), normals[order].split(counts.tolist()), strict=True)
-            draws = torch.cat([self._values_of(expert, factors, part) for expert, part in parts])[order.argsort()]
+            draws = torch.cat([self._draws_of(expert, factors, part) for expert, part in parts])[order.argsort()]
         else:
             draws = normals
-            chosen = picked.reshape(num_draws, *self.batch_shape, 1, 1)
-            for expert in torch.unique(picked).tolist():
-                draws = torch.where(chosen == expert, self._values_of(expert, factors, normals), draws)
+            experts_of_draws = selected.reshape(num_draws, *self.batch_shape, 1, 1)
+            for expert in torch.unique(selected).tolist():
+                draws = torch.where(experts_of_draws == expert, self._draws_of(expert, factors, normals), draws)
         return draws.reshape(self._extended_shape(sample_shape))
 
-    def _values_of(self, expert: int, factors: Tensor, normals: Tensor) -> Tensor:
+    def _draws_of(self, expert: int, factors: Tensor, normals: Tensor) -> Tensor:
         """Draws of one expert from normals (..., q, O)."""
         factor = factors[..., expert, :, :, :]  # (*batch, O, q, q)
         spread = torch.einsum("...oij,...jo->...io", factor, normals)
@@ -206,21 +216,40 @@ class MixturePosterior(Posterior):
         return MixturePosterior(self.log_weights, self.component_mean[..., outputs], covariance)
 
     def map_components(self, transform: Callable[[GPyTorchPosterior], Posterior]) -> Posterior:
-        r"""The mixture of what a transform makes of each expert's normal posterior.
+        r"""Transform each expert's normal posterior and mix the results; mean and variance stay exact.
 
         Args:
-            transform: A function of a posterior whose last batch dimension is that of the experts.
+            transform: A function of a normal posterior of batch shape (\*batch, M).
+
+        Returns:
+            A :class:`MixturePosterior` if the transform gives a normal posterior; if it gives a
+            ``TransformedPosterior`` of a normal one, as nonlinear outcome transforms do, that of the mixture.
+
+        Raises:
+            UnsupportedError: If the transform gives anything else.
         """
         changed = transform(self.components())
-        if not isinstance(changed, GPyTorchPosterior):
+        if isinstance(changed, GPyTorchPosterior):
+            return MixturePosterior(self.log_weights, changed.mean, _output_covariances(changed))
+        if not isinstance(changed, TransformedPosterior) or not isinstance(changed._posterior, GPyTorchPosterior):
             raise UnsupportedError(
-                f"{type(changed).__name__} is not a normal posterior; apply the transform to samples instead"
+                f"a transform that gives a {type(changed).__name__} is not supported; apply it to samples instead"
             )
-        return MixturePosterior(self.log_weights, changed.mean, covariances_of(changed))
+        normal, weights = changed._posterior, self._weights
+        base = MixturePosterior(self.log_weights, normal.mean, _output_covariances(normal))
+
+        def mean(*_: Tensor) -> Tensor:
+            return (weights * changed.mean).sum(-3)
+
+        def variance(*_: Tensor) -> Tensor:
+            deviation = changed.mean - mean().unsqueeze(-3)
+            return (weights * (changed.variance + deviation.square())).sum(-3)
+
+        return TransformedPosterior(base, changed._sample_transform, mean, variance)
 
     def components(self) -> GPyTorchPosterior:
         r"""The experts' normal posteriors, as one of batch shape (\*batch, M)."""
-        return normal_posterior(
+        return _normal_posterior(
             self.component_mean,
             self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:]),
         )
@@ -240,15 +269,14 @@ class MixturePosterior(Posterior):
 
     @property
     def distribution(self) -> MultivariateNormal:
-        """Not there: a mixture is not normal.
+        """Always an error: a mixture has no single MultivariateNormal.
 
         Raises:
-            ViewNeededError: Always; it says which view is.
+            NotGaussianError: Always; the message says which view to use.
         """
-        raise ViewNeededError(
-            "the posterior of an ensemble is a mixture, not one normal distribution, which this component asks for: "
-            "give it GaussianView(model), EqualView(model, K) or a WeightedAcquisition, see "
-            "docs/acquisition_functions.md; and join models in a ModelList, not in a ModelListGP"
+        raise NotGaussianError(
+            "a mixture has no single MultivariateNormal; use GaussianView(model), EquallyWeightedView(model, K) or "
+            "WeightedAcquisition (docs/acquisition_functions.md), and join models in a ModelList, not in a ModelListGP"
         )
 
     mvn = covariance_matrix = distribution  # other names that BoTorch asks for
@@ -272,14 +300,14 @@ class MixturePosterior(Posterior):
         factors: Tensor = psd_safe_cholesky(self.component_covariance / scale)
         return factors * scale.sqrt()
 
-    def _pick(self, normals: Tensor) -> Tensor:
-        """The expert that a standard normal picks, integers of the same shape."""
+    def _select_experts(self, normals: Tensor) -> Tensor:
+        """The expert that each standard normal selects, integers of the same shape."""
         uniform = torch.special.ndtr(normals).unsqueeze(-1)
-        steps = self.log_weights.detach().exp().cumsum(-1)
-        picked = torch.searchsorted(steps.expand(*uniform.shape[:-1], -1).contiguous(), uniform.contiguous())
-        alive = self.log_weights.exp() > 0  # round-off must not pick an expert of weight zero beyond the last
-        last = (alive * torch.arange(self.num_experts, device=alive.device)).amax(-1)
-        return picked.squeeze(-1).minimum(last)
+        cumulative = self.log_weights.detach().exp().cumsum(-1)
+        selected = torch.searchsorted(cumulative.expand(*uniform.shape[:-1], -1).contiguous(), uniform.contiguous())
+        positive = self.log_weights.exp() > 0  # round-off must not select an expert of weight zero beyond the last
+        last = (positive * torch.arange(self.num_experts, device=positive.device)).amax(-1)
+        return selected.squeeze(-1).minimum(last)
 
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights, means and variances of each point's own mixture, (M, points) each."""
@@ -294,3 +322,75 @@ class MixturePosterior(Posterior):
         value = value.expand(torch.broadcast_shapes(value.shape, self._point_shape))
         flat = value.flatten(value.ndim - len(self._point_shape))
         return function(*columns, flat).reshape(value.shape)
+
+
+def apply_transforms(
+    mixture: MixturePosterior,
+    X: Tensor,
+    outcome_transform: OutcomeTransform | None,
+    output_indices: list[int] | None,
+    posterior_transform: PosteriorTransform | None,
+) -> Posterior:
+    r"""A model's posterior from the mixture over its transformed outcomes.
+
+    Args:
+        mixture: The mixture.
+        X: The inputs as they were given, shape (\*t, q, D).
+        outcome_transform: Undone for every expert.
+        output_indices: Outputs wanted; all if ``None``.
+        posterior_transform: Applied to every expert.
+
+    Raises:
+        UnsupportedError: If a posterior is to be transformed that is not normal.
+    """
+    if output_indices is not None:
+        mixture = mixture.select_outputs(output_indices)
+        outcome_transform = None if outcome_transform is None else outcome_transform.subset_output(output_indices)
+    posterior: Posterior = mixture
+    if outcome_transform is not None:
+        posterior = mixture.map_components(lambda p: outcome_transform.untransform_posterior(p, X=X.unsqueeze(-3)))
+    if posterior_transform is None:
+        return posterior
+    if not isinstance(posterior, MixturePosterior):
+        raise UnsupportedError("a posterior_transform needs a linear outcome transform; give an objective instead")
+    return posterior.map_components(lambda p: posterior_transform(p, X))
+
+
+@GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]
+def _mixture_sampler(posterior: MixturePosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
+    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond.
+
+    Example:
+        >>> import torch
+        >>> from botorch.sampling.get_sampler import get_sampler
+        >>> one = torch.ones(1, 2, 1)
+        >>> posterior = MixturePosterior(torch.zeros(1), one, torch.diag_embed(one.mT))
+        >>> get_sampler(posterior, torch.Size([16]), seed=0)(posterior).shape
+        torch.Size([16, 2, 1])
+    """
+    few = posterior.base_sample_shape[-1] <= SobolEngine.MAXDIM
+    return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
+
+
+def _normal_posterior(mean: Tensor, covariance: Tensor) -> GPyTorchPosterior:
+    r"""Independent normal outputs in BoTorch's form, from means (\*batch, q, O) and covariances (\*batch, O, q, q)."""
+    operator = to_linear_operator(covariance)
+    if mean.shape[-1] == 1:
+        return GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator.squeeze(-3)))
+    blocks = BlockDiagLinearOperator(operator, block_dim=-3)
+    return GPyTorchPosterior(MultitaskMultivariateNormal(mean, blocks, interleaved=False))
+
+
+def _output_covariances(posterior: GPyTorchPosterior) -> Tensor:
+    r"""The covariance of each output, shape (\*batch, O, q, q); covariances between outputs are left out."""
+    num_points, num_outputs = posterior.mean.shape[-2:]
+    covariance: Tensor = posterior.distribution.covariance_matrix
+    if num_outputs == 1:
+        return covariance.unsqueeze(-3)
+    interleaved = posterior.distribution._interleaved
+    sizes = (num_points, num_outputs) if interleaved else (num_outputs, num_points)
+    blocks = covariance.unflatten(-1, sizes).unflatten(-3, sizes)
+    if interleaved:
+        blocks = blocks.transpose(-4, -3).transpose(-2, -1)
+    diagonal: Tensor = blocks.diagonal(dim1=-4, dim2=-2)
+    return diagonal.movedim(-1, -3)

@@ -1,29 +1,158 @@
-"""EGP-TS: Bayesian optimization by Thompson samples of an ensemble."""
+r"""Thompson sampling: functions drawn from the posterior, and EGP-TS, the optimization loop that maximizes them.
+
+A draw is exact: an expert by its weight, then its weights :math:`\theta \sim N(\mu, \Sigma)`; it is
+:math:`f(x) = \phi(x)^\top \theta`, a function that can be evaluated and differentiated anywhere.
+"""
 
 from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.transforms.input import Normalize
-from botorch.sampling.pathwise.posterior_samplers import get_matheron_path_model
+from botorch.sampling.pathwise.paths import SamplePath
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, get_matheron_path_model
 from botorch.utils.sampling import draw_sobol_samples, manual_seed, optimize_posterior_samples
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.bo.conditioning import WeightPosterior
+from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_ensemble
 from gp_ensembles.bo.model import EnsembleModel
-from gp_ensembles.bo.recipes import SMOOTHNESSES, kernel_ensemble
+from gp_ensembles.features.base import BoundFeatures
+from gp_ensembles.features.rebatch import take_experts
 
 Objective = Callable[[Tensor], Tensor]
 
 
+class _Draws(NamedTuple):
+    """The draws from one expert.
+
+    Attributes:
+        features: Its feature map alone, X (..., N, D) to (..., N, F).
+        rows: Their rows among the flattened draws, shape (K,).
+        weights: The weights drawn, in units of the targets, shape (K, F).
+    """
+
+    features: BoundFeatures
+    rows: Tensor
+    weights: Tensor
+
+
+@final
+class EnsemblePath(SamplePath):
+    r"""Functions drawn from an ensemble's posterior at the next step.
+
+    With \*s the sample shape, followed by (O,) if there are several outputs, it maps X (\*t, n, D) to (\*b, n), where
+    \*b broadcasts \*t and \*s: BoTorch's contract for paths.
+
+    Args:
+        model: The ensemble that the transforms are taken from.
+        shape: \*s.
+        draws: The draws, by expert.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> path = draw_paths(model, torch.Size([2]))
+        >>> isinstance(path, EnsemblePath), path(X[:3]).shape
+        (True, torch.Size([2, 3]))
+    """
+
+    def __init__(self, model: EnsembleModel, shape: torch.Size, draws: list[_Draws]) -> None:
+        super().__init__()
+        self.model: EnsembleModel = model
+        self.shape = shape
+        self.draws = draws
+
+    def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
+        """Does nothing: every draw is of one expert."""
+
+    def forward(self, X: Tensor, **_: Any) -> Tensor:
+        r"""Values at X (\*t, n, D), shape (\*b, n)."""
+        inputs = self.model.transform_inputs(X)
+        lead, num = inputs.shape[:-2], len(self.shape)
+        own = lead[max(0, len(lead) - num) :]
+        if all(size == 1 for size in own):  # all draws at the same points: an expert's features serve all its draws
+            points = inputs.reshape(*lead[: max(0, len(lead) - num)], *inputs.shape[-2:])
+            parts = [(d.rows, (d.features(points) @ d.weights.mT).mT) for d in self.draws]
+        else:
+            batch = torch.broadcast_shapes(lead, self.shape)
+            points = (
+                inputs.expand(*batch, *inputs.shape[-2:]).flatten(len(batch) - num, len(batch) - 1) if num else inputs
+            )
+            parts = [
+                (d.rows, (d.features(points[..., d.rows, :, :]) @ d.weights.unsqueeze(-1)).squeeze(-1))
+                for d in self.draws
+            ]
+        order = torch.cat([index for index, _ in parts]).argsort()
+        values = torch.cat([value for _, value in parts], dim=-2)[..., order, :]
+        return self._untransform(values.reshape(*values.shape[:-2], *self.shape, values.shape[-1]), X)
+
+    def _untransform(self, values: Tensor, X: Tensor) -> Tensor:
+        transform = self.model._outcome_transform
+        if transform is None:
+            return values
+        columns = values.unsqueeze(-1) if self.model.num_outputs == 1 else values.mT
+        outcomes: Tensor = transform.untransform(columns, X=X)[0]
+        return outcomes.squeeze(-1) if self.model.num_outputs == 1 else outcomes.mT
+
+
+@torch.no_grad()
+def draw_paths(
+    model: EnsembleModel,
+    sample_shape: torch.Size = torch.Size(),  # noqa: B008 - as in BoTorch
+    *,
+    generator: torch.Generator | None = None,
+) -> EnsemblePath:
+    """Functions drawn from the posterior at the next step.
+
+    Args:
+        model: The ensemble.
+        sample_shape: Shape of the sample.
+        generator: Source of randomness; torch's global one if ``None``.
+
+    Raises:
+        UnsupportedError: If the model is a batch of fantasies.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> path = draw_paths(model, torch.Size([3]), generator=torch.Generator().manual_seed(1))
+        >>> path(X).shape
+        torch.Size([3, 6])
+    """
+    if model.batch_shape:
+        raise UnsupportedError("paths are drawn from a model of data, not from a batch of fantasies")
+    predictive = model.predictive_state()
+    num_outputs = model.num_outputs
+    num_draws = sample_shape.numel()
+    selected = torch.multinomial(predictive.log_weights.exp(), num_draws, replacement=True, generator=generator)
+    draws, first = [], 0
+    for expert, posterior in zip(model.ensemble.experts, predictive.experts, strict=True):
+        for entry in range(posterior.noise.shape[0]):
+            own = (selected == first + entry).nonzero().squeeze(-1)
+            if own.numel():
+                index = torch.tensor([entry], dtype=torch.int64, device="cpu")
+                features = take_experts(expert.features, expert.batch_shape, index).bind()
+                weights = _draw_weights(posterior, entry, own.numel(), generator)
+                rows = (own.unsqueeze(-1) * num_outputs + torch.arange(num_outputs, device=own.device)).flatten()
+                draws.append(_Draws(_squeezed(features), rows, weights.flatten(0, 1)))
+        first += posterior.noise.shape[0]
+    shape = sample_shape if num_outputs == 1 else torch.Size([*sample_shape, num_outputs])
+    return EnsemblePath(model, shape, draws)
+
+
 class ThompsonSettings(NamedTuple):
-    """How the loop goes about it.
+    """Settings of :class:`ThompsonLoop`.
 
     Attributes:
         num_features: Features of each expert.
-        smoothnesses: Kernels, one expert for each; see :func:`~gp_ensembles.bo.recipes.kernel_ensemble`.
-        forgetting: Empty for an objective that stands still; for one that drifts, such as ``(0.99, 0.97, 0.9)``.
+        smoothnesses: Kernels, one expert for each; see :func:`~gp_ensembles.bo.default_ensemble.kernel_ensemble`.
+        forgetting: Empty for a static objective; forgetting factors for one that drifts, such as ``(0.99, 0.97, 0.9)``.
         num_initial: Points of a Sobol sequence before the first model; ``None`` for twice the dimensions plus two.
         refit_every: Observations after which hyperparameters are fitted again, but no fewer than a tenth of those seen;
             in between only weights are learned.
@@ -49,12 +178,12 @@ class ThompsonLoop:
 
     Each point of a batch is the maximum of a function drawn from the posterior: an expert by its weight, then its
     weights from their normal distribution. Observations are learned in their order, at O(F²) each; hyperparameters are
-    fitted again to all of them ever more rarely. All state is here, so a run that was interrupted goes on with another
-    call of :meth:`run`, and a loop of the same ``X`` and ``Y`` takes up where an earlier one ended.
+    fitted again to all of them ever more rarely. The loop owns all state, so an interrupted run is resumed by another
+    call of :meth:`run`, and a new loop with the ``X`` and ``Y`` of an earlier one continues it.
 
     Args:
         bounds: Lower and upper bounds of the inputs, shape (2, D).
-        settings: How the loop goes about it.
+        settings: Model, initial design, refits and the optimizer of draws.
         X: Observations made before, shape (n, D), if any.
         Y: Their values, shape (n, 1).
         generator: Source of all randomness.
@@ -107,7 +236,7 @@ class ThompsonLoop:
         return 2 * self.bounds.shape[1] + 2 if given is None else given
 
     def model(self) -> EnsembleModel:
-        """The ensemble after all observations; fitted again if it is time to.
+        """The ensemble after all observations; fitted again if a refit is due.
 
         Raises:
             InputDataError: If there are fewer than two observations.
@@ -162,11 +291,11 @@ class ThompsonLoop:
     def run(
         self, objective: Objective, num_rounds: int, batch_size: int = 1, *, progress: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Suggest, evaluate and observe, round after round; may be interrupted between any two.
+        """Suggest, evaluate and observe, round after round; an interrupted run loses no observation.
 
         Args:
             objective: Maps X (q, D) to values (q, 1) to be maximized.
-            num_rounds: Rounds after the initial points that are still missing.
+            num_rounds: Rounds, after what is missing of the initial design.
             batch_size: Points of a round.
             progress: Show a progress bar with the best value.
 
@@ -201,3 +330,23 @@ class ThompsonLoop:
 
     def _seed(self) -> int:
         return int(torch.randint(2**31 - 1, (), generator=self.generator, device="cpu"))
+
+
+@DrawMatheronPaths.register(EnsembleModel)  # type: ignore[untyped-decorator]
+def _draw_matheron_paths(model: EnsembleModel, *, sample_shape: torch.Size, **_: Any) -> EnsemblePath:
+    """What BoTorch's pathwise functions call; they seed torch's global generator themselves."""
+    return draw_paths(model, sample_shape)
+
+
+def _squeezed(features: BoundFeatures) -> BoundFeatures:
+    """A map of batch shape (1,) without that dimension."""
+    return lambda X: features(X).squeeze(-3)
+
+
+def _draw_weights(posterior: WeightPosterior, entry: int, num: int, generator: torch.Generator | None) -> Tensor:
+    """Draws (num, O, F) from the weights of one expert, in units of the targets."""
+    factor = psd_safe_cholesky(posterior.covariance[entry])  # (G, F, F)
+    mean = posterior.mean[entry]
+    normals = torch.randn(num, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    draws: Tensor = mean + (factor @ normals.unsqueeze(-1)).squeeze(-1)
+    return draws * posterior.scale[entry].unsqueeze(-1)

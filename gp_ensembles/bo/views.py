@@ -1,19 +1,12 @@
-"""Views of an ensemble for acquisition functions that cannot read a weighted mixture.
+"""Views of an ensemble as models with normal posteriors, for acquisition functions that cannot take a weighted mixture.
 
 BoTorch has no weights for mixtures of normal distributions: it averages over models as if they were equally likely, or
-takes mean and variance for a normal distribution's. Each view says what it keeps.
+takes mean and variance for a normal distribution's. The docstring of each view says what it keeps of the mixture.
 """
 
-from collections.abc import Callable
 from typing import Any, final
 
 import torch
-from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.active_learning import PairwiseMCPosteriorVariance
-from botorch.acquisition.analytic import PosteriorStandardDeviation, UpperConfidenceBound
-from botorch.acquisition.max_value_entropy_search import MaxValueBase
-from botorch.acquisition.monte_carlo import qPosteriorStandardDeviation, qUpperConfidenceBound
-from botorch.acquisition.multi_objective.joint_entropy_search import LowerBoundMultiObjectiveEntropySearch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
@@ -21,23 +14,11 @@ from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
-from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.posterior import MixturePosterior
-
-# What depends on the posterior by its mean, its variance or its entropy: none of them is the average of the experts'.
-_NO_EXPECTATIONS = (
-    UpperConfidenceBound,
-    qUpperConfidenceBound,
-    PosteriorStandardDeviation,
-    qPosteriorStandardDeviation,
-    PairwiseMCPosteriorVariance,
-    MaxValueBase,
-    LowerBoundMultiObjectiveEntropySearch,
-)
 
 
 @final
@@ -113,7 +94,7 @@ class GaussianView(Model):
 
 
 @final
-class EqualView(Model):
+class EquallyWeightedView(Model):
     r"""K normal distributions of equal weight, as BoTorch's fully Bayesian models are: for learning by committee.
 
     Experts are repeated in proportion to their weights (systematic resampling at the midpoints), so every weight is
@@ -131,7 +112,7 @@ class EqualView(Model):
         >>> import torch
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> EqualView(model, 8).posterior(X).mean.shape
+        >>> EquallyWeightedView(model, 8).posterior(X).mean.shape
         torch.Size([8, 6, 1])
     """
 
@@ -141,9 +122,9 @@ class EqualView(Model):
     def __init__(self, model: EnsembleModel, num_models: int) -> None:
         super().__init__()
         if num_models < 1:
-            raise ValueError(f"an equal view needs at least one model, got {num_models}")
+            raise ValueError(f"an equally weighted view needs at least one model, got {num_models}")
         if model.batch_shape:
-            raise UnsupportedError("an equal view is for a model of data, not for a batch of fantasies")
+            raise UnsupportedError("an equally weighted view is for a model of data, not for a batch of fantasies")
         self.model = model
         self.num_mcmc_samples = num_models
 
@@ -167,17 +148,17 @@ class EqualView(Model):
         r"""K normal posteriors, (\*t, K, q, O); arguments as in :meth:`EnsembleModel.posterior`."""
         mixture = _mixture(self.model.posterior(X, output_indices, observation_noise, posterior_transform))
         levels = torch.arange(0.5, self.num_mcmc_samples, dtype=X.dtype, device=X.device) / self.num_mcmc_samples
-        picked = torch.searchsorted(mixture.log_weights.exp().cumsum(-1), levels)
-        picked = picked.clamp_max(mixture.num_experts - 1)
-        chosen = MixturePosterior(
-            levels.log(), mixture.component_mean[..., picked, :, :], mixture.component_covariance[..., picked, :, :, :]
+        index = torch.searchsorted(mixture.log_weights.exp().cumsum(-1), levels)
+        index = index.clamp_max(mixture.num_experts - 1)
+        resampled = MixturePosterior(
+            levels.log(), mixture.component_mean[..., index, :, :], mixture.component_covariance[..., index, :, :, :]
         )
-        return GaussianMixturePosterior(chosen.components().distribution)
+        return GaussianMixturePosterior(resampled.components().distribution)
 
 
 @final
 class ExpertsView(Model):
-    r"""The experts' own normal posteriors as one model of batch shape (\*batch, M): what weights are applied to.
+    r"""The experts' own normal posteriors as one model of batch shape (\*batch, M): what `WeightedAcquisition` weighs.
 
     Args:
         model: The ensemble.
@@ -222,60 +203,6 @@ class ExpertsView(Model):
         points = X if X.ndim == 2 else X[..., 0, :, :]
         mixture = _mixture(self.model.posterior(points, output_indices, observation_noise, posterior_transform))
         return mixture.components()
-
-
-@final
-class WeightedAcquisition(AcquisitionFunction):
-    r"""An acquisition function that is an expectation over the posterior, exact under the weights.
-
-    .. math:: \alpha(X) = \sum_m w_m\, \alpha_m(X), \qquad \log \alpha(X) = \log \sum_m w_m \exp(\log \alpha_m(X))
-
-    with :math:`\alpha_m` the acquisition value under expert m alone. Right for improvements, probabilities and means;
-    not for what is no expectation, such as an upper confidence bound.
-
-    Args:
-        model: The ensemble.
-        make: Makes the acquisition function from a BoTorch model.
-
-    Example:
-        >>> import torch
-        >>> from botorch.acquisition import LogExpectedImprovement
-        >>> from gp_ensembles.bo.model import EnsembleModel
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> acquisition = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=0.8))
-        >>> acquisition(X.unsqueeze(-2)).shape
-        torch.Size([6])
-    """
-
-    def __init__(self, model: EnsembleModel, make: Callable[[Model], AcquisitionFunction]) -> None:
-        super().__init__(model)
-        self.ensemble: EnsembleModel = model
-        self.each: AcquisitionFunction = make(ExpertsView(model))
-        if isinstance(self.each, _NO_EXPECTATIONS):
-            raise UnsupportedError(
-                f"{type(self.each).__name__} is no expectation over the posterior, so it cannot be averaged over "
-                f"experts; give it the model itself, whose mean and variance are those of the mixture"
-            )
-
-    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Pending points, of which every expert's acquisition function takes account.
-
-        Raises:
-            UnsupportedError: If that acquisition function cannot, as BoTorch's analytic ones.
-        """
-        self.each.set_X_pending(X_pending)
-        self.X_pending = self.each.X_pending
-
-    @t_batch_mode_transform()  # type: ignore[arg-type]
-    def forward(self, X: Tensor) -> Tensor:
-        r"""Value at X (\*t, q, D), shape (\*t)."""
-        log_weights = self.ensemble.log_weights
-        points = X.unsqueeze(-3).expand(*X.shape[:-2], log_weights.shape[-1], *X.shape[-2:])
-        values: Tensor = self.each(points)
-        if getattr(self.each, "_log", False):
-            return (values + log_weights).logsumexp(-1)
-        return (values * log_weights.exp()).sum(-1)
 
 
 def _mixture(posterior: Posterior) -> MixturePosterior:

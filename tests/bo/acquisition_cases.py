@@ -28,7 +28,7 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
-from gp_ensembles.bo import EnsembleModel, EqualView, GaussianView, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, EquallyWeightedView, GaussianView, WeightedAcquisition, kernel_ensemble
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
@@ -42,7 +42,7 @@ NUM_FANTASIES, NUM_PARETO = 3, 2
 MODEL = "the model"
 WEIGHTED = "`WeightedAcquisition`"
 GAUSSIAN = "`GaussianView`"
-EQUAL = "`EqualView`"
+EQUAL = "`EquallyWeightedView`"
 SAME = "as the one it changes"
 NONE = "none"
 
@@ -139,18 +139,18 @@ def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **opti
 
 
 def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
-    """Hyperparameters are far apart, so that experts disagree; prior weights make up for what they have earned."""
+    """Hyperparameters are far apart, so that experts disagree; prior weights make up for their evidence."""
     generator = torch.Generator().manual_seed(11)
-    recipe = kernel_ensemble(
+    start = kernel_ensemble(
         X, Y.shape[-1], num_features=64, smoothnesses=(math.inf, 2.5, 1.5, 0.5), generator=generator
     )
     scales, noises = (0.25, 1.0, 0.5, 0.12), (0.02, 0.3, 0.1, 0.05)
-    for expert, lengthscale, noise in zip(recipe.experts, scales, noises, strict=True):
+    for expert, lengthscale, noise in zip(start.experts, scales, noises, strict=True):
         expert.features.parts[0].kernel.base_kernel.lengthscale = lengthscale
         expert.likelihood.noise = noise
-    earned = EnsembleModel(X, Y, ensemble=recipe).log_weights.detach()
-    prior = torch.softmax(wanted.log() - earned, dim=-1)
-    return EnsembleModel(X, Y, ensemble=Ensemble(recipe.experts, BayesianModelAveraging(prior), recipe.names))
+    evidence = EnsembleModel(X, Y, ensemble=start).log_weights.detach()
+    prior = torch.softmax(wanted.log() - evidence, dim=-1)
+    return EnsembleModel(X, Y, ensemble=Ensemble(start.experts, BayesianModelAveraging(prior), start.names))
 
 
 # Views: a class and a setting to an acquisition function.
@@ -381,7 +381,7 @@ CASES: dict[str, Case] = {
     ),
     "qBayesianActiveLearningByDisagreement": Case(
         EQUAL,
-        lambda A, s: A(EqualView(s.model, 20), s.sampler()),
+        lambda A, s: A(EquallyWeightedView(s.model, 20), s.sampler()),
         "which expert is right; `ExpertInformation` is exact for q = 1",
     ),
     "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), _PAIRWISE, (2,), error=AttributeError),
@@ -506,12 +506,12 @@ def sections() -> dict[str, list[str]]:
 
 PREFACE = f"""# Which acquisition function takes which view
 
-`EnsembleModel` is a BoTorch model whose posterior is a mixture of normal distributions with unequal weights. BoTorch
-has no such posterior: what draws samples is right with the model itself, what has a formula for one normal distribution
-needs a view of it. This table holds for botorch {botorch.__version__}. It is written by
-`python tests/bo/acquisition_cases.py` and every line of it is tried by `tests/bo/test_acquisitions.py`; values of those
-that are expectations are compared with plain Monte Carlo over the weighted mixture in
-`tests/bo/test_acquisition_values.py`.
+`EnsembleModel` is a BoTorch model whose posterior is a mixture of normal distributions with unequal weights
+(`MixturePosterior`). BoTorch has no such posterior: acquisition functions that draw samples are right with the model
+itself, those with a formula for one normal distribution need a view of it. This table holds for botorch
+{botorch.__version__}. It is written by `python tests/bo/acquisition_cases.py` and every line of it is tried by
+`tests/bo/test_acquisitions.py`; values of those that are expectations are compared with plain Monte Carlo over the
+weighted mixture in `tests/bo/test_acquisition_values.py`.
 
 - **{MODEL}**: `acquisition(model, ...)`.
 - **{WEIGHTED}**: `WeightedAcquisition(model, lambda experts: acquisition(experts, ...))`. The value under every expert,
@@ -519,8 +519,8 @@ that are expectations are compared with plain Monte Carlo over the weighted mixt
   variance only, but then takes the mixture for one normal distribution, which is another number.
 - **{GAUSSIAN}**: `acquisition(GaussianView(model), ...)`. The normal distribution with the mean and the covariance of
   the mixture.
-- **{EQUAL}**: `acquisition(EqualView(model, K), ...)`. K normal distributions of equal weight, experts repeated in
-  proportion to theirs.
+- **{EQUAL}**: `acquisition(EquallyWeightedView(model, K), ...)`. K normal distributions of equal weight, experts
+  repeated in proportion to theirs.
 - **{SAME}**: it changes another acquisition function, and that one is given its view.
 - **{NONE}**: BoTorch accepts a class of its own only; the remark says what to use instead.
 
@@ -534,6 +534,12 @@ Analytic acquisition functions take no pending points, nor do they when weighed:
 those whose name begins with `q`. Where values are drawn from fantasies (`qMultiStepLookahead` of several steps,
 `qKnowledgeGradient` with an objective), gradients leave out that the drawn expert depends on the candidate through its
 weight.
+
+`gp_ensembles.bo` has three acquisition functions of its own for active learning; they take the model itself.
+`IntegratedVariance` is minus the expected posterior variance, with weights that move with the fantasies;
+`MixtureEntropy` is the entropy of the mixture at one point; `ExpertInformation` is the mutual information between an
+observation and the index of the right expert. `draw_paths(model, torch.Size([K]))` draws K functions from the
+posterior.
 """
 
 if __name__ == "__main__":

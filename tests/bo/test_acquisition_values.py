@@ -17,7 +17,7 @@ from botorch.acquisition.multi_objective import logei
 from botorch.utils.multi_objective.scalarization import get_chebyshev_scalarization
 from torch import Tensor
 
-from gp_ensembles.bo import ExpertsView
+from gp_ensembles.bo.views import ExpertsView
 from tests.bo.acquisition_cases import (
     BEST,
     BETA,

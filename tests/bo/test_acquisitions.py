@@ -13,7 +13,8 @@ from botorch.acquisition import (
 from botorch.acquisition.multi_objective import logei
 from botorch.exceptions.errors import UnsupportedError
 
-from gp_ensembles.bo import ViewNeededError, WeightedAcquisition
+from gp_ensembles.bo import WeightedAcquisition
+from gp_ensembles.bo.posterior import NotGaussianError
 from tests.bo import acquisition_cases
 from tests.bo.acquisition_cases import (
     BEST,
@@ -182,7 +183,7 @@ NORMAL = sorted(
 @pytest.mark.parametrize("name", NORMAL)
 def test_what_needs_a_view_names_it(name, setting, monkeypatch):
     monkeypatch.setattr(acquisition_cases, "GaussianView", lambda model: model)
-    with pytest.raises(ViewNeededError, match="GaussianView"):
+    with pytest.raises(NotGaussianError, match="GaussianView"):
         make(name, setting)(points(CASES[name], 1))
 
 

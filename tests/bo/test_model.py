@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def rows(num=14, num_outputs=1, seed=0, dtype=DTYPE):
     return X.to(dtype), (2 + angle.sin() + noise).to(dtype)
 
 
-def waves(seed=0, lengthscale=0.4):
+def fourier_features(seed=0, lengthscale=0.4):
     kernel = ScaleKernel(RBFKernel()).double()
     kernel.base_kernel.lengthscale = lengthscale
     return RandomFourierFeatures.from_kernel(kernel, NUM_INPUTS, NUM_FEATURES, generator=generator(seed))
@@ -73,7 +74,7 @@ def ensemble(num_outputs=1, adaptation=None, rule=None, num_experts=3):
     """Expert objects of different features and noise."""
     experts = []
     for m in range(num_experts):
-        features = waves(m, 0.3 * (m + 1)) if m < num_experts - 1 or adaptation is not None else linear()
+        features = fourier_features(m, 0.3 * (m + 1)) if m < num_experts - 1 or adaptation is not None else linear()
         if num_outputs == 1:
             expert = GaussianExpert(features, adaptation=adaptation)
         else:
@@ -246,7 +247,7 @@ def test_fantasies_of_fantasies_equal_one_step_of_all():
 
 
 @pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardized"])
-def test_fantasised_means_are_a_martingale(transform):
+def test_fantasized_means_are_a_martingale(transform):
     """The mean over fantasies of the next mean is the mean now: under Bayes' rule, weights included."""
     parts = ensemble()
     for expert in parts.experts:  # so much noise that no expert has won
@@ -309,12 +310,12 @@ def test_looking_two_steps_ahead_is_refitting_twice():
 def test_fantasies_do_not_copy_the_covariance():
     ours = model()
     fantasies = ours.fantasize(torch.rand(7, 1, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([11]), seed=0))
-    for mine, theirs in zip(ours.beliefs().experts, fantasies.beliefs().experts, strict=True):
+    for mine, theirs in zip(ours.predictive_state().experts, fantasies.predictive_state().experts, strict=True):
         assert theirs.covariance.data_ptr() == mine.covariance.data_ptr()
-        assert theirs.removed.shape[:-4] == Size([7])
+        assert theirs.downdate.shape[:-4] == Size([7])
 
 
-def test_nothing_to_fantasise_expands_the_batch():
+def test_nothing_to_fantasize_expands_the_batch():
     ours = model()
     empty = ours.fantasize(torch.empty(7, 0, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([4]), seed=0))
     assert empty.batch_shape == Size([4, 7])
@@ -473,7 +474,7 @@ def test_hyperparameters_loaded_through_a_parent_are_used():
     other = EnsembleModel(X, Y, generator=generator(3))
     other.load_state_dict(source.state_dict(), assign=True, keep_transforms=False)
     same(other, source, points)
-    assert other.beliefs() is other.beliefs()  # learned once
+    assert other.predictive_state() is other.predictive_state()  # learned once
 
 
 def test_a_model_that_has_predicted_can_be_saved(tmp_path):
@@ -541,11 +542,11 @@ def test_gradients_are_those_of_differences():
     Y = torch.randn(3, 2, 2, 1, generator=generator(6), dtype=DTYPE, requires_grad=True)
     points = rows(2, seed=6)[0]
 
-    def fantasised(x, y):
+    def fantasized(x, y):
         posterior = ours.condition_on_observations(x, y).posterior(points)
         return posterior.mean, posterior.variance, posterior.log_weights
 
-    assert torch.autograd.gradcheck(fantasised, (X, Y))
+    assert torch.autograd.gradcheck(fantasized, (X, Y))
 
 
 # Building and fitting
@@ -577,8 +578,8 @@ def test_fitting_climbs_to_a_stationary_point_of_evidence_and_priors():
 
 def test_an_ensemble_that_forgets_is_fitted_by_its_filter():
     X, Y = rows(25)
-    recipe = kernel_ensemble(X, smoothnesses=[2.5], forgetting=[0.9], num_features=32, generator=generator())
-    ours = EnsembleModel(X, Y, ensemble=recipe)
+    forgetting = kernel_ensemble(X, smoothnesses=[2.5], forgetting=[0.9], num_features=32, generator=generator())
+    ours = EnsembleModel(X, Y, ensemble=forgetting)
     before = ours.log_weights.exp()
     ours.fit()
     assert not torch.allclose(ours.log_weights.exp(), before)
@@ -587,7 +588,7 @@ def test_an_ensemble_that_forgets_is_fitted_by_its_filter():
 
 def test_presets_and_data_sets_make_models():
     X, Y = rows(30)
-    by_preset = EnsembleModel(X, Y, ensemble=lambda X, y, generator: oebe(X, y, [LinearBasis()], generator=generator))
+    by_preset = EnsembleModel(X, Y, ensemble=replace(oebe, bases=(LinearBasis(),)))
     assert by_preset.ensemble.num_experts == 3
     data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
     built = EnsembleModel(**EnsembleModel.construct_inputs(data, ensemble=by_preset.ensemble))
@@ -675,7 +676,7 @@ def test_inputs_outside_the_unit_cube_are_warned_of():
     X, Y = rows()
     with pytest.warns(InputDataWarning, match="unit cube"):
         EnsembleModel(10 * X, Y)
-    with pytest.raises(UnsupportedError, match="a preset makes experts of one output"):
+    with pytest.raises(UnsupportedError, match="makes experts of one output"):
         EnsembleModel(*rows(num_outputs=2), ensemble=oebe)
 
 

@@ -11,7 +11,8 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from scipy import optimize, stats
 from torch import Size
 
-from gp_ensembles.bo import MixturePosterior, ViewNeededError
+from gp_ensembles.bo import MixturePosterior
+from gp_ensembles.bo.posterior import NotGaussianError
 
 M, Q = 4, 3
 WEIGHTS = {"even": (0.4, 0.3, 0.2, 0.1), "one": (0.97, 0.01, 0.01, 0.01), "dead": (0.0, 0.6, 0.0, 0.4)}
@@ -139,7 +140,7 @@ def test_a_draw_does_not_depend_on_its_neighbors():
         )
 
 
-def test_weights_of_each_batch_entry_pick_its_experts():
+def test_weights_of_each_batch_entry_select_its_experts():
     """The same moments with weights of their own: the path that fantasies take."""
     p = posterior()
     log_weights = torch.stack([torch.tensor(w, dtype=torch.float64).log() for w in WEIGHTS.values()])
@@ -152,7 +153,7 @@ def test_weights_of_each_batch_entry_pick_its_experts():
 
 
 def test_the_first_points_of_a_longer_batch_are_drawn_alike():
-    """Sequential greedy batches lean on it: base normals run point by point behind the one that picks the expert."""
+    """Sequential greedy batches lean on it: base normals run point by point behind the one that selects the expert."""
     p = posterior()
     fewer = MixturePosterior(p.log_weights, p.component_mean[:, :2], p.component_covariance[..., :2, :2])
     base = torch.randn(50, 1 + Q, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -180,6 +181,6 @@ def test_what_does_not_fit_is_said():
     with pytest.raises(ValueError, match="base samples must have shape"):
         p.rsample_from_base_samples(Size([2]), torch.zeros(2, Q, dtype=torch.float64))
     for name in ("distribution", "mvn", "covariance_matrix"):
-        with pytest.raises(ViewNeededError, match="GaussianView"):
+        with pytest.raises(NotGaussianError, match="GaussianView"):
             getattr(p, name)
         assert not hasattr(p, name)

@@ -1,14 +1,24 @@
-r"""Acquisition functions that learn about the function itself, right for mixtures.
+r"""Acquisition functions that are right for mixtures: weighted expectations, and active learning.
 
-Conditioning on a target changes the weights, so the variance that is left depends on the target, unlike that of one
-Gaussian process; and part of the uncertainty is about which expert is right.
+BoTorch's own are used through :class:`WeightedAcquisition`, through a view (:mod:`gp_ensembles.bo.views`) or directly;
+docs/acquisition_functions.md says which. Active learning needs its own: conditioning on a target changes the weights,
+so that, unlike for one Gaussian process, the posterior variance depends on the target; and part of the uncertainty is
+which expert is right.
 """
 
 import math
+from collections.abc import Callable
 from typing import final
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.active_learning import PairwiseMCPosteriorVariance
+from botorch.acquisition.analytic import PosteriorStandardDeviation, UpperConfidenceBound
+from botorch.acquisition.max_value_entropy_search import MaxValueBase
+from botorch.acquisition.monte_carlo import qPosteriorStandardDeviation, qUpperConfidenceBound
+from botorch.acquisition.multi_objective.joint_entropy_search import LowerBoundMultiObjectiveEntropySearch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
 from botorch.sampling.base import MCSampler
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_transform
@@ -16,14 +26,79 @@ from torch import Tensor
 
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.views import ExpertsView
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 
 _NUM_FANTASIES, _NUM_NODES, _CHUNK = 32, 32, 8
+# Functions of the posterior's mean, variance or entropy: none of them is the average of the experts'.
+_NO_EXPECTATIONS = (
+    UpperConfidenceBound,
+    qUpperConfidenceBound,
+    PosteriorStandardDeviation,
+    qPosteriorStandardDeviation,
+    PairwiseMCPosteriorVariance,
+    MaxValueBase,
+    LowerBoundMultiObjectiveEntropySearch,
+)
+
+
+@final
+class WeightedAcquisition(AcquisitionFunction):
+    r"""An acquisition function that is an expectation over the posterior, exact under the weights.
+
+    .. math:: \alpha(X) = \sum_m w_m\, \alpha_m(X), \qquad \log \alpha(X) = \log \sum_m w_m \exp(\log \alpha_m(X))
+
+    with :math:`\alpha_m` the acquisition value under expert m alone. Right for improvements, probabilities and means;
+    not for acquisition functions that are no expectation, such as an upper confidence bound.
+
+    Args:
+        model: The ensemble.
+        make: Makes the acquisition function from a BoTorch model, an :class:`~gp_ensembles.bo.views.ExpertsView`.
+
+    Example:
+        >>> import torch
+        >>> from botorch.acquisition import LogExpectedImprovement
+        >>> from gp_ensembles.bo.model import EnsembleModel
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> acquisition = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=0.8))
+        >>> acquisition(X.unsqueeze(-2)).shape
+        torch.Size([6])
+    """
+
+    def __init__(self, model: EnsembleModel, make: Callable[[Model], AcquisitionFunction]) -> None:
+        super().__init__(model)
+        self.ensemble: EnsembleModel = model
+        self.each: AcquisitionFunction = make(ExpertsView(model))
+        if isinstance(self.each, _NO_EXPECTATIONS):
+            raise UnsupportedError(
+                f"{type(self.each).__name__} is no expectation over the posterior, so it cannot be averaged over "
+                f"experts; give it the model itself, whose mean and variance are those of the mixture"
+            )
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Pass pending points on to the acquisition function.
+
+        Raises:
+            UnsupportedError: If it takes none, as BoTorch's analytic ones.
+        """
+        self.each.set_X_pending(X_pending)
+        self.X_pending = self.each.X_pending
+
+    @t_batch_mode_transform()  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        r"""Value at X (\*t, q, D), shape (\*t)."""
+        log_weights = self.ensemble.log_weights
+        points = X.unsqueeze(-3).expand(*X.shape[:-2], log_weights.shape[-1], *X.shape[-2:])
+        values: Tensor = self.each(points)
+        if getattr(self.each, "_log", False):
+            return (values + log_weights).logsumexp(-1)
+        return (values * log_weights.exp()).sum(-1)
 
 
 @final
 class IntegratedVariance(AcquisitionFunction):
-    r"""Minus the variance that is expected to be left, averaged over the input space.
+    r"""Minus the expected posterior variance after an observation, averaged over the input space.
 
     .. math:: \alpha(X) = -\frac1N \sum_i E_{y \mid X}\big[ \mathrm{Var}(f(z_i) \mid y) \big]
 
@@ -70,7 +145,7 @@ class IntegratedVariance(AcquisitionFunction):
 
 @final
 class MixtureEntropy(AcquisitionFunction):
-    r"""Entropy of the mixture at one point, in nats: where the model knows least, whatever the reason.
+    r"""Entropy of the mixture at one point, in nats: uncertainty sampling, for the function and the experts together.
 
     .. math:: H = -\sum_m w_m \int N(f; \mu_m, k_m) \log \sum_l w_l N(f; \mu_l, k_l)\, df
 
@@ -101,11 +176,11 @@ class MixtureEntropy(AcquisitionFunction):
 
 @final
 class ExpertInformation(AcquisitionFunction):
-    r"""Mutual information between an observation at one point and the expert that is right, in nats.
+    r"""Mutual information between an observation at one point and the index of the right expert, in nats.
 
     .. math:: I = H\Big(\sum_m w_m N_m\Big) - \sum_m w_m H(N_m)
 
-    where experts disagree most about what would be observed: observing there tells kernels apart.
+    large where the experts' predictions differ most: an observation there tells kernels apart.
 
     Args:
         model: The ensemble, with one output and a linear outcome transform.
@@ -143,8 +218,8 @@ def mixture_entropy(mixture: MixturePosterior) -> Tensor:
     """
     mean, variance = mixture.component_mean[..., 0, 0], mixture.component_variance[..., 0, 0]
     nodes, weights = gauss_hermite(_NUM_NODES, mean)
-    places = mean + variance.sqrt() * nodes.reshape(-1, *[1] * mean.ndim)  # (K, *batch, M), of each expert's own
-    deviation = places.unsqueeze(-1) - mean.unsqueeze(-2)
+    points = mean + variance.sqrt() * nodes.reshape(-1, *[1] * mean.ndim)  # (K, *batch, M), each expert's own nodes
+    deviation = points.unsqueeze(-1) - mean.unsqueeze(-2)
     densities = -0.5 * (deviation.square() / variance.unsqueeze(-2) + variance.log().unsqueeze(-2))
     log_density = (densities + mixture.log_weights.unsqueeze(-2)).logsumexp(-1) - 0.5 * math.log(2 * math.pi)
     expected = (weights.reshape(-1, *[1] * mean.ndim) * log_density).sum(0)

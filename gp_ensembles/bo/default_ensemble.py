@@ -1,8 +1,8 @@
-"""The ensemble a Bayesian optimizer starts with: a dictionary of kernels with BoTorch's own priors."""
+"""The default ensemble of a BoTorch model: a dictionary of kernels with BoTorch's own priors."""
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -10,13 +10,13 @@ from botorch.models.utils.assorted import check_min_max_scaling
 from botorch.models.utils.gpytorch_modules import MIN_INFERRED_NOISE_LEVEL
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from gp_ensembles.bo.inference import Beliefs
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
@@ -25,11 +25,8 @@ from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.forgetting import StabilisedForgetting
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
-from gp_ensembles.meta_learners.switching import MarkovSwitching
-from gp_ensembles.meta_learners.transitions import sticky_transition
-from gp_ensembles.spectral.draws import OrthogonalDraws
-
-Preset = Callable[..., OnlineEnsemble]
+from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
+from gp_ensembles.spectral.frequencies import OrthogonalDraws
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
 _MIN_LENGTHSCALE = 2.5e-2
@@ -49,15 +46,15 @@ def kernel_ensemble(
     r"""Random-feature experts with ARD Matern and RBF kernels, hyperparameters not yet fitted.
 
     Length scales have the dimension-scaled priors, and the noise the prior, of BoTorch's ``SingleTaskGP`` (Hvarfner et
-    al. 2024); output scales have a log-normal prior around one. Beside the waves stands a level of unit prior variance:
-    observations gather near an optimum, far from their mean elsewhere. Without ``forgetting`` the experts are static
-    and weighed by Bayesian model averaging: their weights are their evidence.
+    al. 2024); output scales have a log-normal prior around one. A constant of unit prior variance is added to each
+    kernel: observations gather near an optimum, far from their mean elsewhere. Without ``forgetting`` the experts are
+    static and weighed by Bayesian model averaging: their weights are their evidence.
 
     Args:
         X: Any inputs of the dtype and device wanted, about the unit cube, shape (n, D).
         num_outputs: Number of outputs O, which share features and covariance.
-        num_features: Features of each expert, twice the number of frequencies. A posterior of many more observations
-            than half of them is too sure of itself between them.
+        num_features: Features of each expert, twice the number of frequencies. With many more observations than half of
+            them the posterior variance is too small between the observations.
         smoothnesses: One expert for each: 0.5, 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
         forgetting: For objectives that change: each number :math:`\lambda` adds a copy of every expert whose function
             values keep a correlation of :math:`\sqrt\lambda` from one observation to the next and fall back to the
@@ -77,32 +74,32 @@ def kernel_ensemble(
         raise ValueError("name at least one smoothness: 0.5, 1.5, 2.5 or infinity")
     experts: list[Expert] = []
     names = []
-    for memory in (None, *forgetting):
+    for factor in (None, *forgetting):
         for nu in smoothnesses:
-            kernel = ScaleKernel(_kernel(nu, X.shape[-1]), LogNormalPrior(0.0, 1.0), _above(_MIN_OUTPUTSCALE))
+            kernel = ScaleKernel(_kernel(nu, X.shape[-1]), LogNormalPrior(0.0, 1.0), _greater_than(_MIN_OUTPUTSCALE))
             kernel.outputscale = 1.0
-            waves = RandomFourierFeatures.from_kernel(
+            fourier = RandomFourierFeatures.from_kernel(
                 kernel.to(X), X.shape[-1], num_features, draws=OrthogonalDraws(), generator=generator
             )
-            level = ConstantFeatures(X.shape[-1], X.new_ones(()))
-            level.requires_grad_(False)
-            features = Concatenate([waves, level])
-            adaptation = None if memory is None else StabilisedForgetting(memory)
-            likelihood = gaussian_likelihood().to(X)
+            constant = ConstantFeatures(X.shape[-1], X.new_ones(()))
+            constant.requires_grad_(False)
+            features = Concatenate([fourier, constant])
+            adaptation = None if factor is None else StabilisedForgetting(factor)
+            likelihood = _gaussian_likelihood().to(X)
             if num_outputs == 1:
                 experts.append(GaussianExpert(features, likelihood, adaptation))
             else:
                 experts.append(MultiOutputExpert(features, num_outputs, likelihood, adaptation))
             label = "rbf" if math.isinf(nu) else f"matern {nu:g}"
-            names.append(label if memory is None else f"{label} forgetting {memory:g}")
+            names.append(label if factor is None else f"{label} forgetting {factor:g}")
     rule = MarkovSwitching(sticky_transition(len(experts), _STAY).to(X)) if forgetting else BayesianModelAveraging()
     return Ensemble(experts, rule, names)
 
 
 def make_ensemble(
-    ensemble: Ensemble | OnlineEnsemble | Preset | None, X: Tensor, Y: Tensor, generator: torch.Generator | None
+    ensemble: Ensemble | OnlineEnsemble | EnsembleSpec | None, X: Tensor, Y: Tensor, generator: torch.Generator | None
 ) -> Ensemble:
-    """The ensemble that the user asked for."""
+    """The ensemble of a model, from its ``ensemble`` argument and its transformed data."""
     if ensemble is None:
         check_min_max_scaling(X)  # warns: the priors of length scales are for the unit cube
         return kernel_ensemble(X, Y.shape[-1], generator=generator)
@@ -110,37 +107,29 @@ def make_ensemble(
         ensemble = ensemble.ensemble
     if isinstance(ensemble, Ensemble):
         return copy.deepcopy(ensemble)  # fitting one model must not change another
-    if Y.shape[-1] > 1 and callable(ensemble):
-        raise UnsupportedError(
-            "a preset makes experts of one output; build a model for each and join them in a ModelList"
+    if not isinstance(ensemble, EnsembleSpec):
+        raise TypeError(
+            f"ensemble must be an Ensemble, an OnlineEnsemble or an EnsembleSpec, got {type(ensemble).__name__}"
         )
-    if not callable(ensemble):
-        raise TypeError(f"ensemble must be an Ensemble, an OnlineEnsemble or a preset, got {type(ensemble).__name__}")
-    return ensemble(X, Y.squeeze(-1), generator=generator).ensemble
+    if Y.shape[-1] > 1:
+        raise UnsupportedError(
+            "an EnsembleSpec makes experts of one output; build a model for each and join them in a ModelList"
+        )
+    return ensemble.fit(X, Y.squeeze(-1), generator=generator).ensemble
 
 
-def gaussian_likelihood() -> GaussianLikelihood:
+def _gaussian_likelihood() -> GaussianLikelihood:
     """BoTorch's likelihood for standardized targets, with its prior, on a log scale (its own has bounds instead)."""
     prior = LogNormalPrior(-4.0, 1.0)
-    constraint = _above(MIN_INFERRED_NOISE_LEVEL)
+    constraint = _greater_than(MIN_INFERRED_NOISE_LEVEL)
     likelihood = GaussianLikelihood(noise_prior=prior, noise_constraint=constraint)
     likelihood.noise = prior.mode
     return likelihood
 
 
-def likelihood_of(beliefs: Beliefs, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    """A likelihood that stands for those of all experts: with the noise they infer, weighed, or the known noise."""
-    if known_noise is not None:
-        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
-    own = torch.cat([belief.noise for belief in beliefs.experts])
-    likelihood = GaussianLikelihood().to(own)
-    likelihood.noise = (beliefs.log_weights.exp() * own).sum(-1).mean()
-    return likelihood
-
-
 def _kernel(nu: float, num_inputs: int) -> Kernel:
     prior = LogNormalPrior(math.sqrt(2) + 0.5 * math.log(num_inputs), math.sqrt(3))
-    constraint = _above(_MIN_LENGTHSCALE)
+    constraint = _greater_than(_MIN_LENGTHSCALE)
     if math.isinf(nu):
         kernel: Kernel = RBFKernel(ard_num_dims=num_inputs, lengthscale_prior=prior, lengthscale_constraint=constraint)
     else:
@@ -151,5 +140,5 @@ def _kernel(nu: float, num_inputs: int) -> Kernel:
     return kernel
 
 
-def _above(bound: float) -> GreaterThan:
+def _greater_than(bound: float) -> GreaterThan:
     return GreaterThan(bound, transform=torch.exp, inv_transform=torch.log)

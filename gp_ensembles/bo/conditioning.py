@@ -1,0 +1,359 @@
+r"""Exact conditioning of an ensemble on observations: states of the experts, weights of the mixture, fantasies.
+
+Rows of data are learned for good by the experts' own filters. A fantasy model differs from its parent by q observations
+at inputs that many fantasies share. So the covariance :math:`\Sigma` of an expert's weights is kept as it is, for all
+fantasies, and what they teach is taken from it in factored form, :math:`\Sigma - G G^\top` with q columns a fantasy;
+means alone are kept for each. A batch is folded into rows before it meets :math:`\Sigma`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.bo.data import Observations
+from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState, evaluate
+from gp_ensembles.ensembles.predictions import flatten
+from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.multi_output import BoundMultiOutput
+from gp_ensembles.filters.adaptation import Adaptation
+from gp_ensembles.filters.ahead import step_ahead
+from gp_ensembles.filters.multi_output import num_groups
+from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions, SquareRootState
+from gp_ensembles.meta_learners.base import MetaLearner, MetaState
+
+_BLOCK = 64  # rows learned at once: the cost of a block grows with its square, that of a call does not
+
+
+class WeightPosterior(NamedTuple):
+    r"""Normal posterior of the weights of E experts with O outputs, one step ahead: just before the next row.
+
+    Attributes:
+        mean: In units of the output scale, shape (\*batch, E, O, F).
+        covariance: :math:`\Sigma`, shape (E, G, F, F): one for all outputs (G = 1) or one for each (G = O).
+        downdate: G, what fantasies have taken from the covariance, shape (\*batch, E, G, F, R).
+        noise: Observation noise variance in squared units of the output scale, shape (E,).
+        scale: Scale of each output, shape (E, O).
+        prior_variance: Prior variance of the weights, shape (E,).
+        adaptation: How the weights change before every row; ``None`` for static weights.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    downdate: Tensor
+    noise: Tensor
+    scale: Tensor
+    prior_variance: Tensor
+    adaptation: Adaptation | None
+
+
+class PredictiveState(NamedTuple):
+    r"""An ensemble just before the next row, in every fantasy of a batch.
+
+    Attributes:
+        experts: Posterior of the weights of each expert object, with batch shape (\*batch).
+        meta: State of the weight rule, each field with leading dimensions (\*batch).
+        log_weights: Log weights in force for the next row, shape (\*batch, M).
+    """
+
+    experts: tuple[WeightPosterior, ...]
+    meta: MetaState
+    log_weights: Tensor
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of fantasies."""
+        return self.log_weights.shape[:-1]
+
+
+class CachedPosterior(NamedTuple):
+    """All that a model has learned from its rows.
+
+    Attributes:
+        bound: The experts' numbers.
+        key: Cache key: the hyperparameters that the rows were learned with, flattened.
+        state: The ensemble's state after all rows; ``None`` for a batch of fantasies.
+        predictive: What follows for the next row.
+    """
+
+    bound: tuple[BoundExpert, ...]
+    key: Tensor
+    state: EnsembleState | None
+    predictive: PredictiveState
+
+
+def cache_key(parameters: Sequence[Tensor]) -> Tensor:
+    """Cache key of the posterior: all hyperparameters, flattened."""
+    parts = [p.detach().reshape(-1) for p in parameters]
+    return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
+
+
+@torch.no_grad()
+def learn_rows(ensemble: Ensemble, rows: Observations, key: Tensor) -> CachedPosterior:
+    """Learn all rows, (n, D) and (n, O), from the prior; ``key`` is that of the present hyperparameters."""
+    bound = ensemble.bind()
+    state = _update(ensemble, bound, ensemble.init(), rows)
+    return CachedPosterior(bound, key, state, _predictive_state(ensemble, bound, state))
+
+
+@torch.no_grad()
+def learn_more_rows(ensemble: Ensemble, before: CachedPosterior, rows: Observations) -> CachedPosterior:
+    """Learn further rows, (n, D) and (n, O), at the same cost whatever came before."""
+    assert before.state is not None
+    state = _update(ensemble, before.bound, before.state, rows)
+    return before._replace(state=state, predictive=_predictive_state(ensemble, before.bound, state))
+
+
+def condition_fantasies(ensemble: Ensemble, before: CachedPosterior, rows: Observations) -> CachedPosterior:
+    r"""Learn q rows in every fantasy of a batch, weights included, by the ensemble's own rules.
+
+    Args:
+        ensemble: The ensemble.
+        before: What was learned before them, with batch shape (\*batch).
+        rows: Inputs (\*t, q, D), targets (\*y, q, O), known noise (..., q, 1); all dimensions before q broadcast.
+    """
+    X, Y, noise = rows
+    old = before.predictive
+    if X.shape[-2] == 0:
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], old.batch_shape)
+        log_weights = old.log_weights.expand(*batch_shape, old.log_weights.shape[-1])
+        return before._replace(
+            state=None, predictive=PredictiveState(old.experts, _expand_meta(old.meta, batch_shape), log_weights)
+        )
+    experts, densities = [], []
+    for posterior, Phi in zip(old.experts, _features_at(before.bound, X), strict=True):
+        after, log_prob = _condition_expert(posterior, Phi, Y, noise)
+        experts.append(after)
+        densities.append(log_prob)
+    meta, log_weights = _update_weights(ensemble.meta_learner, old.meta, _stack(densities, -2))
+    return before._replace(state=None, predictive=PredictiveState(tuple(experts), meta, log_weights))
+
+
+def select_outputs(before: CachedPosterior, outputs: Sequence[int]) -> CachedPosterior:
+    """The posterior of some of the outputs; the weights stay."""
+    index = list(outputs)
+    experts = [
+        posterior._replace(
+            mean=posterior.mean[..., index, :],
+            scale=posterior.scale[:, index],
+            covariance=posterior.covariance if posterior.covariance.shape[1] == 1 else posterior.covariance[:, index],
+            downdate=posterior.downdate if posterior.downdate.shape[-3] == 1 else posterior.downdate[..., index, :, :],
+        )
+        for posterior in before.predictive.experts
+    ]
+    return before._replace(state=None, predictive=before.predictive._replace(experts=tuple(experts)))
+
+
+def predict(cached: CachedPosterior, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
+    r"""Joint prediction of q points at the next step.
+
+    Args:
+        cached: What was learned, with batch shape (\*batch).
+        X: Inputs, shape (\*t, q, D).
+        noise: Whether to add the experts' own observation noise, or the variance to add, shape (..., q or 1, O).
+    """
+    means, covariances = [], []
+    for posterior, Phi in zip(cached.predictive.experts, _features_at(cached.bound, X), strict=True):
+        mean = (Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2)  # (*b, E, q, O)
+        # (*b, E, O, q, q), without dimensions in which it does not vary:
+        covariance = _function_covariance(posterior, Phi) * posterior.scale.square()[..., None, None]
+        if noise is True:
+            own = (posterior.noise.unsqueeze(-1) * posterior.scale.square()).unsqueeze(-1)
+            covariance = covariance + torch.diag_embed(own.expand(*own.shape[:-1], X.shape[-2]))
+        elif isinstance(noise, Tensor):
+            given = noise.mT.unsqueeze(-3)
+            covariance = covariance + torch.diag_embed(given.expand(*given.shape[:-1], X.shape[-2]))
+        means.append(mean)
+        covariances.append(covariance)
+    return MixturePosterior(cached.predictive.log_weights, _stack(means, -3), _stack(covariances, -4))
+
+
+def update_block(
+    b: BoundExpert, state: FilterState, Phi: Tensor, Y: Tensor, noise: Tensor | None
+) -> tuple[FilterState, Predictions]:
+    r"""Learn a block with one expert object: features (\*batch, B, F), targets (B, O), known noise variances (B,)."""
+    if not isinstance(b, BoundGaussian):
+        return b.update_block(state, Phi, Y)
+    y = Y.squeeze(-1)
+    if noise is None:
+        return b.update_block(state, Phi, y)
+    root = noise.sqrt()  # in units of its own noise every row has noise one
+    unit = BoundGaussian(b.features, b.prior_variance, b.adaptation, torch.ones_like(b.noise))
+    after, part = unit.update_block(state, Phi / root.unsqueeze(-1), y / root)
+    return after, part._replace(log_prob=part.log_prob - root.log())
+
+
+def _update(
+    ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState, rows: Observations
+) -> EnsembleState:
+    """Learn rows, (n, D) and (n, O), in their order, weights included."""
+    features = evaluate(bound, rows.X)
+    for start in range(0, rows.X.shape[0], _BLOCK):
+        block = slice(start, start + _BLOCK)
+        noise = None if rows.noise is None else rows.noise[block, 0]
+        states, parts = [], []
+        for expert, b, Phi in zip(state.experts, bound, features, strict=True):
+            after, part = update_block(b, expert, Phi[..., block, :], rows.Y[block], noise)
+            states.append(after)
+            parts.append(part)
+        meta, _ = ensemble.meta_learner.update_block(state.meta, flatten(parts).log_prob)
+        state = EnsembleState(tuple(states), meta)
+    return state
+
+
+def _predictive_state(ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState) -> PredictiveState:
+    experts = tuple(_weight_posterior(b, s) for b, s in zip(bound, state.experts, strict=True))
+    return PredictiveState(experts, state.meta, ensemble.meta_learner.log_weights(state.meta))
+
+
+def _weight_posterior(bound: BoundExpert, state: FilterState) -> WeightPosterior:
+    """The weights of an expert object one step ahead of its state; a TypeError if they are not normal."""
+    index = torch.arange(bound.prior_variance.numel(), device=bound.prior_variance.device)
+    flat = bound.take(index)
+    prior_variance = flat.prior_variance
+    if isinstance(flat, BoundGaussian) and isinstance(state, GaussianState | SquareRootState):
+        num_features = state.mean.shape[-1]
+        mean = state.mean.reshape(-1, 1, num_features)
+        covariance = state.covariance.reshape(-1, 1, num_features, num_features)
+        noise, scale = flat.noise, flat.noise.new_ones(index.shape[0], 1)
+    elif isinstance(flat, BoundMultiOutput) and isinstance(state, MultiOutputState):
+        num_outputs, num_features = state.mean.shape[-2:]
+        mean = state.mean.reshape(-1, num_outputs, num_features)
+        kept = state.covariance[state.group] if num_groups(state) > 1 else state.covariance[:1]
+        covariance = kept.reshape(kept.shape[0], -1, num_features, num_features).transpose(0, 1)
+        noise, scale = flat.noise, flat.scale
+    else:
+        raise TypeError(
+            f"a BoTorch model needs experts with Gaussian posteriors (GaussianExpert or MultiOutputExpert), got "
+            f"{type(bound).__name__.removeprefix('Bound')}"
+        )
+    downdate = mean.new_zeros(*covariance.shape[:-1], 0)
+    return _advance(WeightPosterior(mean, covariance, downdate, noise, scale, prior_variance, flat.adaptation))
+
+
+def _condition_expert(
+    posterior: WeightPosterior, Phi: Tensor, Y: Tensor, known_noise: Tensor | None
+) -> tuple[WeightPosterior, Tensor]:
+    r"""Learn q rows, one after another, in every fantasy.
+
+    Args:
+        posterior: The weights before them, with batch shape (\*batch).
+        Phi: Features, shape (\*t, E, q, F).
+        Y: Targets, shape (\*y, q, O); \*y broadcasts with \*t and \*batch.
+        known_noise: Noise variance of each row in squared units of the targets, shape (\*n, q, 1); the experts' own if
+            ``None``.
+
+    Returns:
+        The weights before the next row, and the log density of each row (all outputs jointly) under each expert before
+        it was seen, shape (\*b, E, q).
+    """
+    densities = []
+    for row in range(Phi.shape[-2]):
+        phi = Phi[..., row, :].unsqueeze(-2)  # (*t, E, 1, F)
+        cross = _cross_covariance(posterior, phi)  # (*b, E, G, 1, F)
+        noise = posterior.noise.unsqueeze(-1)
+        if known_noise is not None:
+            noise = known_noise[..., row, :].unsqueeze(-2) / posterior.scale[..., :1].square()
+        variance = (cross * phi.unsqueeze(-3)).sum(-1).squeeze(-1) + noise  # (*b, E, G)
+        mean = (phi @ posterior.mean.mT).squeeze(-2)  # (*b, E, O)
+        residual = Y[..., row, :].unsqueeze(-2) / posterior.scale - mean
+        log_determinant = variance.log() + math.log(2 * math.pi) + 2 * posterior.scale.log()
+        densities.append(-0.5 * (residual.square() / variance + log_determinant).sum(-1))
+        gain = cross.squeeze(-2) / variance.unsqueeze(-1)
+        column = (cross.squeeze(-2) / variance.sqrt().unsqueeze(-1)).unsqueeze(-1)
+        batch_shape = torch.broadcast_shapes(posterior.downdate.shape[:-4], column.shape[:-4])
+        columns = [part.expand(*batch_shape, *part.shape[-4:]) for part in (posterior.downdate, column)]
+        posterior = _advance(
+            posterior._replace(mean=posterior.mean + gain * residual.unsqueeze(-1), downdate=torch.cat(columns, dim=-1))
+        )
+    return posterior, torch.stack(densities, dim=-1)
+
+
+def _advance(posterior: WeightPosterior) -> WeightPosterior:
+    """The weights one step later, nothing learned."""
+    if posterior.adaptation is None:
+        return posterior
+    groups = posterior.covariance.unbind(1)
+    prior_variance = posterior.prior_variance
+    steps = [
+        step_ahead(prior_variance.new_zeros(g.shape[:-1]), g, posterior.adaptation, prior_variance) for g in groups
+    ]
+    mean_factor, _, root_factor = steps[0]
+    covariance = torch.stack([covariance for _, covariance, _ in steps], dim=1)
+    mean_factor, root_factor = (f if f.ndim == 0 else f.unsqueeze(-1) for f in (mean_factor, root_factor))
+    downdate_factor = root_factor if root_factor.ndim == 0 else root_factor.unsqueeze(-1)
+    return posterior._replace(
+        mean=posterior.mean * mean_factor, covariance=covariance, downdate=posterior.downdate * downdate_factor
+    )
+
+
+def _shared_cross_covariance(posterior: WeightPosterior, Phi: Tensor) -> Tensor:
+    r"""Phi (\*t, E, q, F) times the shared covariance, (\*t, E, G, q, F), one matrix product for the whole batch."""
+    batch_shape, (num_experts, num_rows, num_features) = Phi.shape[:-3], Phi.shape[-3:]
+    rows = Phi.movedim(-3, 0).reshape(num_experts, 1, -1, num_features)
+    product: Tensor = (rows @ posterior.covariance).unflatten(-2, (*batch_shape, num_rows))
+    return product.movedim((0, 1), (-4, -3))
+
+
+def _cross_covariance(posterior: WeightPosterior, Phi: Tensor) -> Tensor:
+    r"""Covariance of the functions at q points and the weights, shape (\*b, E, G, q, F)."""
+    cross = _shared_cross_covariance(posterior, Phi)
+    if posterior.downdate.shape[-1] == 0:
+        return cross
+    return cross - (Phi.unsqueeze(-3) @ posterior.downdate) @ posterior.downdate.mT
+
+
+def _function_covariance(posterior: WeightPosterior, Phi: Tensor) -> Tensor:
+    r"""Covariance of the functions at q points in units of the output scale, shape (\*b, E, G, q, q)."""
+    rows = Phi.unsqueeze(-3)
+    covariance = _shared_cross_covariance(posterior, Phi) @ rows.mT
+    if posterior.downdate.shape[-1]:
+        root = rows @ posterior.downdate
+        covariance = covariance - root @ root.mT
+    return covariance
+
+
+def _features_at(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
+    r"""Features of each expert object at X (\*t, q, D), each (\*t, E, q, F)."""
+    rows = X.reshape(-1, X.shape[-1])
+    features = evaluate(bound, rows)
+    return [
+        Phi.reshape(b.prior_variance.numel(), *X.shape[:-1], Phi.shape[-1]).movedim(0, -3)
+        for b, Phi in zip(bound, features, strict=True)
+    ]
+
+
+def _update_weights(rule: MetaLearner, meta: MetaState, log_prob: Tensor) -> tuple[MetaState, Tensor]:
+    r"""The weight rule for every fantasy: densities (\*batch, M, q); the new state and the weights that follow."""
+    batch_shape = log_prob.shape[:-2]
+    wide = _expand_meta(meta, batch_shape)
+    size = batch_shape.numel()
+    flat = MetaState(*(field.reshape(size, *field.shape[len(batch_shape) :]) for field in wide))
+    rows = log_prob.reshape(size, *log_prob.shape[-2:])
+
+    def one(state: MetaState, densities: Tensor) -> tuple[MetaState, Tensor]:
+        after, _ = rule.update_block(state, densities)
+        return after, rule.log_weights(after)
+
+    after, log_weights = torch.func.vmap(one)(flat, rows)
+    unflat = MetaState(*(field.reshape(batch_shape + field.shape[1:]) for field in after))
+    return unflat, log_weights.reshape(*batch_shape, log_weights.shape[-1])
+
+
+def _expand_meta(meta: MetaState, batch_shape: torch.Size) -> MetaState:
+    ends = (1, 0, 2)  # dimensions of a MetaState's fields without a batch
+    return MetaState(
+        *(field.expand(batch_shape + field.shape[field.ndim - n :]) for field, n in zip(meta, ends, strict=True))
+    )
+
+
+def _stack(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Parts side by side along the experts' axis, other leading dimensions broadcast."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = torch.broadcast_shapes(*(part.shape[:axis] for part in parts))
+    return torch.cat([part.expand(*shape, *part.shape[axis:]) for part in parts], dim=axis)
