@@ -22,19 +22,19 @@ from gp_ensembles.fusion import (
     MAP,
     PBHS,
     FusionModel,
-    Laplace,
+    HMCSettings,
+    LaplaceApproximation,
     MoGPE,
     PoGPE,
-    Settings,
     fit_fusion,
     mean_ess,
-    sample,
+    sample_hmc,
 )
 from studies.fusion.sets import (
     FusionSplit,
     expert_source,
     made_up_mixture,
-    make_roles,
+    make_priors,
     split_mixture,
 )
 
@@ -59,11 +59,11 @@ def effective(model: FusionModel, theta: Tensor, split: FusionSplit) -> tuple[fl
 def batched(model: FusionModel, chains: int, draws: int) -> tuple[Tensor, float]:
     """Draws of batched chains from MAP starts, and the processor seconds of the sampling phase."""
     generator = torch.Generator().manual_seed(0)
-    start = MAP(restarts=chains, max_iterations=100).infer(model, generator=generator, progress=False).theta
+    start = MAP(num_restarts=chains, max_iterations=100).infer(model, generator=generator, progress=False).theta
     start = start + 0.1 * torch.randn(start.shape, dtype=start.dtype, generator=generator)
-    warm = sample(model.log_joint, start, Settings(num_draws=0, num_warmup=2 * draws), generator=generator)
+    warm = sample_hmc(model.log_joint, start, HMCSettings(num_draws=0, num_warmup=2 * draws), generator=generator)
     begin = time.process_time()
-    found = sample(model.log_joint, warm.state, Settings(num_draws=draws, num_warmup=2 * draws))
+    found = sample_hmc(model.log_joint, warm.state, HMCSettings(num_draws=draws, num_warmup=2 * draws))
     return found.theta, time.process_time() - begin
 
 
@@ -75,7 +75,7 @@ def numpyro_chains(model: FusionModel, draws: int) -> tuple[Tensor, float]:
     from numpyro.infer import MCMC, NUTS
 
     numpyro.enable_x64()
-    bases = {name: jnp.asarray(some.role.basis(model.X).numpy()) for name, some in model.functions.items()}
+    bases = {name: jnp.asarray(some.prior.basis(model.X).numpy()) for name, some in model.functions.items()}
     y, is_mixture = jnp.asarray(model.y.numpy()), isinstance(model, MoGPE)
 
     def potential(theta: Any) -> Any:
@@ -129,9 +129,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, 0)
-    roles = make_roles(split.X, 30, 0, 0)
+    priors = make_priors(split.X, 30, 0, 0)
     for kind in (MoGPE, PoGPE):
-        model = kind(split.X, split.y, 3, *roles)
+        model = kind(split.X, split.y, 3, *priors)
         ours = report(
             f"{kind.__name__}, batched chains", model, batched(model, arguments.chains, arguments.draws), split
         )
@@ -139,10 +139,10 @@ def main() -> None:
             theirs = report(f"{kind.__name__}, NumPyro", model, numpyro_chains(model, arguments.draws), split)
             print(f"{kind.__name__}: {ours / theirs:.2f} of NumPyro's seconds per effective draw")
     stacked = expert_source(split, 0, 0)(3)
-    stacking = PBHS(stacked.X, stacked.y, stacked.predictions, roles.weight)
+    stacking = PBHS(stacked.X, stacked.y, stacked.predictions, priors.weight)
     for name, inference in {
-        "MAP and Laplace": Laplace(),
-        "chains": HMC(settings=Settings(num_draws=150, num_warmup=150)),
+        "MAP and Laplace": LaplaceApproximation(),
+        "chains": HMC(settings=HMCSettings(num_draws=150, num_warmup=150)),
     }.items():
         begin = time.process_time()
         fitted = fit_fusion(stacking, inference, generator=torch.Generator().manual_seed(0), progress=False)

@@ -1,117 +1,131 @@
-"""Fusion of the predictions of Gaussian processes and of other models, by weights that depend on the input."""
+"""Fusion of the predictions of Gaussian processes and other models (Ajirak, Waxman, Llorente and Djuric, 2024).
 
-from gp_ensembles.fusion.arviz_door import to_arviz
-from gp_ensembles.fusion.cache import ExpertCache
-from gp_ensembles.fusion.chain_weighting import ChainWeighting, EqualChains, StackedChains
-from gp_ensembles.fusion.chees import Settings, sample
+Experts and what they predict
+    ``experts``: :class:`ExpertPredictions` (means, variances and noise of K experts), :func:`predict_experts`,
+    :func:`predict_expert` (register a class of your own, or subclass :class:`PredictiveExpert`),
+    :class:`TabulatedExpert` (means and variances at known inputs).
+    ``cross_validation``: predictions of training rows, by :func:`k_fold` over :func:`random_folds`, or
+    :func:`leave_one_out` of an exact Gaussian process.
+
+Fusion without inference
+    ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again).
+    ``rules``: :func:`fuse` by a :class:`FusionRule`: :class:`ProductOfExperts`, :class:`CommitteeMachine`,
+    :class:`GRBCM`, :class:`Barycenter`, with a :class:`Weighting`: :class:`UnitWeights`, :class:`EqualWeights`,
+    :class:`EntropyWeights` (with :class:`PriorMoments`), :class:`SoftmaxVariance` (by :func:`fit_temperature`),
+    :class:`GivenWeights`.
+    ``constant_weights``: :func:`stacking_weights`, :func:`pseudo_bma_weights`, :func:`pseudo_bma_plus_weights`.
+
+Models whose weights depend on the input
+    ``base``: :class:`FusionModel`, a log joint density of a flat vector of parameters.
+    ``models``: :class:`BHS` and :class:`PBHS` stack fixed experts; :class:`MoGPE` and :class:`PoGPE` learn experts and
+    weights together; :class:`HetGP` is one Gaussian process with input-dependent noise.
+    ``function_priors``: the :class:`FunctionPrior` of weights, means and noises: :class:`FourierPrior` (random Fourier
+    features) or :class:`GPPrior` (exact).
+
+Inference
+    ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
+    ``inference``: the :class:`InferenceMethod` interface and its :class:`InferenceReport`.
+    ``modes``: :class:`MAP` from many starts, with :class:`ModeWeights`. ``laplace``: :class:`LaplaceApproximation`, and
+    :func:`maximize_evidence`, type-II maximum likelihood of the hyperparameters. ``mean_field``: :class:`MeanField`.
+    ``mcmc``: :class:`HMC`, :class:`NUTS` (NumPyro), :class:`StackedChains` and :class:`EqualChains`.
+    ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``leapfrog``: its trajectories;
+    ``adaptation``: step size, metric and trajectory length (:class:`ChEES`, :class:`FixedLength`).
+    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`tail_ess`, :func:`mean_ess`.
+    ``psis``: :func:`psis_loo`, leave-one-out log densities from posterior draws.
+
+Elsewhere
+    ``online``: :class:`OnlineFusion` learns the weights from a stream, for an :class:`OnlineLinearPool` or an
+    :class:`OnlineLogLinearPool`. ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model.
+"""
+
+from gp_ensembles.fusion.adaptation import ChEES, FixedLength
+from gp_ensembles.fusion.base import FusionModel
+from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.fusion.constant_weights import pseudo_bma_plus_weights, pseudo_bma_weights, stacking_weights
-from gp_ensembles.fusion.cross_validation import folds_of, k_fold
+from gp_ensembles.fusion.cross_validation import k_fold, leave_one_out, random_folds
 from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat, tail_ess
-from gp_ensembles.fusion.draws import Draws
-from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert, predict_experts
-from gp_ensembles.fusion.fitted import FittedFusion, WeightBands, fit_fusion
+from gp_ensembles.fusion.experts import (
+    ExpertPredictions,
+    PredictiveExpert,
+    TabulatedExpert,
+    predict_expert,
+    predict_experts,
+)
+from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion, to_arviz
+from gp_ensembles.fusion.function_priors import FourierPrior, FunctionPrior, GPPrior
 from gp_ensembles.fusion.fused_model import FusedModel
-from gp_ensembles.fusion.gp_role import GPRole
-from gp_ensembles.fusion.hamiltonian import HMC
-from gp_ensembles.fusion.inference import Inference, Inferred
-from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.laplace import Laplace
-from gp_ensembles.fusion.leave_one_out import LeaveOneOut, leave_one_out
-from gp_ensembles.fusion.map_search import MAP, ModeWeights
+from gp_ensembles.fusion.inference import InferenceMethod, InferenceReport
+from gp_ensembles.fusion.laplace import LaplaceApproximation, maximize_evidence
+from gp_ensembles.fusion.mcmc import HMC, NUTS, EqualChains, StackedChains
 from gp_ensembles.fusion.mean_field import MeanField
-from gp_ensembles.fusion.model import Components, Functions, FusionModel
-from gp_ensembles.fusion.numpyro_door import NUTS
-from gp_ensembles.fusion.online import OnlineFusion
-from gp_ensembles.fusion.online_pools import OnlineMixture, OnlinePool, OnlineProduct, combine_log_linearly
-from gp_ensembles.fusion.pools import LogLinearPool, linear_pool, log_linear_pool
-from gp_ensembles.fusion.psis import psis_loo, smooth_weights
-from gp_ensembles.fusion.report import Report
-from gp_ensembles.fusion.roles import Extension, FourierRole, Role
+from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
+from gp_ensembles.fusion.modes import MAP, ModeWeights
+from gp_ensembles.fusion.online import OnlineFusion, OnlineLinearPool, OnlineLogLinearPool
+from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
+from gp_ensembles.fusion.psis import psis_loo
 from gp_ensembles.fusion.rules import (
+    GRBCM,
     Barycenter,
     CommitteeMachine,
-    CommunicatingCommittee,
-    Moments,
-    ProductOfExperts,
-    Rule,
-    fuse,
-)
-from gp_ensembles.fusion.stacking_models import BHS, PBHS
-from gp_ensembles.fusion.tabulated import TabulatedExpert
-from gp_ensembles.fusion.temperature import fit_temperature
-from gp_ensembles.fusion.trajectory_length import ChEES, FixedLength
-from gp_ensembles.fusion.type_two import TypeTwo, maximize_evidence
-from gp_ensembles.fusion.weightings import (
     EntropyWeights,
     EqualWeights,
+    FusionRule,
     GivenWeights,
-    Prior,
+    PriorMoments,
+    ProductOfExperts,
     SoftmaxVariance,
     UnitWeights,
     Weighting,
+    fit_temperature,
+    fuse,
 )
 
 __all__ = [
     "BHS",
+    "GRBCM",
     "HMC",
     "MAP",
     "NUTS",
     "PBHS",
     "Barycenter",
     "ChEES",
-    "ChainWeighting",
     "CommitteeMachine",
-    "CommunicatingCommittee",
-    "Components",
-    "Draws",
     "EntropyWeights",
     "EqualChains",
     "EqualWeights",
-    "ExpertCache",
     "ExpertPredictions",
-    "Extension",
     "FittedFusion",
     "FixedLength",
-    "FourierRole",
-    "Functions",
+    "FourierPrior",
+    "FunctionPrior",
     "FusedModel",
     "FusionModel",
-    "GPRole",
+    "FusionRule",
+    "GPPrior",
     "GivenWeights",
+    "HMCSettings",
     "HetGP",
-    "Inference",
-    "Inferred",
-    "Laplace",
-    "LeaveOneOut",
-    "LogLinearPool",
+    "InferenceMethod",
+    "InferenceReport",
+    "LaplaceApproximation",
     "MeanField",
     "MoGPE",
     "ModeWeights",
-    "Moments",
     "OnlineFusion",
-    "OnlineMixture",
-    "OnlinePool",
-    "OnlineProduct",
+    "OnlineLinearPool",
+    "OnlineLogLinearPool",
     "PoGPE",
     "PredictiveExpert",
-    "Prior",
+    "PriorMoments",
     "ProductOfExperts",
-    "Report",
-    "Role",
-    "Rule",
-    "Settings",
     "SoftmaxVariance",
     "StackedChains",
     "TabulatedExpert",
-    "TypeTwo",
     "UnitWeights",
-    "WeightBands",
     "Weighting",
     "bulk_ess",
-    "combine_log_linearly",
     "fit_fusion",
     "fit_temperature",
-    "folds_of",
     "fuse",
     "k_fold",
     "leave_one_out",
@@ -124,9 +138,9 @@ __all__ = [
     "pseudo_bma_plus_weights",
     "pseudo_bma_weights",
     "psis_loo",
+    "random_folds",
     "rank_rhat",
-    "sample",
-    "smooth_weights",
+    "sample_hmc",
     "stacking_weights",
     "tail_ess",
     "to_arviz",

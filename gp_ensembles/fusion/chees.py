@@ -1,28 +1,258 @@
-"""Hamiltonian Monte Carlo with all chains as one tensor, trajectory lengths by the ChEES criterion."""
+"""ChEES-HMC: Hamiltonian Monte Carlo with all chains as one tensor; its settings, state and draws."""
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.fusion.chain_state import ChainState, generator_states, initial_state, refresh, restored_generators
-from gp_ensembles.fusion.diagnostics import mean_ess
-from gp_ensembles.fusion.draws import Draws
-from gp_ensembles.fusion.dual_averaging import start_averaging, update_averaging
-from gp_ensembles.fusion.leapfrog import LogDensity, kinetic, leapfrog, log_acceptance, reasonable_step
-from gp_ensembles.fusion.metric import metric_scale, metric_windows, start_moments, update_moments
-from gp_ensembles.fusion.trajectory_length import (
+from gp_ensembles.fusion.adaptation import (
     ChEES,
+    DualAveraging,
     FixedLength,
+    LengthState,
+    RunningMoments,
     chees_gradient,
-    start_length,
+    init_averaging,
+    init_length,
+    init_moments,
+    metric_scale,
+    metric_windows,
+    update_averaging,
     update_length,
+    update_moments,
     van_der_corput,
 )
+from gp_ensembles.fusion.diagnostics import mean_ess
+from gp_ensembles.fusion.leapfrog import (
+    LogDensity,
+    Points,
+    evaluate,
+    generator_states,
+    kinetic,
+    leapfrog,
+    log_acceptance,
+    reasonable_step,
+    refresh,
+    restored_generators,
+)
+
+# Leapfrog steps of the longest trajectory while no metric is known.
+_FIRST_STEPS = 10.0
+
+
+class ChainState(NamedTuple):
+    """Chains between two transitions.
+
+    Args:
+        points: Positions of C chains in D dimensions, their log densities and gradients.
+        scale: Standard deviations that the metric takes for granted, shape (D,).
+        moments: Of the draws since the last metric.
+        averaging: Adaptation of the step size.
+        length: Adaptation of the longest trajectory.
+        iteration: Transitions made, warm-up included.
+        generators: States of the chains' random number generators, bytes, shape (C, n).
+
+    Example:
+        >>> import torch
+        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
+        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
+        >>> saved = state.to_tensors()
+        >>> ChainState.from_tensors(saved).iteration
+        0
+    """
+
+    points: Points
+    scale: Tensor
+    moments: RunningMoments
+    averaging: DualAveraging
+    length: LengthState
+    iteration: int
+    generators: Tensor
+
+    @property
+    def step(self) -> float:
+        """Step size to keep, the average of those tried."""
+        return math.exp(self.averaging.log_average)
+
+    @property
+    def longest(self) -> float:
+        """Longest trajectory to keep, the average of those tried."""
+        return math.exp(self.length.log_average)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """A flat dictionary of tensors, for ``torch.save`` or safetensors; floats are kept to the last bit."""
+        tensors = {"scale": self.scale, "generators": self.generators, "iteration": _number(self.iteration)}
+        for name, part in self._parts().items():
+            for key, value in part._asdict().items():
+                tensors[f"{name}.{key}"] = value if isinstance(value, Tensor) else _number(value)
+        return tensors
+
+    def _parts(self) -> dict[str, Points | RunningMoments | DualAveraging | LengthState]:
+        return {"points": self.points, "moments": self.moments, "averaging": self.averaging, "length": self.length}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "ChainState":
+        """The state that ``to_tensors`` wrote.
+
+        Raises:
+            ValueError: If something is missing.
+        """
+        try:
+            return cls(
+                Points(*(tensors[f"points.{key}"] for key in Points._fields)),
+                tensors["scale"],
+                RunningMoments(
+                    *(tensors[f"moments.{key}"] for key in RunningMoments._fields[:-1]),  # type: ignore[arg-type]
+                    num_draws=int(tensors["moments.num_draws"]),  # type: ignore[misc]
+                ),
+                DualAveraging(*(_value(tensors[f"averaging.{key}"]) for key in DualAveraging._fields)),
+                LengthState(*(_value(tensors[f"length.{key}"]) for key in LengthState._fields)),
+                int(tensors["iteration"]),
+                tensors["generators"].cpu(),
+            )
+        except KeyError as error:
+            raise ValueError(f"these are not the tensors of a ChainState: {error} is missing") from error
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64, device="cpu")
+
+
+def _value(tensor: Tensor) -> Any:
+    """The number that ``_number`` wrote: a float or an integer."""
+    return tensor.item()
+
+
+def init_chains(
+    log_density: LogDensity, theta: Tensor, *, scale: Tensor | None = None, generator: torch.Generator | None = None
+) -> ChainState:
+    """Chains before their first transition.
+
+    Every chain gets a generator of its own, seeded from the given one, on the device of the positions: chains draw the
+    same numbers whatever happens to their neighbors.
+
+    Args:
+        log_density: From positions, shape (C, D), to log densities, shape (C,).
+        theta: Where the C chains start, shape (C, D), floating point and finite.
+        scale: First guess of the standard deviations, shape (D,), default 1.
+        generator: Seeds the chains.
+
+    Raises:
+        ValueError: If the positions, the scales or the log densities there cannot be used.
+
+    Example:
+        >>> import torch
+        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
+        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
+        >>> state.points.log_density
+        tensor([-0., -0., -0., -0.], dtype=torch.float64)
+    """
+    points = _checked_start(log_density, theta)
+    scale = torch.ones_like(theta[0]) if scale is None else scale.detach()
+    if scale.shape != theta.shape[1:] or not bool((scale.isfinite() & (scale > 0.0)).all()):
+        raise ValueError(f"scales must be positive, one for each of the {theta.shape[1]} coordinates")
+    seeds_device = "cpu" if generator is None else generator.device
+    seeds = torch.randint(2**62, (len(theta),), generator=generator, device=seeds_device).tolist()
+    generators = [torch.Generator(theta.device).manual_seed(seed) for seed in seeds]
+    momentum, _ = refresh(generators, theta)
+    step = reasonable_step(log_density, points, momentum, scale, 0.1)
+    return ChainState(
+        points,
+        scale,
+        init_moments(points.theta),
+        init_averaging(step),
+        init_length(_FIRST_STEPS * step),
+        0,
+        generator_states(generators),
+    )
+
+
+def _checked_start(log_density: LogDensity, theta: Tensor) -> Points:
+    if theta.ndim != 2 or not theta.is_floating_point() or 0 in theta.shape:
+        raise ValueError(
+            f"chains start at a floating tensor of shape (chains, parameters), got {tuple(theta.shape)} {theta.dtype}"
+        )
+    with torch.enable_grad():
+        value = log_density(theta.detach().clone().requires_grad_())
+    if value.shape != theta.shape[:1]:
+        raise ValueError(
+            f"the log density must turn shape {tuple(theta.shape)} into {tuple(theta.shape[:1])}, one number for each "
+            f"chain, but gave {tuple(value.shape)}"
+        )
+    if not value.requires_grad:
+        raise ValueError("the log density does not depend on the parameters, or leaves torch, so it has no gradient")
+    points = evaluate(log_density, theta.detach().clone())
+    finite = points.theta.isfinite().all(-1) & points.log_density.isfinite() & points.gradient.isfinite().all(-1)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero().squeeze(-1).tolist()
+        raise ValueError(
+            f"the log density or its gradient is not finite where chains {bad} start; start them elsewhere, for "
+            "instance at modes or at smaller values"
+        )
+    return points
+
+
+class Chains(NamedTuple):
+    """Draws of C chains after the warm-up, S of each, in D dimensions.
+
+    Args:
+        theta: Draws, shape (C, S, D).
+        log_density: Their log densities, shape (C, S).
+        acceptance: Probabilities with which the proposals were accepted, shape (C, S).
+        accepted: Whether they were, shape (C, S).
+        divergent: Whether the energy was lost by more than 1000 or was not finite, shape (C, S).
+        energy: Energies of the draws with the momenta they came with, shape (C, S).
+        num_steps: Leapfrog steps (gradients) of each transition, shape (S,).
+        state: With which ``sample`` goes on; holds the step size, the longest trajectory and the metric.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
+        >>> start = torch.zeros(4, 1, dtype=torch.float64)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> draws = sample_hmc(
+        ...     lambda theta: -0.5 * theta.square().sum(-1),
+        ...     start, HMCSettings(50, 20), generator=generator, progress=False,
+        ... )
+        >>> draws.flatten().shape, draws.join(draws).theta.shape
+        (torch.Size([200, 1]), torch.Size([4, 100, 1]))
+    """
+
+    theta: Tensor
+    log_density: Tensor
+    acceptance: Tensor
+    accepted: Tensor
+    divergent: Tensor
+    energy: Tensor
+    num_steps: Tensor
+    state: ChainState
+
+    def flatten(self) -> Tensor:
+        """All draws, chain after chain, shape (C S, D)."""
+        return self.theta.flatten(0, 1)
+
+    def energy_bfmi(self) -> Tensor:
+        r"""Energy Bayesian fraction of missing information of every chain, shape (C,).
+
+        :math:`\sum_s (E_s - E_{s-1})^2 / \sum_s (E_s - \bar E)^2` (Betancourt, 2016). Below 0.3 the momenta change the
+        energy too little to reach the tails: reparametrize. NaN for fewer than two draws or constant energies.
+        """
+        if self.energy.shape[1] < 2:
+            return self.energy.new_full((len(self.energy),), torch.nan)
+        spread = (self.energy - self.energy.mean(1, keepdim=True)).square().sum(1)
+        return self.energy.diff(dim=1).square().sum(1) / torch.where(spread > 0.0, spread, torch.nan)
+
+    def join(self, later: "Chains") -> "Chains":
+        """These draws and those of a run that went on from ``state``."""
+        pairs = list(zip(self[:6], later[:6], strict=True))
+        joined = [torch.cat(pair, dim=1) for pair in pairs]
+        return Chains(*joined, torch.cat([self.num_steps, later.num_steps]), later.state)  # type: ignore[call-arg, arg-type]
+
 
 # Chains that the ChEES criterion needs; an energy lost by more than this is a divergence (as in Stan).
 _FEWEST, _LOST = 4, 1000.0
@@ -34,13 +264,13 @@ _STILL, _FEW, _MANY = 0.01, 3.0, 100
 
 @final
 @dataclass(frozen=True)
-class Settings:
+class HMCSettings:
     """How to sample.
 
     Args:
         num_draws: Draws of each chain after the warm-up.
         num_warmup: Transitions in which step size, trajectory length and metric are adapted; thrown away.
-        target: Harmonic mean of the chains' acceptance probabilities that the step size aims at.
+        target_acceptance: Harmonic mean of the chains' acceptance probabilities that the step size aims at.
         trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not.
         max_steps: Leapfrog steps of one trajectory at most.
 
@@ -48,31 +278,31 @@ class Settings:
         ValueError: If a number is out of its range.
 
     Example:
-        >>> Settings(num_draws=100, num_warmup=100).target
+        >>> HMCSettings(num_draws=100, num_warmup=100).target_acceptance
         0.75
     """
 
     num_draws: int = 500
     num_warmup: int = 500
-    target: float = 0.75
+    target_acceptance: float = 0.75
     trajectory: ChEES | FixedLength = field(default_factory=ChEES)
     max_steps: int = 256
 
     def __post_init__(self) -> None:
         if self.num_draws < 0 or self.num_warmup < 0 or self.max_steps < 1:
             raise ValueError("numbers of draws and of warm-up transitions cannot be negative, nor max_steps below one")
-        if not 0.0 < self.target < 1.0:
-            raise ValueError(f"the acceptance to aim at lies between 0 and 1, got {self.target}")
+        if not 0.0 < self.target_acceptance < 1.0:
+            raise ValueError(f"the acceptance to aim at lies between 0 and 1, got {self.target_acceptance}")
 
 
-def sample(
+def sample_hmc(
     log_density: LogDensity,
     start: Tensor | ChainState,
-    settings: Settings | None = None,
+    settings: HMCSettings | None = None,
     *,
     generator: torch.Generator | None = None,
     progress: bool = False,
-) -> Draws:
+) -> Chains:
     """Draw from a density by Hamiltonian Monte Carlo with many chains that move together.
 
     All chains take the same number of leapfrog steps, so that a gradient for all of them is one backward pass. The
@@ -103,15 +333,15 @@ def sample(
         >>> import torch
         >>> start = torch.zeros(8, 2, dtype=torch.float64)
         >>> generator = torch.Generator().manual_seed(1)
-        >>> draws = sample(
+        >>> draws = sample_hmc(
         ...     lambda theta: -0.5 * (theta - 3.0).square().sum(-1),
-        ...     start, Settings(100, 100), generator=generator, progress=False,
+        ...     start, HMCSettings(100, 100), generator=generator, progress=False,
         ... )
         >>> bool((draws.flatten().mean(0) - 3.0).abs().max() < 0.2)
         True
     """
-    settings = Settings() if settings is None else settings
-    state = start if isinstance(start, ChainState) else initial_state(log_density, start, generator=generator)
+    settings = HMCSettings() if settings is None else settings
+    state = start if isinstance(start, ChainState) else init_chains(log_density, start, generator=generator)
     run = _Run(log_density, settings, state)
     left = max(settings.num_warmup + settings.num_draws - state.iteration, 0)
     try:
@@ -128,8 +358,8 @@ def sample(
             stacklevel=2,
         )
     draws = run.draws()
-    for complaint in _complaints(draws):
-        warnings.warn(complaint, stacklevel=2)
+    for caution in _cautions(draws):
+        warnings.warn(caution, stacklevel=2)
     return draws
 
 
@@ -140,16 +370,16 @@ def _typical_acceptance(acceptance: Tensor) -> float:
     return float(ordered[still:].reciprocal().mean().reciprocal())
 
 
-def _complaints(draws: Draws) -> list[str]:
+def _cautions(draws: Chains) -> list[str]:
     """What a user should know about draws before believing them."""
     if draws.theta.shape[1] == 0:
         return []
     moved = (draws.theta != draws.theta[:, :1]).flatten(1).any(1) | (draws.theta.shape[1] == 1)
     stuck = (~moved).nonzero().squeeze(-1).tolist()
     share = float(draws.divergent.double().mean())
-    complaints = []
+    cautions = []
     if stuck:
-        complaints.append(
+        cautions.append(
             f"chains {stuck} did not move, so that their draws repeat one point; start them elsewhere or leave them out"
         )
     slow = []
@@ -157,23 +387,23 @@ def _complaints(draws: Draws) -> list[str]:
         traveled = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in draws.log_density])
         slow = [chain for chain in (traveled < _FEW).nonzero().squeeze(-1).tolist() if chain not in stuck]
     if slow:
-        complaints.append(
+        cautions.append(
             f"chains {slow} hardly traveled, less than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
             "warm up longer, start elsewhere, or reparametrize where the density has walls or funnels"
         )
     if share > _TOLERATED:
         chains = int(draws.divergent.any(1).sum())
-        complaints.append(
+        cautions.append(
             f"{share:.0%} of the transitions, in {chains} of {len(draws.theta)} chains, diverged: the draws miss the "
             "sharpest parts of the density; raise the target acceptance, warm up longer or reparametrize"
         )
-    return complaints
+    return cautions
 
 
 class _Run:
     """A run in the making: the state after the last whole transition, and records of what came before."""
 
-    def __init__(self, log_density: LogDensity, settings: Settings, state: ChainState) -> None:
+    def __init__(self, log_density: LogDensity, settings: HMCSettings, state: ChainState) -> None:
         self.log_density = log_density
         self.settings = settings
         self.state = state
@@ -209,7 +439,7 @@ class _Run:
         energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
         changed = state._replace(points=points, iteration=state.iteration + 1)
         if warming:
-            averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target)
+            averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target_acceptance)
             length = state.length
             if self.chees is not None:
                 before, after = state.points.theta / state.scale, end.points.theta / state.scale
@@ -252,9 +482,9 @@ class _Run:
             longest = max(longest, state.longest / float((scale / state.scale).amax()))
         return state._replace(
             scale=scale,
-            moments=start_moments(state.points.theta),
-            averaging=start_averaging(step),
-            length=start_length(longest),
+            moments=init_moments(state.points.theta),
+            averaging=init_averaging(step),
+            length=init_length(longest),
         )
 
     def summary(self) -> str:
@@ -262,12 +492,12 @@ class _Run:
         state = self.state
         return f"step {state.step:.3g}, longest {state.longest / state.step:.0f} steps"
 
-    def draws(self) -> Draws:
+    def draws(self) -> Chains:
         """What was recorded."""
         made = max(self.state.iteration - self.first, 0)
         log_density, acceptance, energy = self.numbers[:, :, :made]
         accepted, divergent = self.marks[:, :, :made]
         steps = torch.tensor(self.num_steps[:made], dtype=torch.int64, device=self.theta.device)
-        return Draws(
+        return Chains(
             self.theta[:, :made], log_density, acceptance, accepted, divergent, energy, steps, self.state
         )  # fmt: skip

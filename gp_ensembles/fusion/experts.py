@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from botorch.models.model import Model
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.fusion.moment_checks import check_moments, check_noise
 from gp_ensembles.numerics import normal
 
 
@@ -165,7 +164,7 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion.tabulated import TabulatedExpert
+        >>> from gp_ensembles.fusion.experts import TabulatedExpert
         >>> X = torch.tensor([[0.0], [1.0]])
         >>> table = TabulatedExpert(X, torch.tensor([3.0, 4.0]), torch.ones(2))
         >>> predict_experts([table, table], X[1:]).mean
@@ -252,3 +251,148 @@ def _moments(posterior: Any) -> tuple[Tensor, Tensor]:
 def _predictions(mean: Tensor, variance: Tensor, target_variance: Tensor) -> ExpertPredictions:
     # The noise is a difference, whose round-off may fall below zero where there is none.
     return ExpertPredictions(mean, variance, (target_variance - variance).clamp_min(0))
+
+
+@final
+class TabulatedExpert(PredictiveExpert):
+    """An expert of which only the predictions at some inputs are left.
+
+    Args:
+        X: The inputs, shape (N, D).
+        mean: Means there, shape (N,).
+        variance: Variances there, shape (N,): of the function with its noise apart, or of the target without.
+        noise: Noise variances, shape (N,) or (); none if not given.
+
+    Raises:
+        ValueError: If shapes do not fit, values cannot be fused, or an input stands twice with different predictions.
+
+    Example:
+        >>> import torch
+        >>> expert = TabulatedExpert(torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2))
+        >>> expert.predict(torch.tensor([[1.0], [0.0]])).mean
+        tensor([[4., 3.]])
+    """
+
+    def __init__(self, X: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> None:
+        check_inputs(X)
+        if mean.shape != X.shape[:1]:
+            raise ValueError(f"{X.shape[0]} inputs need means of shape ({X.shape[0]},), got {tuple(mean.shape)}")
+        noise = torch.zeros_like(mean) if noise is None else noise
+        rows = ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), noise.unsqueeze(0)).check()
+        self.predictions = rows._replace(noise=rows.noise.expand_as(rows.mean))
+        self._num_inputs = X.shape[1]
+        self._row_of: dict[tuple[float, ...], int] = {}
+        first = [self._row_of.setdefault(tuple(row), number) for number, row in enumerate(X.tolist())]
+        for part in self.predictions:
+            differs = part[0] != part[0, first]
+            if bool(differs.any()):
+                row = int(differs.int().argmax())
+                raise ValueError(
+                    f"rows {first[row]} and {row} of the table have the same inputs and different predictions; keep one"
+                )
+
+    def predict(self, X: Tensor) -> ExpertPredictions:
+        """Predictions at inputs of the table, shapes (1, N).
+
+        Raises:
+            ValueError: If an input is not in the table; names its row.
+        """
+        check_inputs(X)
+        if X.shape[1] != self._num_inputs:
+            raise ValueError(f"inputs must have {self._num_inputs} columns, got {X.shape[1]}")
+        rows = [self._row_of.get(tuple(row)) for row in X.tolist()]
+        if None in rows:
+            raise ValueError(
+                f"the expert is a table, and the input of row {rows.index(None)} is not in it; give predictions at all "
+                "inputs that are fused, or the model itself"
+            )
+        index = torch.tensor(rows, dtype=torch.long, device=self.predictions.mean.device)
+        mean, variance, noise = (part[:, index] for part in self.predictions)
+        return ExpertPredictions(mean, variance, noise)
+
+
+def check_moments(mean: Tensor, variance: Tensor) -> None:
+    r"""Means and variances must have one shape, (..., K, N), be finite, and the variances positive.
+
+    Args:
+        mean: The experts' means, shape (..., K, N).
+        variance: Their variances.
+
+    Raises:
+        ValueError: If shapes differ, there is no expert, or a value is out of range; names the expert and the row.
+
+    Example:
+        >>> import torch
+        >>> check_moments(torch.zeros(2, 3), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]]))
+        Traceback (most recent call last):
+        ...
+        ValueError: variances must be positive and finite: expert 1 has 0 at row 1; give variances, not logarithms...
+    """
+    if mean.shape != variance.shape or mean.ndim < 2 or mean.shape[-2] == 0:
+        raise ValueError(
+            f"means and variances of at least one expert must have the same shape (..., K, N): got "
+            f"{tuple(mean.shape)} and {tuple(variance.shape)}"
+        )
+    _require(torch.isfinite(mean), mean, "means must be finite", "leave the expert out where it does not predict")
+    fine = (variance > 0) & torch.isfinite(variance)
+    advice = "give variances, not logarithms, and with the noise where the pool is of targets"
+    _require(fine, variance, "variances must be positive and finite", advice)
+
+
+def check_noise(noise: Tensor, mean: Tensor) -> None:
+    """Noise variances must be finite, not negative, and fit the means.
+
+    Raises:
+        ValueError: If they are not, or do not broadcast to the means' shape.
+
+    Example:
+        >>> import torch
+        >>> check_noise(torch.tensor([[0.1], [0.2]]), torch.zeros(2, 3))
+    """
+    try:
+        noise = noise.expand_as(mean)
+    except RuntimeError:
+        raise ValueError(
+            f"noise variances must fit the means' shape {tuple(mean.shape)}, got {tuple(noise.shape)}; "
+            "one per expert has shape (K, 1)"
+        ) from None
+    fine = (noise >= 0) & torch.isfinite(noise)
+    _require(fine, noise, "noise variances must be finite and not negative", "zero stands for none")
+
+
+def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
+    """Log weights (K,) or (..., K, N or 1) with the axes of the means, (..., K, N).
+
+    Raises:
+        ValueError: If they do not fit the means, one is NaN or plus infinity, or all of a row are minus infinity.
+
+    Example:
+        >>> import torch
+        >>> check_log_weights(torch.zeros(2), torch.zeros(2, 3)).shape
+        torch.Size([2, 1])
+    """
+    if log_weights.ndim == 1:
+        log_weights = log_weights.unsqueeze(-1)
+    try:
+        fits = torch.broadcast_shapes(log_weights.shape, mean.shape) == mean.shape
+    except RuntimeError:
+        fits = False
+    if not fits or log_weights.shape[-2:-1] != mean.shape[-2:-1]:
+        raise ValueError(
+            f"log weights must have shape (K,), or (..., K, N) with the experts' axis before the rows', for means "
+            f"{tuple(mean.shape)}; got {tuple(log_weights.shape)}"
+        )
+    if bool((torch.isnan(log_weights) | torch.isposinf(log_weights)).any()):
+        raise ValueError("log weights must be numbers or minus infinity, and one is NaN or plus infinity")
+    if bool(torch.isneginf(log_weights).all(-2).any()):
+        raise ValueError("a row has no expert left: all its log weights are minus infinity; give one of them weight")
+    return log_weights
+
+
+def _require(fine: Tensor, values: Tensor, what: str, advice: str) -> None:
+    if bool(fine.all()):
+        return
+    *batch, expert, row = (~fine).nonzero()[0].tolist()
+    value = float(values[(*batch, expert, row)])
+    place = f" of batch entry {tuple(batch)}" if batch else ""
+    raise ValueError(f"{what}: expert {expert}{place} has {value:g} at row {row}; {advice}")

@@ -1,30 +1,101 @@
-"""A fusion model with what was learned about its parameters."""
+"""What an inference found as arrays by name, and back."""
 
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.fusion.base import FusionModel
+from gp_ensembles.fusion.chees import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.hamiltonian import HMC
-from gp_ensembles.fusion.inference import Inference, Inferred
-from gp_ensembles.fusion.laplace import Laplace
-from gp_ensembles.fusion.model import FusionModel
-from gp_ensembles.fusion.report import Report
-from gp_ensembles.fusion.storage import pack, unpack
+from gp_ensembles.fusion.inference import ChainDiagnostics, InferenceMethod, InferenceReport, PosteriorDraws
+from gp_ensembles.fusion.laplace import LaplaceApproximation
+from gp_ensembles.fusion.mcmc import HMC
+
+Array = npt.NDArray[Any]
+
+
+def pack(posterior: PosteriorDraws) -> dict[str, Array]:
+    """Arrays by name, none of them of objects.
+
+    Example:
+        >>> import torch
+        >>> report = InferenceReport("MAP", 0.1, 10, torch.zeros(2))
+        >>> content = pack(PosteriorDraws(torch.zeros(2, 3), torch.zeros(2).log_softmax(0), report))
+        >>> unpack(content, torch.zeros(1)).theta.shape
+        torch.Size([2, 3])
+    """
+    report = posterior.report
+    content: dict[str, Array] = {
+        "report.method": np.asarray(report.method),
+        "report.seconds": np.asarray(report.seconds),
+        "report.num_gradients": np.asarray(report.num_gradients),
+        "report.cautions": np.asarray(report.cautions, dtype=np.str_),
+    }
+    tensors = {"theta": posterior.theta, "log_weights": posterior.log_weights, "report.log_joint": report.log_joint}
+    if report.log_evidence is not None:
+        content["report.log_evidence"] = np.asarray(report.log_evidence)
+    if report.diagnostics is not None:
+        tensors |= {f"chains.{name}": value for name, value in report.diagnostics._asdict().items()}
+    if posterior.chains is not None:
+        tensors |= {f"draws.{name}": value for name, value in posterior.chains._asdict().items() if name != "state"}
+        tensors |= {f"state.{name}": value for name, value in posterior.chains.state.to_tensors().items()}
+    return content | {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def unpack(content: Mapping[str, Array], like: Tensor) -> PosteriorDraws:
+    """What :func:`pack` packed, on the device and in the dtype of ``like``.
+
+    Raises:
+        KeyError: If something is missing.
+
+    Example:
+        >>> import torch
+        >>> unpack({}, torch.zeros(1))
+        Traceback (most recent call last):
+        ...
+        KeyError: 'theta'
+    """
+
+    def read(name: str) -> Tensor:
+        tensor = torch.as_tensor(content[name], device=like.device)
+        return tensor.to(like.dtype) if tensor.is_floating_point() and tensor.ndim else tensor
+
+    theta, log_weights = read("theta"), read("log_weights")
+    chains = None
+    if "chains.weights" in content:
+        chains = ChainDiagnostics(*(read(f"chains.{name}") for name in ChainDiagnostics._fields))
+    draws = None
+    if "draws.theta" in content:
+        names = [name for name in content if name.startswith("state.")]
+        state = ChainState.from_tensors({name.removeprefix("state."): read(name) for name in names})
+        draws = Chains(*(read(f"draws.{name}") for name in Chains._fields[:-1]), state)  # type: ignore[call-arg, arg-type]
+    report = InferenceReport(
+        str(content["report.method"]),
+        float(content["report.seconds"]),
+        int(content["report.num_gradients"]),
+        read("report.log_joint"),
+        float(content["report.log_evidence"]) if "report.log_evidence" in content else None,
+        chains,
+        tuple(str(one) for one in content["report.cautions"]),
+    )
+    return PosteriorDraws(theta, log_weights, report, draws)
+
 
 _FORMAT = 1
 # Draws whose weights of experts are computed at once.
 _DRAWS = 256
 
 
-class WeightBands(NamedTuple):
+class WeightSummary(NamedTuple):
     """Posterior of the experts' weights at N inputs.
 
     Args:
@@ -44,7 +115,7 @@ class FittedFusion:
 
     Args:
         model: The model.
-        inferred: What an inference found.
+        posterior: What an inference found.
         inference: The inference, which ``more`` asks for further draws; ``None`` if there is none to ask.
 
     Raises:
@@ -52,40 +123,40 @@ class FittedFusion:
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion.joint_models import PoGPE
-        >>> from gp_ensembles.fusion.roles import FourierRole
+        >>> from gp_ensembles.fusion.models import PoGPE
+        >>> from gp_ensembles.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> role = FourierRole(torch.ones_like(X[:2]))
-        >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, role, role, role)
-        >>> fitted = fit_fusion(model, Laplace(num_draws=50), progress=False)
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
+        >>> fitted = fit_fusion(model, LaplaceApproximation(num_draws=50), progress=False)
         >>> fitted.predict(X).mean.shape, fitted.expert_weights(X).quantiles.shape
         (torch.Size([20]), torch.Size([3, 2, 20]))
     """
 
-    def __init__(self, model: FusionModel, inferred: Inferred, inference: Inference | None = None) -> None:
-        if inferred.theta.ndim != 2 or inferred.theta.shape[1] != model.num_parameters:
+    def __init__(self, model: FusionModel, posterior: PosteriorDraws, inference: InferenceMethod | None = None) -> None:
+        if posterior.theta.ndim != 2 or posterior.theta.shape[1] != model.num_parameters:
             raise ValueError(
                 f"this model has {model.num_parameters} parameters, but the draws have shape "
-                f"{tuple(inferred.theta.shape)}"
+                f"{tuple(posterior.theta.shape)}"
             )
         self.model = model
-        self.inferred = inferred
+        self.posterior = posterior
         self.inference = inference
 
     @property
     def theta(self) -> Tensor:
         """Draws of the parameters, shape (S, P)."""
-        return self.inferred.theta
+        return self.posterior.theta
 
     @property
     def log_weights(self) -> Tensor:
         """Their log weights, summing to one, shape (S,)."""
-        return self.inferred.log_weights
+        return self.posterior.log_weights
 
     @property
-    def report(self) -> Report:
+    def report(self) -> InferenceReport:
         """How the draws were found and how far to believe them."""
-        return self.inferred.report
+        return self.posterior.report
 
     @torch.no_grad()
     def predict(
@@ -119,7 +190,7 @@ class FittedFusion:
         levels: tuple[float, ...] = (0.05, 0.5, 0.95),
         *,
         generator: torch.Generator | None = None,
-    ) -> WeightBands:
+    ) -> WeightSummary:
         """Posterior of the experts' weights at inputs X.
 
         Weights of a log-linear pool need not sum to one. The experts of a mixture that is learned have no fixed
@@ -145,9 +216,9 @@ class FittedFusion:
         # The smallest weight with at least that much probability below or at it.
         reached = below.unsqueeze(0) < asked[:, None, None, None] * below[-1] - 1e-12
         index = reached.sum(1).clamp(max=len(weights) - 1)
-        return WeightBands(mean, ordered.gather(0, index), asked)
+        return WeightSummary(mean, ordered.gather(0, index), asked)
 
-    def more(self, num_draws: int, *, progress: bool = True) -> "FittedFusion":
+    def sample_more(self, num_draws: int, *, progress: bool = False) -> "FittedFusion":
         """The same with further draws of each chain.
 
         Args:
@@ -164,7 +235,7 @@ class FittedFusion:
             raise TypeError(
                 f"{type(self.inference).__name__} keeps no state to go on from; fit again with more draws, or use HMC"
             )
-        more = self.inference.more(self.model, self.inferred, num_draws, progress=progress)
+        more = self.inference.sample_more(self.model, self.posterior, num_draws, progress=progress)
         return FittedFusion(self.model, more, self.inference)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -176,8 +247,8 @@ class FittedFusion:
             path: The file.
         """
         goal = Path(path)
-        content = pack(self.inferred)
-        content["check"] = _check(self.model, self.theta).cpu().numpy()
+        content = pack(self.posterior)
+        content["check"] = _fingerprint(self.model, self.theta).cpu().numpy()
         content["model"] = np.asarray(type(self.model).__name__)
         content["format"] = np.asarray(_FORMAT)
         partial = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
@@ -192,7 +263,7 @@ class FittedFusion:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], model: FusionModel, *, inference: Inference | None = None
+        cls, path: str | os.PathLike[str], model: FusionModel, *, inference: InferenceMethod | None = None
     ) -> "FittedFusion":
         """Read what :meth:`save` wrote.
 
@@ -214,29 +285,29 @@ class FittedFusion:
             if int(content["format"]) != _FORMAT:
                 raise ValueError(f"{path} has format {int(content['format'])}, this version reads {_FORMAT}")
             name, check = str(content["model"]), torch.as_tensor(content["check"]).to(model.X)
-            inferred = unpack(content, model.X)
+            posterior = unpack(content, model.X)
         except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"{path} is not a saved fusion, or is damaged: {error}") from error
-        if name != type(model).__name__ or inferred.theta.shape[1] != model.num_parameters:
+        if name != type(model).__name__ or posterior.theta.shape[1] != model.num_parameters:
             raise ValueError(
-                f"{path} was written for a {name} with {inferred.theta.shape[1]} parameters, but the model is a "
+                f"{path} was written for a {name} with {posterior.theta.shape[1]} parameters, but the model is a "
                 f"{type(model).__name__} with {model.num_parameters}"
             )
-        now = _check(model, inferred.theta)
+        now = _fingerprint(model, posterior.theta)
         if now.shape != check.shape or not torch.allclose(now, check, rtol=1e-4, atol=1e-4):
             raise ValueError(
                 f"{path} was written for another model: its densities of the training rows differ; build the model "
-                "with the same data, predictions and roles (the same frequencies)"
+                "with the same data, predictions and priors (the same frequencies)"
             )
-        return cls(model, inferred, inference)
+        return cls(model, posterior, inference)
 
 
 def fit_fusion(
     model: FusionModel,
-    inference: Inference | None = None,
+    inference: InferenceMethod | None = None,
     *,
     generator: torch.Generator | None = None,
-    progress: bool = True,
+    progress: bool = False,
 ) -> FittedFusion:
     """Learn the parameters of a fusion model.
 
@@ -251,20 +322,74 @@ def fit_fusion(
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion.joint_models import HetGP
-        >>> from gp_ensembles.fusion.roles import FourierRole
+        >>> from gp_ensembles.fusion.models import HetGP
+        >>> from gp_ensembles.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> role = FourierRole(torch.ones_like(X[:2]))
-        >>> fitted = fit_fusion(HetGP(X, X.squeeze(-1), role, role), progress=False)
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> fitted = fit_fusion(HetGP(X, X.squeeze(-1), prior, prior), progress=False)
         >>> fitted.report.method, fitted.predict(X).variance.shape
         ('Laplace', torch.Size([20]))
     """
-    chosen = Laplace() if inference is None else inference
+    chosen = LaplaceApproximation() if inference is None else inference
     return FittedFusion(model, chosen.infer(model, generator=generator, progress=progress), chosen)
 
 
 @torch.no_grad()
-def _check(model: FusionModel, theta: Tensor) -> Tensor:
+def _fingerprint(model: FusionModel, theta: Tensor) -> Tensor:
     """Numbers that tell one model from another: the prior and the likelihoods of one draw."""
     one = theta[:1]
-    return torch.cat([model.log_prior(one), model.pointwise(one).flatten()])
+    return torch.cat([model.log_prior(one), model.log_likelihood(one).flatten()])
+
+
+def to_arviz(fitted: FittedFusion) -> Any:
+    """All draws, by chain and unweighted, as ArviZ keeps them.
+
+    Weights of chains or draws are not part of it: ArviZ's summaries take all draws alike. An inference without chains
+    counts as one chain.
+
+    Args:
+        fitted: The fitted fusion.
+
+    Returns:
+        ``arviz.InferenceData`` (a ``DataTree`` since ArviZ 1.0) with the groups ``posterior`` (a variable for each
+        block of the parameters), ``log_likelihood`` and ``observed_data``, and with chains ``sample_stats``.
+
+    Raises:
+        ImportError: If ArviZ is not installed.
+
+    Example:
+        >>> import arviz  # doctest: +SKIP
+        >>> arviz.summary(to_arviz(fitted))  # doctest: +SKIP
+    """
+    try:
+        import arviz
+    except ImportError as error:
+        raise ImportError('ArviZ is not installed: pip install "gp_ensembles[arviz]"') from error
+    groups = arviz_groups(fitted)
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return arviz.from_dict(groups)
+    return arviz.from_dict(**groups)
+
+
+@torch.no_grad()
+def arviz_groups(fitted: FittedFusion) -> dict[str, dict[str, Any]]:
+    """The groups that :func:`to_arviz` hands over, as arrays whose first axes are chains and draws."""
+    model, draws = fitted.model, fitted.posterior.chains
+    theta = fitted.theta.unsqueeze(0) if draws is None else draws.theta
+    groups = {
+        "posterior": {name: _array(block) for name, block in model.unpack(theta).items()},
+        "log_likelihood": {"y": _array(torch.stack([model.log_likelihood(chain) for chain in theta]))},
+        "observed_data": {"y": _array(model.y)},
+    }
+    if draws is not None:
+        groups["sample_stats"] = {
+            "lp": _array(draws.log_density),
+            "diverging": _array(draws.divergent),
+            "energy": _array(draws.energy),
+            "acceptance_rate": _array(draws.acceptance),
+        }
+    return groups
+
+
+def _array(values: Tensor) -> Any:
+    return values.detach().cpu().numpy()

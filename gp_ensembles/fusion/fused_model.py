@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert
 from gp_ensembles.fusion.fitted import FittedFusion
-from gp_ensembles.fusion.stacking_models import BHS, PBHS
+from gp_ensembles.fusion.models import BHS, PBHS
 
 _FLOOR = 1e-10  # share of the targets' variance that a component keeps where no noise is wanted
 
@@ -36,11 +36,11 @@ class FusedModel(Model):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion import FourierRole, Laplace, PoGPE, fit_fusion
+        >>> from gp_ensembles.fusion import FourierPrior, LaplaceApproximation, PoGPE, fit_fusion
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> role = FourierRole(torch.ones_like(X[:2]))
-        >>> fusion = PoGPE(X, (2 * X).sin().squeeze(-1), 2, role, role, role)
-        >>> model = FusedModel(fit_fusion(fusion, Laplace(num_draws=50), progress=False))
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> fusion = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
+        >>> model = FusedModel(fit_fusion(fusion, LaplaceApproximation(num_draws=50), progress=False))
         >>> model.posterior(X[:3].unsqueeze(-2)).mean.shape
         torch.Size([3, 1, 1])
     """

@@ -2,17 +2,23 @@
 
 import math
 import time
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion.inference import Inference, Inferred, complain, nothing_to_learn
+from gp_ensembles.fusion.base import FusionModel, hyperparameter_block
+from gp_ensembles.fusion.inference import (
+    InferenceMethod,
+    InferenceReport,
+    PosteriorDraws,
+    issue_cautions,
+    without_parameters,
+)
 from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate
-from gp_ensembles.fusion.map_search import find_modes
-from gp_ensembles.fusion.model import FusionModel
-from gp_ensembles.fusion.report import Report
+from gp_ensembles.fusion.modes import find_modes, lbfgs_ascent
 from gp_ensembles.numerics.cholesky import NumericalError
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
@@ -21,7 +27,7 @@ _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
 _PROMISE = 1e-8
 
 
-class Mode(NamedTuple):
+class NormalApproximation(NamedTuple):
     """A normal approximation at a mode, in units of the prior's standard deviations.
 
     Args:
@@ -29,19 +35,19 @@ class Mode(NamedTuple):
         log_joint: Log joint density there, a scalar.
         precision: Eigenvalues of the negative Hessian, ascending, shape (P,).
         directions: Its eigenvectors as columns, shape (P, P).
-        promise: Nats that a further Newton step promises.
+        expected_gain: Nats that a further Newton step promises.
     """
 
     theta: Tensor
     log_joint: Tensor
     precision: Tensor
     directions: Tensor
-    promise: float
+    expected_gain: float
 
 
 @final
 @dataclass(frozen=True)
-class Laplace(Inference):
+class LaplaceApproximation(InferenceMethod):
     r"""Laplace's approximation: a normal distribution at the best of several modes.
 
     .. math:: p(\theta \mid y) \approx N(\hat\theta, (-\nabla^2 \log p(\hat\theta, y))^{-1}), \qquad
@@ -51,77 +57,79 @@ class Laplace(Inference):
     and predicts nearly as well, but of a mixture it knows one mode only: the evidence, for one, lacks the others.
 
     Args:
-        restarts: Starts of the search.
+        num_restarts: Starts of the search.
         max_iterations: Most steps of each.
-        num_draws: Draws S from the approximation.
+        num_draws: Chains S from the approximation.
 
     Raises:
         ValueError: If a number is not at least one.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion.joint_models import HetGP
-        >>> from gp_ensembles.fusion.roles import FourierRole
+        >>> from gp_ensembles.fusion.models import HetGP
+        >>> from gp_ensembles.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
-        >>> role = FourierRole(torch.ones_like(X[:2]))
-        >>> model = HetGP(X, X.squeeze(-1), role, role)
-        >>> found = Laplace(num_draws=50).infer(model, generator=torch.Generator().manual_seed(0), progress=False)
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> model = HetGP(X, X.squeeze(-1), prior, prior)
+        >>> found = LaplaceApproximation(num_draws=50).infer(model, generator=torch.Generator().manual_seed(0))
         >>> found.theta.shape, found.report.log_evidence < float(found.report.log_joint.max())
         (torch.Size([50, 8]), True)
     """
 
-    restarts: int = 8
+    num_restarts: int = 8
     max_iterations: int = 300
     num_draws: int = 200
 
     def __post_init__(self) -> None:
-        if min(self.restarts, self.max_iterations, self.num_draws) < 1:
-            raise ValueError("restarts, max_iterations and num_draws must be at least 1")
+        if min(self.num_restarts, self.max_iterations, self.num_draws) < 1:
+            raise ValueError("num_restarts, max_iterations and num_draws must be at least 1")
 
-    def infer(self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = True) -> Inferred:
+    def infer(
+        self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> PosteriorDraws:
         """Draws from the approximation, shape (S, P), of equal weights."""
         began = time.perf_counter()
         if not model.num_parameters:
-            return nothing_to_learn(model, "Laplace")
-        found = find_modes(model, self.restarts, self.max_iterations, generator=generator, progress=progress)
+            return without_parameters(model, "Laplace")
+        found = find_modes(model, self.num_restarts, self.max_iterations, generator=generator, progress=progress)
         best = int(found.points.log_density.argmax())
         mode = newton(model.log_joint, found.points.theta[best], model.prior_stddev)
-        precision, complaints = usable_precision(mode)
+        precision, cautions = usable_precision(mode)
         noise = mode.theta.new_empty(self.num_draws, len(mode.theta)).normal_(generator=generator)
         theta = mode.theta + model.prior_stddev * ((noise * precision.rsqrt()) @ mode.directions.mT)
         values = found.points.log_density.clone()
         values[best] = mode.log_joint
         evidence = float(mode.log_joint + (precision.log().neg().sum() + _log_volume(model.prior_stddev)) / 2)
-        report = Report(
+        report = InferenceReport(
             "Laplace", time.perf_counter() - began, found.num_gradients, values, evidence,
-            complaints=complain(complaints),
+            cautions=issue_cautions(cautions),
         )  # fmt: skip
-        return Inferred(theta, torch.zeros_like(theta[:, 0]).log_softmax(0), report)
+        return PosteriorDraws(theta, torch.zeros_like(theta[:, 0]).log_softmax(0), report)
 
 
-def usable_precision(mode: Mode) -> tuple[Tensor, list[str]]:
+def usable_precision(mode: NormalApproximation) -> tuple[Tensor, list[str]]:
     """Eigenvalues with which to draw, and what to say where they are not those found.
 
     Where the density does not fall off, the prior's own width is taken: the precision one.
     """
-    complaints = []
+    cautions = []
     # Of the rounding of a Hessian, relative to its largest eigenvalue.
     floor = float(mode.precision[-1].clamp(min=1.0)) * len(mode.precision) * torch.finfo(mode.precision.dtype).eps
     flat = mode.precision <= floor
     if bool(flat.any()):
-        complaints.append(
+        cautions.append(
             f"the search ended where the density rises or is flat in {int(flat.sum())} of {len(flat)} directions, so "
             "the prior's width is taken there; allow more iterations, or sample with HMC"
         )
-    elif mode.promise > 1e-3:
-        complaints.append(
-            f"Newton's method has not reached the mode ({mode.promise:.2g} nats are left to gain); allow more "
+    elif mode.expected_gain > 1e-3:
+        cautions.append(
+            f"Newton's method has not reached the mode ({mode.expected_gain:.2g} nats are left to gain); allow more "
             "iterations"
         )
-    return torch.where(flat, 1.0, mode.precision), complaints
+    return torch.where(flat, 1.0, mode.precision), cautions
 
 
-def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Mode:
+def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalApproximation:
     """Climb to the top from nearby, by Newton's method with negative curvatures turned round.
 
     Args:
@@ -136,7 +144,7 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Mode:
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> mode = newton(lambda theta: -theta.cosh().sum(-1), 0.3 * one, one)
-        >>> mode.theta.abs() < 1e-3, mode.promise < 1e-6
+        >>> mode.theta.abs() < 1e-3, mode.expected_gain < 1e-6
         (tensor([True]), True)
     """
     points = evaluate(log_density, theta.unsqueeze(0))
@@ -149,14 +157,14 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Mode:
         # A saddle is left along its own directions, at most as fast as the prior allows.
         size = torch.where(precision > 1e-3, precision, precision.abs().clamp(min=1.0))
         move = gradient / size
-        promise = 0.5 * float(gradient @ move)
-        if promise < _PROMISE or step == _NEWTON:
+        expected_gain = 0.5 * float(gradient @ move)
+        if expected_gain < _PROMISE or step == _NEWTON:
             break
         ahead = _line(log_density, points, scale * (directions @ move))
         if ahead is None:
             break
         points = ahead
-    return Mode(points.theta[0], points.log_density[0], precision, directions, promise)
+    return NormalApproximation(points.theta[0], points.log_density[0], precision, directions, expected_gain)
 
 
 def hessian(log_density: LogDensity, theta: Tensor) -> Tensor:
@@ -196,3 +204,169 @@ def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | Non
 def _log_volume(scale: Tensor) -> float:
     """Twice the logarithm of the normalizer of a normal distribution with these standard deviations."""
     return len(scale) * math.log(2 * math.pi) + 2 * float(scale.log().sum())
+
+
+# Copies of the parameters whose third derivatives are in memory at once.
+_EVIDENCE_COPIES = 32
+
+
+class EvidenceMaximum(NamedTuple):
+    """Hyperparameters of the largest evidence.
+
+    Args:
+        hyperparameters: Logarithms of length scales and amplitude of each name of functions, shape (H,) each; for
+            ``prior.fixed_at``.
+        log_evidence: Laplace's approximation of the log evidence there.
+        theta: The mode of the model's parameters there, hyperparameters included, shape (P,).
+        converged: Whether the search ended at a maximum.
+    """
+
+    hyperparameters: dict[str, Tensor]
+    log_evidence: float
+    theta: Tensor
+    converged: bool
+
+
+def maximize_evidence(
+    model: FusionModel,
+    *,
+    num_restarts: int = 8,
+    max_iterations: int = 30,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> EvidenceMaximum:
+    r"""Type-II maximum likelihood of the hyperparameters of a model that samples them.
+
+    .. math:: \hat\eta = \arg\max_\eta \; \log p(y \mid \hat z, \eta) + \log p(\hat z) + \tfrac P2 \log 2\pi
+              - \tfrac12 \log\det A(\hat z, \eta), \qquad A = -\nabla_z^2 \log p(y, z \mid \eta)
+
+    (Rasmussen and Williams, 2006, section 5.5) by L-BFGS with the exact gradient, that of the mode and of the
+    determinant included. The priors of the hyperparameters play no part, except that the search starts at the mode of
+    everything. Build the model again with the function priors fixed at what is found.
+
+    Args:
+        model: A model some of whose function priors have a ``prior_stddev``.
+        num_restarts: Starts of the search for the first mode.
+        max_iterations: Most steps of the hyperparameters.
+        generator: Source of randomness of the starts.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        ValueError: If the model samples no hyperparameters.
+        NumericalError: If the evidence cannot be computed where the search starts.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.fusion.models import HetGP
+        >>> from gp_ensembles.fusion.function_priors import FourierPrior
+        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> y = X.squeeze(-1) + 0.1 * (40 * X.squeeze(-1)).sin()
+        >>> prior = FourierPrior(torch.ones_like(X[:1]), prior_stddev=0.5)
+        >>> fixed = FourierPrior(torch.ones_like(X[:1]))
+        >>> found = maximize_evidence(HetGP(X, y, prior, fixed), generator=torch.Generator().manual_seed(0))
+        >>> best = HetGP(X, y, prior.fixed_at(found.hyperparameters["mean"]), fixed)
+        >>> best.num_parameters, found.hyperparameters["mean"].shape
+        (4, torch.Size([2]))
+    """
+    split = _Split.of(model)
+    modes = find_modes(model, num_restarts, 300, generator=generator)
+    start = modes.points.theta[int(modes.points.log_density.argmax())]
+    evidence = _Evidence(model, split, start[split.coefficients])
+    eta = start[split.hyperparameters].unsqueeze(0)
+    if not math.isfinite(float(evidence(eta))):
+        raise NumericalError(
+            "the evidence cannot be computed at the mode of the model; fix the hyperparameters instead"
+        )
+    found = lbfgs_ascent(evidence, eta, max_iterations=max_iterations, tolerance=1e-4, progress=progress)
+    best = found.points.theta
+    evidence(best)
+    theta = split.join(evidence.mode, best[0])
+    blocks = model.unpack(theta)
+    names = [name for name in model.functions if hyperparameter_block(name) in blocks]
+    return EvidenceMaximum(
+        {name: blocks[hyperparameter_block(name)] for name in names},
+        float(found.points.log_density),
+        theta,
+        bool(found.converged.all()),
+    )
+
+
+class _Split(NamedTuple):
+    """Where coefficients and hyperparameters stand in the parameters of a model."""
+
+    coefficients: Tensor
+    hyperparameters: Tensor
+
+    @classmethod
+    def of(cls, model: FusionModel) -> "_Split":
+        inside = {hyperparameter_block(name) for name in model.functions}
+        blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
+        split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
+        if not split[1]:
+            raise ValueError("this model samples no hyperparameters; give its function priors a prior_stddev")
+        return cls(torch.cat(split[0]), torch.cat(split[1]))
+
+    def join(self, z: Tensor, eta: Tensor) -> Tensor:
+        """Parameters (..., P) of coefficients (..., P - H) and hyperparameters (..., H)."""
+        order = torch.cat([self.coefficients, self.hyperparameters]).argsort()
+        return torch.cat([z, eta.expand(*z.shape[:-1], -1)], -1)[..., order]
+
+
+@final
+@dataclass
+class _Evidence:
+    """Laplace's log evidence of hyperparameters (1, H); keeps the mode, from which the next search starts."""
+
+    model: FusionModel
+    split: _Split
+    mode: Tensor
+
+    def __call__(self, eta: Tensor) -> Tensor:
+        given = eta.detach()[0]
+        try:
+            found = newton(lambda z: self._log_joint(z, given), self.mode, torch.ones_like(self.mode))
+        except NumericalError:
+            return (eta * torch.nan).sum(-1)
+        precision, cautions = usable_precision(found)
+        if cautions:
+            # Not a mode: no step may end here.
+            return (eta * torch.nan).sum(-1)
+        self.mode = found.theta
+        value = found.log_joint + 0.5 * (len(precision) * math.log(2 * math.pi) - precision.log().sum())
+        gradient = self._gradient(found, precision, given)
+        # The value with this gradient, for whoever differentiates it.
+        return value + ((eta - eta.detach()) * gradient).sum(-1)
+
+    def _log_joint(self, z: Tensor, eta: Tensor) -> Tensor:
+        normalizer = 0.5 * z.shape[-1] * math.log(2 * math.pi)
+        theta = self.split.join(z, eta)
+        # All vectors have the same hyperparameters, so one basis serves them all, as if it were fixed.
+        blocks = self.model.unpack(theta.reshape(-1, theta.shape[-1])[0])
+        conditional = copy(self.model)
+        conditional._bases = dict(self.model._bases)
+        for name, (prior, _) in self.model.functions.items():
+            if hyperparameter_block(name) in blocks:
+                conditional._bases[name] = prior.basis(self.model.X, blocks[hyperparameter_block(name)])
+        likelihood = conditional.log_likelihood(theta).sum(-1)
+        return likelihood - 0.5 * z.square().sum(-1) - normalizer
+
+    def _gradient(self, mode: NormalApproximation, precision: Tensor, eta: Tensor) -> Tensor:
+        """Total derivative: of the log joint, of the determinant, and of the mode through the determinant."""
+        direct = evaluate(lambda some: self._log_joint(mode.theta.unsqueeze(0), some), eta.unsqueeze(0)).gradient[0]
+        by_z, by_eta = torch.zeros_like(mode.theta), torch.zeros_like(eta)
+        # Half the trace of the inverse times A, with that inverse held fixed: its derivative is the determinant's.
+        rows = (mode.directions * precision.rsqrt()).mT
+        with torch.enable_grad():
+            for part in rows.split(_EVIDENCE_COPIES):
+                z, hyper = mode.theta.clone().requires_grad_(), eta.clone().requires_grad_()
+                copies = z.expand(len(part), -1)
+                (slope,) = torch.autograd.grad(self._log_joint(copies, hyper).sum(), copies, create_graph=True)
+                (bend,) = torch.autograd.grad((slope * part).sum(), copies, create_graph=True)
+                some = torch.autograd.grad(0.5 * (bend * part).sum(), (z, hyper), allow_unused=True)
+                by_z, by_eta = by_z + some[0], by_eta + some[1]
+            # How the mode moves: A dz = d(slope) / d(eta).
+            push = mode.directions @ ((mode.directions.mT @ by_z) / precision)
+            z, hyper = mode.theta.clone().requires_grad_(), eta.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(self._log_joint(z.unsqueeze(0), hyper).sum(), z, create_graph=True)
+            (moved,) = torch.autograd.grad((slope * push).sum(), hyper)
+        return direct + by_eta + moved

@@ -1,6 +1,6 @@
 """Hamiltonian trajectories of many chains at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -164,3 +164,46 @@ def reasonable_step(log_density: LogDensity, start: Points, momentum: Tensor, sc
             return step if larger else proposed
         step = proposed
     return step
+
+
+def refresh(generators: Sequence[torch.Generator], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Standard normal momenta, shape (C, D), and logs of uniform numbers, shape (C,), every chain from its generator.
+
+    Example:
+        >>> import torch
+        >>> momentum, log_uniform = refresh([torch.Generator(), torch.Generator()], torch.zeros(2, 3))
+        >>> bool((momentum[0] == momentum[1]).all()), log_uniform.shape
+        (True, torch.Size([2]))
+    """
+    size = like.shape[1] + 1
+    normals = torch.stack(
+        [torch.randn(size, generator=one, dtype=like.dtype, device=like.device) for one in generators]
+    )
+    # The last normal number becomes a uniform one: one call for each chain instead of two.
+    return normals[:, :-1].contiguous(), torch.special.log_ndtr(normals[:, -1])
+
+
+def generator_states(generators: Sequence[torch.Generator]) -> Tensor:
+    """States of generators, bytes, shape (C, n).
+
+    Example:
+        >>> import torch
+        >>> generator_states([torch.Generator(), torch.Generator()]).shape[0]
+        2
+    """
+    return torch.stack([one.get_state() for one in generators])
+
+
+def restored_generators(states: Tensor, device: torch.device) -> list[torch.Generator]:
+    """Generators in the given states.
+
+    Example:
+        >>> import torch
+        >>> states = generator_states([torch.Generator().manual_seed(3)])
+        >>> bool((generator_states(restored_generators(states, torch.device("cpu"))) == states).all())
+        True
+    """
+    generators = [torch.Generator(device) for _ in range(len(states))]
+    for one, state in zip(generators, states, strict=True):
+        one.set_state(state.clone())  # set_state reads a storage from its beginning: no row of a larger tensor
+    return generators

@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.fusion.inference import Inference, Inferred, complain, nothing_to_learn
-from gp_ensembles.fusion.map_search import find_modes
-from gp_ensembles.fusion.model import FusionModel
-from gp_ensembles.fusion.report import Report
+from gp_ensembles.fusion.base import FusionModel
+from gp_ensembles.fusion.inference import (
+    InferenceMethod,
+    InferenceReport,
+    PosteriorDraws,
+    issue_cautions,
+    without_parameters,
+)
+from gp_ensembles.fusion.modes import find_modes
 from gp_ensembles.numerics.cholesky import NumericalError
 
 # Draws behind the reported bound.
@@ -21,20 +26,20 @@ _BOUND_DRAWS = 256
 
 @final
 @dataclass(frozen=True)
-class MeanField(Inference):
+class MeanField(InferenceMethod):
     r"""The product of normal distributions with the largest evidence lower bound.
 
     .. math:: \max_{m, s} \; E_{\theta \sim N(m, \mathrm{diag}(s^2))}[\log p(\theta, y)] + \sum_p \log s_p
               + \tfrac P2 \log 2 \pi e
 
-    by stochastic gradients of reparametrized draws (Kucukelbir et al., 2017) from the best of several modes. It knows
-    no correlation, and is the poorest of the ways here for mixtures; :class:`Laplace` costs about the same.
+    by stochastic gradients of reparametrized draws (Kucukelbir et al., 2017) from the best of several modes. It has
+    no correlations, and is the poorest method here for mixtures; :class:`LaplaceApproximation` costs about the same.
 
     Args:
         num_steps: Steps of Adam, with a rate that falls to zero.
-        num_draws: Draws S from the approximation.
+        num_draws: Chains S from the approximation.
         rate: First learning rate, in prior standard deviations.
-        restarts: Starts of the search for the first mean.
+        num_restarts: Starts of the search for the first mean.
         num_samples: Draws behind each gradient, in antithetic pairs.
 
     Raises:
@@ -42,11 +47,11 @@ class MeanField(Inference):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion.joint_models import HetGP
-        >>> from gp_ensembles.fusion.roles import FourierRole
+        >>> from gp_ensembles.fusion.models import HetGP
+        >>> from gp_ensembles.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
-        >>> role = FourierRole(torch.ones_like(X[:2]))
-        >>> model = HetGP(X, X.squeeze(-1), role, role)
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> model = HetGP(X, X.squeeze(-1), prior, prior)
         >>> inference = MeanField(num_steps=50, num_draws=20)
         >>> inference.infer(model, generator=torch.Generator().manual_seed(0), progress=False).theta.shape
         torch.Size([20, 8])
@@ -55,21 +60,23 @@ class MeanField(Inference):
     num_steps: int = 1000
     num_draws: int = 200
     rate: float = 0.05
-    restarts: int = 8
+    num_restarts: int = 8
     num_samples: int = 8
 
     def __post_init__(self) -> None:
-        if min(self.num_steps, self.num_draws, self.restarts, self.num_samples) < 1 or not self.rate > 0:
-            raise ValueError("numbers of steps, draws, restarts and samples, and the rate, must be positive")
+        if min(self.num_steps, self.num_draws, self.num_restarts, self.num_samples) < 1 or not self.rate > 0:
+            raise ValueError("numbers of steps, draws, num_restarts and samples, and the rate, must be positive")
         if self.num_samples % 2:
             raise ValueError(f"num_samples must be even, as they come in pairs, got {self.num_samples}")
 
-    def infer(self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = True) -> Inferred:
+    def infer(
+        self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> PosteriorDraws:
         """Draws from the approximation, shape (S, P), of equal weights."""
         began = time.perf_counter()
         if not model.num_parameters:
-            return nothing_to_learn(model, "mean field")
-        found = find_modes(model, self.restarts, 100, generator=generator, progress=False)
+            return without_parameters(model, "mean field")
+        found = find_modes(model, self.num_restarts, 100, generator=generator, progress=False)
         best = int(found.points.log_density.argmax())
         mean, log_stddev = self._optimize(model, found.points.theta[best], generator, progress)
         with torch.no_grad():
@@ -78,12 +85,12 @@ class MeanField(Inference):
             bound = float(model.log_joint(some).mean() + _entropy(model, log_stddev))
             value = model.log_joint(self._draw(model, mean, log_stddev.new_full((), -torch.inf), 1, generator))
         if not math.isfinite(bound):
-            raise NumericalError("the variational bound is not finite; lower the rate, or use Laplace()")
-        report = Report(
+            raise NumericalError("the variational bound is not finite; lower the rate, or use LaplaceApproximation()")
+        report = InferenceReport(
             "mean field", time.perf_counter() - began, found.num_gradients + self.num_steps, value, bound,
-            complaints=complain([]),
+            cautions=issue_cautions([]),
         )  # fmt: skip
-        return Inferred(theta, torch.zeros_like(theta[:, 0]).log_softmax(0), report)
+        return PosteriorDraws(theta, torch.zeros_like(theta[:, 0]).log_softmax(0), report)
 
     def _optimize(
         self, model: FusionModel, start: Tensor, generator: torch.Generator | None, progress: bool

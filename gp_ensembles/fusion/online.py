@@ -1,14 +1,11 @@
-r"""Weights of experts that depend on the input, learned one row after another.
+"""How latent values of a row become weights of experts, online."""
 
-The logits of the weights are Bayesian basis expansions, :math:`\tilde w_k(x) = \phi(x)^\top \theta_k`, and the density
-of a target under the pool of the experts' predictions is a likelihood of these latent values, so that the filter of a
-Laplace expert learns them: stacking by Gaussian processes, without a second pass over the data.
-"""
-
+from abc import ABC, abstractmethod
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from gp_ensembles.ensembles import Mixture
 from gp_ensembles.experts.inference import Inference, MomentMatching
@@ -17,8 +14,99 @@ from gp_ensembles.filters import latent, latent_vector
 from gp_ensembles.filters.adaptation import Adaptation
 from gp_ensembles.filters.latent import LatentMoments
 from gp_ensembles.filters.states import GaussianState
-from gp_ensembles.fusion.online_pools import OnlineMixture, OnlinePool
+from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
 from gp_ensembles.numerics.gauss_hermite import normal_nodes
+
+
+class OnlinePool(ABC):
+    """How latent values of a row become weights of the experts' predictions."""
+
+    @abstractmethod
+    def num_latent(self, num_experts: int) -> int:
+        """Number of latent values L for K experts."""
+
+    @abstractmethod
+    def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
+        """From latent values (..., L) to log weights (..., K)."""
+
+    @abstractmethod
+    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """What is predicted.
+
+        Args:
+            log_weights: Log weights at S nodes of the latent values, shape (S, K, N).
+            shares: Weights of the nodes, shape (S,).
+            mean: The experts' means, shape (K, N).
+            variance: The experts' variances, shape (K, N).
+        """
+
+    @abstractmethod
+    def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log density of a target y () with log weights (..., K) of experts' predictions (K,), shape (...).
+
+        Up to an addend that the weights do not change.
+        """
+
+
+@final
+class OnlineLinearPool(OnlinePool):
+    """A mixture: weights are the softmax of K - 1 latent values and a zero (BHS, online).
+
+    Example:
+        >>> OnlineLinearPool().num_latent(3)
+        2
+    """
+
+    def num_latent(self, num_experts: int) -> int:
+        """One less than experts."""
+        return num_experts - 1
+
+    def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
+        """Softmax, the last latent value zero."""
+        return pad(latent, (0, 1)).log_softmax(-1)
+
+    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """The experts, with the average weights."""
+        average = (log_weights + shares.log()[:, None, None]).logsumexp(0)
+        return linear_pool(mean, variance, average)
+
+    def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log density of the mixture, relative to that of the best expert."""
+        normal = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
+        log_prob: Tensor = normal.log_prob(y)
+        # Relative to the best expert, or round-off would swallow the weights where a target is far from all.
+        return (log_weights + (log_prob - log_prob.amax(-1, keepdim=True))).logsumexp(-1)
+
+
+@final
+class OnlineLogLinearPool(OnlinePool):
+    """A normalized product of powers: K latent values are logs of powers, less log K (P-BHS, online).
+
+    Example:
+        >>> OnlineLogLinearPool().num_latent(3)
+        3
+    """
+
+    def num_latent(self, num_experts: int) -> int:
+        """As many as experts."""
+        return num_experts
+
+    def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
+        """Latent values with the prior median 1 / K."""
+        return latent - torch.full_like(latent, num_experts).log()
+
+    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """A mixture of the products at the nodes."""
+        product = log_linear_pool(mean, variance, log_weights)
+        return Mixture(shares.log(), product.mean, product.variance)
+
+    def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Log density of the product."""
+        product = log_linear_pool(mean.unsqueeze(-1), variance.unsqueeze(-1), log_weights.unsqueeze(-1))
+        normal = torch.distributions.Normal(product.mean, product.variance.sqrt(), validate_args=False)
+        value: Tensor = normal.log_prob(y)
+        return value.squeeze(-1)
+
 
 _NODES = 32  # on each axis, where there are few experts
 _MOST_NODES = 1024
@@ -45,7 +133,7 @@ class OnlineFusion(nn.Module):
         features: Basis of the logits, for one expert (no batch); its prior variance is that of a logit. A
             :class:`~gp_ensembles.features.ConstantFeatures` gives weights that are the same everywhere.
         num_experts: Number of experts K, two at least.
-        pool: :class:`OnlineMixture` (a mixture) or :class:`OnlineProduct` (a product of powers).
+        pool: :class:`OnlineLinearPool` (a mixture) or :class:`OnlineLogLinearPool` (a product of powers).
         inference: How a target teaches the logits: moment matching by default. With
             :class:`~gp_ensembles.experts.Laplace` a target to which the present weights are blind may teach little,
             for the likelihood is not concave.
@@ -87,7 +175,7 @@ class OnlineFusion(nn.Module):
             raise ValueError(f"the features must have no batch, got {tuple(features.batch_shape)}")
         self.features = features
         self.num_experts = num_experts
-        self.pool = OnlineMixture() if pool is None else pool
+        self.pool = OnlineLinearPool() if pool is None else pool
         self.inference = MomentMatching() if inference is None else inference
         self.adaptation = adaptation
 

@@ -21,7 +21,7 @@ class SmoothedWeights(NamedTuple):
     pareto_k: Tensor
 
 
-class LeaveOneOut(NamedTuple):
+class PSISLOO(NamedTuple):
     """Log densities of observations given all others, and how far to believe them.
 
     Args:
@@ -30,7 +30,7 @@ class LeaveOneOut(NamedTuple):
 
     Example:
         >>> import torch
-        >>> found = LeaveOneOut(torch.tensor([-1.0, -2.0]), torch.tensor([0.1, 0.9]))
+        >>> found = PSISLOO(torch.tensor([-1.0, -2.0]), torch.tensor([0.1, 0.9]))
         >>> found.total().item(), found.num_unreliable().item()
         (-3.0, 1)
     """
@@ -97,7 +97,7 @@ def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWe
     return SmoothedWeights(log_weights.reshape(rows.shape).mT, shapes.reshape(rows.shape[:-1]))
 
 
-def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> LeaveOneOut:
+def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> PSISLOO:
     r"""Leave-one-out log densities :math:`\log p(y_n \mid y_{-n})` from draws given all observations.
 
     Importance sampling with ratios :math:`1/p(y_n \mid \theta_s)`, smoothed (Vehtari, Gelman and Gabry, 2017, Eq. 10).
@@ -123,7 +123,7 @@ def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> LeaveOneOut:
     if not bool(log_likelihood.isfinite().all()):
         raise ValueError("log likelihoods must be finite: drop the draws for which they are not")
     log_weights, pareto_k = smooth_weights(-log_likelihood, efficiency=efficiency)
-    return LeaveOneOut((log_weights + log_likelihood).logsumexp(-2), pareto_k)
+    return PSISLOO((log_weights + log_likelihood).logsumexp(-2), pareto_k)
 
 
 def _smooth_rows(rows: Tensor, tail: int) -> tuple[Tensor, Tensor]:

@@ -15,25 +15,25 @@ from gp_ensembles.fusion import (
     EqualWeights,
     ExpertPredictions,
     FusionModel,
+    FusionRule,
     HetGP,
-    Inference,
-    Laplace,
+    HMCSettings,
+    InferenceMethod,
+    InferenceReport,
+    LaplaceApproximation,
     MoGPE,
     PoGPE,
     ProductOfExperts,
-    Report,
-    Rule,
-    Settings,
     fuse,
     linear_pool,
     stacking_weights,
 )
-from studies.fusion.sets import FusionRoles, FusionSplit, StackedExperts
+from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
 
 _NUM_CHAINS, _NUM_WARMUP, _NUM_DRAWS = 16, 150, 150
-INFERENCES: dict[str, Callable[[], Inference]] = {
-    "hmc": lambda: HMC(num_chains=_NUM_CHAINS, settings=Settings(num_draws=_NUM_DRAWS, num_warmup=_NUM_WARMUP)),
-    "laplace": Laplace,
+INFERENCES: dict[str, Callable[[], InferenceMethod]] = {
+    "hmc": lambda: HMC(num_chains=_NUM_CHAINS, settings=HMCSettings(num_draws=_NUM_DRAWS, num_warmup=_NUM_WARMUP)),
+    "laplace": LaplaceApproximation,
 }
 
 
@@ -43,7 +43,7 @@ class FusionTask(NamedTuple):
     Attributes:
         split: The rows.
         num_experts: Number of experts K.
-        roles: Priors of the functions, with M frequencies each.
+        priors: Priors of the functions, with M frequencies each.
         experts: Fixed experts by how many they are.
         inference: Name of an inference, one of :data:`INFERENCES`.
         generator: Source of randomness.
@@ -51,7 +51,7 @@ class FusionTask(NamedTuple):
 
     split: FusionSplit
     num_experts: int
-    roles: FusionRoles
+    priors: FusionPriors
     experts: Callable[[int], StackedExperts]
     inference: str
     generator: torch.Generator
@@ -84,40 +84,40 @@ class FusionMethod(NamedTuple):
 
 
 def _mixture_of_processes(task: FusionTask) -> FusionAnswer:
-    split, roles = task.split, task.roles
-    return _inferred(task, MoGPE(split.X, split.y, task.num_experts, roles.mean, roles.noise, roles.weight))
+    split, priors = task.split, task.priors
+    return _inferred(task, MoGPE(split.X, split.y, task.num_experts, priors.mean, priors.noise, priors.weight))
 
 
 def _product_of_processes(task: FusionTask) -> FusionAnswer:
-    split, roles = task.split, task.roles
-    return _inferred(task, PoGPE(split.X, split.y, task.num_experts, roles.mean, roles.noise, roles.weight))
+    split, priors = task.split, task.priors
+    return _inferred(task, PoGPE(split.X, split.y, task.num_experts, priors.mean, priors.noise, priors.weight))
 
 
 def _one_process(task: FusionTask) -> FusionAnswer:
-    return _inferred(task, HetGP(task.split.X, task.split.y, task.roles.mean, task.roles.noise))
+    return _inferred(task, HetGP(task.split.X, task.split.y, task.priors.mean, task.priors.noise))
 
 
 def _linear_stacking(task: FusionTask) -> FusionAnswer:
     experts = task.experts(task.num_experts)
-    return _inferred(task, BHS(experts.X, experts.y, experts.predictions, task.roles.weight), experts.test)
+    return _inferred(task, BHS(experts.X, experts.y, experts.predictions, task.priors.weight), experts.test)
 
 
 def _log_linear_stacking(task: FusionTask) -> FusionAnswer:
     experts = task.experts(task.num_experts)
-    return _inferred(task, PBHS(experts.X, experts.y, experts.predictions, task.roles.weight), experts.test)
+    return _inferred(task, PBHS(experts.X, experts.y, experts.predictions, task.priors.weight), experts.test)
 
 
 def _inferred(task: FusionTask, model: FusionModel, test: ExpertPredictions | None = None) -> FusionAnswer:
     found = INFERENCES[task.inference]().infer(model, generator=task.generator, progress=False)
-    if found.draws is not None and found.draws.theta.shape[1] < _NUM_DRAWS:
+    if found.chains is not None and found.chains.theta.shape[1] < _NUM_DRAWS:
         raise KeyboardInterrupt  # the sampler kept the draws so far, but they are no finished part
     predicted = model.predictive(found.theta, task.split.test_X, test, draw_log_weights=found.log_weights)
     return FusionAnswer(predicted.log_prob(task.split.test_y), checks_of(found.report))
 
 
-def checks_of(report: Report) -> dict[str, float]:
+def checks_of(report: InferenceReport) -> dict[str, float]:
     """Numbers of a report that tables show."""
-    chains = report.chains
+    chains = report.diagnostics
     if chains is None:
         return {}
     return {
@@ -139,7 +139,7 @@ def _stacked(task: FusionTask) -> FusionAnswer:
     return _scored(task, linear_pool(test.mean, test.target_variance, weights))
 
 
-def _ruled(rule: Rule) -> Callable[[FusionTask], FusionAnswer]:
+def _ruled(rule: FusionRule) -> Callable[[FusionTask], FusionAnswer]:
     """A rule on the targets' densities, as the paper's pools have it."""
     return lambda task: _scored(task, fuse(task.experts(task.num_experts).test, rule, space="y"))
 

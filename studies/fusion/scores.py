@@ -15,7 +15,7 @@ from gp_ensembles.cli.sentences import one_sentence
 from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder
 from studies.fusion.methods import METHODS, FusionTask
-from studies.fusion.sets import expert_source, made_up_mixture, make_roles, split_mixture
+from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_mixture
 from studies.harness.records import Record, kept_or_made
 
 _VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
@@ -127,11 +127,11 @@ def run_fusion(plan: FusionPlan, folder: Path, progress: bool) -> FusionScores:
                 scores.truth[width, number] = split.truth
                 experts = expert_source(split, plan.seed, number)
                 for setting in (setting for setting in plan.settings if setting.half_width == width):
-                    roles = make_roles(rows.X, setting.num_frequencies, plan.seed, number)
+                    priors = make_priors(rows.X, setting.num_frequencies, plan.seed, number)
                     for method in plan.methods:
                         bar.set_postfix_str(f"{method}, {named(setting)}, split {number + 1} of {plan.splits}")
                         generator = torch.Generator().manual_seed(10_000 * (plan.seed + 1) + number)
-                        task = FusionTask(split, setting.num_experts, roles, experts, plan.inference, generator)
+                        task = FusionTask(split, setting.num_experts, priors, experts, plan.inference, generator)
                         _run_part(scores, (method, setting, number), task, folder)
                         bar.update()
     if not scores.records:

@@ -1,4 +1,4 @@
-r"""Rows of the fusion paper's made-up mixture (Ajirak et al. 2024, Section 4), splits of them, roles and experts.
+r"""Rows of the fusion paper's made-up mixture (Ajirak et al. 2024, Section 4), splits of them, priors and experts.
 
 The targets come from a mixture of three experts, :math:`p(y \mid x) = \sum_k w_k(x) N(y; f_k(x), 0.1^2)`, whose means
 are Gaussian processes of length scale 0.2 and whose three logits are ones of length scale 0.5, all of amplitude one.
@@ -19,7 +19,7 @@ from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from gp_ensembles.fusion import ExpertPredictions, FourierRole, linear_pool, predict_experts
+from gp_ensembles.fusion import ExpertPredictions, FourierPrior, linear_pool, predict_experts
 
 NUM_ROWS = 1000
 _TRAIN_SHARE = 0.8
@@ -62,12 +62,12 @@ class FusionSplit(NamedTuple):
     truth: float
 
 
-class FusionRoles(NamedTuple):
+class FusionPriors(NamedTuple):
     """Priors of the functions: the length scales and amplitudes are those of the made-up rows."""
 
-    mean: FourierRole
-    noise: FourierRole
-    weight: FourierRole
+    mean: FourierPrior
+    noise: FourierPrior
+    weight: FourierPrior
 
 
 class StackedExperts(NamedTuple):
@@ -102,8 +102,8 @@ def made_up_mixture(half_width: float, num_rows: int, seed: int) -> FusionRows:
     X = half_width * (2.0 * torch.rand(num_rows, 1, generator=generator, dtype=torch.float64, device="cpu") - 1.0)
     values = []
     for lengthscale in (_MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE):
-        role = FourierRole(normal(_TRUE_FREQUENCIES, 1), lengthscale)
-        values.append(normal(_TRUE_EXPERTS, role.num_coefficients(num_rows)) @ role.basis(X))
+        prior = FourierPrior(normal(_TRUE_FREQUENCIES, 1), lengthscale)
+        values.append(normal(_TRUE_EXPERTS, prior.num_coefficients(num_rows)) @ prior.basis(X))
     means, logits = values
     mixture = linear_pool(means, torch.full_like(means, _NOISE**2), logits)
     y = mixture.sample(1, generator=generator).squeeze(0)
@@ -127,14 +127,14 @@ def split_mixture(rows: FusionRows, seed: int, split: int) -> FusionSplit:
     return FusionSplit(X[:num_train], y[:num_train], X[num_train:], y[num_train:], truth)
 
 
-def make_roles(like: Tensor, num_frequencies: int, seed: int, split: int) -> FusionRoles:
-    """Roles of so many frequencies each; those of fewer frequencies have the first ones of the others.
+def make_priors(like: Tensor, num_frequencies: int, seed: int, split: int) -> FusionPriors:
+    """Priors with so many frequencies each; those of fewer frequencies have the first ones of the others.
 
     Raises:
         ValueError: If there are more frequencies than are drawn.
 
     Example:
-        >>> small, large = (make_roles(torch.zeros(1, dtype=torch.float64), number, 0, 0) for number in (10, 30))
+        >>> small, large = (make_priors(torch.zeros(1, dtype=torch.float64), number, 0, 0) for number in (10, 30))
         >>> bool((small.weight.frequencies == large.weight.frequencies[:10]).all())
         True
     """
@@ -144,8 +144,8 @@ def make_roles(like: Tensor, num_frequencies: int, seed: int, split: int) -> Fus
     made = []
     for lengthscale in (_MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE, _OTHER_LENGTHSCALE):
         drawn = like.new_empty(_MOST_FREQUENCIES, 1).normal_(generator=generator)
-        made.append(FourierRole(drawn[:num_frequencies], lengthscale))
-    return FusionRoles(*made)
+        made.append(FourierPrior(drawn[:num_frequencies], lengthscale))
+    return FusionPriors(*made)
 
 
 def expert_source(split: FusionSplit, seed: int, number: int) -> Callable[[int], StackedExperts]:

@@ -8,7 +8,7 @@ from torch.autograd.functional import hessian, jacobian
 
 from gp_ensembles.bayesian_quadrature import Budget, Problem, marginalize
 from gp_ensembles.bo import EnsembleModel
-from gp_ensembles.fusion import BHS, FusedModel, GPRole, fit_fusion, predict_experts
+from gp_ensembles.fusion import BHS, FusedModel, GPPrior, fit_fusion, predict_experts
 from gp_ensembles.sparse import GreedyBlocks, select_knots, select_variational_knots
 
 pytestmark = pytest.mark.processor
@@ -34,15 +34,16 @@ def random_features(X, y):
 
 def knots_of(base):
     def build(X, y):
-        return select_knots(X, y, kernel(base()), proposal=GreedyBlocks(max_knots=8, polish=0), progress=False).model
+        strategy = GreedyBlocks(max_knots=8, polish_iterations=0)
+        return select_knots(X, y, kernel(base()), strategy=strategy, progress=False).model
 
     return build
 
 
 def variational(X, y):
-    X, labels, proposal = X[:14], (y[:14] > 0).double(), GreedyBlocks(max_knots=3, polish=0)
+    X, labels, strategy = X[:14], (y[:14] > 0).double(), GreedyBlocks(max_knots=3, polish_iterations=0)
     likelihood = BernoulliLikelihood()
-    return select_variational_knots(X, labels, kernel(RBFKernel()), likelihood, proposal=proposal, progress=False).model
+    return select_variational_knots(X, labels, kernel(RBFKernel()), likelihood, strategy=strategy, progress=False).model
 
 
 def quadrature(X, y):
@@ -52,7 +53,7 @@ def quadrature(X, y):
 
 def fused(X, y):
     experts = [knots_of(RBFKernel)(X[:12], y[:12]), knots_of(lambda: MaternKernel(2.5))(X[:12], y[:12])]
-    role = GPRole(kernel(RBFKernel()))
+    role = GPPrior(kernel(RBFKernel()))
     model = BHS(X[12:], y[12:], predict_experts(experts, X[12:]), role)
     return FusedModel(fit_fusion(model, generator=torch.Generator().manual_seed(0), progress=False), experts)
 

@@ -5,35 +5,39 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.fusion import HMC, FourierRole, Laplace, PoGPE, Settings, fit_fusion, to_arviz
-from gp_ensembles.fusion.arviz_door import groups_of
+from gp_ensembles.fusion import HMC, FourierPrior, HMCSettings, LaplaceApproximation, PoGPE, fit_fusion, to_arviz
+from gp_ensembles.fusion.fitted import arviz_groups
 
 
 @pytest.fixture(scope="module")
 def fitted():
     X = torch.linspace(-1, 1, 30, dtype=torch.float64).unsqueeze(-1)
     noise = torch.randn(30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    role = FourierRole(torch.tensor([[1.0], [2.0]], dtype=torch.float64))
-    model = PoGPE(X, torch.sin(2 * X.squeeze(-1)) + 0.1 * noise, 2, role, role, role)
-    inference = HMC(num_chains=4, settings=Settings(num_draws=30, num_warmup=60), start_iterations=20)
+    prior = FourierPrior(torch.tensor([[1.0], [2.0]], dtype=torch.float64))
+    model = PoGPE(X, torch.sin(2 * X.squeeze(-1)) + 0.1 * noise, 2, prior, prior, prior)
+    inference = HMC(num_chains=4, settings=HMCSettings(num_draws=30, num_warmup=60), start_iterations=20)
     with warnings.catch_warnings(action="ignore"):  # so few draws do not convince it
         return fit_fusion(model, inference, generator=torch.Generator().manual_seed(1), progress=False)
 
 
 def test_groups_have_chains_and_draws_first(fitted):
-    groups = groups_of(fitted)
+    groups = arviz_groups(fitted)
     blocks = groups["posterior"]
     assert set(blocks) == set(fitted.model.blocks)
     assert all(block.shape[:2] == (4, 30) for block in blocks.values())
     assert groups["log_likelihood"]["y"].shape == (4, 30, 30)
-    joint = fitted.model.log_prior(fitted.inferred.draws.theta) + torch.as_tensor(groups["log_likelihood"]["y"]).sum(-1)
+    joint = fitted.model.log_prior(fitted.posterior.chains.theta) + torch.as_tensor(groups["log_likelihood"]["y"]).sum(
+        -1
+    )
     assert torch.allclose(torch.as_tensor(groups["sample_stats"]["lp"]), joint)
     assert groups["observed_data"]["y"].shape == (30,)
 
 
 def test_an_inference_without_chains_is_one(fitted):
-    quick = fit_fusion(fitted.model, Laplace(num_draws=20), generator=torch.Generator().manual_seed(0), progress=False)
-    groups = groups_of(quick)
+    quick = fit_fusion(
+        fitted.model, LaplaceApproximation(num_draws=20), generator=torch.Generator().manual_seed(0), progress=False
+    )
+    groups = arviz_groups(quick)
     assert "sample_stats" not in groups
     assert all(block.shape[:2] == (1, 20) for block in groups["posterior"].values())
 

@@ -7,10 +7,9 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.fusion.chain_state import ChainState, initial_state, restored_generators
-from gp_ensembles.fusion.chees import Settings, sample
+from gp_ensembles.fusion.adaptation import ChEES, FixedLength
+from gp_ensembles.fusion.chees import ChainState, HMCSettings, init_chains, restored_generators, sample_hmc
 from gp_ensembles.fusion.diagnostics import mean_ess, rank_rhat, standard_error
-from gp_ensembles.fusion.trajectory_length import ChEES, FixedLength
 
 F64 = torch.float64
 MEAN = torch.tensor([1.0, -2.0, 0.5], dtype=F64)
@@ -47,15 +46,15 @@ class Interrupting:
 @pytest.mark.parametrize(
     ("chains", "settings"),
     [
-        (16, Settings(150, 100)),
-        (16, Settings(150, 100, trajectory=FixedLength(2.0))),
-        (4, Settings(250, 150)),
-        (1, Settings(500, 200)),
-        (8, Settings(300, 100, target=0.9, trajectory=ChEES(start=1.5, rate=0.025))),
+        (16, HMCSettings(150, 100)),
+        (16, HMCSettings(150, 100, trajectory=FixedLength(2.0))),
+        (4, HMCSettings(250, 150)),
+        (1, HMCSettings(500, 200)),
+        (8, HMCSettings(300, 100, target_acceptance=0.9, trajectory=ChEES(start=1.5, rate=0.025))),
     ],
 )
 def test_moments_of_a_gaussian(chains, settings):
-    draws = sample(gaussian, starts(chains), settings, generator=seeded(2))
+    draws = sample_hmc(gaussian, starts(chains), settings, generator=seeded(2))
     error = standard_error(draws.theta)
     assert ((draws.flatten().mean(0) - MEAN).abs() < 4.5 * error).all()
     products = (draws.theta - MEAN).unsqueeze(-1) * (draws.theta - MEAN).unsqueeze(-2)
@@ -69,8 +68,11 @@ def test_moments_of_a_gaussian(chains, settings):
 
 def test_acceptance_comes_near_its_target_and_the_metric_near_the_scales():
     scales = torch.logspace(-3, 2, 20, dtype=F64)
-    draws = sample(
-        lambda theta: -0.5 * (theta / scales).square().sum(-1), starts(16, 20), Settings(100, 200), generator=seeded(3)
+    draws = sample_hmc(
+        lambda theta: -0.5 * (theta / scales).square().sum(-1),
+        starts(16, 20),
+        HMCSettings(100, 200),
+        generator=seeded(3),
     )
     harmonic = draws.acceptance.reciprocal().mean(0).reciprocal().mean()
     assert 0.65 < harmonic < 0.85
@@ -81,10 +83,10 @@ def test_acceptance_comes_near_its_target_and_the_metric_near_the_scales():
 def test_trajectories_grow_for_correlated_densities():
     lags = torch.arange(20, dtype=F64)
     precision = torch.linalg.inv(0.98 ** (lags.unsqueeze(0) - lags.unsqueeze(1)).abs())
-    draws = sample(
+    draws = sample_hmc(
         lambda theta: -0.5 * ((theta @ precision) * theta).sum(-1),
         starts(16, 20),
-        Settings(5, 200),
+        HMCSettings(5, 200),
         generator=seeded(4),
     )
     assert draws.state.longest > 5.0
@@ -92,7 +94,7 @@ def test_trajectories_grow_for_correlated_densities():
 
 def test_a_standard_error_of_energies_is_that_of_a_chi_square():
     # The potential of a Gaussian in D dimensions is half a chi-square: mean D / 2, variance D / 2.
-    draws = sample(gaussian, starts(16), Settings(150, 100), generator=seeded(5))
+    draws = sample_hmc(gaussian, starts(16), HMCSettings(150, 100), generator=seeded(5))
     error = standard_error(draws.log_density)
     assert (draws.log_density.mean() + 1.5).abs() < 4.5 * error
     squares = (draws.log_density + 1.5).square()
@@ -110,7 +112,7 @@ def test_simulation_based_calibration_of_a_conjugate_model():
     def log_joint(theta):
         return -0.5 * theta.square().sum(-1) - 0.5 * ((y - theta @ Phi.mT) / 0.7).square().sum(-1)
 
-    found = sample(log_joint, torch.zeros_like(truth), Settings(draws_each * thin, 100), generator=generator)
+    found = sample_hmc(log_joint, torch.zeros_like(truth), HMCSettings(draws_each * thin, 100), generator=generator)
     kept = found.theta[:, ::thin]
     ranks = (kept < truth.unsqueeze(1)).sum(1)  # uniform on 0..19
     expected = chains / (draws_each + 1)
@@ -121,35 +123,35 @@ def test_simulation_based_calibration_of_a_conjugate_model():
 
 
 def test_draws_depend_on_the_seed_only():
-    first, second = (sample(gaussian, starts(4), Settings(20, 20), generator=seeded(7)) for _ in range(2))
+    first, second = (sample_hmc(gaussian, starts(4), HMCSettings(20, 20), generator=seeded(7)) for _ in range(2))
     assert (first.theta == second.theta).all()
-    other = sample(gaussian, starts(4), Settings(20, 20), generator=seeded(8))
+    other = sample_hmc(gaussian, starts(4), HMCSettings(20, 20), generator=seeded(8))
     assert (first.theta != other.theta).any()
 
 
 def test_sampling_leaves_the_start_and_the_global_generator_alone():
     start = starts(4)
     before, state = start.clone(), torch.get_rng_state()
-    sample(gaussian, start, Settings(5, 5), generator=seeded(9))
+    sample_hmc(gaussian, start, HMCSettings(5, 5), generator=seeded(9))
     assert (start == before).all()
     assert (torch.get_rng_state() == state).all()
 
 
 @pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.9])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
-    settings = Settings(40, 60)
+    settings = HMCSettings(40, 60)
     counted = Interrupting(gaussian, -1)
-    whole = sample(counted, starts(5), settings, generator=seeded(10))
+    whole = sample_hmc(counted, starts(5), settings, generator=seeded(10))
     call = int(part * -counted.left)
     with pytest.warns(UserWarning, match=r"interrupted after .* pass the state"):
-        first = sample(Interrupting(gaussian, call), starts(5), settings, generator=seeded(10))
+        first = sample_hmc(Interrupting(gaussian, call), starts(5), settings, generator=seeded(10))
     assert first.theta.shape[1] < 40
     assert first.state.iteration < 100
     file = io.BytesIO()
     torch.save(first.state.to_tensors(), file)
     file.seek(0)
     state = ChainState.from_tensors(torch.load(file, weights_only=True))
-    joined = first.join(sample(gaussian, state, settings))
+    joined = first.join(sample_hmc(gaussian, state, settings))
     for one, other in zip(whole[:7], joined[:7], strict=True):
         assert (one == other).all()
     for key, value in whole.state.to_tensors().items():
@@ -157,15 +159,15 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
 
 
 def test_a_finished_run_can_be_extended():
-    long = sample(gaussian, starts(4), Settings(50, 40), generator=seeded(11))
-    short = sample(gaussian, starts(4), Settings(20, 40), generator=seeded(11))
-    extended = short.join(sample(gaussian, short.state, Settings(50, 40)))
+    long = sample_hmc(gaussian, starts(4), HMCSettings(50, 40), generator=seeded(11))
+    short = sample_hmc(gaussian, starts(4), HMCSettings(20, 40), generator=seeded(11))
+    extended = short.join(sample_hmc(gaussian, short.state, HMCSettings(50, 40)))
     assert (extended.theta == long.theta).all()
-    assert sample(gaussian, long.state, Settings(50, 40)).theta.shape == (4, 0, 3)
+    assert sample_hmc(gaussian, long.state, HMCSettings(50, 40)).theta.shape == (4, 0, 3)
 
 
 def test_a_state_lacking_something_is_refused():
-    tensors = initial_state(gaussian, starts(4), generator=seeded()).to_tensors()
+    tensors = init_chains(gaussian, starts(4), generator=seeded()).to_tensors()
     del tensors["moments.mean"]
     with pytest.raises(ValueError, match=r"moments\.mean"):
         ChainState.from_tensors(tensors)
@@ -173,18 +175,18 @@ def test_a_state_lacking_something_is_refused():
 
 def test_permuting_chains_permutes_draws():
     order = torch.tensor([2, 0, 3, 1])
-    state = initial_state(gaussian, starts(4), generator=seeded(12))
+    state = init_chains(gaussian, starts(4), generator=seeded(12))
     permuted = state._replace(
         points=type(state.points)(*(part[order] for part in state.points)),
         moments=state.moments._replace(mean=state.moments.mean[order], squares=state.moments.squares[order]),
         generators=state.generators[order],
     )
-    first, second = (sample(gaussian, one, Settings(10, 20)) for one in (state, permuted))
+    first, second = (sample_hmc(gaussian, one, HMCSettings(10, 20)) for one in (state, permuted))
     torch.testing.assert_close(first.theta[order], second.theta, rtol=1e-6, atol=1e-8)
 
 
 def test_generators_of_chains_differ_and_restore():
-    state = initial_state(gaussian, starts(6), generator=seeded(13))
+    state = init_chains(gaussian, starts(6), generator=seeded(13))
     numbers = [
         torch.rand(1, generator=one).item() for one in restored_generators(state.generators, torch.device("cpu"))
     ]
@@ -193,27 +195,31 @@ def test_generators_of_chains_differ_and_restore():
 
 def test_a_scale_from_elsewhere_is_used():
     scale = COVARIANCE.diagonal().sqrt()
-    state = initial_state(gaussian, starts(4), scale=scale, generator=seeded(14))
+    state = init_chains(gaussian, starts(4), scale=scale, generator=seeded(14))
     assert (state.scale == scale).all()
     with pytest.raises(ValueError, match="scales must be positive"):
-        initial_state(gaussian, starts(4), scale=scale * 0.0)
+        init_chains(gaussian, starts(4), scale=scale * 0.0)
 
 
 def test_float32_stays_float32():
-    draws = sample(lambda theta: -theta.square().sum(-1), starts(4).float(), Settings(10, 20), generator=seeded(15))
+    draws = sample_hmc(
+        lambda theta: -theta.square().sum(-1), starts(4).float(), HMCSettings(10, 20), generator=seeded(15)
+    )
     assert {part.dtype for part in draws[:3]} == {torch.float32}
 
 
 @pytest.mark.usefixtures("wrong_default_dtype")
 def test_nothing_follows_the_default_dtype():
-    draws = sample(gaussian, starts(4), Settings(5, 20), generator=seeded(15))
+    draws = sample_hmc(gaussian, starts(4), HMCSettings(5, 20), generator=seeded(15))
     assert {part.dtype for part in draws[:3]} == {F64}
 
 
 def test_works_under_no_grad_and_with_parameters_that_need_gradients():
     weight = torch.ones(3, dtype=F64, requires_grad=True)
     with torch.no_grad():
-        draws = sample(lambda theta: -(weight * theta.square()).sum(-1), starts(4), Settings(5, 5), generator=seeded())
+        draws = sample_hmc(
+            lambda theta: -(weight * theta.square()).sum(-1), starts(4), HMCSettings(5, 5), generator=seeded()
+        )
     assert not draws.theta.requires_grad
     assert weight.grad is None
 
@@ -225,9 +231,9 @@ def neal_funnel(theta):
 
 
 def test_a_funnel_is_reported():
-    steep = Settings(200, 5, trajectory=FixedLength(3.0))
+    steep = HMCSettings(200, 5, trajectory=FixedLength(3.0))
     with pytest.warns(UserWarning, match=r"diverged.*reparametrize"):
-        draws = sample(neal_funnel, 3.0 * starts(8, 2), steep, generator=seeded(16))
+        draws = sample_hmc(neal_funnel, 3.0 * starts(8, 2), steep, generator=seeded(16))
     assert draws.divergent.any()
     assert not (draws.divergent & draws.accepted).any()
 
@@ -240,7 +246,7 @@ def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = sample(half_normal, starts(8, 1).abs() + 0.1, Settings(100, 30), generator=seeded(17))
+        draws = sample_hmc(half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30), generator=seeded(17))
     assert (draws.theta > 0.0).all()
     assert draws.log_density.isfinite().all()
     assert draws.divergent.any()
@@ -254,7 +260,7 @@ def test_a_density_is_never_asked_about_what_is_not_finite():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = sample(strict, 0.1 * starts(4), Settings(50, 50), generator=seeded(18))
+        draws = sample_hmc(strict, 0.1 * starts(4), HMCSettings(50, 50), generator=seeded(18))
     assert draws.accepted.any(1).all()
 
 
@@ -267,7 +273,7 @@ def test_one_stuck_chain_is_named_and_the_others_go_on():
         return torch.where(away, torch.nan, -0.5 * theta.square().sum(-1))
 
     with pytest.warns(UserWarning, match=r"chains \[1\] did not move|in 1 of 8 chains, diverged") as caught:
-        draws = sample(with_needle, start, Settings(30, 0), generator=seeded(19))
+        draws = sample_hmc(with_needle, start, HMCSettings(30, 0), generator=seeded(19))
     assert len(caught) == 2
     assert (draws.theta[1] == start[1]).all()
     assert draws.accepted[~needle].any(1).all()
@@ -281,7 +287,7 @@ def test_all_chains_divergent_gives_a_usable_result_and_a_warning(num_warmup):
         return torch.where((theta == start).all(-1), 0.0 * theta.sum(-1), torch.nan)
 
     with pytest.warns(UserWarning, match="did not move|diverged") as caught:
-        draws = sample(nowhere_else, start, Settings(10, num_warmup), generator=seeded(20))
+        draws = sample_hmc(nowhere_else, start, HMCSettings(10, num_warmup), generator=seeded(20))
     said = " ".join(str(one.message) for one in caught)
     assert "chains [0, 1, 2, 3] did not move" in said
     # A warm-up shrinks the step until positions do not change in their last digit.
@@ -306,15 +312,15 @@ def test_all_chains_divergent_gives_a_usable_result_and_a_warning(num_warmup):
 )
 def test_a_bad_start_is_refused(log_density, start, message):
     with pytest.raises(ValueError, match=message):
-        sample(log_density, start, Settings(5, 5))
+        sample_hmc(log_density, start, HMCSettings(5, 5))
 
 
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: Settings(-1),
-        lambda: Settings(max_steps=0),
-        lambda: Settings(target=1.0),
+        lambda: HMCSettings(-1),
+        lambda: HMCSettings(max_steps=0),
+        lambda: HMCSettings(target_acceptance=1.0),
         lambda: ChEES(rate=0.0),
         lambda: ChEES(start=math.nan),
         lambda: FixedLength(0.0),
@@ -334,7 +340,7 @@ def test_an_error_of_the_log_density_comes_through():
             return self.log_density(theta)
 
     with pytest.raises(ArithmeticError, match="mine"):
-        sample(Failing(gaussian, 50), starts(4), Settings(50, 50), generator=seeded())
+        sample_hmc(Failing(gaussian, 50), starts(4), HMCSettings(50, 50), generator=seeded())
 
 
 def test_a_chain_that_cannot_move_does_not_freeze_the_others():
@@ -347,7 +353,7 @@ def test_a_chain_that_cannot_move_does_not_freeze_the_others():
     start = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     start[0] = 50.0
     with warnings.catch_warnings(action="ignore"):
-        draws = sample(log_density, start, Settings(100, 200), generator=torch.Generator().manual_seed(1))
+        draws = sample_hmc(log_density, start, HMCSettings(100, 200), generator=torch.Generator().manual_seed(1))
     assert draws.state.step > 0.05
     others = draws.theta[1:].flatten(0, 1)
     assert float(others.mean(0).abs().max()) < 0.3
@@ -360,4 +366,4 @@ def test_walls_are_reported():
 
     start = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
     with pytest.warns(UserWarning, match="diverged|hardly traveled"):
-        sample(log_density, start, Settings(200, 200), generator=torch.Generator().manual_seed(1))
+        sample_hmc(log_density, start, HMCSettings(200, 200), generator=torch.Generator().manual_seed(1))

@@ -18,11 +18,14 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.fusion.cache import ExpertCache
-from gp_ensembles.fusion.cross_validation import folds_of, k_fold
-from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert, predict_experts
-from gp_ensembles.fusion.leave_one_out import leave_one_out
-from gp_ensembles.fusion.tabulated import TabulatedExpert
+from gp_ensembles.fusion.cross_validation import k_fold, leave_one_out, random_folds
+from gp_ensembles.fusion.experts import (
+    ExpertPredictions,
+    PredictiveExpert,
+    TabulatedExpert,
+    predict_expert,
+    predict_experts,
+)
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 DTYPE = torch.float64
@@ -246,60 +249,6 @@ def test_an_approximate_gp_alone_has_no_noise():
         predict_expert(approximate()[0], rows()[0])
 
 
-def test_the_cache_calls_each_expert_once():
-    X, y = rows()
-    model = exact(X, y)
-    X = rows(seed=1)[0]
-    cache = ExpertCache([model, Constant()], max_inputs=2)
-    first = cache.predict(X)
-    for part, other in zip(first, predict_experts([model, Constant()], X), strict=True):
-        assert torch.equal(part, other)
-    assert cache.num_computed == 2
-    assert torch.equal(cache.predict(X.clone()).mean, first.mean)
-    assert cache.num_computed == 2
-    cache.predict(X[:5])
-    cache.predict(X)
-    assert cache.num_computed == 4
-    cache.predict(X[:3])  # the least recently used, X[:5], goes
-    cache.predict(X)
-    assert cache.num_computed == 6
-    cache.predict(X[:5])
-    assert cache.num_computed == 8
-    cache.clear()
-    cache.predict(X)
-    assert cache.num_computed == 10
-
-
-def test_the_cache_sees_changes():
-    X, y = rows()
-    model = exact(X, y)
-    cache = ExpertCache([model, Constant()])
-    query = rows(seed=1)[0]
-    first = cache.predict(query)
-    model.covar_module.outputscale = 2.0
-    second = cache.predict(query)
-    assert cache.num_computed == 3
-    assert not torch.equal(first.mean[0], second.mean[0])
-    model.set_train_data(X, y + 1, strict=False)
-    third = cache.predict(query)
-    assert cache.num_computed == 4
-    close(third.mean, predict_experts([model, Constant()], query).mean)
-    query[0] += 1
-    assert not torch.equal(cache.predict(query).mean[0], third.mean[0])
-    with pytest.raises(ValueError, match="row 0 is not"):
-        cache.predict(query * torch.nan)
-    with pytest.raises(ValueError, match="an expert at least"):
-        ExpertCache([])
-
-
-def test_the_cache_of_a_botorch_model():
-    X, _ = rows(seed=1)
-    cache = ExpertCache([KINDS["transformed"]()])
-    first = cache.predict(X)
-    assert torch.equal(cache.predict(X).mean, first.mean)
-    assert cache.num_computed == 1
-
-
 def refitted(model, X, y, keep, noise):
     """The model without a row, by dense linear algebra."""
     K = model.covar_module(X).to_dense().detach()
@@ -371,9 +320,9 @@ def test_k_fold_with_a_fold_each_is_leave_one_out():
 
 def test_folds():
     X, y = rows(11)
-    folds = folds_of(X, 3, generator=torch.Generator().manual_seed(1))
+    folds = random_folds(X, 3, generator=torch.Generator().manual_seed(1))
     assert sorted(folds.bincount().tolist()) == [3, 4, 4]
-    assert torch.equal(folds, folds_of(X, 3, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(folds, random_folds(X, 3, generator=torch.Generator().manual_seed(1)))
     seen = []
 
     def fit(rows_seen, _):
@@ -384,7 +333,7 @@ def test_folds():
     assert [len(part) for part in seen] == [11 - int((folds == fold).sum()) for fold in range(3)]
     for num in (1, 12):
         with pytest.raises(ValueError, match="number of folds"):
-            folds_of(X, num)
+            random_folds(X, num)
     with pytest.raises(ValueError, match="all rows are in one fold"):
         k_fold([fit], X, y, torch.zeros(11, dtype=torch.long))
     with pytest.raises(ValueError, match=r"targets and folds must have shape \(11,\)"):

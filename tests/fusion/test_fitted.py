@@ -8,28 +8,26 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles.mixture import Mixture
-from gp_ensembles.fusion.chees import Settings
+from gp_ensembles.fusion.chees import HMCSettings
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
-from gp_ensembles.fusion.hamiltonian import HMC
-from gp_ensembles.fusion.inference import Inferred
-from gp_ensembles.fusion.joint_models import MoGPE, PoGPE
-from gp_ensembles.fusion.laplace import Laplace
-from gp_ensembles.fusion.map_search import MAP
-from gp_ensembles.fusion.report import Report
-from gp_ensembles.fusion.roles import FourierRole
-from gp_ensembles.fusion.stacking_models import BHS, PBHS
+from gp_ensembles.fusion.function_priors import FourierPrior
+from gp_ensembles.fusion.inference import InferenceReport, PosteriorDraws
+from gp_ensembles.fusion.laplace import LaplaceApproximation
+from gp_ensembles.fusion.mcmc import HMC
+from gp_ensembles.fusion.models import BHS, PBHS, MoGPE, PoGPE
+from gp_ensembles.fusion.modes import MAP
 
-SHORT = HMC(4, Settings(num_draws=20, num_warmup=40))
+SHORT = HMC(4, HMCSettings(num_draws=20, num_warmup=40))
 
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def role(seed=0, num_frequencies=4, lengthscale=0.4):
+def prior(seed=0, num_frequencies=4, lengthscale=0.4):
     frequencies = torch.randn(num_frequencies, 1, dtype=torch.float64, generator=seeded(seed))
-    return FourierRole(frequencies, lengthscale)
+    return FourierPrior(frequencies, lengthscale)
 
 
 def two_sensors(num_rows, seed=0):
@@ -45,12 +43,12 @@ def two_sensors(num_rows, seed=0):
 
 def stacking(kind=BHS, num_rows=120, seed=0):
     X, y, predictions = two_sensors(num_rows)
-    return kind(X, y, predictions, role(seed))
+    return kind(X, y, predictions, prior(seed))
 
 
 def joint(kind=MoGPE, num_rows=60, shift=0.0):
     X, y, _ = two_sensors(num_rows)
-    return kind(X, y + shift, 2, role(0), role(1), role(2))
+    return kind(X, y + shift, 2, prior(0), prior(1), prior(2))
 
 
 def fit(model, inference, seed=0):
@@ -62,11 +60,11 @@ def fit(model, inference, seed=0):
 def test_default_is_laplace():
     fitted = fit_fusion(stacking(), generator=seeded(), progress=False)
     assert fitted.report.method == "Laplace"
-    assert fitted.inference == Laplace()
+    assert fitted.inference == LaplaceApproximation()
 
 
 def test_prediction_is_the_models():
-    fitted = fit(joint(), MAP(restarts=3, max_iterations=20))
+    fitted = fit(joint(), MAP(num_restarts=3, max_iterations=20))
     X = torch.linspace(-1, 1, 7, dtype=torch.float64).unsqueeze(-1)
     mixture = fitted.predict(X)
     assert isinstance(mixture, Mixture)
@@ -79,9 +77,9 @@ def test_weights_of_draws_count():
     """A draw of no weight changes nothing."""
     model = joint(PoGPE)
     theta = model.draw_prior(2, generator=seeded())
-    report = Report("by hand", 0.0, 0, theta[:, 0])
-    both = FittedFusion(model, Inferred(theta, theta.new_tensor([1.0, 1e-300]).log(), report))
-    one = FittedFusion(model, Inferred(theta[:1], theta.new_zeros(1), report))
+    report = InferenceReport("by hand", 0.0, 0, theta[:, 0])
+    both = FittedFusion(model, PosteriorDraws(theta, theta.new_tensor([1.0, 1e-300]).log(), report))
+    one = FittedFusion(model, PosteriorDraws(theta[:1], theta.new_zeros(1), report))
     X = model.X[:5]
     torch.testing.assert_close(both.predict(X).log_prob(model.y[:5]), one.predict(X).log_prob(model.y[:5]))
     torch.testing.assert_close(both.expert_weights(X).quantiles, one.expert_weights(X).quantiles)
@@ -90,7 +88,7 @@ def test_weights_of_draws_count():
 @pytest.mark.parametrize("kind", [BHS, PBHS])
 def test_fusion_finds_the_right_expert(kind):
     """Two sensors: the weights move from one to the other, and the fusion beats both."""
-    fitted = fit(stacking(kind), Laplace())
+    fitted = fit(stacking(kind), LaplaceApproximation())
     X, y, predictions = two_sensors(200, seed=7)
     bands = fitted.expert_weights(torch.tensor([[-0.8], [0.8]], dtype=torch.float64))
     assert bands.mean[0, 0] > 2 * bands.mean[1, 0]
@@ -103,7 +101,7 @@ def test_quantiles_of_weights():
     model = stacking()
     theta = model.draw_prior(999, generator=seeded())
     fitted = FittedFusion(
-        model, Inferred(theta, theta[:, 0].mul(0).log_softmax(0), Report("prior", 0.0, 0, theta[:, 0]))
+        model, PosteriorDraws(theta, theta[:, 0].mul(0).log_softmax(0), InferenceReport("prior", 0.0, 0, theta[:, 0]))
     )
     levels = (0.0, 0.1, 0.5, 1.0)
     bands = fitted.expert_weights(model.X[:6], levels)
@@ -118,7 +116,12 @@ def test_quantiles_of_weights():
 
 
 @pytest.mark.parametrize(
-    "inference", [MAP(restarts=2, max_iterations=20), Laplace(restarts=2, max_iterations=20, num_draws=5), SHORT]
+    "inference",
+    [
+        MAP(num_restarts=2, max_iterations=20),
+        LaplaceApproximation(num_restarts=2, max_iterations=20, num_draws=5),
+        SHORT,
+    ],
 )
 def test_file_round_trip(tmp_path, inference):
     """What is read predicts what was written, bit for bit, and keeps its report."""
@@ -140,16 +143,16 @@ def test_chains_go_on_after_a_file(tmp_path):
     read = FittedFusion.load(tmp_path / "fusion.npz", joint(), inference=SHORT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first, second = fitted.more(5, progress=False), read.more(5, progress=False)
-    assert first.inferred.draws.theta.shape[1] == 25
-    assert torch.equal(first.inferred.draws.theta, second.inferred.draws.theta)
+        first, second = fitted.sample_more(5, progress=False), read.sample_more(5, progress=False)
+    assert first.posterior.chains.theta.shape[1] == 25
+    assert torch.equal(first.posterior.chains.theta, second.posterior.chains.theta)
     with pytest.raises(ValueError, match="no inference is known"):
-        FittedFusion.load(tmp_path / "fusion.npz", joint()).more(5)
+        FittedFusion.load(tmp_path / "fusion.npz", joint()).sample_more(5)
 
 
 def test_only_chains_have_more():
-    with pytest.raises(TypeError, match="Laplace keeps no state"):
-        fit(stacking(), Laplace(num_draws=3)).more(5)
+    with pytest.raises(TypeError, match="LaplaceApproximation keeps no state"):
+        fit(stacking(), LaplaceApproximation(num_draws=3)).sample_more(5)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +161,12 @@ def test_only_chains_have_more():
         (lambda: joint(PoGPE), "written for a MoGPE with 40 parameters, but the model is a PoGPE"),
         (lambda: joint(shift=0.3), "another model"),
         (lambda: joint(num_rows=61), "another model"),
-        (lambda: MoGPE(joint().X, joint().y, 2, role(5), role(1), role(2)), "another model"),
-        (lambda: MoGPE(joint().X, joint().y, 2, role(0), role(1, lengthscale=0.5), role(2)), "another model"),
+        (lambda: MoGPE(joint().X, joint().y, 2, prior(5), prior(1), prior(2)), "another model"),
+        (lambda: MoGPE(joint().X, joint().y, 2, prior(0), prior(1, lengthscale=0.5), prior(2)), "another model"),
     ],
 )
 def test_another_model_is_refused(tmp_path, other, message):
-    fitted = fit(joint(), MAP(restarts=2, max_iterations=20))
+    fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
     fitted.save(tmp_path / "fusion.npz")
     with pytest.raises(ValueError, match=message):
         FittedFusion.load(tmp_path / "fusion.npz", other())
@@ -177,7 +180,7 @@ def test_other_files_are_refused(tmp_path):
     path.write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(ValueError, match="not a saved fusion"):
         FittedFusion.load(path, joint())
-    fit(joint(), MAP(restarts=2, max_iterations=20)).save(path)
+    fit(joint(), MAP(num_restarts=2, max_iterations=20)).save(path)
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(ValueError, match="not a saved fusion"):
         FittedFusion.load(path, joint())
@@ -189,7 +192,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-    fitted = fit(joint(), MAP(restarts=2, max_iterations=20))
+    fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
     path = tmp_path / "fusion.npz"
     fitted.save(path)
     before = path.read_bytes()
@@ -206,17 +209,17 @@ def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_draws_of_another_model():
-    report = Report("by hand", 0.0, 0, torch.zeros(1))
+    report = InferenceReport("by hand", 0.0, 0, torch.zeros(1))
     with pytest.raises(ValueError, match="this model has"):
-        FittedFusion(joint(), Inferred(torch.zeros(1, 3), torch.zeros(1), report))
+        FittedFusion(joint(), PosteriorDraws(torch.zeros(1, 3), torch.zeros(1), report))
 
 
 def test_single_expert():
     """One expert: the fusion is that expert, in any inference."""
     X, y, predictions = two_sensors(30)
     alone = ExpertPredictions(*(part[:1] for part in predictions))
-    for inference in (MAP(), Laplace(), SHORT):
-        fitted = fit(BHS(X, y, alone, role()), inference)
+    for inference in (MAP(), LaplaceApproximation(), SHORT):
+        fitted = fit(BHS(X, y, alone, prior()), inference)
         torch.testing.assert_close(fitted.predict(X, alone).log_prob(y), alone.log_prob(y)[0])
         assert fitted.expert_weights(X).mean.eq(1).all()
 
@@ -227,7 +230,7 @@ def test_laplace_is_nearly_as_good_as_sampling():
     X, y, predictions = two_sensors(300, seed=7)
     quick, sampled = (
         fit(model, inference).predict(X, predictions).log_prob(y).mean()
-        for inference in (Laplace(), HMC(8, Settings(num_draws=150, num_warmup=150)))
+        for inference in (LaplaceApproximation(), HMC(8, HMCSettings(num_draws=150, num_warmup=150)))
     )
     assert quick > sampled - 0.05
 
@@ -238,8 +241,8 @@ def test_float32(tmp_path):
         for part in two_sensors(40)
     )
     frequencies = torch.randn(3, 1, generator=seeded())
-    model = BHS(X, y, predictions, FourierRole(frequencies, 0.4))
-    for inference in (MAP(), Laplace(), SHORT):
+    model = BHS(X, y, predictions, FourierPrior(frequencies, 0.4))
+    for inference in (MAP(), LaplaceApproximation(), SHORT):
         fitted = fit(model, inference)
         assert fitted.theta.dtype == fitted.predict(X, predictions).mean.dtype == torch.float32
         fitted.save(tmp_path / "fusion.npz")

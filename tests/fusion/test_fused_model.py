@@ -8,7 +8,16 @@ from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import RBFKernel
 
-from gp_ensembles.fusion import BHS, PBHS, FourierRole, FusedModel, Laplace, MoGPE, fit_fusion, predict_experts
+from gp_ensembles.fusion import (
+    BHS,
+    PBHS,
+    FourierPrior,
+    FusedModel,
+    LaplaceApproximation,
+    MoGPE,
+    fit_fusion,
+    predict_experts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +37,17 @@ def experts(data):
     ]
 
 
-def role(num=4, seed=1):
+def prior(num=4, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    return FourierRole(torch.randn(num, 1, dtype=torch.float64, generator=generator) / 0.3)
+    return FourierPrior(torch.randn(num, 1, dtype=torch.float64, generator=generator) / 0.3)
 
 
 @pytest.fixture(scope="module", params=[BHS, PBHS])
 def stacked(request, data, experts):
     X, y = data
-    model = request.param(X[20:], y[20:], predict_experts(experts, X[20:]), role())
+    model = request.param(X[20:], y[20:], predict_experts(experts, X[20:]), prior())
     generator = torch.Generator().manual_seed(2)
-    return fit_fusion(model, Laplace(num_draws=30), generator=generator, progress=False)
+    return fit_fusion(model, LaplaceApproximation(num_draws=30), generator=generator, progress=False)
 
 
 def test_the_posterior_is_the_predictive_mixture(stacked, data, experts):
@@ -55,9 +64,9 @@ def test_the_posterior_is_the_predictive_mixture(stacked, data, experts):
 
 def test_models_that_learn_their_experts(data):
     X, y = data
-    fusion = MoGPE(X, y, 2, role(seed=1), role(seed=2), role(seed=3))
+    fusion = MoGPE(X, y, 2, prior(seed=1), prior(seed=2), prior(seed=3))
     generator = torch.Generator().manual_seed(0)
-    fitted = fit_fusion(fusion, Laplace(num_draws=20), generator=generator, progress=False)
+    fitted = fit_fusion(fusion, LaplaceApproximation(num_draws=20), generator=generator, progress=False)
     posterior = FusedModel(fitted).posterior(X[:3].unsqueeze(-2))
     mixture = fitted.predict(X[:3])
     assert torch.allclose(posterior.mean.flatten(), mixture.mean)

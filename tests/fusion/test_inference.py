@@ -10,38 +10,34 @@ import pytest
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion.ascent import ascend
-from gp_ensembles.fusion.chain_weighting import EqualChains, StackedChains, combine_chains
-from gp_ensembles.fusion.chees import Settings
+from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents
+from gp_ensembles.fusion.chees import HMCSettings
 from gp_ensembles.fusion.diagnostics import standard_error
 from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.hamiltonian import HMC
-from gp_ensembles.fusion.inference import Inferred
-from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.laplace import Laplace, Mode, hessian, newton, usable_precision
+from gp_ensembles.fusion.function_priors import FourierPrior
+from gp_ensembles.fusion.inference import PosteriorDraws
+from gp_ensembles.fusion.laplace import LaplaceApproximation, NormalApproximation, hessian, newton, usable_precision
 from gp_ensembles.fusion.leapfrog import leapfrog
-from gp_ensembles.fusion.map_search import MAP, ModeWeights, find_modes
+from gp_ensembles.fusion.mcmc import HMC, NUTS, EqualChains, StackedChains, combine_chains
 from gp_ensembles.fusion.mean_field import MeanField
-from gp_ensembles.fusion.model import Components, Functions, FusionModel
-from gp_ensembles.fusion.numpyro_door import NUTS
-from gp_ensembles.fusion.roles import FourierRole
-from gp_ensembles.fusion.stacking_models import BHS, PBHS
+from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
+from gp_ensembles.fusion.modes import MAP, ModeWeights, find_modes, lbfgs_ascent
 from gp_ensembles.numerics.cholesky import NumericalError
 
-SHORT = Settings(num_draws=150, num_warmup=150)
+SHORT = HMCSettings(num_draws=150, num_warmup=150)
 
 
 @final
 class LinearGaussian(FusionModel):
-    """Targets with known noise about a function of one role: everything is known in closed form."""
+    """Targets with known noise about a function of one prior: everything is known in closed form."""
 
     num_experts = 1
 
-    def __init__(self, X, y, role, noise):
-        super().__init__(X, y, {"mean": Functions(role, 1)})
+    def __init__(self, X, y, prior, noise):
+        super().__init__(X, y, {"mean": LatentFunctions(prior, 1)})
         self.noise = noise
 
-    def pointwise(self, theta):
+    def log_likelihood(self, theta):
         residual = self.y - self.values(theta)["mean"].squeeze(-2)
         return -0.5 * residual.square() / self.noise - 0.5 * math.log(2 * math.pi * self.noise)
 
@@ -50,7 +46,7 @@ class LinearGaussian(FusionModel):
 
     def components(self, theta, X, predictions=None, *, generator=None):
         mean = self.values_at(theta, X, generator=generator)["mean"]
-        return Components(torch.zeros_like(mean), mean, torch.full_like(mean, self.noise))
+        return PredictiveComponents(torch.zeros_like(mean), mean, torch.full_like(mean, self.noise))
 
     def posterior(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, covariance and log evidence."""
@@ -66,10 +62,10 @@ def inputs(num_rows=20):
     return torch.linspace(-1, 1, num_rows, dtype=torch.float64).unsqueeze(-1)
 
 
-def role(num_frequencies=2, lengthscale=0.5, seed=0, prior_stddev=None):
+def prior(num_frequencies=2, lengthscale=0.5, seed=0, prior_stddev=None):
     generator = torch.Generator().manual_seed(seed)
     frequencies = torch.randn(num_frequencies, 1, dtype=torch.float64, generator=generator)
-    return FourierRole(frequencies, lengthscale, prior_stddev=prior_stddev)
+    return FourierPrior(frequencies, lengthscale, prior_stddev=prior_stddev)
 
 
 def targets(X):
@@ -79,7 +75,7 @@ def targets(X):
 
 def gaussian():
     X = inputs()
-    return LinearGaussian(X, targets(X), role(), 0.1)
+    return LinearGaussian(X, targets(X), prior(), 0.1)
 
 
 def experts(num_experts, X, seed=0):
@@ -92,12 +88,12 @@ def small(name):
     X = inputs()
     y = targets(X)
     makers = {
-        "bhs": lambda: BHS(X, y, experts(3, X), role()),
-        "pbhs": lambda: PBHS(X, y, experts(3, X), role()),
-        "mogpe": lambda: MoGPE(X, y, 2, role(), role(seed=1), role(seed=2)),
-        "pogpe": lambda: PoGPE(X, y, 2, role(), role(seed=1), role(seed=2)),
-        "het": lambda: HetGP(X, y, role(), role(seed=1)),
-        "hyper": lambda: HetGP(X, y, role(prior_stddev=0.5), role(seed=1)),
+        "bhs": lambda: BHS(X, y, experts(3, X), prior()),
+        "pbhs": lambda: PBHS(X, y, experts(3, X), prior()),
+        "mogpe": lambda: MoGPE(X, y, 2, prior(), prior(seed=1), prior(seed=2)),
+        "pogpe": lambda: PoGPE(X, y, 2, prior(), prior(seed=1), prior(seed=2)),
+        "het": lambda: HetGP(X, y, prior(), prior(seed=1)),
+        "hyper": lambda: HetGP(X, y, prior(prior_stddev=0.5), prior(seed=1)),
         "gaussian": gaussian,
     }
     return makers[name]()
@@ -107,7 +103,7 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def quiet(inference, model, seed=0) -> Inferred:
+def quiet(inference, model, seed=0) -> PosteriorDraws:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return inference.infer(model, generator=seeded(seed), progress=False)
@@ -115,10 +111,10 @@ def quiet(inference, model, seed=0) -> Inferred:
 
 NAMES = ["bhs", "pbhs", "mogpe", "pogpe", "het", "hyper", "gaussian"]
 INFERENCES = {
-    "map": MAP(restarts=3),
-    "laplace": Laplace(restarts=3, num_draws=20),
-    "mean field": MeanField(num_steps=20, num_draws=20, restarts=2),
-    "hmc": HMC(4, Settings(num_draws=10, num_warmup=20)),
+    "map": MAP(num_restarts=3),
+    "laplace": LaplaceApproximation(num_restarts=3, num_draws=20),
+    "mean field": MeanField(num_steps=20, num_draws=20, num_restarts=2),
+    "hmc": HMC(4, HMCSettings(num_draws=10, num_warmup=20)),
 }
 
 
@@ -146,7 +142,7 @@ def test_nothing_to_learn(inference):
     """The stacking of a single expert has no parameter: one draw, and the evidence is the likelihood."""
     X = inputs()
     predictions = experts(1, X)
-    model = BHS(X, X.squeeze(-1), predictions, role())
+    model = BHS(X, X.squeeze(-1), predictions, prior())
     found = inference.infer(model, progress=False)
     assert found.theta.shape == (1, 0)
     assert found.report.log_evidence == pytest.approx(float(predictions.log_prob(model.y).sum()), rel=1e-12)
@@ -168,12 +164,12 @@ def test_ascent_of_a_quadratic():
     scale = torch.logspace(0, 4, 12, dtype=torch.float64)
     center = torch.randn(12, dtype=torch.float64, generator=seeded())
     start = torch.randn(5, 12, dtype=torch.float64, generator=seeded(1)) * torch.logspace(-3, 3, 5).double()[:, None]
-    found = ascend(lambda theta: -0.5 * (scale * (theta - center).square()).sum(-1), start, tolerance=1e-12)
+    found = lbfgs_ascent(lambda theta: -0.5 * (scale * (theta - center).square()).sum(-1), start, tolerance=1e-12)
     assert (found.points.theta - center).abs().amax() < 1e-3
 
 
 def test_ascent_avoids_what_is_not_finite():
-    found = ascend(
+    found = lbfgs_ascent(
         lambda theta: (theta.log() - theta).sum(-1), torch.tensor([[1e-3], [0.5], [40.0]], dtype=torch.float64)
     )
     assert found.converged.all()
@@ -183,15 +179,15 @@ def test_ascent_avoids_what_is_not_finite():
 def test_ascents_do_not_see_each_other():
     model = small("mogpe")
     start = model.draw_prior(4, generator=seeded())
-    together = ascend(model.log_joint, start, max_iterations=20)
-    alone = ascend(model.log_joint, start[2:3], max_iterations=20)
+    together = lbfgs_ascent(model.log_joint, start, max_iterations=20)
+    alone = lbfgs_ascent(model.log_joint, start[2:3], max_iterations=20)
     torch.testing.assert_close(together.points.theta[2:3], alone.points.theta, rtol=1e-6, atol=1e-6)
 
 
 def test_weights_of_modes():
     model = small("mogpe")
-    equal = MAP(restarts=4).infer(model, generator=seeded(), progress=False)
-    joint = MAP(restarts=4, weights=ModeWeights.JOINT).infer(model, generator=seeded(), progress=False)
+    equal = MAP(num_restarts=4).infer(model, generator=seeded(), progress=False)
+    joint = MAP(num_restarts=4, weights=ModeWeights.JOINT).infer(model, generator=seeded(), progress=False)
     torch.testing.assert_close(equal.log_weights.exp(), torch.full_like(equal.log_weights, 0.25))
     torch.testing.assert_close(joint.log_weights, model.log_joint(joint.theta).log_softmax(0))
 
@@ -208,7 +204,7 @@ def test_hessian(name):
 def test_laplace_is_exact_for_a_normal_posterior():
     model = gaussian()
     mean, covariance, evidence = model.posterior()
-    found = Laplace(restarts=2, num_draws=20_000).infer(model, generator=seeded(), progress=False)
+    found = LaplaceApproximation(num_restarts=2, num_draws=20_000).infer(model, generator=seeded(), progress=False)
     assert found.report.log_evidence == pytest.approx(float(evidence), abs=1e-7)
     error = (found.theta.mean(0) - mean) / (covariance.diagonal() / 20_000).sqrt()
     assert error.abs().amax() < 4.5
@@ -233,9 +229,9 @@ def test_mean_field_of_a_normal_posterior():
 def test_hmc_of_a_normal_posterior():
     model = gaussian()
     mean, covariance, _ = model.posterior()
-    inference = HMC(8, Settings(num_draws=300, num_warmup=200), combine=EqualChains())
+    inference = HMC(8, HMCSettings(num_draws=300, num_warmup=200), chain_weighting=EqualChains())
     found = quiet(inference, model)
-    assert found.report.chains.rhat < 1.05
+    assert found.report.diagnostics.rhat < 1.05
     torch.testing.assert_close(
         found.theta.mean(0), mean, rtol=0, atol=0.15 * float(covariance.diagonal().amax().sqrt())
     )
@@ -246,11 +242,11 @@ def test_hmc_of_a_normal_posterior():
 def test_laplace_evidence_against_quadrature(num_rows):
     """Two parameters: the evidence by a grid; Laplace comes nearer with more rows."""
     X = inputs(num_rows)
-    model = PBHS(X, X.squeeze(-1), experts(1, X), role(num_frequencies=1))
+    model = PBHS(X, X.squeeze(-1), experts(1, X), prior(num_frequencies=1))
     grid = torch.linspace(-6, 6, 401, dtype=torch.float64)
     theta = torch.cartesian_prod(grid, grid)
     exact = model.log_joint(theta).logsumexp(0) + 2 * (grid[1] - grid[0]).log()
-    found = Laplace(restarts=4).infer(model, generator=seeded(), progress=False)
+    found = LaplaceApproximation(num_restarts=4).infer(model, generator=seeded(), progress=False)
     assert found.report.log_evidence == pytest.approx(float(exact), abs=1.0 / num_rows)
 
 
@@ -261,12 +257,12 @@ def test_experts_permuted():
     order = [2, 0, 1]
     permuted = ExpertPredictions(*(part[order] for part in predictions))
     one, other = (
-        Laplace(restarts=4, num_draws=4000).infer(
-            PBHS(X, X.squeeze(-1), each, role()), generator=seeded(), progress=False
+        LaplaceApproximation(num_restarts=4, num_draws=4000).infer(
+            PBHS(X, X.squeeze(-1), each, prior()), generator=seeded(), progress=False
         )
         for each in (predictions, permuted)
     )
-    model = PBHS(X, X.squeeze(-1), predictions, role())
+    model = PBHS(X, X.squeeze(-1), predictions, prior())
     weights = model.log_weights(one.theta, X).mean(0)
     assert (weights[order] - model.log_weights(other.theta, X).mean(0)).abs().amax() < 0.1
     assert one.report.log_evidence == pytest.approx(other.report.log_evidence, abs=1e-4)
@@ -281,7 +277,7 @@ def nuts(golden):
 def frozen(name, nuts):
     X, y = nuts["x"].unsqueeze(-1), nuts["y"]
     mean, scale, weights = (
-        FourierRole(nuts[f"frequencies_{kind}"].unsqueeze(-1), float(nuts[f"lengthscale_{kind}"]))
+        FourierPrior(nuts[f"frequencies_{kind}"].unsqueeze(-1), float(nuts[f"lengthscale_{kind}"]))
         for kind in ("mean", "log_scale", "weights")
     )
     if name == "pogpe":
@@ -293,7 +289,7 @@ def frozen(name, nuts):
 
 
 def agree(draws, name, nuts):
-    """Draws (C, S, ...) of a quantity against its frozen mean and standard deviation."""
+    """Chains (C, S, ...) of a quantity against its frozen mean and standard deviation."""
     flat = draws.flatten(0, 1)
     error = (standard_error(draws).square() + nuts[f"{name}_error"].square()).sqrt()
     score = (flat.mean(0) - nuts[f"{name}_mean"]) / error
@@ -303,43 +299,43 @@ def agree(draws, name, nuts):
 
 def test_bhs_agrees_with_nuts(nuts):
     model = frozen("bhs", nuts)
-    draws = quiet(HMC(16, Settings(num_draws=250, num_warmup=150)), model).draws
-    agree(model.pointwise(draws.theta).sum(-1), "bhs_log_likelihood", nuts)
+    draws = quiet(HMC(16, HMCSettings(num_draws=250, num_warmup=150)), model).chains
+    agree(model.log_likelihood(draws.theta).sum(-1), "bhs_log_likelihood", nuts)
     agree(model.log_weights(draws.theta, nuts["x_new"].unsqueeze(-1)).exp()[:, :, 0], "bhs_weight", nuts)
 
 
 def test_pogpe_agrees_with_nuts(nuts):
     model = frozen("pogpe", nuts)
-    draws = quiet(HMC(16, Settings(num_draws=150, num_warmup=120)), model).draws
+    draws = quiet(HMC(16, HMCSettings(num_draws=150, num_warmup=120)), model).chains
     parts = model.components(draws.theta, nuts["x_new"].unsqueeze(-1))
-    agree(model.pointwise(draws.theta).sum(-1), "pogpe_log_likelihood", nuts)
+    agree(model.log_likelihood(draws.theta).sum(-1), "pogpe_log_likelihood", nuts)
     agree(parts.mean.squeeze(-2), "pogpe_predictive_mean", nuts)
     agree(parts.variance.log().squeeze(-2), "pogpe_log_variance", nuts)
 
 
-def test_the_numpyro_door(nuts):
-    """NumPyro's sampler through the door agrees with NumPyro's own run of the model written in jax."""
+def test_numpyro(nuts):
+    """NumPyro's sampler on our model agrees with NumPyro's own run of the model written in jax."""
     pytest.importorskip("numpyro")
     model = frozen("bhs", nuts)
     found = quiet(NUTS(num_draws=300, num_warmup=200), model)
-    assert found.draws.theta.shape == (4, 300, model.num_parameters)
-    torch.testing.assert_close(model.log_joint(found.draws.theta), found.draws.log_density)
-    agree(model.pointwise(found.draws.theta).sum(-1), "bhs_log_likelihood", nuts)
+    assert found.chains.theta.shape == (4, 300, model.num_parameters)
+    torch.testing.assert_close(model.log_joint(found.chains.theta), found.chains.log_density)
+    agree(model.log_likelihood(found.chains.theta).sum(-1), "bhs_log_likelihood", nuts)
 
 
-def test_the_numpyro_door_without_numpyro(monkeypatch):
+def test_numpyro_without_numpyro(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(ImportError, match=r"install gp_ensembles\[numpyro\]"):
+    with pytest.raises(ImportError, match=r"gp_ensembles\[numpyro\]"):
         NUTS().infer(small("het"), progress=False)
 
 
 def test_chains_that_agree_are_all_kept():
     found = quiet(HMC(6, SHORT), small("gaussian"))
     assert found.theta.shape[0] == 6 * 150
-    assert found.report.chains.weights.amin() > 0.1
-    alone = quiet(HMC(6, SHORT, combine=StackedChains(prior_count=0)), small("gaussian"))
-    assert torch.equal(alone.draws.theta, found.draws.theta)
-    assert alone.theta.shape[0] == int((alone.report.chains.weights > 0).sum()) * 150
+    assert found.report.diagnostics.weights.amin() > 0.1
+    alone = quiet(HMC(6, SHORT, chain_weighting=StackedChains(prior_count=0)), small("gaussian"))
+    assert torch.equal(alone.chains.theta, found.chains.theta)
+    assert alone.theta.shape[0] == int((alone.report.diagnostics.weights > 0).sum()) * 150
 
 
 def test_stacked_chains_avoid_a_poor_mode():
@@ -354,27 +350,27 @@ def test_stacked_chains_avoid_a_poor_mode():
 
 
 def test_fewer_chains_than_the_criterion_needs():
-    assert quiet(HMC(1, Settings(num_draws=20, num_warmup=20)), small("gaussian")).theta.shape == (20, 4)
+    assert quiet(HMC(1, HMCSettings(num_draws=20, num_warmup=20)), small("gaussian")).theta.shape == (20, 4)
 
 
 def test_more_equals_one_run():
     """Draws in two goes are those of one run, bit for bit."""
     model = small("het")
-    short = HMC(4, Settings(num_draws=20, num_warmup=30))
+    short = HMC(4, HMCSettings(num_draws=20, num_warmup=30))
     begun = quiet(short, model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        joined = short.more(model, begun, 15, progress=False)
-    whole = quiet(HMC(4, Settings(num_draws=35, num_warmup=30)), model)
-    assert torch.equal(joined.draws.theta, whole.draws.theta)
-    torch.testing.assert_close(joined.report.chains.weights, whole.report.chains.weights)
+        joined = short.sample_more(model, begun, 15, progress=False)
+    whole = quiet(HMC(4, HMCSettings(num_draws=35, num_warmup=30)), model)
+    assert torch.equal(joined.chains.theta, whole.chains.theta)
+    torch.testing.assert_close(joined.report.diagnostics.weights, whole.report.diagnostics.weights)
 
 
 @pytest.mark.filterwarnings("ignore:the chains differ|.*leave-one-out|.*energies")
 def test_interrupted(monkeypatch):
     """Ctrl-C keeps the draws made so far, and ``more`` goes on as if nothing had happened."""
     model = small("het")
-    inference = HMC(4, Settings(num_draws=40, num_warmup=20))
+    inference = HMC(4, HMCSettings(num_draws=40, num_warmup=20))
     calls = iter(range(1000))
 
     def interrupted(*args):
@@ -385,18 +381,18 @@ def test_interrupted(monkeypatch):
     monkeypatch.setattr("gp_ensembles.fusion.chees.leapfrog", interrupted)
     with pytest.warns(UserWarning, match="interrupted after 35"):
         found = inference.infer(model, generator=seeded(), progress=False)
-    made = found.draws.theta.shape[1]
+    made = found.chains.theta.shape[1]
     assert made == 15
     monkeypatch.undo()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        joined = inference.more(model, found, 40 - made, progress=False)
-    assert torch.equal(joined.draws.theta, quiet(inference, model).draws.theta)
+        joined = inference.sample_more(model, found, 40 - made, progress=False)
+    assert torch.equal(joined.chains.theta, quiet(inference, model).chains.theta)
 
 
 def test_interrupted_before_the_first_draw():
     model = small("het")
-    inference = HMC(4, Settings(num_draws=0, num_warmup=10))
+    inference = HMC(4, HMCSettings(num_draws=0, num_warmup=10))
     with pytest.warns(UserWarning, match="no draw yet"):
         found = inference.infer(model, generator=seeded(), progress=False)
     assert found.theta.shape == (4, model.num_parameters)
@@ -405,14 +401,14 @@ def test_interrupted_before_the_first_draw():
 
 def test_only_chains_go_on():
     model = small("het")
-    with pytest.raises(ValueError, match="Laplace left no chains"):
-        HMC().more(model, quiet(Laplace(num_draws=5), model), 5)
+    with pytest.raises(ValueError, match="Laplace has no chains"):
+        HMC().sample_more(model, quiet(LaplaceApproximation(num_draws=5), model), 5)
 
 
 def test_chains_that_cannot_move():
     """Every proposal rejected: an error that names what to change, not draws that repeat one point."""
     model = small("het")
-    draws = quiet(HMC(4, Settings(num_draws=10, num_warmup=20)), model).draws
+    draws = quiet(HMC(4, HMCSettings(num_draws=10, num_warmup=20)), model).chains
     stuck = draws._replace(theta=draws.theta[:, :1].expand_as(draws.theta))
     with pytest.raises(NumericalError, match=r"none of the 4 chains moved.*warm up longer"):
         combine_chains(model, stuck, EqualChains(), "HMC", 0.0, [])
@@ -422,20 +418,20 @@ def test_some_divergent_chains_are_said():
     """A density with an edge: the draws are usable, and the warning says how many transitions were lost."""
     X = inputs()
     model = gaussian()
-    inside = model.pointwise
+    inside = model.log_likelihood
 
     def walled(theta):
         return torch.where(theta.amax(-1, keepdim=True) > 1.5, -torch.inf, inside(theta))
 
-    model.pointwise = walled
+    model.log_likelihood = walled
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = HMC(4, Settings(num_draws=40, num_warmup=30, max_steps=32)).infer(
+        found = HMC(4, HMCSettings(num_draws=40, num_warmup=30, max_steps=32)).infer(
             model, generator=seeded(), progress=False
         )
     assert any("diverged" in str(one.message) for one in caught)
-    assert any("diverged" in complaint for complaint in found.report.complaints)
-    assert int(found.report.chains.divergences.sum()) > 0
+    assert any("diverged" in caution for caution in found.report.cautions)
+    assert int(found.report.diagnostics.divergences.sum()) > 0
     assert model.predictive(found.theta, X, draw_log_weights=found.log_weights).mean.isfinite().all()
 
 
@@ -446,7 +442,7 @@ def test_likelihood_that_is_nowhere_finite():
     for inference in INFERENCES.values():
         with pytest.raises(NumericalError, match="not finite even near the prior mean"):
             inference.infer(model, progress=False)
-    broken = BHS(X, X.squeeze(-1), experts(1, X), role())
+    broken = BHS(X, X.squeeze(-1), experts(1, X), prior())
     broken._log_density = broken._log_density * torch.nan
     with pytest.raises(NumericalError, match="check the targets"):
         MAP().infer(broken, progress=False)
@@ -455,8 +451,8 @@ def test_likelihood_that_is_nowhere_finite():
 def test_starts_far_out_are_drawn_in():
     """Amplitudes so large that draws of the prior overflow: the search starts nearer to the prior mean."""
     X = inputs()
-    wild = FourierRole(torch.ones_like(X[:2]), amplitude=1e4)
-    model = HetGP(X, X.squeeze(-1), role(), wild)
+    wild = FourierPrior(torch.ones_like(X[:2]), amplitude=1e4)
+    model = HetGP(X, X.squeeze(-1), prior(), wild)
     assert not model.log_joint(model.draw_prior(8, generator=seeded())).isfinite().all()
     found = find_modes(model, 8, 5, generator=seeded())
     assert found.points.log_density.isfinite().all()
@@ -465,22 +461,22 @@ def test_starts_far_out_are_drawn_in():
 def test_flat_directions_are_said():
     """Stopped long before the top, at a saddle: the prior's width and a warning."""
     one = torch.ones(3, dtype=torch.float64)
-    mode = Mode(one, one[0], torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64), torch.diag(one), 0.0)
-    precision, complaints = usable_precision(mode)
+    mode = NormalApproximation(one, one[0], torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64), torch.diag(one), 0.0)
+    precision, cautions = usable_precision(mode)
     assert precision.tolist() == [1.0, 0.5, 2.0]
-    assert "in 1 of 3 directions" in complaints[0]
+    assert "in 1 of 3 directions" in cautions[0]
 
 
 def test_unfinished_search_is_said():
     with pytest.warns(UserWarning, match="not reached"):
-        MAP(restarts=2, max_iterations=2).infer(small("mogpe"), generator=seeded(), progress=False)
+        MAP(num_restarts=2, max_iterations=2).infer(small("mogpe"), generator=seeded(), progress=False)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: MAP(restarts=0),
-        lambda: Laplace(num_draws=0),
+        lambda: MAP(num_restarts=0),
+        lambda: LaplaceApproximation(num_draws=0),
         lambda: MeanField(num_samples=3),
         lambda: MeanField(rate=0.0),
         lambda: HMC(0),

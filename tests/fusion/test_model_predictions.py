@@ -9,17 +9,15 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.ensembles import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.gp_role import GPRole
-from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.roles import Extension, FourierRole, Role
-from gp_ensembles.fusion.stacking_models import BHS, PBHS
+from gp_ensembles.fusion.function_priors import ConditionalBasis, FourierPrior, FunctionPrior, GPPrior
+from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 
 
-class Table(Role):
+class Table(FunctionPrior):
     """Functions that are their coefficients, one for each row: to predict from given values of functions."""
 
     def __init__(self, like):
-        self.center, self.prior_stddev = like.new_zeros(1), None
+        self.log_hyperparameters, self.prior_stddev = like.new_zeros(1), None
 
     def num_coefficients(self, num_rows):
         return num_rows
@@ -30,8 +28,8 @@ class Table(Role):
     def evaluate(self, coefficients, X, hyperparameters):
         return coefficients
 
-    def extend(self, X_new, X, hyperparameters=None):
-        return Extension(self.basis(X), None)
+    def conditional(self, X_new, X, hyperparameters=None):
+        return ConditionalBasis(self.basis(X), None)
 
     def fixed_at(self, hyperparameters):
         return self
@@ -56,7 +54,7 @@ def experts(num_experts, num_rows, seed=3):
 def predicted(name, averages, chunk=slice(None)):
     """The model on golden values of its functions; axes of the files are draws, rows, experts."""
     X, y = averages["x"].unsqueeze(-1), averages["y"]
-    role = Table(X)
+    prior = Table(X)
     fixed = ExpertPredictions(
         averages["mu"].mT, (2 * averages["log_sigma"].mT).exp(), torch.zeros_like(averages["mu"].mT)
     )
@@ -64,13 +62,13 @@ def predicted(name, averages, chunk=slice(None)):
     centered = averages["log_w_samples"].mT[chunk] + math.log(3)
     own = {"mean": averages["mu_samples"].mT[chunk], "log_scale": averages["log_sigma_samples"].mT[chunk]}
     if name == "bhs":
-        model, blocks, predictions = BHS(X, y, fixed, role), {"weights": logits[:, :-1]}, fixed
+        model, blocks, predictions = BHS(X, y, fixed, prior), {"weights": logits[:, :-1]}, fixed
     elif name == "pbhs":
-        model, blocks, predictions = PBHS(X, y, fixed, role), {"weights": centered}, fixed
+        model, blocks, predictions = PBHS(X, y, fixed, prior), {"weights": centered}, fixed
     elif name == "mogpe":
-        model, blocks, predictions = MoGPE(X, y, 3, role, role, role), {**own, "weights": logits[:, :-1]}, None
+        model, blocks, predictions = MoGPE(X, y, 3, prior, prior, prior), {**own, "weights": logits[:, :-1]}, None
     else:
-        model, blocks, predictions = PoGPE(X, y, 3, role, role, role), {**own, "weights": centered}, None
+        model, blocks, predictions = PoGPE(X, y, 3, prior, prior, prior), {**own, "weights": centered}, None
     return model, model.pack(blocks), predictions
 
 
@@ -99,13 +97,13 @@ def test_stacking_is_the_mixture_with_mean_weights(averages):
 
 def models(prior_stddev=None):
     X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
-    role = FourierRole(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
+    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
     return {
-        "MoGPE": MoGPE(X, y, 3, role, role, role),
-        "PoGPE": PoGPE(X, y, 3, role, role, role),
-        "BHS": BHS(X, y, experts(3, 7), role),
-        "PBHS": PBHS(X, y, experts(3, 7), role),
-        "HetGP": HetGP(X, y, role, role),
+        "MoGPE": MoGPE(X, y, 3, prior, prior, prior),
+        "PoGPE": PoGPE(X, y, 3, prior, prior, prior),
+        "BHS": BHS(X, y, experts(3, 7), prior),
+        "PBHS": PBHS(X, y, experts(3, 7), prior),
+        "HetGP": HetGP(X, y, prior, prior),
     }
 
 
@@ -116,16 +114,16 @@ def predictions_for(model, seed=3):
 @pytest.mark.parametrize("prior_stddev", [None, 0.3])
 @pytest.mark.parametrize("name", models())
 def test_a_draw_predicts_training_targets_as_it_fits_them(name, prior_stddev, generator):
-    """The density at the training inputs is the pointwise likelihood; and so with the average over draws."""
+    """The density at the training inputs is the likelihood of each; and so with the average over draws."""
     model = models(prior_stddev)[name]
     theta = model.draw_prior(5, generator=generator)
-    pointwise = model.pointwise(theta)
+    log_likelihood = model.log_likelihood(theta)
     for draw in range(2):
         mixture = model.predictive(theta[draw : draw + 1], model.X, predictions_for(model))
-        torch.testing.assert_close(mixture.log_prob(model.y), pointwise[draw], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(mixture.log_prob(model.y), log_likelihood[draw], rtol=1e-9, atol=1e-9)
     mixture = model.predictive(theta, model.X, predictions_for(model))
     torch.testing.assert_close(
-        mixture.log_prob(model.y), pointwise.logsumexp(0) - math.log(5), rtol=1e-9, atol=1e-9
+        mixture.log_prob(model.y), log_likelihood.logsumexp(0) - math.log(5), rtol=1e-9, atol=1e-9
     )  # fmt: skip
     total = mixture.log_weights.exp().sum(0)
     torch.testing.assert_close(total, torch.ones_like(total))
@@ -148,7 +146,7 @@ def test_many_draws_are_predicted_in_parts(name, generator):
     model = models(0.3)[name]
     theta = model.draw_prior(150, generator=generator)
     mixture = model.predictive(theta, model.X, predictions_for(model))
-    expected = model.pointwise(theta).logsumexp(0) - math.log(150)
+    expected = model.log_likelihood(theta).logsumexp(0) - math.log(150)
     torch.testing.assert_close(mixture.log_prob(model.y), expected, rtol=1e-9, atol=1e-9)
 
 
@@ -182,7 +180,7 @@ def test_far_from_the_data_exact_weights_go_back_to_the_prior(generator):
     X, y = inputs(6), inputs(6, seed=2).squeeze(-1)
     kernel = ScaleKernel(RBFKernel()).double()
     kernel.outputscale, kernel.base_kernel.lengthscale = 4.0, 0.3
-    model = PBHS(X, y, experts(3, 6), GPRole(kernel))
+    model = PBHS(X, y, experts(3, 6), GPPrior(kernel))
     theta = model.draw_prior(1, generator=generator).expand(4000, -1)
     far = model.log_weights(theta, X.new_tensor([[50.0]]), generator=generator) + math.log(3)
     assert float(far.mean(0).abs().max()) < 5 * 2 / math.sqrt(4000)
@@ -193,8 +191,8 @@ def test_far_from_the_data_exact_weights_go_back_to_the_prior(generator):
 
 def test_conditional_draws_repeat_with_their_generator():
     X, y = inputs(6), inputs(6, seed=2).squeeze(-1)
-    role = GPRole(ScaleKernel(RBFKernel()).double(), prior_stddev=0.4)
-    model, X_new = MoGPE(X, y, 2, role, role, role), inputs(4, seed=5) * 3
+    prior = GPPrior(ScaleKernel(RBFKernel()).double(), prior_stddev=0.4)
+    model, X_new = MoGPE(X, y, 2, prior, prior, prior), inputs(4, seed=5) * 3
     theta = model.draw_prior(3, generator=torch.Generator().manual_seed(1))
     draws = [
         model.predictive(theta, X_new, generator=torch.Generator().manual_seed(seed)).component_mean

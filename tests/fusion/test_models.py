@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.gp_role import GPRole
-from gp_ensembles.fusion.joint_models import HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.roles import FourierRole
-from gp_ensembles.fusion.stacking_models import BHS, PBHS
+from gp_ensembles.fusion.function_priors import FourierPrior, GPPrior
+from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 
 # Names of the golden blocks.
 BLOCKS = {"mean": "mu", "log_scale": "ls", "weights": "w"}
@@ -38,23 +36,23 @@ def experts(num_experts, num_rows, seed=3):
 
 
 def golden_model(name, joints, prior_stddev=None, scales=None):
-    """A model of the golden data; scales are logarithms of length scale and amplitude per role."""
+    """A model of the golden data; scales are logarithms of length scale and amplitude per prior."""
     X, y = joints["x"].unsqueeze(-1), joints["y"]
 
-    def role(kind):
+    def prior(kind):
         frequencies = joints[f"omega_{kind}"].unsqueeze(-1)
-        return FourierRole(frequencies, joints[f"ell_{kind}"], joints[f"amp_{kind}"], prior_stddev=prior_stddev)
+        return FourierPrior(frequencies, joints[f"ell_{kind}"], joints[f"amp_{kind}"], prior_stddev=prior_stddev)
 
     predictions = ExpertPredictions(
         joints["fixed_mu"].mT, (2 * joints["fixed_log_sigma"].mT).exp(), torch.zeros_like(joints["fixed_mu"].mT)
     )
-    roles = (role("mu"), role("sigma"), role("w"))
+    priors = (prior("mu"), prior("sigma"), prior("w"))
     makers = {
-        "mogpe": lambda: MoGPE(X, y, 3, *roles),
-        "pogpe": lambda: PoGPE(X, y, 3, *roles),
-        "bhs": lambda: BHS(X, y, predictions, roles[2]),
-        "pbhs": lambda: PBHS(X, y, predictions, roles[2]),
-        "het": lambda: HetGP(X, y, *roles[:2]),
+        "mogpe": lambda: MoGPE(X, y, 3, *priors),
+        "pogpe": lambda: PoGPE(X, y, 3, *priors),
+        "bhs": lambda: BHS(X, y, predictions, priors[2]),
+        "pbhs": lambda: PBHS(X, y, predictions, priors[2]),
+        "het": lambda: HetGP(X, y, *priors[:2]),
     }
     return makers[name]()
 
@@ -66,16 +64,16 @@ def golden_theta(model, name, joints, what="z"):
 def models(num_experts=3, prior_stddev=None):
     """One model of each kind on data of two columns."""
     X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
-    role = FourierRole(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
-    exact = GPRole(ScaleKernel(RBFKernel()).double(), prior_stddev=prior_stddev)
+    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
+    exact = GPPrior(ScaleKernel(RBFKernel()).double(), prior_stddev=prior_stddev)
     return {
-        "MoGPE": MoGPE(X, y, num_experts, role, role, role),
-        "MoGPE, exact weights": MoGPE(X, y, num_experts, role, role, exact),
-        "PoGPE": PoGPE(X, y, num_experts, role, role, role),
-        "BHS": BHS(X, y, experts(num_experts, 7), role),
+        "MoGPE": MoGPE(X, y, num_experts, prior, prior, prior),
+        "MoGPE, exact weights": MoGPE(X, y, num_experts, prior, prior, exact),
+        "PoGPE": PoGPE(X, y, num_experts, prior, prior, prior),
+        "BHS": BHS(X, y, experts(num_experts, 7), prior),
         "BHS, exact weights": BHS(X, y, experts(num_experts, 7), exact),
-        "PBHS": PBHS(X, y, experts(num_experts, 7), role),
-        "HetGP": HetGP(X, y, role, role),
+        "PBHS": PBHS(X, y, experts(num_experts, 7), prior),
+        "HetGP": HetGP(X, y, prior, prior),
     }
 
 
@@ -83,7 +81,7 @@ def models(num_experts=3, prior_stddev=None):
 def test_golden_log_joints_and_gradients(name, joints):
     model = golden_model(name, joints)
     theta = model.pack(golden_theta(model, name, joints)).requires_grad_()
-    torch.testing.assert_close(model.pointwise(theta), joints[f"{name}_pointwise_loglik"], rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(model.log_likelihood(theta), joints[f"{name}_pointwise_loglik"], rtol=1e-10, atol=1e-11)
     torch.testing.assert_close(model.log_prior(theta), joints[f"{name}_log_prior_whitened"], rtol=1e-12, atol=0)
     log_joint = model.log_joint(theta)
     torch.testing.assert_close(log_joint, joints[f"{name}_log_joint_whitened"], rtol=1e-11, atol=0)
@@ -98,9 +96,9 @@ def test_unwhitened_densities_differ_by_the_scales(name, joints):
     model = golden_model(name, joints)
     theta = model.pack(golden_theta(model, name, joints))
     jacobian = sum(
-        number * some.role.num_coefficients(20) * (some.role.center[-1] - 0.5 * math.log(4))
+        number * some.prior.num_coefficients(20) * (some.prior.log_hyperparameters[-1] - 0.5 * math.log(4))
         for some in model.functions.values()
-        for number in (some.number,)
+        for number in (some.num_functions,)
     )
     torch.testing.assert_close(model.log_joint(theta) - jacobian, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0)
 
@@ -127,10 +125,10 @@ def test_golden_stacking_with_an_exact_process(golden):
     predictions = ExpertPredictions(
         exact["fixed_mu"].mT, (2 * exact["fixed_log_sigma"].mT).exp(), torch.zeros_like(exact["fixed_mu"].mT)
     )
-    role = GPRole(kernel, jitter=float(exact["jitter"]))
-    model = BHS(exact["x"].unsqueeze(-1), exact["y"], predictions, role)
+    prior = GPPrior(kernel, jitter=float(exact["jitter"]))
+    model = BHS(exact["x"].unsqueeze(-1), exact["y"], predictions, prior)
     theta = model.pack({"weights": exact["u"].mT})
-    torch.testing.assert_close(model.pointwise(theta), exact["pointwise_loglik"], rtol=0, atol=1e-7)
+    torch.testing.assert_close(model.log_likelihood(theta), exact["pointwise_loglik"], rtol=0, atol=1e-7)
     # GPyTorch's squared distances lose a digit, and the small jitter makes eight of it.
     torch.testing.assert_close(model.log_joint(theta), exact["log_joint_whitened"], rtol=1e-8, atol=0)
 
@@ -162,14 +160,14 @@ def test_densities_are_those_of_torch_distributions(name, prior_stddev, num_expe
     """Against a re-implementation; many vectors of parameters at once are those vectors one by one."""
     model = models(num_experts, prior_stddev)[name]
     theta = model.draw_prior(6, generator=generator).reshape(2, 3, -1)
-    pointwise, log_prior, log_joint = model.pointwise(theta), model.log_prior(theta), model.log_joint(theta)
-    assert pointwise.shape == (2, 3, 7)
+    log_likelihood, log_prior, log_joint = model.log_likelihood(theta), model.log_prior(theta), model.log_joint(theta)
+    assert log_likelihood.shape == (2, 3, 7)
     assert log_prior.shape == log_joint.shape == (2, 3)
     prior = Normal(model.prior_mean, model.prior_stddev)
     torch.testing.assert_close(log_prior, prior.log_prob(theta).sum(-1), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(log_joint, log_prior + pointwise.sum(-1), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(log_joint, log_prior + log_likelihood.sum(-1), rtol=1e-12, atol=1e-12)
     for i, j in ((0, 0), (1, 2)):
-        torch.testing.assert_close(pointwise[i, j], reference(model, theta[i, j]), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(log_likelihood[i, j], reference(model, theta[i, j]), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", models())
@@ -219,11 +217,11 @@ def test_models_do_not_mind_the_order_of_the_experts(seed, order):
     """Permuted experts with permuted weights are the same model; in linear pools all but the last are free."""
     generator = torch.Generator().manual_seed(seed)
     X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
-    role = FourierRole(inputs(3, 2, seed=1) * 3, 0.5, 1.3)
+    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3)
     predictions = experts(3, 7, seed)
     permuted = ExpertPredictions(*(part[list(order)] for part in predictions))
     for kind in (BHS, PBHS):
-        one, other = kind(X, y, predictions, role), kind(X, y, permuted, role)
+        one, other = kind(X, y, predictions, prior), kind(X, y, permuted, prior)
         theta = one.draw_prior(2, generator=generator)
         weights = one.unpack(theta)["weights"]
         if kind is BHS:
@@ -233,14 +231,14 @@ def test_models_do_not_mind_the_order_of_the_experts(seed, order):
         else:
             weights = weights[:, list(order)]
         theta_other = other.pack({"weights": weights})
-        torch.testing.assert_close(one.pointwise(theta), other.pointwise(theta_other), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(one.log_likelihood(theta), other.log_likelihood(theta_other), rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(
             one.log_weights(theta, X)[:, list(order)], other.log_weights(theta_other, X), rtol=1e-10, atol=1e-10
         )
         if kind is PBHS:
             torch.testing.assert_close(one.log_prior(theta), other.log_prior(theta_other))
     for kind in (MoGPE, PoGPE):
-        model = kind(X, y, 3, role, role, role)
+        model = kind(X, y, 3, prior, prior, prior)
         blocks = model.unpack(model.draw_prior(2, generator=generator))
         moved = {name: part[:, list(order)] for name, part in blocks.items() if name != "weights"}
         logits = blocks["weights"]
@@ -250,7 +248,7 @@ def test_models_do_not_mind_the_order_of_the_experts(seed, order):
         else:
             moved["weights"] = logits[:, list(order)]
         torch.testing.assert_close(
-            model.pointwise(model.pack(blocks)), model.pointwise(model.pack(moved)), rtol=1e-10, atol=1e-10
+            model.log_likelihood(model.pack(blocks)), model.log_likelihood(model.pack(moved)), rtol=1e-10, atol=1e-10
         )
 
 
@@ -259,7 +257,7 @@ def test_one_expert_in_a_linear_pool_leaves_nothing_to_learn():
     assert model.num_parameters == 0
     theta = model.draw_prior(4)
     expected = experts(1, 7).log_prob(model.y)
-    torch.testing.assert_close(model.pointwise(theta), expected.expand(4, 7))
+    torch.testing.assert_close(model.log_likelihood(theta), expected.expand(4, 7))
     torch.testing.assert_close(model.log_joint(theta), expected.sum().expand(4))
     assert model.pack({}).shape == (0,)
 
@@ -270,7 +268,7 @@ def test_one_expert_in_a_mixture_is_the_single_process(generator):
     theta = single.draw_prior(3, generator=generator)
     torch.testing.assert_close(mixture.log_joint(theta), single.log_joint(theta))
     none = theta.new_zeros(3, product.num_parameters - single.num_parameters)
-    torch.testing.assert_close(product.pointwise(torch.cat([theta, none], -1)), single.pointwise(theta))
+    torch.testing.assert_close(product.log_likelihood(torch.cat([theta, none], -1)), single.log_likelihood(theta))
 
 
 @pytest.mark.parametrize("name", ["PBHS", "PoGPE"])
@@ -289,17 +287,17 @@ def test_prior_weights_have_median_and_mean_as_said(name, generator):
 def test_single_precision_agrees(name, generator):
     double = models(3)[name]
     X, y = double.X.float(), double.y.float()
-    role = FourierRole((inputs(3, 2, seed=1) * 3).float(), 0.5, 1.3)
-    exact = GPRole(ScaleKernel(RBFKernel()), jitter=1e-6)
+    prior = FourierPrior((inputs(3, 2, seed=1) * 3).float(), 0.5, 1.3)
+    exact = GPPrior(ScaleKernel(RBFKernel()), jitter=1e-6)
     predictions = ExpertPredictions(*(part.float() for part in experts(3, 7)))
     single = {
-        "MoGPE": lambda: MoGPE(X, y, 3, role, role, role),
-        "MoGPE, exact weights": lambda: MoGPE(X, y, 3, role, role, exact),
-        "PoGPE": lambda: PoGPE(X, y, 3, role, role, role),
-        "BHS": lambda: BHS(X, y, predictions, role),
+        "MoGPE": lambda: MoGPE(X, y, 3, prior, prior, prior),
+        "MoGPE, exact weights": lambda: MoGPE(X, y, 3, prior, prior, exact),
+        "PoGPE": lambda: PoGPE(X, y, 3, prior, prior, prior),
+        "BHS": lambda: BHS(X, y, predictions, prior),
         "BHS, exact weights": lambda: BHS(X, y, predictions, exact),
-        "PBHS": lambda: PBHS(X, y, predictions, role),
-        "HetGP": lambda: HetGP(X, y, role, role),
+        "PBHS": lambda: PBHS(X, y, predictions, prior),
+        "HetGP": lambda: HetGP(X, y, prior, prior),
     }[name]()
     theta = double.draw_prior(2, generator=generator)
     found = single.log_joint(theta.float())
@@ -310,42 +308,42 @@ def test_single_precision_agrees(name, generator):
 def test_extreme_parameters_lose_no_digit():
     """A pool of a tiny and a huge scale, by exact arithmetic on logarithms."""
     X, y = torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    role = FourierRole(torch.ones_like(X))
-    product, mixture = PoGPE(X, y, 2, role, role, role), MoGPE(X, y, 2, role, role, role)
+    prior = FourierPrior(torch.ones_like(X))
+    product, mixture = PoGPE(X, y, 2, prior, prior, prior), MoGPE(X, y, 2, prior, prior, prior)
     blocks = {name: X.new_zeros(2, 2) for name in BLOCKS}
     blocks["log_scale"][:, 0] = X.new_tensor([-300.0, 20.0])  # the cosine at zero is one
-    found = product.pointwise(product.pack(blocks))
+    found = product.log_likelihood(product.pack(blocks))
     torch.testing.assert_close(found, y + 300 - 0.5 * math.log(2) - 0.5 * math.log(2 * math.pi), rtol=1e-14, atol=0)
     blocks["weights"] = X.new_tensor([[-800.0, 0.0]])
-    found = mixture.pointwise(mixture.pack(blocks))
+    found = mixture.log_likelihood(mixture.pack(blocks))
     torch.testing.assert_close(found, y - 20 - 0.5 * math.log(2 * math.pi), rtol=1e-14, atol=0)
 
 
 def refusals():
-    X, y, role = inputs(5), inputs(5, seed=2).squeeze(-1), FourierRole(torch.ones(2, 1, dtype=torch.float64))
+    X, y, prior = inputs(5), inputs(5, seed=2).squeeze(-1), FourierPrior(torch.ones(2, 1, dtype=torch.float64))
     good = experts(2, 5)
     nan = y.clone()
     nan[3] = math.nan
     zero = ExpertPredictions(good.mean, good.variance.clone(), good.noise)
     zero.variance[1, 2] = 0.0
-    model = BHS(X, y, good, role)
-    joint = HetGP(X, y, role, role)
+    model = BHS(X, y, good, prior)
+    joint = HetGP(X, y, prior, prior)
     return {
-        "no rows": (lambda: HetGP(X[:0], y[:0], role, role), ValueError, "do not fit"),
-        "lengths": (lambda: HetGP(X, y[:4], role, role), ValueError, "do not fit"),
-        "dtypes": (lambda: HetGP(X, y.float(), role, role), ValueError, "share a real dtype"),
-        "nan target": (lambda: HetGP(X, nan, role, role), ValueError, "targets must be finite, but row 3"),
-        "nan input": (lambda: HetGP(nan.unsqueeze(-1), y, role, role), ValueError, "inputs must be finite, but row 3"),
-        "role": (lambda: HetGP(X.float(), y.float(), role, role), TypeError, "make both of one kind"),
-        "columns": (lambda: HetGP(torch.cat([X, X], -1), y, role, role), ValueError, r"1 column\(s\)"),
-        "no expert": (lambda: MoGPE(X, y, 0, role, role, role), ValueError, "num_experts must be at least 1"),
-        "zero variance": (lambda: BHS(X, y, zero, role), ValueError, "expert 1 has 0 at row 2"),
-        "other rows": (lambda: PBHS(X, y, experts(2, 4), role), ValueError, r"\(K, 5\)"),
+        "no rows": (lambda: HetGP(X[:0], y[:0], prior, prior), ValueError, "do not fit"),
+        "lengths": (lambda: HetGP(X, y[:4], prior, prior), ValueError, "do not fit"),
+        "dtypes": (lambda: HetGP(X, y.float(), prior, prior), ValueError, "share a real dtype"),
+        "nan target": (lambda: HetGP(X, nan, prior, prior), ValueError, "targets must be finite, but row 3"),
+        "nan input": (lambda: HetGP(nan[:, None], y, prior, prior), ValueError, "inputs must be finite, but row 3"),
+        "prior": (lambda: HetGP(X.float(), y.float(), prior, prior), TypeError, "same dtype and device"),
+        "columns": (lambda: HetGP(torch.cat([X, X], -1), y, prior, prior), ValueError, r"1 column\(s\)"),
+        "no expert": (lambda: MoGPE(X, y, 0, prior, prior, prior), ValueError, "num_experts must be at least 1"),
+        "zero variance": (lambda: BHS(X, y, zero, prior), ValueError, "expert 1 has 0 at row 2"),
+        "other rows": (lambda: PBHS(X, y, experts(2, 4), prior), ValueError, r"\(K, 5\)"),
         "other dtype": (
-            lambda: PBHS(X, y, ExpertPredictions(*(part.float() for part in good)), role), ValueError, "torch.float64"
+            lambda: PBHS(X, y, ExpertPredictions(*(part.float() for part in good)), prior), ValueError, "torch.float64"
         ),
         "theta": (lambda: model.log_joint(X.new_zeros(3)), ValueError, "4 parameters"),
-        "theta of no axis": (lambda: model.pointwise(X.new_zeros(())), ValueError, "4 parameters"),
+        "theta of no axis": (lambda: model.log_likelihood(X.new_zeros(())), ValueError, "4 parameters"),
         "blocks": (lambda: model.pack({"mean": X}), ValueError, "weights"),
         "no predictions": (lambda: model.predictive(X.new_zeros(2, 4), X), ValueError, "predict_experts"),
         "fewer experts": (

@@ -6,13 +6,12 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.ensembles import Mixture
 from gp_ensembles.experts.inference import Laplace, MomentMatching
 from gp_ensembles.features import ConstantFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.fusion import OnlineFusion, OnlineMixture, OnlineProduct, combine_log_linearly
+from gp_ensembles.fusion import OnlineFusion, OnlineLinearPool, OnlineLogLinearPool
 
-POOLS = {"linear": OnlineMixture, "log-linear": OnlineProduct}
+POOLS = {"linear": OnlineLinearPool, "log-linear": OnlineLogLinearPool}
 PRIOR = 1.7
 
 
@@ -169,14 +168,3 @@ def test_an_outlier_far_from_all_teaches_as_a_far_one_does():
     assert states[2] == pytest.approx(states[1], rel=1e-6)
     with pytest.raises(ValueError, match="impossible for every expert"):
         fusion.update(fusion.init(), X, mean, variance, torch.tensor([1e200], dtype=torch.float64))
-
-
-def test_an_ensembles_product_is_the_log_linear_pool():
-    mean, variance, y = predictions(3, 4)
-    log_weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
-    product = combine_log_linearly(Mixture(log_weights, mean, variance))
-    weights = log_weights.exp()[:, None]
-    precision = (weights / variance).sum(0)
-    center = (weights * mean / variance).sum(0) / precision
-    expected = torch.distributions.Normal(center, precision.rsqrt()).log_prob(y)
-    assert torch.allclose(product.log_prob(y), expected)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from gp_ensembles.fusion import BHS, MAP, PBHS, Laplace, MoGPE, PoGPE, fit_fusion
-from studies.fusion.sets import expert_source, made_up_mixture, make_roles, split_mixture
+from gp_ensembles.fusion import BHS, MAP, PBHS, LaplaceApproximation, MoGPE, PoGPE, fit_fusion
+from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_mixture
 
 
 def score(model, split, predictions=None, inference=None):
-    inference = Laplace(restarts=4, num_draws=100) if inference is None else inference
+    inference = LaplaceApproximation(num_restarts=4, num_draws=100) if inference is None else inference
     fitted = fit_fusion(model, inference, generator=torch.Generator().manual_seed(0), progress=False)
     return -float(fitted.predict(split.test_X, predictions).log_prob(split.test_y).mean())
 
@@ -22,11 +22,11 @@ def rows():
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_papers_order_at_three_experts(rows, number):
     split = split_mixture(rows, 0, number)
-    roles = make_roles(split.X, 30, 0, number)
+    priors = make_priors(split.X, 30, 0, number)
     experts = expert_source(split, 0, number)(3)
-    stacked = (experts.X, experts.y, experts.predictions, roles.weight)
-    mixture = score(MoGPE(split.X, split.y, 3, *roles), split)
-    product = score(PoGPE(split.X, split.y, 3, *roles), split)
+    stacked = (experts.X, experts.y, experts.predictions, priors.weight)
+    mixture = score(MoGPE(split.X, split.y, 3, *priors), split)
+    product = score(PoGPE(split.X, split.y, 3, *priors), split)
     stacked_product = score(PBHS(*stacked), split, experts.test)
     stacked_mixture = score(BHS(*stacked), split, experts.test)
     assert split.truth < mixture < product < stacked_product < stacked_mixture
@@ -35,9 +35,9 @@ def test_the_papers_order_at_three_experts(rows, number):
 @pytest.mark.filterwarnings("ignore")
 def test_more_experts_help_a_mixture(rows):
     split = split_mixture(rows, 0, 0)
-    roles = make_roles(split.X, 30, 0, 0)
+    priors = make_priors(split.X, 30, 0, 0)
     few, many = (
-        score(MoGPE(split.X, split.y, count, *roles), split, inference=MAP(restarts=4, max_iterations=300))
+        score(MoGPE(split.X, split.y, count, *priors), split, inference=MAP(num_restarts=4, max_iterations=300))
         for count in (2, 4)
     )
     assert many < few - 0.1

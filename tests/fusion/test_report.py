@@ -6,21 +6,20 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.fusion.chain_weighting import pointwise
-from gp_ensembles.fusion.chees import Settings
+from gp_ensembles.fusion.chees import HMCSettings
 from gp_ensembles.fusion.diagnostics import mean_ess, rank_rhat
-from gp_ensembles.fusion.hamiltonian import HMC
-from gp_ensembles.fusion.joint_models import MoGPE
+from gp_ensembles.fusion.function_priors import FourierPrior
+from gp_ensembles.fusion.inference import ChainDiagnostics, InferenceReport, chain_diagnostics
+from gp_ensembles.fusion.mcmc import HMC, chain_log_likelihood
+from gp_ensembles.fusion.models import MoGPE
 from gp_ensembles.fusion.psis import psis_loo
-from gp_ensembles.fusion.report import ChainReport, Report, chain_report
-from gp_ensembles.fusion.roles import FourierRole
 
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def chains(**changes) -> ChainReport:
+def chains(**changes) -> ChainDiagnostics:
     """A report without blame, but for the changes."""
     one = torch.ones(4, dtype=torch.float64)
     whole = {
@@ -34,11 +33,11 @@ def chains(**changes) -> ChainReport:
         "divergences": torch.zeros(4, dtype=torch.int64),
         "energy_bfmi": one,
     }
-    return ChainReport(**(whole | changes))
+    return ChainDiagnostics(**(whole | changes))
 
 
 def test_nothing_to_complain_about():
-    assert chains().complaints() == []
+    assert chains().cautions() == []
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_nothing_to_complain_about():
 def test_complaints(changes, message):
     import re
 
-    (found,) = chains(**changes).complaints()
+    (found,) = chains(**changes).cautions()
     assert re.search(message, found)
 
 
@@ -71,13 +70,15 @@ def test_shapes_that_are_not_numbers_are_unreliable():
 
 
 def test_summary():
-    report = Report("HMC", 2.0, 50, torch.tensor([-1.0, -3.0]), chains=chains(), complaints=("something is odd",))
+    report = InferenceReport(
+        "HMC", 2.0, 50, torch.tensor([-1.0, -3.0]), diagnostics=chains(), cautions=("something is odd",)
+    )
     lines = report.summary().splitlines()
     assert lines[0] == "HMC: 2.0 s, 50 gradients of all chains, log joint -1.0 at best"
     assert "4 chains, 4 with weight; rank R-hat up to 1.00" in lines[1]
     assert lines[-1] == "caution: something is odd"
     assert "converge" not in report.summary()
-    assert Report("MAP", 0.0, 0, torch.zeros(0)).summary().endswith("log joint nan at best")
+    assert InferenceReport("MAP", 0.0, 0, torch.zeros(0)).summary().endswith("log joint nan at best")
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +86,19 @@ def mixture():
     X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
     y = torch.where(torch.arange(40) % 2 == 0, X.squeeze(-1), -X.squeeze(-1))
     y = y + 0.1 * torch.randn(40, dtype=torch.float64, generator=seeded())
-    role = FourierRole(torch.randn(3, 1, dtype=torch.float64, generator=seeded(1)))
-    model = MoGPE(X, y, 2, role, role, role)
+    prior = FourierPrior(torch.randn(3, 1, dtype=torch.float64, generator=seeded(1)))
+    model = MoGPE(X, y, 2, prior, prior, prior)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = HMC(6, Settings(num_draws=60, num_warmup=60)).infer(model, generator=seeded(), progress=False)
+        found = HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded(), progress=False)
     return model, found
 
 
 def test_chain_report_of_a_mixture(mixture):
     """Every entry from its definition."""
     model, found = mixture
-    report, draws = found.report.chains, found.draws
-    likelihood = pointwise(model, draws.theta)
+    report, draws = found.report.diagnostics, found.chains
+    likelihood = chain_log_likelihood(model, draws.theta)
     torch.testing.assert_close(likelihood.sum(-1) + model.log_prior(draws.theta), draws.log_density)
     loo = psis_loo(likelihood)
     torch.testing.assert_close(report.loo, loo.log_prob.mean(-1))
@@ -112,25 +113,25 @@ def test_chain_report_of_a_mixture(mixture):
 def test_labels_do_not_matter(mixture):
     """Experts permuted in some chains leave what is reported as it is, though the parameters then disagree."""
     model, found = mixture
-    draws = found.draws
+    draws = found.chains
     blocks = model.unpack(draws.theta)
     flipped = {name: block.flip(-2) for name, block in blocks.items()} | {"weights": -blocks["weights"]}
     theta = torch.where(torch.arange(6)[:, None, None] % 2 == 0, draws.theta, model.pack(flipped))
-    args = (found.report.chains.loo[:, None], found.report.chains.pareto_k, found.report.chains.weights)
-    one = chain_report(draws, pointwise(model, draws.theta), *args)
-    other = chain_report(draws._replace(theta=theta), pointwise(model, theta), *args)
+    args = (found.report.diagnostics.loo[:, None], found.report.diagnostics.pareto_k, found.report.diagnostics.weights)
+    one = chain_diagnostics(draws, chain_log_likelihood(model, draws.theta), *args)
+    other = chain_diagnostics(draws._replace(theta=theta), chain_log_likelihood(model, theta), *args)
     for first, second in zip(one, other, strict=True):
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-8)
 
 
 def test_few_rows_of_many():
     draws = torch.randn(4, 20, 1000, dtype=torch.float64, generator=seeded())
-    model_draws = HMC(4, Settings(num_draws=20, num_warmup=5))
+    model_draws = HMC(4, HMCSettings(num_draws=20, num_warmup=5))
     assert model_draws.num_chains == 4
     X = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(-1)
-    role = FourierRole(torch.ones_like(X[:1]))
+    prior = FourierPrior(torch.ones_like(X[:1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = model_draws.infer(MoGPE(X, X.squeeze(-1), 1, role, role, role), generator=seeded(), progress=False)
-    report = chain_report(found.draws, draws, draws[:, 0], draws[:, 0], draws[:, 0, 0].softmax(0), num_rows=50)
+        found = model_draws.infer(MoGPE(X, X.squeeze(-1), 1, prior, prior, prior), generator=seeded(), progress=False)
+    report = chain_diagnostics(found.chains, draws, draws[:, 0], draws[:, 0], draws[:, 0, 0].softmax(0), num_rows=50)
     assert report.rhat_log_density.shape == (50,)

@@ -8,15 +8,19 @@ from hypothesis import strategies as st
 
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.pools import log_linear_pool
-from gp_ensembles.fusion.rules import Barycenter, CommitteeMachine, CommunicatingCommittee, ProductOfExperts, fuse
-from gp_ensembles.fusion.temperature import fit_temperature
-from gp_ensembles.fusion.weightings import (
+from gp_ensembles.fusion.rules import (
+    GRBCM,
+    Barycenter,
+    CommitteeMachine,
     EntropyWeights,
     EqualWeights,
     GivenWeights,
-    Prior,
+    PriorMoments,
+    ProductOfExperts,
     SoftmaxVariance,
     UnitWeights,
+    fit_temperature,
+    fuse,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -33,7 +37,7 @@ GOLDEN_RULES = {
     "barycentre_w2_uniform": Barycenter(),
     "barycentre_w2_softmax_variance_T3": Barycenter(SoftmaxVariance(3.0)),
 }
-RULES = GOLDEN_RULES | {"grbcm": CommunicatingCommittee()}
+RULES = GOLDEN_RULES | {"grbcm": GRBCM()}
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +62,12 @@ def some_predictions(K=3, N=5, seed=0):
     return ExpertPredictions(mean, variance, torch.full((K, 1), 0.2, dtype=DTYPE))
 
 
-PRIOR = Prior(number(2.0), number(0.5))
+PRIOR = PriorMoments(number(2.0), number(0.5))
 
 
 @pytest.mark.parametrize("name", GOLDEN_RULES)
 def test_golden(numbers, name):
-    prior = Prior(numbers["prior_var"], torch.zeros_like(numbers["prior_var"]))
+    prior = PriorMoments(numbers["prior_var"], torch.zeros_like(numbers["prior_var"]))
     found = GOLDEN_RULES[name].combine(numbers["mu"].mT, numbers["var"].mT, prior)
     close(found.mean, numbers[f"{name}_mean"])
     close(found.variance, numbers[f"{name}_var"])
@@ -72,7 +76,7 @@ def test_golden(numbers, name):
 def test_golden_communicating_committee(numbers):
     mean = torch.cat([numbers["grbcm_comm_mean"][None], numbers["grbcm_aug_mean"].mT])
     variance = torch.cat([numbers["grbcm_comm_var"][None], numbers["grbcm_aug_var"].mT])
-    found = CommunicatingCommittee().combine(mean, variance, None)
+    found = GRBCM().combine(mean, variance, None)
     close(found.mean, numbers["grbcm_mean"])
     close(found.variance, numbers["grbcm_var"])
 
@@ -91,7 +95,7 @@ def test_contract(name):
         # Units: y in other units gives the same, in other units.
         scaled = ExpertPredictions(3 * predictions.mean, 9 * predictions.variance, 9 * predictions.noise)
         if not name.endswith("T3"):
-            prior = Prior(9 * PRIOR.variance, 3 * PRIOR.mean)
+            prior = PriorMoments(9 * PRIOR.variance, 3 * PRIOR.mean)
             other = fuse(scaled, RULES[name], space=space, prior=prior)
             close(other.mean, 3 * fused.mean)
             close(other.variance, 9 * fused.variance)
@@ -130,7 +134,7 @@ def test_the_committee_is_bayes_on_independent_data():
     # With the first data as the communication expert's, the GRBCM is exact too where it has one other expert.
     first = 1 / PRIOR.variance + 6 / noise
     both = 1 / PRIOR.variance + 12 / noise
-    grown = CommunicatingCommittee().combine(number([[0.0], [1.0]]), torch.stack([1 / first, 1 / both])[:, None], None)
+    grown = GRBCM().combine(number([[0.0], [1.0]]), torch.stack([1 / first, 1 / both])[:, None], None)
     close(grown.variance, 1 / both.reshape(1))
 
 
@@ -183,7 +187,9 @@ def test_spaces():
     close(y.variance, 1 / (1 / (predictions.variance + 0.2)).sum(0))
     close(
         fuse(predictions, CommitteeMachine(), space="y", prior=PRIOR).variance,
-        CommitteeMachine().combine(predictions.mean, predictions.target_variance, Prior(number(2.2), PRIOR.mean))[1],
+        CommitteeMachine().combine(
+            predictions.mean, predictions.target_variance, PriorMoments(number(2.2), PRIOR.mean)
+        )[1],
     )
     close(fuse(predictions, ProductOfExperts(), space="f", noise=number(1.0)).variance, f.variance + 0.8)
     noises = predictions._replace(noise=number([[0.1], [0.2], [0.6]]))
@@ -222,11 +228,11 @@ def test_bad_choices():
         with pytest.raises(ValueError, match="need a prior"):
             fuse(predictions, rule, space="f")
     with pytest.raises(ValueError, match="variance must be positive"):
-        fuse(predictions, CommitteeMachine(), space="f", prior=Prior(number(-1.0), number(0.0)))
+        fuse(predictions, CommitteeMachine(), space="f", prior=PriorMoments(number(-1.0), number(0.0)))
     with pytest.raises(ValueError, match=r"expert 0 is less sure at row \d than the prior"):
-        fuse(predictions, CommitteeMachine(EntropyWeights()), space="f", prior=Prior(number(0.1), number(0.0)))
+        fuse(predictions, CommitteeMachine(EntropyWeights()), space="f", prior=PriorMoments(number(0.1), number(0.0)))
     with pytest.raises(ValueError, match="less sure at row 0 than the communication expert"):
-        CommunicatingCommittee().combine(torch.zeros(3, 1), torch.tensor([[1.0], [0.5], [2.0]]), None)
+        GRBCM().combine(torch.zeros(3, 1), torch.tensor([[1.0], [0.5], [2.0]]), None)
     with pytest.raises(ValueError, match="do not exist for all of 3 experts and 5 rows"):
         fuse(predictions, ProductOfExperts(GivenWeights(torch.zeros(3, 4, dtype=DTYPE))), space="f")
     with pytest.raises(ValueError, match="not negative"):
@@ -235,7 +241,9 @@ def test_bad_choices():
         fuse(ExpertPredictions(*(p.expand(2, *p.shape) for p in predictions)), ProductOfExperts(), space="f")
     # Committees with variances that contradict the prior.
     with pytest.raises(NumericalError, match="fused precision is -"):
-        CommitteeMachine(UnitWeights()).combine(torch.zeros(3, 1), torch.full((3, 1), 9.0), Prior(*torch.ones(2)))
+        CommitteeMachine(UnitWeights()).combine(
+            torch.zeros(3, 1), torch.full((3, 1), 9.0), PriorMoments(*torch.ones(2))
+        )
 
 
 def test_temperature_is_the_best():

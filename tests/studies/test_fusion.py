@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from gp_ensembles.fusion import HMC, Laplace, Settings
+from gp_ensembles.fusion import HMC, HMCSettings, LaplaceApproximation
 from studies.__main__ import main, study_parser
 from studies.fusion import methods as fusion_methods
 from studies.fusion import scores as fusion_scores
@@ -20,7 +20,7 @@ from studies.fusion.scores import FusionPlan, FusionScores, Setting, mean_of
 from studies.fusion.sets import (
     expert_source,
     made_up_mixture,
-    make_roles,
+    make_priors,
     split_mixture,
     train_experts,
 )
@@ -57,15 +57,17 @@ def small(monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """Inferences that are good enough for tests of everything around them."""
-    monkeypatch.setitem(INFERENCES, "laplace", lambda: Laplace(restarts=2, max_iterations=40, num_draws=20))
-    settings = Settings(num_draws=6, num_warmup=6, max_steps=4)
+    monkeypatch.setitem(
+        INFERENCES, "laplace", lambda: LaplaceApproximation(num_restarts=2, max_iterations=40, num_draws=20)
+    )
+    settings = HMCSettings(num_draws=6, num_warmup=6, max_steps=4)
     monkeypatch.setitem(INFERENCES, "hmc", lambda: HMC(num_chains=4, settings=settings, start_iterations=5))
     monkeypatch.setattr(fusion_methods, "_NUM_DRAWS", 6)
 
 
 def task(split, experts, inference="laplace"):
     generator = torch.Generator().manual_seed(1)
-    return FusionTask(split, 2, make_roles(split.X, 5, 0, 0), experts, inference, generator)
+    return FusionTask(split, 2, make_priors(split.X, 5, 0, 0), experts, inference, generator)
 
 
 def test_rows_come_from_the_mixture_that_their_densities_are_of():
@@ -98,14 +100,14 @@ def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
     assert not torch.equal(split.test_y, split_mixture(rows, 0, 1).test_y)
 
 
-def test_roles_have_the_rows_length_scales_and_share_frequencies_between_sizes(split):
-    few, many = make_roles(split.X, 10, 0, 0), make_roles(split.X, 50, 0, 0)
-    assert [float(role.center[0].exp()) for role in many] == pytest.approx([0.2, 0.5, 0.5])
+def test_priors_have_the_rows_length_scales_and_share_frequencies_between_sizes(split):
+    few, many = make_priors(split.X, 10, 0, 0), make_priors(split.X, 50, 0, 0)
+    assert [float(prior.log_hyperparameters[0].exp()) for prior in many] == pytest.approx([0.2, 0.5, 0.5])
     for small, large in zip(few, many, strict=True):
         torch.testing.assert_close(small.frequencies, large.frequencies[:10])
     assert not torch.equal(many.noise.frequencies, many.weight.frequencies)
     with pytest.raises(ValueError, match="1 to 100 frequencies"):
-        make_roles(split.X, 101, 0, 0)
+        make_priors(split.X, 101, 0, 0)
 
 
 def test_experts_train_on_the_first_half_and_stack_on_the_second(split, monkeypatch):

@@ -1,4 +1,4 @@
-"""What every model of fusion has: a flat vector of parameters, a log joint density, a predictive mixture."""
+"""The base of all fusion models: a flat vector of parameters, a log joint density, a predictive mixture."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,26 +10,24 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.model_checks import check_inputs, checked_rows
-from gp_ensembles.fusion.normal_pools import log_linear_pool_of
-from gp_ensembles.fusion.roles import Role, checked_roles
+from gp_ensembles.fusion.function_priors import FunctionPrior, check_priors
 
 _DRAWS = 64  # draws whose bases are in memory at once
 
 
-class Functions(NamedTuple):
-    """Some functions of one role.
+class LatentFunctions(NamedTuple):
+    """Functions that share a prior.
 
     Args:
-        role: The prior that they share.
-        number: How many they are.
+        prior: Their prior.
+        num_functions: How many they are.
     """
 
-    role: Role
-    number: int
+    prior: FunctionPrior
+    num_functions: int
 
 
-class Components(NamedTuple):
+class PredictiveComponents(NamedTuple):
     """Normal components of a predictive density at N inputs, for draws of the parameters.
 
     A model that pools its experts into one normal density has one component.
@@ -53,48 +51,48 @@ class FusionModel(ABC):
     standard normal priors; hyperparameters that are sampled stand as logarithms.
 
     Args:
-        X: Training inputs, shape (N, D). Scale them to the length scales of the roles.
+        X: Training inputs, shape (N, D). Scale them to the length scales of the priors.
         y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: center them.
-        functions: The functions of the model by name; those of which there are none are left out. Sampled
-            hyperparameters belong to the name: two names with one role have their own each.
+        functions: The functions of the model by name; names with zero functions are left out. Sampled
+            hyperparameters belong to the name: two names with one prior object have their own each.
 
     Raises:
-        TypeError: If a role does not share the dtype and device of the inputs.
+        TypeError: If a function prior does not share the dtype and device of the inputs.
         ValueError: If shapes do not fit, or values are not finite.
     """
 
     num_experts: int
 
-    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, Functions]) -> None:
-        self.X, self.y = checked_rows(X, y)
-        self.functions = {name: some for name, some in functions.items() if some.number}
-        checked_roles([some.role for some in self.functions.values()], X)
+    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, LatentFunctions]) -> None:
+        self.X, self.y = _checked_rows(X, y)
+        self.functions = {name: group for name, group in functions.items() if group.num_functions}
+        check_priors([group.prior for group in self.functions.values()], X)
         # Block name -> shape, in the order in which the blocks stand in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
         means, stddevs = [], []
-        for name, (role, number) in self.functions.items():
-            self.blocks[name] = (number, role.num_coefficients(X.shape[0]))
+        for name, (prior, num_functions) in self.functions.items():
+            self.blocks[name] = (num_functions, prior.num_coefficients(X.shape[0]))
             means.append(X.new_zeros(math.prod(self.blocks[name])))
             stddevs.append(torch.ones_like(means[-1]))
-            if role.prior_stddev is not None:
-                self.blocks[hyper_block(name)] = (role.num_hyperparameters,)
-                means.append(role.center)
-                stddevs.append(torch.full_like(role.center, role.prior_stddev))
+            if prior.prior_stddev is not None:
+                self.blocks[hyperparameter_block(name)] = (prior.num_hyperparameters,)
+                means.append(prior.log_hyperparameters)
+                stddevs.append(torch.full_like(prior.log_hyperparameters, prior.prior_stddev))
         self._sizes = [math.prod(shape) for shape in self.blocks.values()]
         # Prior mean and standard deviation of each parameter.
         self.prior_mean = torch.cat(means) if means else X.new_zeros(0)
         self.prior_stddev = torch.cat(stddevs) if stddevs else X.new_zeros(0)
-        self._standard = all(some.role.prior_stddev is None for some in self.functions.values())
+        self._standard = all(group.prior.prior_stddev is None for group in self.functions.values())
         self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
         # Made once where no hyperparameter enters: then a gradient needs no sine.
         self._bases = {
-            name: some.role.basis(self.X).contiguous()
-            for name, some in self.functions.items()
-            if some.role.prior_stddev is None
+            name: group.prior.basis(self.X).contiguous()
+            for name, group in self.functions.items()
+            if group.prior.prior_stddev is None
         }
 
     @abstractmethod
-    def pointwise(self, theta: Tensor) -> Tensor:
+    def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log likelihood of each training target given the parameters (..., P), shape (..., N)."""
 
     @abstractmethod
@@ -112,15 +110,15 @@ class FusionModel(ABC):
         predictions: ExpertPredictions | None = None,
         *,
         generator: torch.Generator | None = None,
-    ) -> Components:
+    ) -> PredictiveComponents:
         """Normal components of the density of y at inputs X, given the parameters.
 
         Args:
             theta: Parameters, shape (..., P).
             X: Inputs, shape (N, D).
             predictions: For models that stack fixed experts, the experts' predictions at X; other models take none.
-            generator: Source of randomness of what the parameters leave open (:class:`GPRole`); torch's global
-                one if ``None``. Functions of a :class:`FourierRole` need none.
+            generator: Source of randomness of what the parameters leave open (:class:`GPPrior`); torch's global
+                one if ``None``. Functions of a :class:`FourierPrior` need none.
 
         Raises:
             ValueError: If shapes do not fit, or predictions are missing or not wanted.
@@ -138,7 +136,7 @@ class FusionModel(ABC):
             theta: Parameters, shape (..., P).
 
         Returns:
-            Coefficients (..., number, P_role) under the name of the functions, and under that name with
+            Coefficients (..., number, P_prior) under the name of the functions, and under that name with
             ``_hyperparameters`` the logarithms (..., H) that are sampled.
 
         Raises:
@@ -175,19 +173,19 @@ class FusionModel(ABC):
 
     def log_joint(self, theta: Tensor) -> Tensor:
         """Log density of parameters (..., P) and training targets, shape (...)."""
-        return self.log_prior(theta) + self.pointwise(theta).sum(-1)
+        return self.log_prior(theta) + self.log_likelihood(theta).sum(-1)
 
     def values(self, theta: Tensor) -> dict[str, Tensor]:
         """Values of the functions at the training inputs, by name, each (..., number, N)."""
         blocks = self.unpack(theta)
         values = {}
-        for name, (role, _) in self.functions.items():
+        for name, (prior, _) in self.functions.items():
             if name in self._bases:
                 # One product for all chains: matmul itself would make one for each, as the block is a strided view.
                 flat = blocks[name].reshape(-1, blocks[name].shape[-1])
                 values[name] = (flat @ self._bases[name]).unflatten(0, blocks[name].shape[:-1])
             else:
-                values[name] = role.evaluate(blocks[name], self.X, blocks[hyper_block(name)])
+                values[name] = prior.evaluate(blocks[name], self.X, blocks[hyperparameter_block(name)])
         return values
 
     def values_at(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -204,11 +202,11 @@ class FusionModel(ABC):
         Raises:
             ValueError: If the shape or dtype of the inputs does not fit, or one is not finite.
         """
-        check_inputs(X, self.X)
+        _check_new_inputs(X, self.X)
         blocks = self.unpack(theta)
         values = {}
-        for name, (role, _) in self.functions.items():
-            basis, residual = role.extend(X, self.X, blocks.get(hyper_block(name)))
+        for name, (prior, _) in self.functions.items():
+            basis, residual = prior.conditional(X, self.X, blocks.get(hyperparameter_block(name)))
             value = blocks[name] @ basis
             if residual is not None:
                 noise = torch.empty_like(value).normal_(generator=generator)
@@ -259,19 +257,40 @@ class FusionModel(ABC):
         return Mixture(joint.flatten(0, 1), means, variances)
 
 
-def hyper_block(name: str) -> str:
+def hyperparameter_block(name: str) -> str:
     """Name of the block of the sampled hyperparameters of some functions."""
     return f"{name}_hyperparameters"
 
 
-def pooled_component(log_weights: Tensor, mean: Tensor, log_scale: Tensor) -> Components:
-    """The log-linear pool as the one component of a predictive density, shape (..., 1, N).
+def _checked_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs (N, D) and targets (N,) or (N, 1), the targets as (N,), detached.
 
-    Args:
-        log_weights: Log weights, shape (..., K, N).
-        mean: Means, broadcastable to (..., K, N).
-        log_scale: Logarithms of the standard deviations, broadcastable to (..., K, N).
+    Raises:
+        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first row is named).
     """
-    pooled = log_linear_pool_of(log_weights, mean, log_scale)
-    center = pooled.mean.unsqueeze(-2)
-    return Components(torch.zeros_like(center), center, (-pooled.log_precision).exp().unsqueeze(-2))
+    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
+    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
+        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
+    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
+        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
+    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
+        bad = (~values.isfinite()).any(-1).nonzero()
+        if bad.numel():
+            raise ValueError(f"{name} must be finite, but row {int(bad[0])} is not; leave such rows out")
+    return X.detach(), y.detach()
+
+
+def _check_new_inputs(X: Tensor, like: Tensor) -> None:
+    """Refuse new inputs that do not fit the training inputs.
+
+    Raises:
+        ValueError: If the shape, dtype or device does not fit, or a value is not finite.
+    """
+    if X.ndim != 2 or X.shape[-1] != like.shape[-1] or X.dtype != like.dtype or X.device != like.device:
+        raise ValueError(
+            f"inputs must be (N, {like.shape[-1]}) of {like.dtype} on {like.device} as in training, got "
+            f"{tuple(X.shape)} of {X.dtype} on {X.device}"
+        )
+    bad = (~X.isfinite()).any(-1).nonzero()
+    if bad.numel():
+        raise ValueError(f"inputs must be finite, but row {int(bad[0])} is not")

@@ -7,11 +7,10 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from gp_ensembles.fusion.joint_models import HetGP, MoGPE
-from gp_ensembles.fusion.laplace import Laplace
-from gp_ensembles.fusion.model import Components, Functions, FusionModel
-from gp_ensembles.fusion.roles import FourierRole
-from gp_ensembles.fusion.type_two import _Evidence, _Split, maximize_evidence
+from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents
+from gp_ensembles.fusion.function_priors import FourierPrior
+from gp_ensembles.fusion.laplace import LaplaceApproximation, _Evidence, _Split, maximize_evidence
+from gp_ensembles.fusion.models import HetGP, MoGPE
 
 
 @final
@@ -21,10 +20,10 @@ class Regression(FusionModel):
     num_experts = 1
     noise = 0.05
 
-    def __init__(self, X, y, role):
-        super().__init__(X, y, {"mean": Functions(role, 1)})
+    def __init__(self, X, y, prior):
+        super().__init__(X, y, {"mean": LatentFunctions(prior, 1)})
 
-    def pointwise(self, theta):
+    def log_likelihood(self, theta):
         residual = self.y - self.values(theta)["mean"].squeeze(-2)
         return -0.5 * residual.square() / self.noise - 0.5 * math.log(2 * math.pi * self.noise)
 
@@ -33,16 +32,16 @@ class Regression(FusionModel):
 
     def components(self, theta, X, predictions=None, *, generator=None):
         mean = self.values_at(theta, X, generator=generator)["mean"]
-        return Components(torch.zeros_like(mean), mean, torch.full_like(mean, self.noise))
+        return PredictiveComponents(torch.zeros_like(mean), mean, torch.full_like(mean, self.noise))
 
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def role(prior_stddev=0.5, num_frequencies=3, seed=0):
+def prior(prior_stddev=0.5, num_frequencies=3, seed=0):
     frequencies = torch.randn(num_frequencies, 1, dtype=torch.float64, generator=seeded(seed))
-    return FourierRole(frequencies, 0.5, 0.8, prior_stddev=prior_stddev)
+    return FourierPrior(frequencies, 0.5, 0.8, prior_stddev=prior_stddev)
 
 
 def data(num_rows=25):
@@ -52,14 +51,14 @@ def data(num_rows=25):
 
 
 def marginal(model, hyperparameters):
-    basis = model.functions["mean"].role.basis(model.X, hyperparameters)
+    basis = model.functions["mean"].prior.basis(model.X, hyperparameters)
     covariance = basis.mT @ basis + model.noise * torch.eye(len(model.y), dtype=torch.float64)
     return torch.distributions.MultivariateNormal(torch.zeros_like(model.y), covariance).log_prob(model.y)
 
 
 def test_a_gaussian_model():
     """The maximum of the exact marginal likelihood."""
-    model = Regression(*data(), role())
+    model = Regression(*data(), prior())
     found = maximize_evidence(model, generator=seeded())
     logs = found.hyperparameters["mean"]
     assert found.converged
@@ -74,12 +73,12 @@ def test_gradient_against_differences(kind, monkeypatch):
     monkeypatch.setattr("gp_ensembles.fusion.laplace._PROMISE", 1e-14)
     X, y = data()
     makers = {
-        "het": lambda: HetGP(X, y, role(), role(seed=1)),
-        "mogpe": lambda: MoGPE(X, y, 2, role(), role(None, seed=1), role(seed=2)),
+        "het": lambda: HetGP(X, y, prior(), prior(seed=1)),
+        "mogpe": lambda: MoGPE(X, y, 2, prior(), prior(None, seed=1), prior(seed=2)),
     }
     model = makers[kind]()
     split = _Split.of(model)
-    modes = Laplace(restarts=4, num_draws=50).infer(model, generator=seeded(), progress=False)
+    modes = LaplaceApproximation(num_restarts=4, num_draws=50).infer(model, generator=seeded(), progress=False)
     evidence = _Evidence(model, split, modes.theta.mean(0)[split.coefficients])
     eta = modes.theta.mean(0)[split.hyperparameters].unsqueeze(0).requires_grad_()
     (gradient,) = torch.autograd.grad(evidence(eta).sum(), eta)
@@ -103,12 +102,12 @@ def test_gradient_against_differences(kind, monkeypatch):
 def test_more_than_the_start():
     """The evidence of the model fixed at what is found is what was reported, and beats the starting values."""
     X, y = data()
-    noise = role(None, seed=1)
-    found = maximize_evidence(HetGP(X, y, role(), noise), generator=seeded())
-    inference = Laplace(restarts=8)
+    noise = prior(None, seed=1)
+    found = maximize_evidence(HetGP(X, y, prior(), noise), generator=seeded())
+    inference = LaplaceApproximation(num_restarts=8)
     fixed, start = (
         inference.infer(HetGP(X, y, one, noise), generator=seeded(), progress=False).report.log_evidence
-        for one in (role().fixed_at(found.hyperparameters["mean"]), role(None))
+        for one in (prior().fixed_at(found.hyperparameters["mean"]), prior(None))
     )
     assert fixed == pytest.approx(found.log_evidence, abs=1e-3)
     assert fixed > start
@@ -117,4 +116,4 @@ def test_more_than_the_start():
 def test_nothing_is_sampled():
     X, y = data()
     with pytest.raises(ValueError, match="samples no hyperparameters"):
-        maximize_evidence(HetGP(X, y, role(None), role(None)))
+        maximize_evidence(HetGP(X, y, prior(None), prior(None)))

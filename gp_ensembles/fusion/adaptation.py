@@ -1,0 +1,318 @@
+"""Step sizes by dual averaging of the acceptance."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+# Shrinkage, delay and decay of the averages. Hoffman and Gelman (2014) shrink by 0.05, for the acceptance of one chain;
+# that of many is less noisy, and smaller changes end closer to the target after short windows.
+_SHRINKAGE, _DELAY, _AVERAGING_DECAY = 0.1, 10.0, 0.75
+# Of the log step size from where the adaptation began: chains that cannot move at all would drive it to zero.
+_LARGEST_STEP_CHANGE = 5.0
+
+
+class DualAveraging(NamedTuple):
+    r"""Where an adaptation of a step size stands; the numbers of Hoffman and Gelman (2014), section 3.2.
+
+    Args:
+        center: Log step size towards which the iterates are shrunk, :math:`\mu`.
+        log_step: Log step size to try next.
+        log_average: Log step size to keep when the adaptation is over.
+        error: Running mean of (target acceptance - acceptance).
+        num_updates: Updates so far.
+    """
+
+    center: float
+    log_step: float
+    log_average: float
+    error: float
+    num_updates: int
+
+
+def init_averaging(step: float) -> DualAveraging:
+    r"""Begin at a step size, which is also what the iterates are shrunk towards.
+
+    The original shrinks towards ten times the first step; short windows then spend most of their updates coming back.
+
+    Example:
+        >>> init_averaging(1.0).log_step
+        0.0
+    """
+    return DualAveraging(math.log(step), math.log(step), math.log(step), 0.0, 0)
+
+
+def update_averaging(state: DualAveraging, acceptance: float, target_acceptance: float) -> DualAveraging:
+    r"""One update with the acceptance of a transition, in [0, 1].
+
+    .. math::
+        \bar H_t = (1 - \eta_t)\bar H_{t-1} + \eta_t(\delta - \alpha_t),\quad
+        \log\epsilon_t = \mu - \sqrt t\,\bar H_t / \gamma,\quad
+        \log\bar\epsilon_t = t^{-\kappa}\log\epsilon_t + (1 - t^{-\kappa})\log\bar\epsilon_{t-1},
+
+    with :math:`\eta_t = 1/(t + t_0)` (Hoffman and Gelman, 2014, Eq. 6).
+
+    Example:
+        >>> state = update_averaging(init_averaging(1.0), acceptance=1.0, target_acceptance=0.75)
+        >>> state.log_step > 0.0
+        True
+    """
+    count = state.num_updates + 1
+    rate = 1.0 / (count + _DELAY)
+    error = (1.0 - rate) * state.error + rate * (target_acceptance - acceptance)
+    change = -math.sqrt(count) * error / _SHRINKAGE
+    log_step = state.center + min(max(change, -_LARGEST_STEP_CHANGE), _LARGEST_STEP_CHANGE)
+    weight = count**-_AVERAGING_DECAY
+    log_average = weight * log_step + (1.0 - weight) * state.log_average
+    return DualAveraging(state.center, log_step, log_average, error, count)
+
+
+# Adam without momentum; a decay of the squares and a floor, as in Hoffman, Radul and Sountsov (2021).
+_SQUARE_DECAY, _FLOOR = 0.95, 1e-8
+_LARGEST_LENGTH_CHANGE = 0.35  # of the log length in one update, against noise of the first updates
+
+
+@final
+@dataclass(frozen=True)
+class FixedLength:
+    """Trajectories of a length that is not adapted, in units of the metric (a standard normal has a period of 2π).
+
+    Args:
+        length: The longest; each transition travels a part of it, uniform in (0, 1].
+
+    Raises:
+        ValueError: If the length is not positive.
+
+    Example:
+        >>> FixedLength(2.0)
+        FixedLength(length=2.0)
+    """
+
+    length: float = math.pi
+
+    def __post_init__(self) -> None:
+        if not self.length > 0.0 or not math.isfinite(self.length):
+            raise ValueError(f"the length of a trajectory must be positive, got {self.length}")
+
+
+@final
+@dataclass(frozen=True)
+class ChEES:
+    """Trajectories whose length climbs the change in the estimator of the expected square (Hoffman et al., 2021).
+
+    It compares chains with one another, so that it needs four of them; fewer use ``FixedLength(start)``.
+
+    Args:
+        start: Longest trajectory after the first metric is known, in its units; it never falls below half of this.
+        rate: Step of Adam on the log length.
+
+    Raises:
+        ValueError: If the length or the rate is not positive.
+
+    Example:
+        >>> ChEES(rate=0.05)
+        ChEES(start=3.14..., rate=0.05)
+    """
+
+    start: float = math.pi
+    rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (self.start > 0.0 and self.rate > 0.0 and math.isfinite(self.start + self.rate)):
+            raise ValueError(f"length and rate must be positive, got {self.start} and {self.rate}")
+
+
+class LengthState(NamedTuple):
+    """Log of the longest trajectory now and averaged, Adam's mean square, and the number of updates."""
+
+    log_length: float
+    log_average: float
+    square: float
+    num_updates: int
+
+
+def init_length(length: float) -> LengthState:
+    """Begin at a length.
+
+    Example:
+        >>> init_length(1.0)
+        LengthState(log_length=0.0, log_average=0.0, square=0.0, num_updates=0)
+    """
+    return LengthState(math.log(length), math.log(length), 0.0, 0)
+
+
+def van_der_corput(index: int) -> float:
+    """Number ``index`` (from 1) of Halton's sequence in base two, in (0, 1): jitter that fills evenly.
+
+    Example:
+        >>> [van_der_corput(index) for index in (1, 2, 3, 4)]
+        [0.5, 0.25, 0.75, 0.125]
+    """
+    value, part = 0.0, 0.5
+    while index:
+        value += part * (index & 1)
+        index >>= 1
+        part *= 0.5
+    return value
+
+
+def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: Tensor, time: float) -> float:
+    r"""Derivative of the ChEES criterion over the time t, by the log of the time, averaged over the chains.
+
+    .. math::
+        \frac{\partial}{\partial\log t}\frac{\Delta_c^2}{4t}
+        = \Delta_c\,(z'_c - \bar z')^\top q'_c - \frac{\Delta_c^2}{4t},\qquad
+        \Delta_c = \lVert z'_c - \bar z'\rVert^2 - \lVert z_c - \bar z\rVert^2
+
+    in whitened coordinates, means over the chains weighted by the acceptances. The criterion of Hoffman, Radul and
+    Sountsov (2021) counts what a trajectory is worth and not what it costs; on mixtures of experts its trajectories
+    cost several times as much for each effective draw as those of its rate. Means of Gaussians would like longer ones.
+
+    Args:
+        before: Whitened positions before the trajectories, shape (C, D).
+        after: Whitened positions at their ends, shape (C, D).
+        momentum: Momenta at their ends, which are velocities in whitened coordinates, shape (C, D).
+        acceptance: Acceptance probabilities, shape (C,); chains with 0 may hold anything.
+        time: Time traveled, t.
+
+    Returns:
+        The derivative; 0 if every acceptance is 0.
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[1.0], [-1.0]])
+        >>> chees_gradient(z, 2.0 * z, z, torch.ones(2), 1.0)
+        3.75
+    """
+    total = acceptance.sum()
+    if not bool(total > 0.0):
+        return 0.0
+    weight = acceptance / total
+    moved = weight.unsqueeze(-1) > 0.0
+    ends = torch.where(moved, after, before)
+    velocity = torch.where(moved, momentum, 0.0)
+    from_center = ends - weight @ ends
+    change = from_center.square().sum(-1) - (before - before.mean(0)).square().sum(-1)
+    slope = change * (from_center * velocity).sum(-1) - change.square() / (4.0 * time)
+    gradient = float(weight @ slope)
+    return gradient if math.isfinite(gradient) else 0.0
+
+
+def update_length(state: LengthState, gradient: float, rate: float, *, shortest: float, longest: float) -> LengthState:
+    """Climb one step of Adam with a derivative by the log length, and keep within the bounds.
+
+    Example:
+        >>> state = update_length(init_length(1.0), 2.0, 0.05, shortest=0.1, longest=10.0)
+        >>> round(state.log_length, 6)
+        0.05
+    """
+    count = state.num_updates + 1
+    square = _SQUARE_DECAY * state.square + (1.0 - _SQUARE_DECAY) * gradient**2
+    change = rate * gradient / (math.sqrt(square / (1.0 - _SQUARE_DECAY**count)) + _FLOOR)
+    change = min(max(change, -_LARGEST_LENGTH_CHANGE), _LARGEST_LENGTH_CHANGE)
+    log_length = min(max(state.log_length + change, math.log(shortest)), math.log(longest))
+    weight = max(1.0 / count, 0.05)
+    return LengthState(log_length, weight * log_length + (1.0 - weight) * state.log_average, square, count)
+
+
+# Observations that the prior guess (the typical scale of all coordinates) counts for.
+_PRIOR_COUNT = 5.0
+
+
+class RunningMoments(NamedTuple):
+    """Running means and sums of squared deviations of every chain, positions and gradients, shapes (C, D).
+
+    Args:
+        mean: Of the positions.
+        squares: Of the positions.
+        gradient_mean: Of the gradients of the log density.
+        gradient_squares: Of the gradients.
+        num_draws: Draws of each chain behind them.
+    """
+
+    mean: Tensor
+    squares: Tensor
+    gradient_mean: Tensor
+    gradient_squares: Tensor
+    num_draws: int
+
+
+def init_moments(theta: Tensor) -> RunningMoments:
+    """Nothing seen yet.
+
+    Example:
+        >>> import torch
+        >>> init_moments(torch.ones(2, 3)).num_draws
+        0
+    """
+    zero = torch.zeros_like(theta)
+    return RunningMoments(zero, zero, zero, zero, 0)
+
+
+def update_moments(moments: RunningMoments, theta: Tensor, gradient: Tensor) -> RunningMoments:
+    """One more draw of every chain and its gradient, shapes (C, D); Welford's recursion.
+
+    Example:
+        >>> import torch
+        >>> moments = init_moments(torch.zeros(1, 1))
+        >>> for value in (1.0, 3.0):
+        ...     moments = update_moments(moments, torch.full((1, 1), value), torch.zeros(1, 1))
+        >>> moments.mean.item(), moments.squares.item()
+        (2.0, 2.0)
+    """
+    count = moments.num_draws + 1
+    deviation, steepness = theta - moments.mean, gradient - moments.gradient_mean
+    mean = moments.mean + deviation / count
+    gradient_mean = moments.gradient_mean + steepness / count
+    return RunningMoments(
+        mean,
+        moments.squares + deviation * (theta - mean),
+        gradient_mean,
+        moments.gradient_squares + steepness * (gradient - gradient_mean),
+        count,
+    )
+
+
+def metric_scale(moments: RunningMoments, fallback: Tensor) -> Tensor:
+    """Fourth roots of the variances of positions over those of gradients, within chains; shape (D,).
+
+    For a Gaussian with independent coordinates this is the standard deviation even where the chains have seen a small
+    part of it, as at the beginning of a run; it is the diagonal metric of least Fisher divergence (Seyboldt, Carlson
+    and Carpenter, 2024). Variances are averaged over the chains without what separates the chains: different modes,
+    or permuted labels, would blow them up. Few draws are shrunk, in logs, towards the typical scale of all
+    coordinates. A coordinate that never moved keeps the fallback.
+
+    Args:
+        moments: Of the draws since the last metric.
+        fallback: Scales in use, shape (D,).
+
+    Example:
+        >>> import torch
+        >>> zero, one = torch.zeros(4, 2), torch.ones(4, 2)
+        >>> metric_scale(RunningMoments(zero, 0.01 * one, zero, 0.01 / 10.0**4 * one, 1000), torch.ones(2))
+        tensor([10., 10.])
+    """
+    log_scale = 0.25 * (moments.squares.mean(0).log() - moments.gradient_squares.mean(0).log())
+    known = log_scale.isfinite()
+    if moments.num_draws < 2 or not bool(known.any()):
+        return fallback
+    typical = torch.where(known, log_scale, 0.0).sum() / known.sum()
+    freedom = len(moments.squares) * (moments.num_draws - 1)
+    weight = freedom / (freedom + _PRIOR_COUNT)
+    return torch.where(known, (weight * log_scale + (1.0 - weight) * typical).exp(), fallback)
+
+
+def metric_windows(num_warmup: int) -> tuple[tuple[int, int], ...]:
+    """Windows of the warm-up, (first, end) in transitions, at whose ends metrics are taken from their draws.
+
+    Between the windows the chains settle: what they do right after a change of the metric is no sample. The last 40 %
+    of the warm-up are for the step size, whose adaptation starts again at every metric.
+
+    Example:
+        >>> metric_windows(500)
+        ((25, 75), (125, 300))
+    """
+    parts = [[int(part * num_warmup) for part in window] for window in ((0.05, 0.15), (0.25, 0.6))]
+    return tuple((first, end) for first, end in parts if end > first)
