@@ -4,7 +4,7 @@ from torch import Tensor
 
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.targets import Target
-from gp_ensembles.likelihoods.support import IllegalTargetError
+from gp_ensembles.likelihoods.response import IllegalTargetError
 
 
 def check_targets(table: Table, kind: Target) -> None:
@@ -39,7 +39,7 @@ def first_illegal(kind: Target, y: Tensor) -> IllegalTargetError | None:
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.ensembles.label_targets import BinaryTarget
+        >>> from gp_ensembles.ensembles.targets import BinaryTarget
         >>> first_illegal(BinaryTarget(), torch.tensor([1.0, torch.nan, 2.0])).row
         2
         >>> first_illegal(BinaryTarget(), torch.tensor([1.0, torch.nan, 1.0])) is None

@@ -12,8 +12,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.count_mixture import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import Predictive, num_classes
-from gp_ensembles.likelihoods.response import conditional
-from gp_ensembles.likelihoods.support import check_support
+from gp_ensembles.likelihoods.response import check_support, conditional
 
 
 class Response(NamedTuple):

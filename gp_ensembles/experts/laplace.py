@@ -16,8 +16,7 @@ from gp_ensembles.filters.adaptation import Adaptation
 from gp_ensembles.filters.latent import LatentMoments
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentPredictions, gaussian_state
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
-from gp_ensembles.likelihoods.response import latent_dim, log_prob
-from gp_ensembles.likelihoods.support import check_support
+from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
 
 

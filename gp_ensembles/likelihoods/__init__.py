@@ -1,10 +1,25 @@
-"""Likelihoods that GPyTorch lacks, and what targets and predictions need of any likelihood."""
+"""Likelihoods that GPyTorch lacks, and what online learning needs of any likelihood.
 
-from gp_ensembles.likelihoods.closed_forms import NormalLaplace, closed_form
-from gp_ensembles.likelihoods.links import Logit, OrdinalLink, Probit
-from gp_ensembles.likelihoods.logistic import LogisticLikelihood
-from gp_ensembles.likelihoods.ordinal import OrdinalCategorical, OrdinalLikelihood
-from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood, LogRatePoisson
+- :mod:`~gp_ensembles.likelihoods.classification`: two classes with the logistic link, several with the softmax, ordered
+  levels (:class:`OrdinalLikelihood` with a :class:`Probit` or :class:`Logit` link).
+- :mod:`~gp_ensembles.likelihoods.poisson`: counts whose log rate is the latent value.
+- :mod:`~gp_ensembles.likelihoods.response`: log densities of targets given latent values, of any likelihood and exact
+  in both tails, and whether targets are in its support.
+- :mod:`~gp_ensembles.likelihoods.closed_forms`: predictions that need no quadrature.
+- :mod:`~gp_ensembles.likelihoods.predictive`: predictions of targets from normal latent values, by quadrature
+  (:class:`GaussHermite`) or as the papers approximate them (:class:`ProbitApproximation`).
+"""
+
+from gp_ensembles.likelihoods.classification import (
+    LogisticLikelihood,
+    Logit,
+    MulticlassLikelihood,
+    OrdinalLikelihood,
+    OrdinalLink,
+    Probit,
+)
+from gp_ensembles.likelihoods.closed_forms import closed_form
+from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import (
     GaussHermite,
     Predictive,
@@ -12,20 +27,22 @@ from gp_ensembles.likelihoods.predictive import (
     class_probabilities,
     num_classes,
 )
-from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
-from gp_ensembles.likelihoods.softmax import MulticlassLikelihood
-from gp_ensembles.likelihoods.support import IllegalTargetError, check_classes, check_support
+from gp_ensembles.likelihoods.response import (
+    IllegalTargetError,
+    check_classes,
+    check_support,
+    conditional,
+    latent_dim,
+    log_prob,
+)
 
 __all__ = [
     "GaussHermite",
     "IllegalTargetError",
     "LogPoissonLikelihood",
-    "LogRatePoisson",
     "LogisticLikelihood",
     "Logit",
     "MulticlassLikelihood",
-    "NormalLaplace",
-    "OrdinalCategorical",
     "OrdinalLikelihood",
     "OrdinalLink",
     "Predictive",

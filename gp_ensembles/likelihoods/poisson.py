@@ -6,7 +6,7 @@ from gpytorch.likelihoods import _OneDimensionalLikelihood
 from torch import Tensor
 from torch.distributions import Poisson
 
-from gp_ensembles.likelihoods.support import check_support
+from gp_ensembles.likelihoods.response import check_support
 
 
 class LogRatePoisson(Poisson):

@@ -10,12 +10,11 @@ from gpytorch.likelihoods import BernoulliLikelihood, Likelihood, SoftmaxLikelih
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.closed_forms import closed_form
-from gp_ensembles.likelihoods.logistic import LogisticLikelihood
-from gp_ensembles.likelihoods.ordinal import OrdinalLikelihood
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob, observed_log_prob
-from gp_ensembles.likelihoods.softmax import MulticlassLikelihood
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, log_expectation, normal_nodes
+from gp_ensembles.numerics.reductions import readable_all
 
 _VECTOR_NODES = 1024
 _NARROW = 0.7  # share of the prior standard deviation below which nodes move
@@ -89,7 +88,7 @@ class GaussHermite(Predictive):
         if exact is not None:
             return observed_log_prob(exact, y.to(mean.dtype))
         smooth = variance <= (_SMOOTH if num_classes(likelihood) is not None else -1.0)
-        if self.num_refinements == 0 or latent_dim(likelihood) > 1 or _all(smooth):
+        if self.num_refinements == 0 or latent_dim(likelihood) > 1 or readable_all(smooth):
             latent, weights = self._nodes(likelihood, mean, variance)
             return log_expectation(log_prob(likelihood, latent, y), weights)
         nodes, weights = gauss_hermite(self.num_nodes, mean)
@@ -157,7 +156,7 @@ class GaussHermite(Predictive):
                 narrow = (shares * (place - found).square()).sum(0).sqrt()
                 if wide is None:
                     wide = ~(narrow < _NARROW)  # also where no node has any density
-                    if _all(wide):
+                    if readable_all(wide):
                         break
                 # All the mass may lie on one node, or beyond the last: then look closer, not blindly.
                 least = torch.maximum(_CLOSER * spread, _FURTHER * (found - center).abs())
@@ -268,16 +267,8 @@ def _root(covariance: Tensor) -> Tensor:
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(covariance)
     positive = info == 0
-    if _all(positive):  # has derivatives where eigenvalues coincide, as they do a priori
+    if readable_all(positive):  # has derivatives where eigenvalues coincide, as they do a priori
         return factor
     values, axes = torch.linalg.eigh(covariance)
     root = axes * values.clamp_min(0.0).sqrt().unsqueeze(-2)
     return torch.where(positive[..., None, None], factor, root)
-
-
-def _all(flags: Tensor) -> bool:
-    """Whether all are set; False where values cannot be read (inside vmap, on the meta device)."""
-    try:
-        return bool(flags.all())
-    except RuntimeError:
-        return False

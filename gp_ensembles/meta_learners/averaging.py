@@ -17,8 +17,8 @@ from gp_ensembles.meta_learners.base import (
     grown_weights,
     initial_state,
     pack,
-    readable_all,
 )
+from gp_ensembles.numerics.reductions import readable_all
 
 _WINDOW = 64  # targets weighed at once while experts may die: what a death makes worthless is bounded
 

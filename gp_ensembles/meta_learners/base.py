@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.reductions import readable_all
 
 # Weights before, relative densities, number of the target: weights after, and the density before.
 LinearStep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -197,7 +198,7 @@ def check_densities(log_prob: Tensor) -> None:
         return
     try:
         entry = int((~(log_prob < torch.inf)).flatten().int().argmax())
-    except (RuntimeError, NotImplementedError):  # values cannot be read
+    except RuntimeError:  # values cannot be read
         return
     expert, step = divmod(entry, log_prob.shape[1])
     raise NumericalError(
@@ -239,14 +240,6 @@ def grown_weights(state: MetaState, num_new: int, share: float) -> MetaState:
     new = state.log_weights.new_full((num_new,), math.log(share / num_new))
     log_weights = torch.cat([state.log_weights + math.log1p(-share), new])
     return state._replace(log_weights=log_weights, memory=state.memory.new_zeros(log_weights.shape[0], 0))
-
-
-def readable_all(flags: Tensor) -> bool:
-    """Whether all flags are set; False where values cannot be read (in ``vmap``, on the meta device)."""
-    try:
-        return bool(flags.all())
-    except (RuntimeError, NotImplementedError):
-        return False
 
 
 def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,12 +18,12 @@ from gp_ensembles.meta_learners.base import (
     grown_weights,
     initial_state,
     pack,
-    readable_all,
     run_linear,
     run_steps,
     share_logs,
     share_out,
 )
+from gp_ensembles.numerics.reductions import readable_all
 
 _SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
 _STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16

@@ -1,4 +1,4 @@
-"""Sums over experts whose last digit does not depend on the rows beside a row.
+"""Sums over experts whose last digit does not depend on the rows beside a row, and flags that may be unreadable.
 
 On a CPU, torch sums the columns of a contiguous matrix several at a time, and those that fill no vector register in
 another order: the last bit of a column's sum depends on where it stands and on how many there are. A row that is summed
@@ -29,3 +29,17 @@ def logsumexp_over_experts(values: Tensor) -> Tensor:
         tensor([0.])
     """
     return values.mT.contiguous().logsumexp(-1)
+
+
+def readable_all(flags: Tensor) -> bool:
+    """Whether all flags are set; False where values cannot be read, inside ``vmap`` and on the meta device.
+
+    Example:
+        >>> import torch
+        >>> readable_all(torch.tensor([True, True])), readable_all(torch.ones(2, device="meta"))
+        (True, False)
+    """
+    try:
+        return bool(flags.all())
+    except RuntimeError:
+        return False

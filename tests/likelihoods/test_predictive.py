@@ -20,7 +20,6 @@ from gp_ensembles.likelihoods import (
     Logit,
     LogPoissonLikelihood,
     MulticlassLikelihood,
-    NormalLaplace,
     OrdinalLikelihood,
     Probit,
     ProbitApproximation,
@@ -30,6 +29,7 @@ from gp_ensembles.likelihoods import (
     log_prob,
     num_classes,
 )
+from gp_ensembles.likelihoods.closed_forms import NormalLaplace
 
 NONE = torch.Size([])
 MEAN = torch.tensor([0.3, -2.0, 1.0, 3.0], dtype=torch.float64)

@@ -12,12 +12,12 @@ from torch.distributions import Distribution
 from gp_ensembles.likelihoods import (
     LogisticLikelihood,
     LogPoissonLikelihood,
-    LogRatePoisson,
     MulticlassLikelihood,
     conditional,
     latent_dim,
     log_prob,
 )
+from gp_ensembles.likelihoods.poisson import LogRatePoisson
 from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
 
 NONE = torch.Size([])

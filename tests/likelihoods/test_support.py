@@ -15,7 +15,7 @@ from gp_ensembles.likelihoods import (
     check_classes,
     check_support,
 )
-from gp_ensembles.likelihoods.support import IllegalTargetError
+from gp_ensembles.likelihoods.response import IllegalTargetError
 
 NONE = torch.Size([])
 

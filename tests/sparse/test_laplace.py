@@ -7,6 +7,8 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.optim import optimize_acqf
+from gp_ensembles.sparse.approximations import FITC
+from gp_ensembles.sparse.candidates import candidate_objectives
 from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, SoftmaxLikelihood, StudentTLikelihood
 from gpytorch.means import LinearMean
@@ -22,29 +24,24 @@ from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, l
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.derivatives import scalar_derivatives
 from gp_ensembles.sparse import (
+    LBFGSB,
     BayesianOptimization,
     GreedyBlocks,
-    LBFGSRefit,
     OneAtATime,
-    Placed,
     RandomSubset,
+    Reinitialization,
     Simultaneous,
     greedy_variance_knots,
     select_laplace_knots,
 )
-from gp_ensembles.sparse.approximations import FITC
-from gp_ensembles.sparse.candidates import candidate_objectives
 from gp_ensembles.sparse.collapsed import log_density, project
 from gp_ensembles.sparse.fitting import fit_sparse
 from gp_ensembles.sparse.laplace import (
-    LatentPrior,
     find_mode,
     knots_posterior,
     laplace_evidence,
-    latent_prior,
 )
-from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
-from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.one_at_a_time import candidate_objectives
 
 LIKELIHOODS = {"poisson": LogPoissonLikelihood, "bernoulli": LogisticLikelihood, "probit": BernoulliLikelihood}
 
@@ -113,7 +110,7 @@ class TestReference:
         torch.testing.assert_close(evidence.detach(), numbers[f"{name}_logq"], rtol=0, atol=1e-8)
         torch.testing.assert_close(mode.latent, numbers[f"{name}_mode"], rtol=0, atol=1e-8)
         torch.testing.assert_close(log_scales.grad, numbers[f"{name}_grad_logtheta"], rtol=0, atol=1e-7)
-        assert mode.iterations <= 10
+        assert mode.num_iterations <= 10
 
     def test_knots(self, case):
         name, likelihood, numbers = case
@@ -199,7 +196,7 @@ class TestAlgebra:
         mode = find_mode(prior, density(likelihood), y)
         evidence = laplace_evidence(prior, density(likelihood), y, mode)
         torch.testing.assert_close(evidence, log_density(projection, projection.unexplained + likelihood.noise))
-        assert mode.iterations == 3  # one there, one that sees it, one that polishes
+        assert mode.num_iterations == 3  # one there, one that sees it, one that polishes
 
     def test_normal_noise_predicts_as_the_sparse_model(self):
         X, y, Z = random_case("poisson")
@@ -302,7 +299,7 @@ class TestNewton:
         likelihood = density(LogPoissonLikelihood())
         cold = find_mode(prior, likelihood, model.train_y)
         warm = find_mode(prior, likelihood, model.train_y, start=cold.weights)
-        assert warm.iterations <= 2 < cold.iterations
+        assert warm.num_iterations <= 2 < cold.num_iterations
         torch.testing.assert_close(warm.latent, cold.latent, rtol=1e-10, atol=1e-10)
 
     def test_a_bad_start_is_not_taken(self):
@@ -460,17 +457,17 @@ class TestModel:
             model.posterior(model.train_X, output_indices=[1])
 
 
-def one_at_a_time(first, count=8, iterations=8, **settings):
-    return OneAtATime(RandomSubset(count), LBFGSRefit(iterations), first=first, hold_mean=False, **settings)
+def one_at_a_time(start, count=8, iterations=8, **settings):
+    return OneAtATime(RandomSubset(count), LBFGSB(iterations), start=start, hold_mean=False, **settings)
 
 
-def select(proposal, seed=0, y=None, **options):
+def select(strategy, seed=0, y=None, **options):
     model = make_model()
     arguments = {"X": model.train_X, "y": model.train_y if y is None else y}
     kernel, likelihood = make_model().covar_module, make_model().likelihood
     generator = torch.Generator().manual_seed(seed)
     return select_laplace_knots(
-        **arguments, kernel=kernel, likelihood=likelihood, proposal=proposal, progress=False, generator=generator,
+        **arguments, kernel=kernel, likelihood=likelihood, strategy=strategy, progress=False, generator=generator,
         **options,
     )  # fmt: skip
 
@@ -489,7 +486,7 @@ class TestSelection:
     )
     def test_one_at_a_time(self, proposal):
         start = make_model().knots.detach()
-        strategy = OneAtATime(proposal, LBFGSRefit(8), first=start, max_knots=9, tolerance=0.0, hold_mean=False)
+        strategy = OneAtATime(proposal, LBFGSB(8), start=start, max_knots=9, tolerance=0.0, hold_mean=False)
         first, second = select(strategy), select(strategy)
         assert torch.equal(first.knots, second.knots)
         objectives = [step.objective for step in first.history]
@@ -502,31 +499,31 @@ class TestSelection:
     def test_why_it_stops(self):
         start = make_model().knots.detach()
         most = select(one_at_a_time(start, iterations=2, max_knots=6))
-        assert most.why == "there are 6 knots, the most allowed"
+        assert most.stop_reason == "there are 6 knots, the most allowed"
         assert len(most.history) == 1
         picky = select(one_at_a_time(start, count=2, iterations=2, tolerance=1e6))
-        assert "added no more than" in picky.why
+        assert "added no more than" in picky.stop_reason
         assert picky.model.num_knots == 6
 
     def test_every_row_a_knot(self):
         X = torch.tensor([[0.0], [1.0], [2.0], [2.0]], dtype=torch.float64)
         y = torch.tensor([0.0, 5.0, 1.0, 2.0], dtype=torch.float64)
         found = select_laplace_knots(
-            X, y, RBFKernel(), LogPoissonLikelihood(), proposal=one_at_a_time(X[:3]), progress=False
+            X, y, RBFKernel(), LogPoissonLikelihood(), strategy=one_at_a_time(X[:3]), progress=False
         )
-        assert found.why == "all 3 distinct rows have a knot"
+        assert found.stop_reason == "all 3 distinct rows have a knot"
 
     def test_other_strategies(self):
-        several = select(Simultaneous(5, LBFGSRefit(10)))
+        several = select(Simultaneous(5, LBFGSB(10)))
         assert several.history[-1].objective > several.history[0].objective
-        placed = select(Placed(5, greedy_variance_knots, rounds=2, fit_iterations=5))
+        placed = select(Reinitialization(5, greedy_variance_knots, num_rounds=2, fit_iterations=5))
         assert placed.knots.shape[0] == 5
         with pytest.raises(ValueError, match="choose them by OneAtATime"):
-            select(GreedyBlocks(max_knots=8, subset=0, fit_iterations=2))
+            select(GreedyBlocks(max_knots=8, subset_size=0, fit_iterations=2))
 
     def test_an_interruption_keeps_the_best(self, monkeypatch):
         calls = {"count": 0}
-        refit = LBFGSRefit.refit
+        refit = LBFGSB.optimize
 
         def interrupted(self, model, knots=None):
             calls["count"] += 1
@@ -534,10 +531,10 @@ class TestSelection:
                 raise KeyboardInterrupt
             return refit(self, model, knots)
 
-        monkeypatch.setattr(LBFGSRefit, "refit", interrupted)
+        monkeypatch.setattr(LBFGSB, "optimize", interrupted)
         with pytest.warns(UserWarning, match="interrupted with 7 knots"):
             found = select(one_at_a_time(make_model().knots.detach(), count=4, iterations=3, tolerance=0.0))
-        assert found.why == "interrupted"
+        assert found.stop_reason == "interrupted"
         assert found.model.num_knots == 7
 
     def test_candidates_that_fail_are_passed_over(self, monkeypatch):

@@ -8,6 +8,8 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.models.approximate_gp import SingleTaskVariationalGP
+from gp_ensembles.sparse.local_gains import Sites
+from gp_ensembles.sparse.variational_model import SparseVariationalGP
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import (
     BernoulliLikelihood,
@@ -39,21 +41,16 @@ from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 from gp_ensembles.sparse import (
     VFE,
     GreedyBlocks,
-    Placed,
+    Reinitialization,
     SparseLaplaceGP,
     fit_sparse,
     greedy_variance_knots,
-    measure_candidates,
     project,
     select_variational_knots,
     variational_model,
 )
 from gp_ensembles.sparse import fitting as fitting_module
-from gp_ensembles.sparse import greedy_blocks as blocks_module
-from gp_ensembles.sparse.local_gains import Sites, measure_locally
-from gp_ensembles.sparse.local_picks import pick_locally
-from gp_ensembles.sparse.tightening import Rows, posterior_of, tighten
-from gp_ensembles.sparse.variational_model import SparseVariationalGP
+from gp_ensembles.sparse import greedy_blocks as greedy_module
 
 LIKELIHOODS = {
     "gaussian": GaussianLikelihood,
@@ -92,14 +89,14 @@ def make_model(name, knots=6, rows=40, seed=0, **options):
 
 
 def blocks(**settings):
-    return GreedyBlocks(**({"subset": 0, "polish": 0, "fit_iterations": 30} | settings))
+    return GreedyBlocks(**({"subset_size": 0, "polish_iterations": 0, "fit_iterations": 30} | settings))
 
 
-def select(name="logistic", rows=80, seed=0, proposal=None, **options):
+def select(name="logistic", rows=80, seed=0, strategy=None, **options):
     X, y = make_data(name, rows)
-    proposal = blocks(max_knots=12, first=3, fit_iterations=8) if proposal is None else proposal
+    strategy = blocks(max_knots=12, num_initial=3, fit_iterations=8) if strategy is None else strategy
     options = {"generator": torch.Generator().manual_seed(seed), "progress": False} | options
-    return select_variational_knots(X, y, make_kernel(), LIKELIHOODS[name]().double(), proposal=proposal, **options)
+    return select_variational_knots(X, y, make_kernel(), LIKELIHOODS[name]().double(), strategy=strategy, **options)
 
 
 def value_of(tensor):
@@ -116,7 +113,7 @@ def test_with_a_normal_likelihood_the_bound_is_the_collapsed_one():
     residual = model.train_y - model.mean_module(model.train_X)
     expected = VFE().objective(seen._replace(residual=residual, noise=noise))
     assert value_of(model.objective()) == pytest.approx(value_of(expected), abs=1e-8)
-    assert model.tighten().steps <= 2
+    assert model.optimize_posterior().num_steps <= 2
 
 
 @pytest.mark.parametrize("name", sorted(set(LIKELIHOODS) - {"laplace"}))  # whose quadrature has kinks
@@ -194,12 +191,12 @@ def test_a_further_knot_never_lowers_the_bound(name, seed, lengthscale, knots):
 
 def test_the_search_ends_at_the_same_place_from_anywhere():
     model = make_model("poisson")
-    first = model.tighten()
-    rows = Rows(*(part.detach() for part in model._see(model._knots_factor(), model.train_X)))
+    first = model.optimize_posterior()
+    rows = LatentPrior(*(part.detach() for part in model._latent_prior(model._knots_factor(), model.train_X)))
     draws = torch.Generator().manual_seed(1)
     far = Sites(*(50.0 * torch.rand(40, generator=draws, dtype=torch.float64) for _ in range(2)))
     expected = partial(variational_model._expected_log_prob, model.likelihood, model.train_y)
-    other = tighten(rows, expected, far)
+    other = optimize_posterior(rows, expected, far)
     assert float(first.bound) == pytest.approx(float(other.bound), rel=1e-8)
     assert torch.allclose(first.posterior.mean, other.posterior.mean, atol=1e-4)
 
@@ -208,8 +205,8 @@ def test_large_counts_are_reached_by_steps_that_are_halved():
     X = torch.linspace(0.0, 1.0, 30, dtype=torch.float64).unsqueeze(-1)
     y = (1000.0 * (1.0 + X.squeeze(-1))).round()
     model = SparseVariationalGP(X, y, X[::6], make_kernel(outputscale=25.0), LogPoissonLikelihood(), ConstantMean())
-    fitted = model.tighten()
-    mean, _ = fitted.posterior.marginals(model._see(model._knots_factor(), X))
+    fitted = model.optimize_posterior()
+    mean, _ = fitted.posterior.marginals(model._latent_prior(model._knots_factor(), X))
     assert value_of((mean - y.log()).abs().mean()) < 0.05
 
 
@@ -230,8 +227,8 @@ def test_the_mean_starts_at_the_best_constant(likelihood, y, constant):
 def test_the_posterior_of_sites_is_that_of_dense_algebra():
     draws = torch.Generator().manual_seed(0)
     V, W, shift = (torch.randn(*shape, generator=draws, dtype=torch.float64) for shape in ((3, 8), (8,), (8,)))
-    rows, sites = Rows(V, 0.0 * W, 0.0 * W), Sites(W.square(), shift)
-    found = posterior_of(rows, sites)
+    rows, sites = LatentPrior(0.0 * W, V, 0.0 * W), Sites(W.square(), shift)
+    found = posterior_of_sites(rows, sites)
     covariance = torch.linalg.inv(torch.diag_embed(torch.ones_like(V[:, 0])) + (V * W.square()) @ V.mT)
     assert torch.allclose(found.root @ found.root.mT, covariance, atol=1e-12)
     assert torch.equal(found.root, found.root.tril())
@@ -240,19 +237,19 @@ def test_the_posterior_of_sites_is_that_of_dense_algebra():
     dense = torch.distributions.kl_divergence(MultivariateNormal(found.mean, covariance), prior)
     assert float(found.divergence()) == pytest.approx(float(dense), abs=1e-10)
     with pytest.raises(NumericalError, match="precision of the knots"):
-        posterior_of(rows, Sites(torch.full_like(W, -10.0), shift))
+        posterior_of_sites(rows, Sites(torch.full_like(W, -10.0), shift))
 
 
 def test_a_bound_that_is_nowhere_finite_is_an_error():
     one = torch.ones(1, dtype=torch.float64)
     with pytest.raises(NumericalError, match="not finite under the prior"):
-        tighten(Rows(one.unsqueeze(0), one, one), lambda mean, variance: (mean + variance) / 0.0, Sites(one, one))
+        optimize_posterior(LatentPrior(one, one.unsqueeze(0), one), lambda mean, variance: (mean + variance) / 0.0, Sites(one, one))
 
 
 # Gains
 
 
-def table(seed=0, rows=25, knots=4, candidates=6):
+def table(seed=0, rows=25, knots=4, num_candidates=6):
     """A projection, candidates at rows, and what measures them."""
     X, y = make_data("gaussian", rows, seed)
     kernel, nugget = make_kernel(), 1e-6
@@ -285,12 +282,12 @@ def dense_bound(X, Z, kernel, nugget, sites):
 def test_equal_sites_have_the_gains_of_equal_noise():
     projection, measured, places, _ = table()
     precision = (1.0 / projection.noise).expand_as(projection.residual)
-    local = measure_locally(projection, Sites(precision, projection.residual * precision), *measured)
-    plain = measure_candidates(projection, *measured)
+    local = init_candidates_with_sites(projection, Sites(precision, projection.residual * precision), *measured)
+    plain = init_candidates(projection, *measured)
     assert torch.allclose(local.gains(), plain.gains(), rtol=1e-9, atol=1e-9)
     for index in (2, 5, 0):
-        local.take(index, places)
-        plain.take(index, places)
+        local.add_knot(index, places)
+        plain.add_knot(index, places)
         assert torch.allclose(local.gains(), plain.gains(), rtol=1e-8, atol=1e-9)
 
 
@@ -300,7 +297,7 @@ def test_gains_under_any_sites_are_those_of_brute_force(seed):
     draws = torch.Generator().manual_seed(seed)
     precision = torch.rand(25, generator=draws, dtype=torch.float64).square() * 20.0 + 1e-3
     sites = Sites(precision, projection.residual * precision)
-    local = measure_locally(projection, sites, *measured)
+    local = init_candidates_with_sites(projection, sites, *measured)
     for taken in (3, 1, None):
         before = dense_bound(X, Z, kernel, nugget, sites)
         brute = [
@@ -311,7 +308,7 @@ def test_gains_under_any_sites_are_those_of_brute_force(seed):
         brute = [0.0 if knot else gain for knot, gain in zip(known, brute, strict=True)]
         assert local.gains().tolist() == pytest.approx(brute, rel=1e-9, abs=1e-9)
         if taken is not None:
-            local.take(taken, places)
+            local.add_knot(taken, places)
             Z = torch.cat([Z, X[places[taken : taken + 1]]])
 
 
@@ -322,22 +319,22 @@ def test_rows_without_curvature_count_as_next_to_nothing():
     without = precision.clone()
     without[7] = -0.5
     shift[7] = 0.0
-    gains = measure_locally(projection, Sites(without, shift), *measured).gains()
+    gains = init_candidates_with_sites(projection, Sites(without, shift), *measured).gains()
     without[7] = 1e-14
-    assert torch.allclose(gains, measure_locally(projection, Sites(without, shift), *measured).gains(), atol=1e-8)
+    assert torch.allclose(gains, init_candidates_with_sites(projection, Sites(without, shift), *measured).gains(), atol=1e-8)
     nothing = torch.zeros_like(shift)
-    assert not measure_locally(projection, Sites(nothing, nothing), *measured).gains().abs().gt(1e-6).any()
+    assert not init_candidates_with_sites(projection, Sites(nothing, nothing), *measured).gains().abs().gt(1e-6).any()
 
 
 @pytest.mark.parametrize("name", ["logistic", "probit", "poisson", "ordinal"])
 def test_local_gains_are_close_to_what_the_bound_gains(name):
     model = make_model(name, knots=12)
-    sites = model.tighten().sites
+    sites = model.optimize_posterior().sites
     C = model.train_X[20:]
     with torch.no_grad():
         prior = model.kernel_diagonal(C) + model.jitter
         measured = (model.kernel_matrix(model.knots, C), model.kernel_matrix(C, model.train_X), prior)
-        gains = measure_locally(model.projection(), sites, *measured).gains()
+        gains = init_candidates_with_sites(model.projection(), sites, *measured).gains()
         before = float(model.objective())
         true = [float(model.with_knots(torch.cat([model.knots, row.unsqueeze(0)])).objective()) - before for row in C]
     exact = gains.new_tensor(true)
@@ -348,8 +345,8 @@ def test_local_gains_are_close_to_what_the_bound_gains(name):
 # Selections
 
 
-def check(found, proposal):
-    assert found.knots.shape[0] <= proposal.max_knots
+def check(found, strategy):
+    assert found.knots.shape[0] <= strategy.max_knots
     assert torch.equal(found.knots, found.model.knots.detach())
     objectives = [step.objective for step in found.history]
     assert all(after >= before for before, after in pairwise(objectives))
@@ -359,9 +356,9 @@ def check(found, proposal):
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_any_likelihood_finds_knots(name):
-    proposal = blocks(max_knots=6, first=3, fit_iterations=4)
-    found = select(name, proposal=proposal)
-    check(found, proposal)
+    strategy = blocks(max_knots=6, num_initial=3, fit_iterations=4)
+    found = select(name, strategy=strategy)
+    check(found, strategy)
     assert found.history[-1].objective > found.history[0].objective
     exported = found.model.export().train()
     X, y = make_data(name, 80)
@@ -370,21 +367,21 @@ def test_any_likelihood_finds_knots(name):
 
 
 def test_rows_of_blocks_are_the_knots():
-    found = select(proposal=blocks(max_knots=12, first=3, fit_iterations=5, reselect=False))
+    found = select(strategy=blocks(max_knots=12, num_initial=3, fit_iterations=5, reselect=False))
     X, _ = make_data("logistic", 80)
     chosen = [row for step in found.history for row in step.rows]
     assert torch.equal(found.knots[3:], X[chosen])
-    assert [step.what for step in found.history] == ["start", "block", "block"]
-    assert "most allowed" in found.why
+    assert [step.action for step in found.history] == ["start", "block", "block"]
+    assert "most allowed" in found.stop_reason
 
 
 def test_predictions_are_as_good_as_those_of_laplace():
     X, y = make_data("logistic", 300)
     train, test = slice(0, 200), slice(200, 300)
-    proposal = blocks(max_knots=20, fit_iterations=15)
+    strategy = blocks(max_knots=20, fit_iterations=15)
     options = {"progress": False, "generator": torch.Generator().manual_seed(0)}
     found = select_variational_knots(
-        X[train], y[train], make_kernel(), LogisticLikelihood(), proposal=proposal, **options
+        X[train], y[train], make_kernel(), LogisticLikelihood(), strategy=strategy, **options
     )
     laplace = SparseLaplaceGP(X[train], y[train], found.knots, make_kernel(), LogisticLikelihood())
     fit_sparse(laplace, max_iterations=30)
@@ -450,16 +447,16 @@ def test_batches_must_have_rows():
 
 
 def test_scales_from_a_subset_and_other_strategies():
-    found = select(proposal=blocks(max_knots=8, subset=30, fit_iterations=5))
+    found = select(strategy=blocks(max_knots=8, subset_size=30, fit_iterations=5))
     assert found.history[-1].objective > found.history[0].objective
-    placed = select(proposal=Placed(8, greedy_variance_knots, rounds=2, fit_iterations=5, polish=5))
+    placed = select(strategy=Reinitialization(8, greedy_variance_knots, num_rounds=2, fit_iterations=5, polish_iterations=5))
     assert placed.knots.shape == (8, 2)
     assert placed.history[-1].objective > placed.history[0].objective
 
 
 def test_the_generator_decides():
-    proposal = blocks(max_knots=8, first=2, candidates=15, fit_iterations=4)
-    first, again, other = (select(seed=seed, proposal=proposal) for seed in (3, 3, 4))
+    strategy = blocks(max_knots=8, num_initial=2, num_candidates=15, fit_iterations=4)
+    first, again, other = (select(seed=seed, strategy=strategy) for seed in (3, 3, 4))
     assert torch.equal(first.knots, again.knots)
     assert [step.objective for step in first.history] == [step.objective for step in again.history]
     assert first.knots.shape != other.knots.shape or not torch.equal(first.knots, other.knots)
@@ -470,7 +467,7 @@ def test_knots_end_where_they_add_nothing():
     y = (5.0 + 4.0 * X.squeeze(-1)).round()
     found = select_variational_knots(X, y, make_kernel(), LogPoissonLikelihood(), progress=False)
     assert found.knots.shape[0] < 40
-    assert "added less than 0.01 nats" in found.why or "no row" in found.why
+    assert "added less than 0.01 nats" in found.stop_reason or "no row" in found.stop_reason
 
 
 def test_fast_waves_are_not_taken_for_chance():
@@ -481,7 +478,7 @@ def test_fast_waves_are_not_taken_for_chance():
         y,
         make_kernel(lengthscale=0.05),
         LogPoissonLikelihood(),
-        proposal=blocks(max_knots=40, fit_iterations=15),
+        strategy=blocks(max_knots=40, fit_iterations=15),
         progress=False,
         generator=torch.Generator().manual_seed(0),
     )
@@ -493,10 +490,10 @@ def test_priors_and_polish():
     X, y = make_data("poisson", 60)
     kernel = make_kernel(kernel=MaternKernel)
     kernel.register_prior("outputscale_prior", GammaPrior(2.0, 0.5), "outputscale")
-    proposal = blocks(max_knots=6, first=3, fit_iterations=5, polish=5)
-    found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), proposal=proposal, progress=False)
-    check(found, proposal)
-    assert found.history[-1].what == "polish"
+    strategy = blocks(max_knots=6, num_initial=3, fit_iterations=5, polish_iterations=5)
+    found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), strategy=strategy, progress=False)
+    check(found, strategy)
+    assert found.history[-1].action == "polish"
     assert found.history[-1].objective > found.history[-2].objective
     model = found.model.export().train()
     value = 60 * VariationalELBO(model.likelihood, model.model, num_data=60)(model.model(X), y)
@@ -516,7 +513,7 @@ def test_duplicates_few_rows_and_single_precision():
 
 def test_rows_are_picked_once():
     model = make_model("logistic", knots=1)
-    picked = pick_locally(model, 30)
+    picked = greedy_elbo_rows(model, 30)
     assert len(set(picked.rows.tolist())) == len(picked.rows)
     assert bool((picked.gains > 0.0).all())
 
@@ -524,7 +521,7 @@ def test_rows_are_picked_once():
 def test_further_rows_are_those_of_a_model_of_all():
     X, y = make_data("poisson", 40)
     half = SparseVariationalGP(X[:20], y[:20], X[:5], make_kernel(), LogPoissonLikelihood(), ConstantMean())
-    half.tighten()
+    half.optimize_posterior()
     both = half.condition_on_observations(X[20:], y[20:].unsqueeze(-1))
     whole = SparseVariationalGP(X, y, X[:5], make_kernel(), LogPoissonLikelihood(), ConstantMean())
     assert value_of(both.objective()) == pytest.approx(value_of(whole.objective()), abs=1e-6)
@@ -540,7 +537,7 @@ def test_further_rows_are_those_of_a_model_of_all():
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
-    original, calls = blocks_module.fit_sparse, []
+    original, calls = greedy_module.fit_sparse, []
 
     def fit(*arguments, **options):
         calls.append(1)
@@ -549,29 +546,29 @@ def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
-    for module in (blocks_module, fitting_module):
+    for module in (greedy_module, fitting_module):
         monkeypatch.setattr(module, "fit_sparse", fit)
-    proposal = blocks(max_knots=12, first=3, tolerance=0.0, fit_iterations=3)
+    strategy = blocks(max_knots=12, num_initial=3, tolerance=0.0, fit_iterations=3)
     with pytest.warns(UserWarning, match=r"interrupted with .* knots; the model is the best so far"):
-        found = select(proposal=proposal)
-    check(found, proposal)
-    assert found.why == "interrupted"
+        found = select(strategy=strategy)
+    check(found, strategy)
+    assert found.stop_reason == "interrupted"
     assert found.knots.shape[0] == [3, 3, 6, 12][call - 1]
 
 
 def test_knots_that_cannot_be_used_end_the_search(monkeypatch):
-    original = blocks_module.fit_sparse
+    original = greedy_module.fit_sparse
 
     def fit(model, **options):
         if model.num_knots > 3:
             raise NumericalError("the covariance of the knots is not positive definite")
         return original(model, **options)
 
-    for module in (blocks_module, fitting_module):
+    for module in (greedy_module, fitting_module):
         monkeypatch.setattr(module, "fit_sparse", fit)
-    found = select(proposal=blocks(max_knots=12, first=3, fit_iterations=3))
+    found = select(strategy=blocks(max_knots=12, num_initial=3, fit_iterations=3))
     assert found.knots.shape[0] == 3
-    assert found.why == "the objective could not be evaluated with further knots"
+    assert found.stop_reason == "the objective could not be evaluated with further knots"
 
 
 @pytest.mark.parametrize(
@@ -605,7 +602,7 @@ def test_bad_input_is_refused(likelihood, y, message):
 )
 def test_a_proposal_that_chooses_nothing_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        select(proposal=blocks(**options))
+        select(strategy=blocks(**options))
 
 
 def test_large_counts_do_not_break_the_bound():
@@ -613,9 +610,9 @@ def test_large_counts_do_not_break_the_bound():
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(100, 2, generator=generator, dtype=torch.float64)
     y = (3.0 * torch.sin(6.0 * X[:, 0]) * X[:, 1] + 6.0).exp().round()
-    proposal = blocks(max_knots=12, fit_iterations=15, polish=10)
+    strategy = blocks(max_knots=12, fit_iterations=15, polish_iterations=10)
     found = select_variational_knots(
-        X, y, ScaleKernel(RBFKernel()).double(), LogPoissonLikelihood(), proposal=proposal, progress=False
+        X, y, ScaleKernel(RBFKernel()).double(), LogPoissonLikelihood(), strategy=strategy, progress=False
     )
     objectives = [step.objective for step in found.history]
     assert objectives == sorted(objectives)

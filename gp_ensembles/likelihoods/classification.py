@@ -1,13 +1,158 @@
-"""Ordered levels: a latent value with noise, cut into levels."""
+"""Classes: two with the logistic link, several with the softmax, ordered levels with the probit or logistic link."""
+
+import math
+from abc import ABC, abstractmethod
 
 import torch
 from gpytorch.constraints import Interval
-from gpytorch.likelihoods import _OneDimensionalLikelihood
+from gpytorch.likelihoods import Likelihood, _OneDimensionalLikelihood
 from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch.distributions import Bernoulli, Categorical
 
-from gp_ensembles.likelihoods.links import OrdinalLink
-from gp_ensembles.likelihoods.support import check_support
+from gp_ensembles.likelihoods.response import check_support, latent_dim, log_normal_cdf
+
+
+class LogisticLikelihood(_OneDimensionalLikelihood):
+    r"""Labels 0 and 1 with log odds that are the latent value (logistic regression).
+
+    .. math:: p(y = 1 \mid z) = 1 / (1 + e^{-z})
+
+    GPyTorch's ``BernoulliLikelihood`` has the probit link instead. There are no parameters.
+
+    Example:
+        >>> import torch
+        >>> LogisticLikelihood()(torch.tensor([0.0, 2.0])).probs
+        tensor([0.5000, 0.8808])
+    """
+
+    latent_dim = 1
+
+    def forward(self, function_samples: Tensor, *inputs: object) -> Bernoulli:
+        r"""Distributions of labels given latent values, any shape."""
+        return _LogitBernoulli(logits=function_samples, validate_args=False)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise a ValueError that names value and row unless each label (N,) is 0, 1 or NaN (missing)."""
+        check_support(self, y)
+
+
+class MulticlassLikelihood(Likelihood):
+    r"""Classes 0 to C - 1 with the softmax of the latent vector as probabilities.
+
+    .. math:: p(y = c \mid z) = e^{z_c} / \sum_d e^{z_d}
+
+    GPyTorch's ``SoftmaxLikelihood`` mixes latent features by a trained matrix first, draws it at random, and takes
+    latent values whose last two axes have the same length for their transpose. Here latent value c is that of class c,
+    on the last axis always, and there are no parameters. A constant added to all latent values changes nothing.
+
+    Args:
+        num_classes: Number of classes C, at least two.
+
+    Raises:
+        ValueError: If there are fewer than two classes.
+
+    Example:
+        >>> import torch
+        >>> MulticlassLikelihood(3)(torch.tensor([[0.0, 0.0, 2.0]])).probs
+        tensor([[0.1065, 0.1065, 0.7870]])
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise ValueError(f"a classification needs at least two classes, got {num_classes}")
+        self.num_classes = num_classes
+
+    @property
+    def latent_dim(self) -> int:
+        """Length of the latent vector: the number of classes."""
+        return self.num_classes
+
+    def forward(self, function_samples: Tensor, *inputs: object) -> Categorical:
+        r"""Distributions of classes given latent vectors, shape (..., N, C).
+
+        Raises:
+            ValueError: If the last axis is not that of the classes.
+        """
+        if function_samples.shape[-1:] != torch.Size([self.num_classes]):
+            raise ValueError(
+                f"latent values must have shape (..., {self.num_classes}), one for each class on the last axis, got "
+                f"{tuple(function_samples.shape)}"
+            )
+        return Categorical(logits=function_samples, validate_args=False)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise a ValueError that names value and row unless each target (N,) is a class number or NaN (missing)."""
+        check_support(self, y)
+
+
+@latent_dim.register(MulticlassLikelihood)
+def _(likelihood: MulticlassLikelihood) -> int:
+    return likelihood.latent_dim
+
+
+class OrdinalLink(ABC):
+    """A symmetric standard distribution of the noise on the latent value."""
+
+    @abstractmethod
+    def log_cdf(self, z: Tensor) -> Tensor:
+        """Logarithm of the distribution function, exact in both tails; at -z that of its complement."""
+
+    @abstractmethod
+    def log_difference(self, lower: Tensor, upper: Tensor) -> Tensor:
+        """Logarithm of the probability between two values, lower < upper, exact in both tails."""
+
+    @abstractmethod
+    def widen(self, scale: Tensor, variance: Tensor) -> Tensor:
+        """Scale of the noise once a normal error of that variance is added to it; all broadcast."""
+
+
+class Probit(OrdinalLink):
+    r"""Standard normal noise; the sum of it and a normal error is normal, so predictions are exact.
+
+    Example:
+        >>> import torch
+        >>> Probit().log_cdf(torch.tensor(-10.0))
+        tensor(-53.2313)
+    """
+
+    def log_cdf(self, z: Tensor) -> Tensor:
+        r"""Logarithm of :math:`\Phi(z)`."""
+        return log_normal_cdf(z)
+
+    def log_difference(self, lower: Tensor, upper: Tensor) -> Tensor:
+        r"""Logarithm of :math:`\Phi(b) - \Phi(a)`, by the difference in the lower tail of a and b or their mirror."""
+        mirrored = lower + upper > 0
+        near, far = torch.where(mirrored, -lower, upper), torch.where(mirrored, -upper, lower)
+        log_near, log_far = log_normal_cdf(torch.stack([near, far])).unbind()
+        return log_near + _log1mexp(log_far - log_near)
+
+    def widen(self, scale: Tensor, variance: Tensor) -> Tensor:
+        r"""Exactly :math:`\sqrt{c^2 + s}`."""
+        return (scale.square() + variance).sqrt()
+
+
+class Logit(OrdinalLink):
+    r"""Standard logistic noise (proportional odds, McCullagh 1980).
+
+    Example:
+        >>> import torch
+        >>> Logit().log_cdf(torch.tensor(-40.0))
+        tensor(-40.)
+    """
+
+    def log_cdf(self, z: Tensor) -> Tensor:
+        """Logarithm of the logistic function."""
+        return torch.nn.functional.logsigmoid(z)
+
+    def log_difference(self, lower: Tensor, upper: Tensor) -> Tensor:
+        r"""By :math:`\sigma(b) - \sigma(a) = \sigma(b)\, \sigma(-a)\, (1 - e^{a - b})`, where nothing cancels."""
+        ends = torch.nn.functional.logsigmoid(upper) + torch.nn.functional.logsigmoid(-lower)
+        return ends + _log1mexp(lower - upper)
+
+    def widen(self, scale: Tensor, variance: Tensor) -> Tensor:
+        r"""By the probit approximation, :math:`\sqrt{c^2 + \pi s / 8}` (MacKay 1992)."""
+        return (scale.square() + math.pi / 8 * variance).sqrt()
 
 
 class OrdinalCategorical(Categorical):
@@ -56,7 +201,6 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.likelihoods import Logit
         >>> likelihood = OrdinalLikelihood(3, Logit())
         >>> likelihood.cut_points
         tensor([-0.5000,  0.5000], grad_fn=...)
@@ -156,3 +300,21 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
     def check_targets(self, y: Tensor) -> None:
         """Raise a ValueError that names value and row unless each target (N,) is a level or NaN (missing)."""
         check_support(self, y)
+
+
+class _LogitBernoulli(Bernoulli):
+    """A Bernoulli distribution whose log probability has derivatives of a third of the operations."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid((2 * value - 1) * self.logits)
+
+
+def _log1mexp(x: Tensor) -> Tensor:
+    """log(1 - exp(x)) for x < 0; the branch not taken is fed a harmless value, for the sake of derivatives."""
+    close = x > -math.log(2)
+    harmless = torch.full_like(x, -1.0)
+    return torch.where(
+        close,
+        (-torch.expm1(torch.where(close, x, harmless))).log(),
+        torch.log1p(-torch.where(close, harmless, x).exp()),
+    )
