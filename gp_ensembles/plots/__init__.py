@@ -1,7 +1,15 @@
-"""Pictures of a stream, its weights, its calibration and its score; needs the extra ``plots`` (matplotlib).
+"""Pictures; needs the extra ``plots`` (matplotlib).
 
-Every function returns a :class:`matplotlib.figure.Figure` and touches no global state of matplotlib, so it works
-without a display, in threads and in notebooks alike.
+- :mod:`~gp_ensembles.plots.stream`: targets with the predictions made before them, running log scores, weights.
+- :mod:`~gp_ensembles.plots.calibration`: PIT and intervals of predictive distributions, class probabilities.
+- :mod:`~gp_ensembles.plots.embedding`: rows in a latent space.
+- :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input; box plots of scores.
+- :mod:`~gp_ensembles.plots.knots`: knots over the data, the objective against a new knot, objectives against numbers.
+- :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels, evidence, the fit.
+- :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for pictures of your own.
+
+Every ``plot_`` function returns a :class:`matplotlib.figure.Figure`; ``draw_`` functions draw on given axes. None
+touches global state of matplotlib, so they work without a display, in threads and in notebooks alike.
 """
 
 try:
@@ -11,23 +19,20 @@ except ImportError as error:
         "pictures need matplotlib, which is not installed; add it with: pip install 'gp_ensembles[plots]'"
     ) from error
 
-from gp_ensembles.plots.bands import plot_bands
-from gp_ensembles.plots.calibration import plot_calibration
-from gp_ensembles.plots.classes import plot_class_calibration
+from gp_ensembles.plots.calibration import plot_calibration, plot_class_calibration
+from gp_ensembles.plots.canvas import save_figure
 from gp_ensembles.plots.embedding import plot_embedding
-from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion, plot_score_boxes
-from gp_ensembles.plots.growth import plot_growth
-from gp_ensembles.plots.knots import KnotFit, plot_knots, plot_new_knot, plot_refinement
-from gp_ensembles.plots.saving import save_figure
-from gp_ensembles.plots.score import plot_score
+from gp_ensembles.plots.fusion import Band, Density, FusionView, draw_score_boxes, plot_fusion
+from gp_ensembles.plots.knots import KnotFit, plot_growth, plot_knots, plot_new_knot, plot_refinement
 from gp_ensembles.plots.spectra import plot_evidence, plot_fit, plot_spectra
-from gp_ensembles.plots.weights import plot_weights
+from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
 
 __all__ = [
     "Band",
     "Density",
     "FusionView",
     "KnotFit",
+    "draw_score_boxes",
     "plot_bands",
     "plot_calibration",
     "plot_class_calibration",
@@ -40,7 +45,6 @@ __all__ = [
     "plot_new_knot",
     "plot_refinement",
     "plot_score",
-    "plot_score_boxes",
     "plot_spectra",
     "plot_weights",
     "save_figure",

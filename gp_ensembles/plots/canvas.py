@@ -1,7 +1,9 @@
-"""What the pictures share: colors, a blank figure, arrays from tensors, and thinning of long streams."""
+"""What the pictures share: colors, a blank figure, arrays from tensors, thinning of long streams, saving."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -44,6 +46,43 @@ def label(axis: Axes, title: str, x: str, y: str) -> None:
     axis.set_ylabel(y, fontsize=9, color=INK)
 
 
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure to ``path`` in one step; the suffix chooses the format.
+
+    The file is written beside its goal and then renamed, so a reader sees the old picture or the new one, and an
+    error leaves the old one where it was.
+
+    Args:
+        figure: The figure.
+        path: Where to write; its folder must exist. ``.png``, ``.pdf`` and ``.svg`` are supported.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ValueError: If the suffix is not one of those.
+        OSError: If the folder does not exist or cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from matplotlib.figure import Figure
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_figure(Figure(figsize=(1, 1)), folder + "/empty.png").name
+        'empty.png'
+    """
+    goal = Path(path)
+    kind = goal.suffix.lower().removeprefix(".")
+    if kind not in ("png", "pdf", "svg"):
+        raise ValueError(f"cannot write a picture to {goal.name!r}; end its name in .png, .pdf or .svg")
+    partial = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
+    try:
+        figure.savefig(partial, format=kind)
+        os.replace(partial, goal)
+    finally:
+        partial.unlink(missing_ok=True)
+    return goal
+
+
 def as_array(values: Tensor | ArrayLike, num_axes: int, name: str) -> Array:
     """A float64 array of the values of a tensor (on any device, with or without gradient) or of an array.
 
@@ -57,6 +96,20 @@ def as_array(values: Tensor | ArrayLike, num_axes: int, name: str) -> Array:
     return array
 
 
+def as_columns(values: Mapping[str, Tensor | ArrayLike]) -> dict[str, Array]:
+    """Float64 arrays (N,) of one length, by name.
+
+    Raises:
+        ValueError: If one is not a vector or is empty, or lengths differ.
+    """
+    arrays = {name: as_array(column, 1, name) for name, column in values.items()}
+    lengths = {name: len(column) for name, column in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        *names, last = lengths
+        raise ValueError(f"{', '.join(names)} and {last} must have the same length, got {lengths}")
+    return arrays
+
+
 def bins(num_rows: int, max_rows: int) -> list[slice]:
     """Cut ``num_rows`` rows into at most ``max_rows`` runs of nearly equal length, in order."""
     edges = np.linspace(0, num_rows, min(num_rows, max_rows) + 1).round().astype(int)
@@ -67,3 +120,9 @@ def thin(values: Array, runs: list[slice], reduce: Callable[[Array], float]) -> 
     """Reduce each run of a stream (N,) to one number, ignoring NaN; a run of NaN only stays NaN."""
     seen = [values[run][~np.isnan(values[run])] for run in runs]
     return np.array([reduce(run) if run.size else np.nan for run in seen])
+
+
+def draw_band(axis: Axes, x: Array, mean: Array, lower: Array, upper: Array) -> None:
+    """A predictive mean and its 90 % band."""
+    axis.fill_between(x, lower, upper, color=BAND, alpha=0.55, linewidth=0, label="90 % band")
+    axis.plot(x, mean, color=MEAN, linewidth=1.2, label="predictive mean")

@@ -1,4 +1,4 @@
-"""Where rows lie in a latent space, colored by what they are or by when they came, and who was trusted meanwhile."""
+"""Rows in a latent space, colored by label or by time, and the experts' weights beside them."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,14 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gp_ensembles.plots.canvas import FAINT, INK, REST, SERIES, Array, as_array, bins, label, new_figure, thin
+from gp_ensembles.plots.canvas import FAINT, INK, REST, SERIES, Array, as_array, label, new_figure
+from gp_ensembles.plots.stream import draw_weights
 
 _MOST_DRAWN = 20_000
 _MOST_LISTED = 24  # categories in the legend
-_MOST_RUNS = 1000
 _LEGEND_SIZE = 24.0  # points squared
 
 
@@ -78,7 +77,9 @@ def plot_embedding(
     notes += [f"every {stride}. row"] if stride > 1 else []
     label(axes[0], ", ".join(notes), *(("row", "x1") if num_latent == 1 else ("x1", "x2")))
     if weights is not None:
-        _draw_weights(axes[1], weights, list(names) or [str(number) for number in range(len(weights))])
+        draw_weights(axes[1], weights, list(names) or [str(number) for number in range(len(weights))])
+        label(axes[1], "weights in force before each row", "row", "weight")
+        _legend(axes[1])
     return figure
 
 
@@ -134,27 +135,6 @@ def _draw_quantity(figure: Figure, axis: Axes, places: tuple[Array, Array], valu
     bar.ax.tick_params(colors=INK, labelsize=8)
     bar.set_label(name, fontsize=9, color=INK)
     bar.outline.set_edgecolor(FAINT)
-
-
-def _draw_weights(axis: Axes, weights: Array, names: list[str]) -> None:
-    """Weights stacked to one, the heaviest on average at the bottom; experts without a color left are one."""
-    runs = bins(weights.shape[1], _MOST_RUNS)
-    order = np.argsort(-weights.mean(axis=1), kind="stable")
-    num_shown = len(order) if len(order) <= len(SERIES) else len(SERIES) - 1
-    layers = [thin(weights[place], runs, np.mean) for place in order[:num_shown]]
-    listed, colors = [names[place] for place in order[:num_shown]], list(SERIES[:num_shown])
-    if num_shown < len(order):
-        layers.append(thin(weights[order[num_shown:]].sum(axis=0), runs, np.mean))
-        listed.append(f"{len(order) - num_shown} others")
-        colors.append(REST)
-    rows = np.array([(run.start + run.stop - 1) / 2 for run in runs])
-    axis.stackplot(rows, layers, labels=listed, colors=colors, linewidth=0.3, edgecolor="white")
-    axis.set_xlim(rows[0], max(rows[-1], rows[0] + 1))
-    axis.set_ylim(0.0, 1.0)
-    axis.grid(False)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label(axis, "weights in force before each row", "row", "weight")
-    _legend(axis)
 
 
 def _legend(axis: Axes, title: str = "") -> Legend:

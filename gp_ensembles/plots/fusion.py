@@ -1,4 +1,4 @@
-"""Fusion over one input: experts, weights and what is fused of them; and scores of models over splits as boxes."""
+"""Fusion over one input: experts, their weights and the fused prediction; and scores of models over splits as boxes."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -42,12 +42,12 @@ class Density(NamedTuple):
 
 
 class FusionView(NamedTuple):
-    """What a fusion of K experts looks like at P inputs.
+    """A fusion of K experts at P inputs.
 
     Attributes:
         x: Inputs, shape (P,), in any order, two at least.
         experts: The experts' predictions, shapes (K, P).
-        weights: Their weights with the doubt about them, shapes (K, P).
+        weights: Their weights with bands, shapes (K, P).
         fused: The fused prediction, shapes (P,).
         density: Its density, drawn as a shade behind the fused prediction; none if not given.
     """
@@ -66,7 +66,7 @@ def plot_fusion(
     expert_names: Sequence[str] = (),
     names: tuple[str, str] = ("x", "y"),
 ) -> Figure:
-    """Experts with their bands, weights over the input with theirs, and what is fused (the paper's Figure 2).
+    """Experts with their bands, weights over the input with theirs, and the fused prediction (the paper's Figure 2).
 
     Weights of a log-linear pool need not sum to one; the axis follows them.
 
@@ -88,7 +88,7 @@ def plot_fusion(
         >>> fused = Band([0.1, 0.8], [-1.0, -0.5], [1.2, 2.0])
         >>> figure = plot_fusion(FusionView([0.0, 1.0], experts, weights, fused), expert_names=["left", "right"])
         >>> [axis.get_title(loc="left") for axis in figure.axes]
-        ['the experts and their bands', 'their weights', 'what is fused']
+        ['the experts and their bands', 'their weights', 'the fused prediction']
     """
     places = as_array(view.x, 1, "x")
     order = np.argsort(places, kind="stable")
@@ -119,7 +119,7 @@ def plot_fusion(
     if rows is not None:
         for axis, name in ((axes[0], ""), (axes[2], "rows")):
             axis.plot(*rows, "o", color=FAINT, markersize=2.5, alpha=0.7, zorder=1.5, label=name)
-    titles = ("the experts and their bands", "their weights", "what is fused")
+    titles = ("the experts and their bands", "their weights", "the fused prediction")
     for axis, title, height in zip(axes, titles, (names[1], "weight", names[1]), strict=True):
         label(axis, title, names[0] if axis is axes[2] else "", height)
         axis.set_xlim(places[0], places[-1])
@@ -127,31 +127,22 @@ def plot_fusion(
     return figure
 
 
-def plot_score_boxes(
-    scores: Mapping[str, Sequence[_Values]],
-    groups: Sequence[str],
-    *,
-    title: str = "",
-    y_label: str = "negative log predictive density, nats",
-) -> Figure:
+def draw_score_boxes(axis: Axes, scores: Mapping[str, Sequence[_Values]], groups: Sequence[str]) -> None:
     """Boxes of scores over splits, by group and model, with a dot for each split (the paper's Figure 3).
 
     Args:
+        axis: Axes to draw on; group g stands at g.
         scores: Name of a model -> its scores, a sequence over groups with one value a split; NaN is a score missing.
         groups: Name of each group.
-        title: What is drawn.
-        y_label: What the scores are, with their unit.
-
-    Returns:
-        The figure.
 
     Raises:
-        ValueError: If there is no model or more than nine, or one has not as many groups as are named.
+        ValueError: If there is no model or more than nine, no group, or a model has not as many groups as are named.
 
     Example:
-        >>> figure = plot_score_boxes({"MoGPE": [[0.3, 0.5], [0.1, 0.2]], "BHS": [[1.5, 1.4], []]}, ["K = 2", "K = 3"])
-        >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
-        ['K = 2', 'K = 3']
+        >>> figure, (axis,) = new_figure(1, 1, 6.0, 4.0)
+        >>> draw_score_boxes(axis, {"MoGPE": [[0.3, 0.5], [0.1, 0.2]], "BHS": [[1.5, 1.4], []]}, ["K = 2", "K = 3"])
+        >>> axis.get_legend_handles_labels()[1]
+        ['MoGPE', 'BHS']
     """
     if not 1 <= len(scores) <= len(SERIES):
         raise ValueError(f"from 1 to {len(SERIES)} models can be told apart, got {len(scores)}")
@@ -160,16 +151,6 @@ def plot_score_boxes(
     wrong = [name for name, values in scores.items() if len(values) != len(groups)]
     if wrong:
         raise ValueError(f"{len(groups)} groups are named, but {wrong[0]} has scores of {len(scores[wrong[0]])}")
-    figure, (axis,) = new_figure(1, 1, max(6.0, 1.5 + 0.32 * len(scores) * len(groups)), 4.2)
-    draw_score_boxes(axis, scores, groups)
-    label(axis, title, "", y_label)
-    axis.set_xticks(range(len(groups)), list(groups))
-    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9, labelcolor=INK)
-    return figure
-
-
-def draw_score_boxes(axis: Axes, scores: Mapping[str, Sequence[_Values]], groups: Sequence[str]) -> None:
-    """The boxes of :func:`plot_score_boxes` on axes of one's own, for pictures of several panels."""
     width = 0.8 / len(scores)
     for number, ((name, by_group), color) in enumerate(zip(scores.items(), SERIES, strict=False)):
         offset = width * (number - (len(scores) - 1) / 2)

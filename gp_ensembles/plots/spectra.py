@@ -1,4 +1,4 @@
-"""Which kernels a marginalization believes in: their spectra, the evidence they add up to, and the fit they give."""
+"""Kernels that were marginalized over: spectra of the heaviest, the evidence against evaluations, the fit."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,19 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gp_ensembles.plots.canvas import ALARM, BAND, FAINT, INK, MEAN, SERIES, Array, as_array, label, new_figure
+from gp_ensembles.plots.canvas import (
+    ALARM,
+    FAINT,
+    INK,
+    MEAN,
+    SERIES,
+    Array,
+    as_array,
+    as_columns,
+    draw_band,
+    label,
+    new_figure,
+)
 
 _POINTS = 600
 _REACH = 5.0  # deviations of a component that are drawn
@@ -157,16 +169,11 @@ def plot_fit(
         >>> [line.get_label() for line in figure.axes[0].lines]
         ['predictive mean', 'seen']
     """
-    given = {"x": x, "mean": mean, "lower": lower, "upper": upper}
-    arrays = {name: as_array(values, 1, name) for name, values in given.items()}
-    lengths = {name: len(values) for name, values in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"x, mean, lower and upper must have the same length, got {lengths}")
+    arrays = as_columns({"x": x, "mean": mean, "lower": lower, "upper": upper})
     order = np.argsort(arrays["x"], kind="stable")
     places, middle, low, high = (values[order] for values in arrays.values())
     figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
-    axis.fill_between(places, low, high, color=BAND, alpha=0.55, linewidth=0, label="90 % band")
-    axis.plot(places, middle, color=MEAN, linewidth=1.2, label="predictive mean")
+    draw_band(axis, places, middle, low, high)
     _draw_rows(axis, seen, "seen", FAINT)
     if unseen is not None:
         _draw_rows(axis, unseen, "not seen", ALARM)

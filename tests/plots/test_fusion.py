@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gp_ensembles.plots import save_figure
-from gp_ensembles.plots.canvas import SERIES
-from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion, plot_score_boxes
+from gp_ensembles.plots.canvas import SERIES, new_figure
+from gp_ensembles.plots.fusion import Band, Density, FusionView, draw_score_boxes, plot_fusion
 
 X = torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64)
 MEAN = torch.stack([X**2, -X])
@@ -67,8 +67,8 @@ def test_colors_tell_the_experts_apart_in_both_panels():
 
 def test_boxes_are_the_quartiles_of_the_splits():
     scores = {"MoGPE": [[3.0, 1.0, 2.0, 5.0, 4.0], [7.0, math.nan]], "BHS": [[1.5, 1.4], []]}
-    figure = plot_score_boxes(scores, ["K = 2", "K = 3"], title="splits", y_label="nats")
-    (axis,) = figure.axes
+    figure, (axis,) = new_figure(1, 1, 6.0, 4.0)
+    draw_score_boxes(axis, scores, ["K = 2", "K = 3"])
     figure.canvas.draw()
     boxes = [patch.get_path().vertices[:, 1] for patch in axis.patches]
     assert [(box.min(), box.max()) for box in boxes] == [(2, 4), (7, 7), (pytest.approx(1.425), pytest.approx(1.475))]
@@ -76,13 +76,10 @@ def test_boxes_are_the_quartiles_of_the_splits():
     np.testing.assert_array_equal(np.concatenate(dots), [3, 1, 2, 5, 4, 7, 1.5, 1.4])
     places = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
     np.testing.assert_allclose(places, [-0.2, 0.8, 0.2])
-    assert [text.get_text() for text in axis.get_xticklabels()] == ["K = 2", "K = 3"]
-    assert (axis.get_title(loc="left"), axis.get_ylabel()) == ("splits", "nats")
 
 
-def test_pictures_are_written(tmp_path):
-    for number, figure in enumerate((plot_fusion(VIEW), plot_score_boxes({"a": [[1.0]]}, ["all"]))):
-        assert save_figure(figure, tmp_path / f"{number}.png").stat().st_size > 1000
+def test_the_picture_is_written(tmp_path):
+    assert save_figure(plot_fusion(VIEW), tmp_path / "fusion.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
@@ -124,4 +121,4 @@ def test_a_single_input_and_too_many_experts_are_refused():
 )
 def test_boxes_that_cannot_be_told_apart_are_refused(scores, groups, words):
     with pytest.raises(ValueError, match=words):
-        plot_score_boxes(scores, groups)
+        draw_score_boxes(new_figure(1, 1, 6.0, 4.0)[1][0], scores, groups)

@@ -1,0 +1,280 @@
+"""A stream: targets with the predictions made before them, running log scores, and the experts' weights."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gp_ensembles.plots.canvas import (
+    ALARM,
+    BAND,
+    FAINT,
+    INK,
+    MEAN,
+    REST,
+    SERIES,
+    Array,
+    as_array,
+    as_columns,
+    bins,
+    draw_band,
+    label,
+    new_figure,
+    thin,
+)
+
+
+def plot_bands(
+    y: Tensor | ArrayLike,
+    mean: Tensor | ArrayLike,
+    lower: Tensor | ArrayLike,
+    upper: Tensor | ArrayLike,
+    *,
+    target_name: str = "y",
+    first_row: int = 0,
+) -> Figure:
+    """Targets, predictive mean and 90 % band: the whole stream above, its last rows below.
+
+    Streams of more than 2000 rows are thinned in the upper panel: each run of rows becomes the range of its targets
+    and the medians of its means and bands, so that no outlying target is lost. The lower panel shows the last 200
+    rows one by one.
+
+    Args:
+        y: Targets, shape (N,); NaN where missing (marked at the foot of the panel).
+        mean: Predictive means made before each target, shape (N,).
+        lower: Predictive 5 % quantiles, shape (N,).
+        upper: Predictive 95 % quantiles, shape (N,).
+        target_name: Name of the target, with its unit if it has one.
+        first_row: Number of the first row shown, for instance the length of the warm-up.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If the four do not have the same length, or are empty.
+
+    Example:
+        >>> import torch
+        >>> y = torch.tensor([0.3, float("nan"), 0.1])
+        >>> figure = plot_bands(y, y.new_zeros(3), y.new_full((3,), -1.6), y.new_full((3,), 1.6))
+        >>> len(figure.axes)
+        1
+    """
+    arrays = as_columns({"y": y, "mean": mean, "lower": lower, "upper": upper})
+    num_rows = len(arrays["y"])
+    zoomed = num_rows > 400
+    figure, axes = new_figure(2 if zoomed else 1, 1, 9.0, 6.0 if zoomed else 3.4)
+    title = f"{target_name}: one-step-ahead predictions and targets"
+    if num_rows > 2000:
+        _draw_thinned(axes[0], arrays, first_row)
+    else:
+        _draw_rows(axes[0], arrays, 0, first_row)
+    label(axes[0], title, "" if zoomed else "row", target_name)
+    if zoomed:
+        _draw_rows(axes[1], arrays, num_rows - 200, first_row)
+        label(axes[1], "the last 200 rows", "row", target_name)
+    handles, names = axes[-1].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0) -> Figure:
+    """Mean log score so far (above) and the lead of the first model over each other, summed (below).
+
+    Args:
+        log_prob: Name of the model -> log predictive density of each target, made before it, shape (N,); NaN where
+            the target is missing. The first is the model, the others its baselines; at most 9.
+        first_row: Number of the first row shown, for instance the length of the warm-up.
+
+    Returns:
+        The figure; with one model it has the upper panel only.
+
+    Raises:
+        ValueError: If there is no model or more than 9, or their lengths differ.
+
+    Example:
+        >>> import torch
+        >>> figure = plot_score({"ensemble": torch.tensor([-1.0, -0.5]), "last value": torch.tensor([-2.0, -1.0])})
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['mean log score so far', 'summed lead of ensemble']
+    """
+    if not 1 <= len(log_prob) <= len(SERIES):
+        raise ValueError(f"a score picture takes 1 to {len(SERIES)} models, got {len(log_prob)}")
+    series = {name: as_array(values, 1, name) for name, values in log_prob.items()}
+    lengths = {name: len(values) for name, values in series.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"all models must be scored on the same rows, got lengths {lengths}")
+    ahead, *others = series
+    num_rows = lengths[ahead]
+    last = np.array([run.stop - 1 for run in bins(num_rows, 1000)])
+    figure, axes = new_figure(2 if others else 1, 1, 9.0, 6.0 if others else 3.4)
+    means = {name: _running_mean(values) for name, values in series.items()}
+    for (name, values), color in zip(means.items(), SERIES, strict=False):
+        text = f"{name}  ({values[-1]:.3f})" if np.isfinite(values[-1]) else name
+        _draw_score(axes[0], first_row + last, values[last], color, text, name == ahead)
+    _limit_to_settled(axes[0], list(means.values()))
+    label(axes[0], "mean log score so far", "" if others else "row", "nats per row")
+    axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+    if others:
+        leads = {name: np.nancumsum(series[ahead] - series[name])[last] for name in others}
+        for (name, lead), color in zip(leads.items(), SERIES[1:], strict=False):
+            _draw_score(axes[1], first_row + last, lead, color, f"over {name}", False)
+        axes[1].axhline(0.0, color=FAINT, linewidth=1.0, linestyle="--")
+        label(axes[1], f"summed lead of {ahead}", "row", "nats")
+        axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+        _stretch(axes[1], np.concatenate(list(leads.values())))
+    return figure
+
+
+def plot_weights(
+    log_weights: Tensor | ArrayLike, names: Sequence[str], *, num_named: int = 8, first_row: int = 0
+) -> Figure:
+    """Weights in force before each target, stacked to one; the leading experts are named, the rest grouped.
+
+    Experts are ranked by their mean weight over the stream. Streams of more than 1000 rows are averaged over runs.
+
+    Args:
+        log_weights: Log weights before each target, shape (M, N); minus infinity for a dead expert.
+        names: A name for each of the M experts.
+        num_named: How many experts get a color of their own, at most 9.
+        first_row: Number of the first row shown, for instance the length of the warm-up.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there is not one name per expert, ``num_named`` is not 1 to 9, or the weights of a row do not
+            sum to one.
+
+    Example:
+        >>> import torch
+        >>> log_weights = torch.tensor([[0.9, 0.4], [0.1, 0.6]]).log()
+        >>> figure = plot_weights(log_weights, ["smooth", "rough"])
+        >>> [text.get_text() for text in figure.legends[0].get_texts()]
+        ['smooth', 'rough']
+    """
+    weights = np.exp(as_array(log_weights, 2, "log_weights"))
+    if len(names) != len(weights):
+        raise ValueError(f"there are {len(weights)} experts in log_weights but {len(names)} names")
+    if not 1 <= num_named <= len(SERIES):
+        raise ValueError(f"num_named must be between 1 and {len(SERIES)}, got {num_named}")
+    totals = weights.sum(axis=0)
+    wrong = ~(np.abs(totals - 1) <= 1e-3)  # true for NaN as well
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"the weights of row {row} sum to {totals[row]:.6g}, not to one; normalize log_weights")
+    figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
+    draw_weights(axis, weights, names, num_named=num_named, first_row=first_row)
+    label(axis, "weights in force before each target", "row", "weight")
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def draw_weights(axis: Axes, weights: Array, names: Sequence[str], *, num_named: int = 8, first_row: int = 0) -> None:
+    """Weights (M, N) stacked to one, the heaviest on average at the bottom; experts without a color left are one."""
+    num_experts, num_rows = weights.shape
+    runs = bins(num_rows, 1000)
+    order = np.argsort(-weights.mean(axis=1), kind="stable")
+    # One expert left over is as easily named as grouped.
+    num_shown = num_experts if num_experts <= min(num_named + 1, len(SERIES)) else num_named
+    layers = [thin(weights[m], runs, np.mean) for m in order[:num_shown]]
+    labels = [names[m] for m in order[:num_shown]]
+    colors = list(SERIES[:num_shown])
+    if num_shown < num_experts:
+        layers.append(thin(weights[order[num_shown:]].sum(axis=0), runs, np.mean))
+        labels.append(f"{num_experts - num_shown} others")
+        colors.append(REST)
+    rows = first_row + np.array([(run.start + run.stop - 1) / 2 for run in runs])
+    if num_rows == 1:  # a single row has no width: give it one
+        rows = rows + np.array([-0.5, 0.5])
+        layers = [np.repeat(layer, 2) for layer in layers]
+    axis.stackplot(rows, layers, labels=labels, colors=colors, linewidth=0.3, edgecolor="white")
+    axis.set_xlim(rows[0], rows[-1])
+    axis.set_ylim(0.0, 1.0)
+    axis.grid(False)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _draw_rows(axis: Axes, arrays: dict[str, Array], start: int, first_row: int) -> None:
+    """Draw every row from ``start`` on."""
+    y, mean, lower, upper = (arrays[name][start:] for name in ("y", "mean", "lower", "upper"))
+    rows = first_row + start + np.arange(len(y), dtype=np.float64)
+    if len(rows) == 1:
+        axis.errorbar(
+            rows,
+            mean,
+            [mean - lower, upper - mean],
+            fmt="_",
+            color=MEAN,
+            ecolor=BAND,
+            elinewidth=6,
+            label="mean and 90 % band",
+        )
+    else:
+        draw_band(axis, rows, mean, lower, upper)
+    size = 3.2 if len(rows) <= 500 else 1.6
+    axis.plot(rows, y, linestyle="none", marker="o", markersize=size, color=INK, alpha=0.8, label="target")
+    _mark_missing(axis, rows[np.isnan(y)])
+
+
+def _draw_thinned(axis: Axes, arrays: dict[str, Array], first_row: int) -> None:
+    """Draw one point for each run of rows."""
+    num_rows = len(arrays["y"])
+    runs = bins(num_rows, 1000)
+    rows = first_row + np.array([(run.start + run.stop - 1) / 2 for run in runs])
+    lowest, highest = thin(arrays["y"], runs, np.min), thin(arrays["y"], runs, np.max)
+    mean, lower, upper = (thin(arrays[name], runs, np.median) for name in ("mean", "lower", "upper"))
+    axis.fill_between(rows, lowest, highest, color=FAINT, alpha=0.45, linewidth=0, label="range of targets")
+    draw_band(axis, rows, mean, lower, upper)
+    share = np.array([np.isnan(arrays["y"][run]).any() for run in runs])
+    _mark_missing(axis, rows[share])
+    axis.text(
+        1.0, 1.02, f"grey: range of the targets in runs of {-(-num_rows // 1000)} rows",
+        transform=axis.transAxes, ha="right", va="bottom", fontsize=8, color=INK,
+    )  # fmt: skip
+
+
+def _mark_missing(axis: Axes, rows: Array) -> None:
+    """Tick the foot of the panel where a target is missing."""
+    if len(rows):
+        axis.plot(
+            rows, np.full(len(rows), 0.015), transform=axis.get_xaxis_transform(), linestyle="none", marker="|",
+            markersize=7, markeredgewidth=1.2, color=ALARM, label="target missing",
+        )  # fmt: skip
+
+
+def _running_mean(values: Array) -> Array:
+    """Mean of the values seen so far; NaN before the first."""
+    counts = np.cumsum(~np.isnan(values))
+    return np.where(counts > 0, np.nancumsum(values) / np.maximum(counts, 1), np.nan)
+
+
+def _draw_score(axis: Axes, rows: Array, values: Array, color: str, text: str, bold: bool) -> None:
+    """One line; a dot if there is one row only."""
+    marker = "o" if len(rows) == 1 else ""
+    axis.plot(
+        rows, values, color=color, linewidth=2.2 if bold else 1.3, marker=marker, label=text,
+        zorder=3 if bold else 2,
+    )  # fmt: skip
+
+
+def _limit_to_settled(axis: Axes, means: list[Array]) -> None:
+    """Choose the vertical range from the last nine tenths, so that the first rows do not squash the rest."""
+    settled = np.concatenate([values[len(values) // 10 :] for values in means])
+    settled = settled[np.isfinite(settled)]
+    if settled.size > 1 and settled.max() > settled.min():
+        margin = 0.08 * (settled.max() - settled.min())
+        axis.set_ylim(settled.min() - margin, settled.max() + margin)
+
+
+def _stretch(axis: Axes, values: Array) -> None:
+    """Fit the vertical range to the values, on a signed logarithmic scale if they are large."""
+    finite = values[np.isfinite(values)]
+    low, high = min(0.0, float(finite.min(initial=0.0))), max(0.0, float(finite.max(initial=0.0)))
+    if max(-low, high) > 100.0:
+        axis.set_yscale("symlog", linthresh=10.0)
+        axis.set_ylim(2.0 * low - 2.0, 2.0 * high + 2.0)
