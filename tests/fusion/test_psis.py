@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import genpareto
 
 from gp_ensembles.fusion.psis import psis_loo, smooth_weights
 
@@ -36,6 +37,57 @@ def test_numbers_of_arviz():
     torch.testing.assert_close(found.pareto_k, frozen["pareto_k"], rtol=1e-11, atol=0.0)
     weights = smooth_weights(-log_likelihood).log_weights
     torch.testing.assert_close(weights.mT, frozen["smoothed_log_weights"], rtol=1e-11, atol=0.0)
+
+
+def smoothed_by_hand(ratios, length):
+    """Pareto smoothing of one column, draw by draw in numpy and scipy: log weights and k."""
+    x = np.sort(ratios.numpy() - ratios.numpy().max())
+    cutoff = math.exp(x[-length - 1])
+    excess = np.exp(x[-length:]) - cutoff
+    # Zhang and Stephens (2009): posterior mean of b = k / scale over a grid, whose weights are profile likelihoods.
+    quartile, largest = excess[math.floor(length / 4 + 0.5) - 1], excess[-1]
+    num_points = 30 + math.floor(math.sqrt(length))
+    points = [1 / largest + (1 - math.sqrt(num_points / (i + 0.5))) / (3 * quartile) for i in range(num_points)]
+    shapes = [float(np.mean(np.log1p(-b * excess))) for b in points]
+    profiles = np.array([length * (math.log(-b / k) - k - 1) for b, k in zip(points, shapes, strict=True)])
+    posterior = np.exp(profiles - profiles.max()) / np.exp(profiles - profiles.max()).sum()
+    posterior = np.where(posterior < 10 * np.finfo(float).eps, 0.0, posterior)
+    b = float(posterior @ np.array(points) / posterior.sum())
+    k = float(np.mean(np.log1p(-b * excess)))
+    scale, shrunk = -k / b, (length * k + 5) / (length + 10)
+    tail = genpareto.ppf((np.arange(length) + 0.5) / length, shrunk, scale=scale)
+    x[-length:] = np.minimum(np.log(tail + cutoff), 0.0)
+    return x - np.log(np.exp(x).sum()), shrunk
+
+
+# ceil(min(0.2 S, 3 sqrt(S / r))) by hand: a fifth of the draws up to S = 225 / r, 3 sqrt(S / r) beyond.
+@pytest.mark.parametrize(
+    ("num_draws", "efficiency", "length"),
+    [
+        (25, 1.0, 5),
+        (60, 1.0, 12),
+        (100, 1.0, 20),
+        (151, 1.0, 31),
+        (224, 1.0, 45),
+        (500, 1.0, 68),
+        (400, 0.5, 80),
+        (500, 0.5, 95),
+        (50, 4.0, 10),
+        (100, 4.0, 15),
+    ],
+)
+def test_the_tail_of_few_draws_is_a_fifth_of_them(num_draws, efficiency, length):
+    """The rule of Vehtari et al. (2024) and ArviZ; results are those of a plain loop, and only the tail changes."""
+    ratios = 1.5 * normal(num_draws, 1, seed=num_draws)
+    weights, pareto_k = smooth_weights(ratios, efficiency=efficiency)
+    expected, shape = smoothed_by_hand(ratios[:, 0], length)
+    assert float(pareto_k) == pytest.approx(shape, rel=1e-9)
+    order = ratios[:, 0].argsort()
+    np.testing.assert_allclose(weights[order, 0].numpy(), expected, rtol=1e-9)
+    moved = (weights - ratios)[order, 0]
+    below, tail = moved[:-length], moved[-length:-1]  # the largest may have been cut to what it was
+    assert float(below.max() - below.min()) < 1e-12
+    assert bool(((tail - below[0]).abs() > 1e-9).all())
 
 
 def test_leave_one_out_of_a_conjugate_model():
