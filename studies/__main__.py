@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
 
-from gp_ensembles.cli.running import THREADS, exit_code, normalized, threads
+from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
 from studies.doebe import study as doebe
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS as FUSION_METHODS
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> int:
     parser = studies_parser()
-    values = parser.parse_args(normalized(given))
+    values = parser.parse_args(read_arguments(given))
     if values.subcommand is None:
         parser.print_help()
         return 2

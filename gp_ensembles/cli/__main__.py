@@ -15,12 +15,13 @@ from gp_ensembles.cli.commands import Output, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.cli.config import add_config, config_from, load_config
 from gp_ensembles.cli.embed.command import add_embed, run_embed
+from gp_ensembles.cli.named_configs import config_titles, find_config
 from gp_ensembles.cli.optimize.command import add_optimize, run_optimize
-from gp_ensembles.cli.running import THREADS, exit_code, normalized, threads
+from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
 from gp_ensembles.cli.tables import read_more, read_table, without_constant
 
 _OUT = "folder of the results; results that are there stay until this run is complete"
-_CONFIG = "YAML file with any of: model, warmup, seed, device, dtype, block_size, drop_constant, clip"
+_CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a CSV file (.csv or .csv.gz) with a header, or name:SET for a table that travels with a package, for instance \
 name:trump_approval; with --data_folder, the name of a table in that folder's manifest"
 
@@ -42,16 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    arguments = normalized(given)
-    for option, file in pairwise(arguments):
+    arguments = read_arguments(given)
+    for place, (option, file) in enumerate(pairwise(arguments), start=1):
         if option == "--config" and arguments[0] == "stream":
-            load_config(file)  # alone first: its complaints name the file
+            arguments[place] = str(find_config(file))
+            load_config(arguments[place])  # alone first: its complaints name the file
     parser, commands = _parsers()
     values = parser.parse_args(arguments)
     command = values.subcommand
     if command is None:
         parser.print_help()
         return 2
+    if command == "configs":
+        print("\n".join(f"{name:<16}  {title}" for name, title in config_titles().items()))
+        return 0
     with threads(values[command].num_threads):
         return _COMMANDS[command](commands[command], values[command])
 
@@ -65,6 +70,10 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     commands = {}
     for name, text in _HELP.items():
         command = ArgumentParser(exit_on_error=False, description=text)
+        commands[name] = command
+        if name == "configs":
+            subcommands.add_subcommand(name, command, help=text)
+            continue
         if name == "optimize":
             add_optimize(command)
         elif name == "embed":
@@ -83,7 +92,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             command.add_argument("--skip_seen", type=bool, default=False, help="the table starts with the rows seen")
             command.add_argument("--device", type=str | None, default=None, help="where to run; as before by default")
         if name == "compare":
-            command.add_argument("--configs", type=Path, nargs="+", required=True, help="YAML files")
+            command.add_argument("--configs", type=Path, nargs="+", required=True, help="names or YAML files")
             command.add_argument("--warmup", type=int | None, default=None, help="override the configs'")
             command.add_argument("--seed", type=int | None, default=None, help="override the configs'")
             command.add_argument("--device", type=str | None, default=None, help="override the configs'")
@@ -99,7 +108,6 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         command.add_argument("--num_threads", type=PositiveInt, default=1, help=THREADS)
         command.add_argument("--traceback", type=bool, default=False, help="show where an error came from")
         subcommands.add_subcommand(name, command, help=text)
-        commands[name] = command
     return parser, commands
 
 
@@ -156,6 +164,7 @@ _HELP = {
     "stream": "Predict every row of a table before its target is seen, and learn from it.",
     "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
     "compare": "Run several configs on one stream and print one table.",
+    "configs": "List the configs that --config and --configs know by name.",
     "demo": "The whole job on real data that travels with the package, in under two minutes.",
     "optimize": "Bayesian optimization with ensembles and with single Gaussian processes, in one table of regrets.",
     "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",

@@ -12,6 +12,7 @@ from typing import Literal
 from tqdm import tqdm
 
 from gp_ensembles.cli.config import StreamConfig, load_config
+from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.preparation import warm_up_rows
 from gp_ensembles.cli.sentences import EXPECTED, one_sentence
 from gp_ensembles.cli.session import Session
@@ -32,13 +33,13 @@ def load_named_configs(
     device: str | None = None,
     dtype: Literal["float64", "float32"] | None = None,
 ) -> dict[str, StreamConfig]:
-    """Read configs, named by their files' stems; what is given overrides all of them.
+    """Read configs, given by name or by file and named by their files' stems; what is given overrides all of them.
 
     Raises:
         ValueError: If two files have the same stem, or the configs differ in warm-up.
     """
     configs: dict[str, StreamConfig] = {}
-    for path in paths:
+    for path in map(find_config, paths):
         if path.stem in configs:
             raise ValueError(f"two configs are called {path.stem!r}; give the files different names")
         config = load_config(path)

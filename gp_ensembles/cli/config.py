@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gp_ensembles.cli.dictionaries import Auto
 from gp_ensembles.cli.models import Model
+from gp_ensembles.cli.named_configs import refuse_repeated_keys
 from gp_ensembles.cli.sentences import one_sentence
 
 
@@ -91,6 +92,8 @@ def check_device(name: str) -> None:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"device {name!r} is unknown; use cpu, cuda or cuda:0") from None
+    if device.type == "cpu" and device.index is not None:
+        raise ValueError(f"device {name!r} is unknown; there is one cpu, so use cpu and --num-threads")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name!r} was asked for, but torch sees no such GPU; use --device cpu")
     if device.type not in ("cpu", "cuda"):
@@ -130,7 +133,7 @@ def load_config(path: str | Path) -> StreamConfig:
         The config.
 
     Raises:
-        ValueError: If a key is unknown, a value has the wrong type, or the file is empty.
+        ValueError: If a key is unknown, a key stands twice, a value has the wrong type, or the file is empty.
         OSError: If the file cannot be read.
 
     Example:
@@ -143,6 +146,7 @@ def load_config(path: str | Path) -> StreamConfig:
         (50, 'oebe')
     """
     parser = config_parser()
+    refuse_repeated_keys(path)
     text = Path(path).read_text(encoding="utf-8")
     if not text.strip():
         raise ValueError(f"{path} is empty; a config has keys such as model and warmup")

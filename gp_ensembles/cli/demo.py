@@ -1,4 +1,4 @@
-"""The main job on real data that travels with a package: a drifting stream, predicted day by day."""
+"""The main job on real data that travels with the package: a drifting stream, predicted day by day."""
 
 import torch
 
@@ -15,16 +15,13 @@ CONFIG = StreamConfig(EDOEBE((LinearBasis(), HilbertBasis(), FourierBasis(), Rad
 def run_demo(output: Output) -> dict[str, object]:
     """Predict a president's daily approval from five pollsters and the day before, with E-DOEBE.
 
-    1001 days drift by several times what the 200 warm-up days show. Needs river, which brings the data.
+    1001 days drift by several times what the 200 warm-up days show.
 
     Args:
         output: What to leave behind.
 
     Returns:
         The summary.
-
-    Raises:
-        ImportError: If river is not installed.
     """
     return stream(with_previous(load(SET)), CONFIG, output)
 

@@ -5,9 +5,11 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 
+from gp_ensembles.cli.named_configs import refuse_repeated_keys
 from gp_ensembles.cli.sentences import EXPECTED, one_sentence
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
@@ -64,12 +66,38 @@ def threads(number: int) -> Iterator[None]:
         ...     torch.get_num_threads()
         1
     """
+    most = os.cpu_count() or 1
+    if number > most:
+        raise ValueError(f"--num-threads is {number} and this machine has {most} processors; give at most {most}")
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def read_arguments(given: Sequence[str]) -> list[str]:
+    """The words of a command line, :func:`normalized` and looked through for slips that a parser would let pass.
+
+    Args:
+        given: The words.
+
+    Raises:
+        ValueError: If an option has an empty value, or a key stands twice in a config.
+
+    Example:
+        >>> read_arguments(["demo", "--out", ""])
+        Traceback (most recent call last):
+        ValueError: --out is empty; is a variable of the shell not set?
+    """
+    arguments = normalized(given)
+    for option, value in pairwise([*arguments, "--"]):
+        if option.startswith("--") and (option.endswith("=") or not value.strip()):
+            raise ValueError(f"{option.rstrip('=').replace('_', '-')} is empty; is a variable of the shell not set?")
+        if option == "--config":
+            refuse_repeated_keys(value)
+    return arguments
 
 
 def normalized(arguments: Sequence[str]) -> list[str]:

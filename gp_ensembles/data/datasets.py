@@ -1,4 +1,4 @@
-"""Sets by name: small real ones that travel inside river and scikit-learn, synthetic ones, and those of a folder."""
+"""Sets by name: small real ones of this package, river and scikit-learn, synthetic ones, and those of a folder."""
 
 import difflib
 import math
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gp_ensembles.data.folder import folder_names, load_folder
 from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, gp_draw, switching_gps
-from gp_ensembles.data.table import Table
+from gp_ensembles.data.table import Table, read_csv
 
+_TABLES = Path(__file__).parent / "tables"  # SOURCES.md there says where they are from, and their licenses
 _NUM_ROWS = 2000
 _AIRLINE_LAGS = (1, 12)
 _WATER_LAGS = (1, 24)
@@ -60,24 +61,21 @@ def trump_approval() -> Table:
     """Daily approval of a president from five pollsters, with slow drift: 1001 rows, 6 inputs.
 
     Inputs are the day (counted from the first row) and the latest figure of each pollster, in percent; the target is
-    the weighted average by FiveThirtyEight. Rows are in the order of time. Source: ``river.datasets.TrumpApproval``.
+    the weighted average by FiveThirtyEight. Rows are in the order of time. The table travels with this package; it is
+    that of ``river.datasets.TrumpApproval`` (data: FiveThirtyEight, CC BY 4.0).
 
     Returns:
         The table, X (1001, 6) and y (1001,).
-
-    Raises:
-        ImportError: If river is not installed.
 
     Example:
         >>> trump_approval().X.shape
         torch.Size([1001, 6])
     """
     names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
-    rows = _river("TrumpApproval")
-    X = _float64([[float(x[name]) for name in names] for x, _ in rows])
+    table = read_csv(_TABLES / "trump_approval.csv.gz", "five_thirty_eight", names)
     # Days since the first row: as ordinals they differ by a thousandth of their size.
-    X[:, 0] -= X[0, 0].clone()
-    return Table(X, _float64([y for _, y in rows]), ("day", *names[1:]), "five_thirty_eight", "trump_approval")
+    table.X[:, 0] -= table.X[0, 0].clone()
+    return table._replace(feature_names=("day", *names[1:]), source=None)
 
 
 def airline_passengers() -> Table:

@@ -171,7 +171,7 @@ def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
         raise ValueError(f"{path} is empty; a header row and data rows are needed")
     header = [name.strip() for name in found[0][1]]
     if len(set(header)) < len(header):
-        twice = sorted({name for name in header if header.count(name) > 1})
+        twice = sorted({name or "nothing at all" for name in header if header.count(name) > 1})
         raise ValueError(f"{path} has several columns named {', '.join(twice)}; rename them")
     if len(found) == 1:
         raise ValueError(f"{path} has a header but no data rows")
@@ -187,7 +187,7 @@ def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
 
 
 def check_columns(lines: CsvLines, names: Sequence[str]) -> None:
-    """Raise if a column is not there.
+    """Raise if a column is not there or has no name.
 
     Raises:
         ValueError: Naming it, names like it, and those there are.
@@ -197,6 +197,11 @@ def check_columns(lines: CsvLines, names: Sequence[str]) -> None:
             close = difflib.get_close_matches(name, lines.header, n=3)
             hint = f"did you mean {' or '.join(close)}? its " if close else "its "
             raise ValueError(f"{lines.path} has no column named {name}; {hint}columns are {', '.join(lines.header)}")
+        if not name:
+            raise ValueError(
+                f"{lines.path}: column {lines.header.index(name) + 1} has no name in the header; name it, or choose "
+                f"the other columns as features (--features)"
+            )
 
 
 def number_in(text: str) -> float | None:

@@ -111,6 +111,9 @@ def test_too_few_rows_are_refused(place, small, capsys):
         (["--features", "a,y"], ["y", "features"]),
         (["--dtype", "float16"], ["dtype", "float16"]),
         (["--device", "abacus"], ["abacus"]),
+        (["--device", "cpu:3"], ["'cpu:3' is unknown", "one cpu"]),
+        (["--num-threads", "100000"], ["--num-threads is 100000", "processors"]),
+        (["--config", "e_dobe"], ["no config and no file is called e_dobe", "did you mean e_doebe"]),
         (["--warmup", "many"], ["warmup", "many"]),
         (["--warmpu", "50"], ["warmpu"]),
         (["--seed", "-1"], ["seed"]),
@@ -141,6 +144,7 @@ def test_a_gpu_that_is_not_there_is_refused(place, capsys):
         ("model: {class_path: SOEBE, init_args: {stay: much}}", ["stay", "much"]),
         ("warmup: 2.5", ["warmup", "2.5"]),
         ("model: [", ["broken.yaml"]),
+        ("seed: 1\nwarmup: 50\nseed: 2", ["line 3", "the key seed stands here and in line 1"]),
     ],
 )
 def test_bad_configs_are_named(place, capsys, text, words):
@@ -273,3 +277,45 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
     monkeypatch.setattr(session_module.Session, "start", broken)
     assert main(stream(place, "data.csv", "never")) == 1
     assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", [["--out", ""], ["--out="], ["--out", "  "]])
+def test_an_empty_out_is_refused(place, capsys, out):
+    data = str(place / "data.csv")
+    assert "--out is empty" in complaint(["stream", data, "--target", "y", "--warmup", "100", *out, *QUICK], capsys)
+    assert "--out is empty" in complaint(["embed", data, *out, *QUICK], capsys)
+
+
+def test_a_feature_without_a_name_is_refused(place, small, capsys):
+    small.write(place / "unnamed.csv", small.rows(300), ("a", "", "y"))
+    for arguments in (stream(place, "unnamed.csv", "never"), ["embed", str(place / "unnamed.csv"), *QUICK]):
+        said = complaint(arguments, capsys)
+        assert "column 2 has no name" in said
+        assert "--features" in said
+    assert main(stream(place, "unnamed.csv", "named", "--features", "a")) == 0
+    small.write(place / "unnamed.csv", small.rows(300), ("", "", "y"))
+    assert "several columns named nothing at all" in complaint(stream(place, "unnamed.csv", "never"), capsys)
+
+
+def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, small, capsys):
+    (place / "twice.yaml").write_text("warmup: 60\nwarmup: 70\n", encoding="utf-8")
+    config = str(place / "twice.yaml")
+    for arguments in (
+        stream(place, "data.csv", "never", "--config", config),
+        ["compare", str(place / "data.csv"), "--target", "y", "--configs", config, "--out", str(place / "never")],
+        ["embed", str(place / "data.csv"), "--config", config, "--out", str(place / "never")],
+    ):
+        said = complaint(arguments, capsys)
+        assert "twice.yaml, line 2: the key warmup stands here and in line 1; leave one out" in said
+    assert not (place / "never").exists()
+
+
+def test_configs_are_listed_and_found_by_name(place, capsys):
+    assert main(["configs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[0] == "e_doebe" and "exchange weight" in line for line in lines)
+    assert main(["stream", str(place / "data.csv"), "--target", "y", "--config", "oe_linear", "--warmup", "100",
+                 "--out", str(place / "by_name"), *QUICK]) == 0  # fmt: skip
+    comparison = ["compare", str(place / "data.csv"), "--target", "y", "--configs", "oe_linear", "doe_linear"]
+    assert main([*comparison, "--warmup", "100", "--out", str(place / "compared"), "--progress", "false"]) == 0
+    assert set(json.loads((place / "compared" / "compare.json").read_text())) >= {"oe_linear", "doe_linear"}

@@ -37,7 +37,11 @@ def test_every_table_is_whole(loader, capsys):
 
 
 def test_trump_approval_is_the_source():
-    table = trump_approval()
+    from river.datasets import TrumpApproval
+
+    table, rows = trump_approval(), list(TrumpApproval())
+    assert table.X[:, 1:].tolist() == [[x[name] for name in table.feature_names[1:]] for x, _ in rows]
+    assert table.y.tolist() == [y for _, y in rows]
     assert table.X[0, 1:].tolist() == [43.843213, 46.19925042857143, 48.318749, 44.104692, 43.636914000000004]
     assert table.X[:, 0].tolist() == list(range(1001))
     assert (float(table.y[0]), float(table.y[-1])) == (43.75505, 41.740203)
@@ -82,7 +86,7 @@ def test_diabetes_has_raw_units():
 
 
 @pytest.mark.parametrize(
-    ("loader", "package", "extra"), [(trump_approval, "river", "river"), (diabetes, "sklearn", "sklearn")]
+    ("loader", "package", "extra"), [(water_flow, "river", "river"), (diabetes, "sklearn", "sklearn")]
 )
 def test_an_absent_package_is_named_with_its_extra(monkeypatch, loader, package, extra):
     original = builtins.__import__

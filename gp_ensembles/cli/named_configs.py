@@ -1,0 +1,101 @@
+"""The configs that travel with the package: found by name, in a checkout as in an installation."""
+
+import difflib
+from pathlib import Path
+
+import yaml
+
+import gp_ensembles
+
+
+def configs_folder() -> Path:
+    """The folder of the configs: inside an installed package, beside the package in a checkout.
+
+    Raises:
+        FileNotFoundError: If it is in neither.
+
+    Example:
+        >>> (configs_folder() / "auto.yaml").is_file()
+        True
+    """
+    package = Path(gp_ensembles.__file__).parent
+    for folder in (package / "configs", package.parent / "configs"):
+        if (folder / "auto.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"the configs are not in {package}; install the package again")
+
+
+def config_titles() -> dict[str, str]:
+    """Names of the configs, each with the first line of its file without the comment mark.
+
+    Example:
+        >>> sorted(config_titles())[0]
+        'auto'
+    """
+    files = sorted(configs_folder().glob("*.yaml"))
+    return {file.stem: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for file in files}
+
+
+def find_config(given: str | Path) -> Path:
+    """The file of a config that is given by name or by path; a name that is known comes before a file called so.
+
+    Args:
+        given: For instance ``auto``, or ``configs/auto.yaml``.
+
+    Raises:
+        ValueError: If it is neither a name that is known nor a file.
+
+    Example:
+        >>> find_config("e_doebe").name
+        'e_doebe.yaml'
+        >>> find_config("e_dobe")
+        Traceback (most recent call last):
+        ValueError: no config and no file is called e_dobe; did you mean e_doebe? gp-ensembles configs lists them
+    """
+    path, names = Path(given), config_titles()
+    if str(given) in names:
+        return configs_folder() / f"{given}.yaml"
+    if path.suffix or len(path.parts) > 1 or path.exists():
+        return path  # its reader says what is wrong with it
+    close = difflib.get_close_matches(str(given), names, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise ValueError(f"no config and no file is called {given}; {hint}gp-ensembles configs lists them")
+
+
+def refuse_repeated_keys(path: str | Path) -> None:
+    r"""Raise if a mapping in a YAML file has the same key twice, of which a parser would drop one without a word.
+
+    Args:
+        path: The file. What is no readable YAML is left to its reader.
+
+    Raises:
+        ValueError: Naming the key and the line of its repetition.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "twice.yaml"
+        >>> _ = path.write_text("warmup: 50\nseed: 1\nwarmup: 60\n")
+        >>> try:
+        ...     refuse_repeated_keys(path)
+        ... except ValueError as error:
+        ...     print(str(error).partition("twice.yaml")[2])
+        , line 3: the key warmup stands here and in line 1; leave one out
+    """
+    try:
+        todo = [yaml.compose(Path(path).read_text(encoding="utf-8"))]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return
+    while todo:
+        node = todo.pop()
+        if isinstance(node, yaml.SequenceNode):
+            todo += node.value
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[str, int] = {}
+            for key, value in node.value:
+                line, name = key.start_mark.line + 1, str(key.value)
+                if name in lines:
+                    raise ValueError(
+                        f"{path}, line {line}: the key {name} stands here and in line {lines[name]}; leave one out"
+                    )
+                lines[name] = line
+                todo.append(value)
