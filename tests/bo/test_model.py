@@ -4,6 +4,7 @@ import copy
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from botorch.acquisition import PosteriorMean, qExpectedImprovement, qKnowledgeGradient, qMultiStepLookahead
@@ -21,6 +22,7 @@ from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from scipy import stats
 from torch import Size
 
 from gp_ensembles.bo import EnsembleModel, MixturePosterior, kernel_ensemble
@@ -305,6 +307,46 @@ def test_looking_two_steps_ahead_is_refitting_twice():
             place = X[0, 4 + 3 * r + s].unsqueeze(0)
             total += float(twice.posterior(place).mean)
     assert float(acquisition(X)) == pytest.approx(total / 6, abs=1e-8)
+
+
+@pytest.mark.parametrize("num_outputs", [1, 2])
+@pytest.mark.parametrize("how", ["condition", "fantasize"])
+def test_weights_of_fantasies_are_bayes_rule_in_original_units(num_outputs, how):
+    """Dense densities of all rows in the units of ``train_Y``; experts differ in output scale and noise."""
+    X, Y = rows(4, num_outputs)
+    Y = 40 * Y - 300  # a Standardize whose scale is far from one
+    noises = torch.tensor([0.2, 0.7, 0.4], dtype=DTYPE)
+    scales = torch.tensor([[0.7, 1.3], [1.0, 1.0], [1.4, 0.6]], dtype=DTYPE)[:, :num_outputs]
+    experts = []
+    for m, noise in enumerate(noises):
+        features = fourier_features(m, 0.3 * (m + 1))
+        features.kernel.outputscale = scales[m, 0].square() if num_outputs == 1 else torch.ones((), dtype=DTYPE)
+        if num_outputs == 1:
+            expert = GaussianExpert(features)
+            expert.likelihood.noise = noise * scales[m, 0].square()
+        else:
+            expert = MultiOutputExpert(features, num_outputs)
+            expert.likelihood.noise = noise
+            with torch.no_grad():
+                expert.raw_scale.copy_(expert.scale_constraint.inverse_transform(scales[m]))
+        experts.append(expert)
+    ours = EnsembleModel(X, Y, ensemble=Ensemble(experts, BayesianModelAveraging()))
+    new_X = rows(2, seed=3)[0]
+    if how == "fantasize":
+        sampler = SobolQMCNormalSampler(Size([4]), seed=0)
+        fantasies = ours.fantasize(new_X, sampler)
+        new_Y = sampler(ours.posterior(new_X, observation_noise=True))
+    else:
+        new_Y = Y.mean(0) + 20 * torch.randn(4, 2, num_outputs, generator=generator(4), dtype=DTYPE)
+        fantasies = ours.condition_on_observations(new_X, new_Y)
+    expected = np.zeros((4, 3))
+    for m, o in np.ndindex(3, num_outputs):
+        Phi = fourier_features(m, 0.3 * (m + 1))(torch.cat([X, new_X])).detach().numpy()
+        unit = Y[:, o].std() * scales[m, o]
+        covariance = float(unit) ** 2 * (Phi @ Phi.T + float(noises[m]) * np.eye(6))
+        normal = stats.multivariate_normal(np.full(6, float(Y[:, o].mean())), covariance)
+        expected[:, m] += [normal.logpdf(torch.cat([Y, more])[:, o].numpy()) for more in new_Y]
+    close(fantasies.log_weights, torch.log_softmax(torch.as_tensor(expected), dim=-1))
 
 
 def test_fantasies_do_not_copy_the_covariance():
