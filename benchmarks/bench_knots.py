@@ -25,7 +25,6 @@ from gp_ensembles.data import load_folder
 from gp_ensembles.likelihoods import LogPoissonLikelihood
 from gp_ensembles.sparse import (
     BayesianOptimization,
-    Covariance,
     GreedyBlocks,
     OneAtATime,
     RandomSubset,
@@ -36,7 +35,7 @@ from gp_ensembles.sparse import (
     select_knots,
     select_variational_knots,
 )
-from gp_ensembles.sparse.coordinates import Coordinates
+from gp_ensembles.sparse.fitting import Coordinates
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 
@@ -68,12 +67,12 @@ def boston_split() -> tuple[Tensor, Tensor]:
         return torch.as_tensor(file["X"]), torch.as_tensor(file["y"])
 
 
-def selections(X: Tensor, y: Tensor, proposals: dict[str, Strategy]) -> None:
-    """A line for each proposal."""
-    for name, proposal in proposals.items():
+def selections(X: Tensor, y: Tensor, strategies: dict[str, Strategy]) -> None:
+    """A line for each strategy."""
+    for name, strategy in strategies.items():
         kernel, likelihood = start(y)
         begin, cpu = time.perf_counter(), time.process_time()
-        found = select_knots(X, y, kernel, likelihood, proposal=proposal, generator=seeded())
+        found = select_knots(X, y, kernel, likelihood, strategy=strategy, generator=seeded())
         cpu, wall = time.process_time() - cpu, time.perf_counter() - begin
         last = found.history[-1]
         print(
@@ -85,12 +84,12 @@ def selections(X: Tensor, y: Tensor, proposals: dict[str, Strategy]) -> None:
 def boston(_: argparse.Namespace) -> None:
     """The default, and one knot at a time with L-BFGS."""
     X, y = boston_split()
-    proposals = {
+    strategies = {
         "default": GreedyBlocks(),
         "one at a time, subset": OneAtATime(RandomSubset()),
         "one at a time, BO": OneAtATime(BayesianOptimization()),
     }
-    selections(X, y, proposals)
+    selections(X, y, strategies)
 
 
 def ccpp(arguments: argparse.Namespace) -> None:
@@ -113,8 +112,8 @@ def large(_: argparse.Namespace) -> None:
 def greedy(_: argparse.Namespace) -> None:
     """Greedy variance alone."""
     X = torch.rand(100_000, 4, dtype=torch.float64, generator=seeded())
-    covariance = Covariance(ScaleKernel(RBFKernel()).to(X))
-    print(f"greedy variance, 100 of 100 000 rows: {seconds(lambda: greedy_variance_rows(X, 100, covariance)):.2f} s")
+    kernel = ScaleKernel(RBFKernel()).to(X)
+    print(f"greedy variance, 100 of 100 000 rows: {seconds(lambda: greedy_variance_rows(X, 100, kernel)):.2f} s")
 
 
 class _GPyTorchSparse(ExactGP):  # type: ignore[misc]  # GPyTorch is untyped
@@ -169,8 +168,8 @@ def variational(_: argparse.Namespace) -> None:
     y = torch.poisson(torch.exp(torch.sin(3.0 * X[:, 0]) + X[:, 1].cos()), generator=seeded())
     kernel = ScaleKernel(MaternKernel(ard_num_dims=2)).to(X)
     begin = time.process_time()
-    proposal = GreedyBlocks(max_knots=40)
-    found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), proposal=proposal, generator=seeded())
+    strategy = GreedyBlocks(max_knots=40)
+    found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), strategy=strategy, generator=seeded())
     print(
         f"counts, 2 000 rows: {len(found.knots)} knots, bound {found.history[-1].objective:.2f}, "
         f"{time.process_time() - begin:.2f} s"

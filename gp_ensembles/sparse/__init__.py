@@ -1,82 +1,96 @@
-"""Sparse Gaussian processes: collapsed objectives, predictions that fit them, and the choice of knots."""
+"""Sparse Gaussian processes with K knots (inducing points), and how many knots to choose, and where.
 
-from gp_ensembles.sparse.adadelta import Adadelta
-from gp_ensembles.sparse.allocators import KnotAllocator, Placement
-from gp_ensembles.sparse.approximations import DIC, DTC, FIC, FITC, VFE, Approximation, PowerEP, TightVFE, upper_bound
-from gp_ensembles.sparse.base import KnotModel
-from gp_ensembles.sparse.collapsed import Projection, log_density, project
-from gp_ensembles.sparse.fitting import Fit, fit_sparse
-from gp_ensembles.sparse.gains import Candidates, measure_candidates
-from gp_ensembles.sparse.greedy import pick_greedily
-from gp_ensembles.sparse.greedy_blocks import GreedyBlocks
-from gp_ensembles.sparse.kernels import Covariance
-from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
-from gp_ensembles.sparse.leverage import dpp_knots, leverage_knots, ridge_leverage_scores
-from gp_ensembles.sparse.model import SparseGP
-from gp_ensembles.sparse.one_at_a_time import OneAtATime
-from gp_ensembles.sparse.online import OnlineStart, WeightsPosterior, inducing_features, start_online, weights_posterior
-from gp_ensembles.sparse.placed import Placed
-from gp_ensembles.sparse.placement import greedy_variance_knots, greedy_variance_rows, kmeans_knots, random_knots
-from gp_ensembles.sparse.proposals import BayesianOptimization, KnotProposal, RandomSubset
-from gp_ensembles.sparse.refits import AdadeltaRefit, LBFGSRefit, Refit
-from gp_ensembles.sparse.run import Picked, Selection, Step, Strategy
+``selection``
+    :func:`select_knots` for normal targets, :func:`select_variational_knots` for any targets by the evidence lower
+    bound, :func:`select_laplace_knots` for counts and labels by Laplace's evidence. Each returns a :class:`Selection`:
+    knots, model, history and stop reason.
+``strategies``, ``greedy``, ``one_at_a_time``
+    How knots are chosen, each a :class:`Strategy`: :class:`GreedyBlocks` (the default: blocks of the largest exact
+    gains, see :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
+    :class:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`), :class:`Simultaneous` and
+    :class:`Reinitialization` (Burt et al., 2020).
+``initialization``
+    Rules for knots from inputs and kernel, each a :class:`KnotInitializer`: :func:`kmeans_knots`,
+    :func:`random_knots`, :func:`greedy_variance_knots` (and :func:`greedy_variance_rows`), :func:`dpp_knots` and
+    :func:`leverage_knots` by :func:`ridge_leverage_scores`; any of them for BoTorch as a :class:`KnotAllocator`.
+``regression``, ``variational``, ``laplace``
+    The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP` (normal targets),
+    :class:`SparseVariationalGP` and :class:`SparseLaplaceGP`. What they share is in ``base``.
+``collapsed``
+    What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
+    :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.
+``fitting``, ``optimizers``
+    :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :class:`KnotOptimizer`:
+    :class:`LBFGSB`, or :class:`Adadelta` as published.
+``online``
+    :func:`start_online` continues as an online expert from a model; :func:`inducing_features` and
+    :func:`weights_posterior` are its parts.
+"""
+
+from gp_ensembles.sparse.base import SparseModel
+from gp_ensembles.sparse.collapsed import DIC, DTC, FIC, FITC, VFE, Approximation, PowerEP, TightVFE
+from gp_ensembles.sparse.fitting import fit_sparse
+from gp_ensembles.sparse.greedy import GreedyBlocks, greedy_elbo_rows
+from gp_ensembles.sparse.initialization import (
+    KnotAllocator,
+    KnotInitializer,
+    dpp_knots,
+    greedy_variance_knots,
+    greedy_variance_rows,
+    kmeans_knots,
+    leverage_knots,
+    random_knots,
+    ridge_leverage_scores,
+)
+from gp_ensembles.sparse.laplace import SparseLaplaceGP
+from gp_ensembles.sparse.one_at_a_time import BayesianOptimization, KnotProposal, OneAtATime, RandomSubset
+from gp_ensembles.sparse.online import inducing_features, start_online, weights_posterior
+from gp_ensembles.sparse.optimizers import LBFGSB, Adadelta, KnotOptimizer
+from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.selection import select_knots, select_laplace_knots, select_variational_knots
-from gp_ensembles.sparse.simultaneous import Simultaneous
-from gp_ensembles.sparse.variational_model import SparseVariationalGP
+from gp_ensembles.sparse.strategies import Reinitialization, Selection, Simultaneous, Strategy
+from gp_ensembles.sparse.variational import SparseVariationalGP
 
 __all__ = [
     "DIC",
     "DTC",
     "FIC",
     "FITC",
+    "LBFGSB",
     "VFE",
     "Adadelta",
-    "AdadeltaRefit",
     "Approximation",
     "BayesianOptimization",
-    "Candidates",
-    "Covariance",
-    "Fit",
     "GreedyBlocks",
     "KnotAllocator",
-    "KnotModel",
+    "KnotInitializer",
+    "KnotOptimizer",
     "KnotProposal",
-    "LBFGSRefit",
     "OneAtATime",
-    "OnlineStart",
-    "Picked",
-    "Placed",
-    "Placement",
     "PowerEP",
-    "Projection",
     "RandomSubset",
-    "Refit",
+    "Reinitialization",
     "Selection",
     "Simultaneous",
     "SparseGP",
     "SparseLaplaceGP",
+    "SparseModel",
     "SparseVariationalGP",
-    "Step",
     "Strategy",
     "TightVFE",
-    "WeightsPosterior",
     "dpp_knots",
     "fit_sparse",
+    "greedy_elbo_rows",
     "greedy_variance_knots",
     "greedy_variance_rows",
     "inducing_features",
     "kmeans_knots",
     "leverage_knots",
-    "log_density",
-    "measure_candidates",
-    "pick_greedily",
-    "project",
     "random_knots",
     "ridge_leverage_scores",
     "select_knots",
     "select_laplace_knots",
     "select_variational_knots",
     "start_online",
-    "upper_bound",
     "weights_posterior",
 ]

@@ -1,28 +1,112 @@
-"""What all models with knots have in common, whatever their likelihood."""
+"""What every sparse model shares: checks of rows and knots, the cached posterior of the knots, joint predictions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import Mean
 from gpytorch.models import GP
+from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from gp_ensembles.features.covariance import bind_covariance
-from gp_ensembles.sparse.checks import check_knots, check_shape
-from gp_ensembles.sparse.predictions import KnotsPosterior, check_query, joint_normal, normal_posterior, see, unchanged
+from gp_ensembles.sparse.collapsed import KnotsPosterior
+
+ModelT = TypeVar("ModelT", bound="SparseModel")
+
+
+def check_rows(X: Tensor, Y: Tensor) -> Tensor:
+    """Targets as (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
+
+    Raises:
+        TypeError: If something else than tensors is given.
+        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first is named).
+
+    Example:
+        >>> import torch
+        >>> check_rows(torch.zeros(3, 1), torch.zeros(3, 1)).shape
+        torch.Size([3])
+    """
+    for name, values in (("inputs", X), ("targets", Y)):
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, not {type(values).__name__}; see torch.as_tensor")
+    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
+    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
+        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
+    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
+        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
+    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
+        bad = (~values.isfinite()).nonzero()
+        if bad.numel():
+            row, column = bad[0].tolist()
+            raise ValueError(f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}")
+    return y
+
+
+def check_knots(X: Tensor, knots: Tensor) -> None:
+    """Refuse knots that do not fit the rows.
+
+    Raises:
+        ValueError: If shapes or dtypes do not fit, a knot is not finite, or there are more knots than distinct rows.
+
+    Example:
+        >>> import torch
+        >>> check_knots(torch.zeros(3, 1), torch.zeros(2, 1))
+        Traceback (most recent call last):
+        ...
+        ValueError: 2 knots are more than the 1 distinct row(s); further knots cannot add anything
+    """
+    check_shape(X, knots)
+    distinct = torch.unique(X, dim=0).shape[0]
+    if knots.shape[0] > distinct:
+        raise ValueError(
+            f"{knots.shape[0]} knots are more than the {distinct} distinct row(s); further knots cannot add anything"
+        )
+
+
+def check_shape(X: Tensor, knots: Tensor) -> None:
+    """Refuse knots of another width or dtype than the rows, none at all, and ones that are not finite.
+
+    Example:
+        >>> import torch
+        >>> check_shape(torch.zeros(3, 1), torch.zeros(0, 1))
+        Traceback (most recent call last):
+        ...
+        ValueError: knots must be (K, 1) of torch.float32, K at least 1, got (0, 1) of torch.float32
+    """
+    if knots.ndim != 2 or knots.shape[-1] != X.shape[-1] or not knots.shape[0] or knots.dtype != X.dtype:
+        raise ValueError(
+            f"knots must be (K, {X.shape[-1]}) of {X.dtype}, K at least 1, got {tuple(knots.shape)} of {knots.dtype}"
+        )
+    if not bool(knots.isfinite().all()):
+        raise ValueError("knots must be finite")
+
+
+def check_positive(**counts: int) -> None:
+    """Refuse counts below one, by name.
+
+    Example:
+        >>> check_positive(rounds=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: rounds must be at least 1, got 0
+    """
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def default_nugget(dtype: torch.dtype) -> float:
-    """What keeps Cholesky factors from failing, and is far below any noise.
+    """The default share of the nugget: Cholesky factors succeed, and it is far below any noise.
 
     Example:
         >>> default_nugget(torch.float64)
@@ -31,15 +115,15 @@ def default_nugget(dtype: torch.dtype) -> float:
     return max(1e-8, 100.0 * torch.finfo(dtype).eps)
 
 
-class _Kept(NamedTuple):
-    """The knots' posterior, and what it was made of."""
+class _Cached(NamedTuple):
+    """The knots' posterior with the values from which it was computed."""
 
     tensors: list[Tensor]
     settings: list[object]
     posterior: KnotsPosterior
 
 
-class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch asks for one; its models are untyped
+class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch asks for one; its models are untyped
     r"""A BoTorch model of one output that sees N rows through K knots.
 
     Args:
@@ -85,45 +169,45 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         self.likelihood = likelihood.to(X)
         self.mean_module = mean.to(X)
         self.nugget = nugget
-        self._kept: _Kept | None = None
-        self._scales: dict[str, tuple[Tensor, Tensor]] = {}
+        self._cached: _Cached | None = None
+        self._start_ranges: dict[str, tuple[Tensor, Tensor]] = {}
 
     @abstractmethod
     def objective(self) -> Tensor:
         """What is maximized, with the log densities of registered priors, in nats, shape ()."""
 
     @abstractmethod
-    def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
-        r"""What points have beside the knots' posterior, (\*batch, q, q), of the prior and the explained part."""
+    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
+        r"""Covariance of points given the knots, (\*batch, q, q), of the prior and the part that the knots explain."""
 
     @abstractmethod
     def target_noise(self) -> Tensor:
         """Variance of the noise that predictions may have added, of one element."""
 
     @abstractmethod
-    def find_knots_posterior(self) -> KnotsPosterior:
-        """The knots' posterior as the model is now."""
+    def compute_knots_posterior(self) -> KnotsPosterior:
+        """The knots' posterior at the present parameters, not cached."""
 
     @property
     @abstractmethod
-    def choices(self) -> tuple[object, ...]:
-        """What the knots' posterior depends on besides parameters, rows, modules and the nugget."""
+    def cache_key(self) -> tuple[object, ...]:
+        """What the knots' posterior depends on besides parameters, buffers, modules and the nugget."""
 
     @abstractmethod
     def upper_bound(self) -> Tensor:
         """Upper bound of the exact log evidence at the present hyperparameters, shape (); infinite if none is known."""
 
     @abstractmethod
-    def gap(self) -> float:
-        """Nats between bounds of the exact log evidence: how much further knots can bring, at most."""
+    def bound_gap(self) -> float:
+        """Upper less lower bound of the exact log evidence, in nats: the most that further knots can add."""
 
     @abstractmethod
-    def of_rows(self, rows: Tensor) -> Self:
-        """A model of some distinct rows only, all of which are knots, so that nothing is approximated."""
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some distinct rows only: all of them are knots."""
 
     @abstractmethod
-    def prior(self, X: Tensor) -> MultivariateNormal:
-        """What GPyTorch's objectives are to be given in training mode, where there are such."""
+    def training_prior(self, X: Tensor) -> MultivariateNormal:
+        """The distribution that GPyTorch's objectives take in training mode, if there is one."""
 
     @property
     def num_outputs(self) -> int:
@@ -160,7 +244,7 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         diagonal: Tensor = self.covar_module(X, diag=True)
         return diagonal
 
-    def delta(self, own: Tensor) -> Tensor:
+    def nugget_variance(self, own: Tensor) -> Tensor:
         """The nugget as a variance, from the kernel's covariance of the knots."""
         return self.nugget * own.diagonal(dim1=-2, dim2=-1).mean(-1)
 
@@ -173,40 +257,50 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         return total
 
     @torch.no_grad()
-    def scales(self, name: str, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Least and largest value from which a positive hyperparameter started, in this model or one it came from.
+    def start_range(self, name: str, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Least and largest value from which a positive hyperparameter started, in this model or its originals.
 
-        Bounds of fits stand around them, so that they do not wander from one fit to the next.
+        Bounds of fits are relative to them, so that they do not drift from one fit to the next.
         """
-        least, most = self._scales.setdefault(name, (value.detach().clone(), value.detach().clone()))
+        least, most = self._start_ranges.setdefault(name, (value.detach().clone(), value.detach().clone()))
         return least.to(value), most.to(value)
 
     @torch.no_grad()
-    def widen_scales(self, name: str, value: Tensor) -> None:
-        """Count a value, too, as one from which the hyperparameter started."""
-        least, most = self.scales(name, value)
-        self._scales[name] = torch.minimum(least, value), torch.maximum(most, value)
+    def widen_start_range(self, name: str, value: Tensor) -> None:
+        """Include a value in the range from which the hyperparameter started."""
+        least, most = self.start_range(name, value)
+        self._start_ranges[name] = torch.minimum(least, value), torch.maximum(most, value)
 
     @torch.no_grad()
     def knots_posterior(self) -> KnotsPosterior:
-        """The knots' posterior, kept until something that it is made of changes; without gradients."""
+        """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
         tensors = [*self.parameters(), *self.buffers()]
-        settings = [*list(self.modules())[1:], self.nugget, *self.choices]  # modules are equal if they are the same
-        kept = self._kept
-        if kept is None or kept.settings != settings or not unchanged(kept.tensors, tensors):
-            found = self.find_knots_posterior()
-            kept = _Kept([tensor.detach().clone() for tensor in tensors], settings, found)
-            self._kept = kept
-        return kept.posterior
+        settings = [*list(self.modules())[1:], self.nugget, *self.cache_key]  # modules are equal if they are the same
+        cached = self._cached
+        # Values are compared, for GPyTorch's setters leave no trace of a version.
+        if (
+            cached is None
+            or cached.settings != settings
+            or len(cached.tensors) != len(tensors)
+            or not all(map(torch.equal, cached.tensors, tensors))
+        ):
+            posterior = self.compute_knots_posterior()
+            cached = _Cached([tensor.detach().clone() for tensor in tensors], settings, posterior)
+            self._cached = cached
+        return cached.posterior
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""
         flat = X.reshape(-1, X.shape[-1])
         # GPyTorch's own distances lose their second derivatives at the knots.
         between = bind_covariance(self.covar_module).between if X.requires_grad else self.kernel_matrix
-        seen = see(self.knots_posterior(), between(self.knots, flat), X.shape[:-1])
-        rest = self.rest(between(X, X), seen.explained)
-        return self.mean_module(flat).reshape(X.shape[:-1]) + seen.mean, rest + seen.learned
+        lower, factor, center = self.knots_posterior()
+        loadings = torch.linalg.solve_triangular(lower, between(self.knots, flat), upper=False)  # (K, *batch * q)
+        posterior = torch.linalg.solve_triangular(factor, loadings, upper=False)
+        mean = (center @ posterior).reshape(X.shape[:-1])
+        loadings, posterior = (part.unflatten(-1, tuple(X.shape[:-1])).movedim(0, -2) for part in (loadings, posterior))
+        conditional = self.conditional_covariance(between(X, X), loadings.mT @ loadings)
+        return self.mean_module(flat).reshape(X.shape[:-1]) + mean, conditional + posterior.mT @ posterior
 
     def posterior(
         self,
@@ -217,7 +311,7 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
     ) -> Posterior:
         r"""Joint normal predictions of the (latent) function, differentiable in X.
 
-        Hyperparameters are not: the knots' posterior is kept from one call to the next.
+        They are not differentiable in hyperparameters: the knots' posterior is cached.
 
         Args:
             X: Inputs, shape (\*batch, q, D).
@@ -228,21 +322,60 @@ class KnotModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch ask
         Raises:
             ValueError: If X has another number of inputs, or another output is asked for.
         """
-        check_query(X, self.train_X.shape[-1], output_indices)
+        if output_indices not in (None, [0]):
+            raise ValueError(f"the model has one output, asked for {output_indices}")
+        num_inputs = self.train_X.shape[-1]
+        if X.shape[-1] != num_inputs or X.ndim < 2:
+            raise ValueError(f"inputs must have shape (..., q, {num_inputs}), got {tuple(X.shape)}")
         self.eval()
-        return normal_posterior(*self.latent(X), self.target_noise(), observation_noise, posterior_transform)
+        mean, covariance = self.latent(X)
+        if isinstance(observation_noise, Tensor):
+            covariance = covariance + torch.diag_embed(observation_noise.squeeze(-1).expand_as(mean))
+        elif observation_noise:
+            covariance = covariance + torch.diag_embed(self.target_noise().expand_as(mean))
+        posterior: Posterior = GPyTorchPosterior(_joint_normal(mean, covariance))
+        return posterior if posterior_transform is None else posterior_transform(posterior)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """Joint normal distribution of the function at points; in training mode the prior that :meth:`prior` gives."""
-        return self.prior(X) if self.training else joint_normal(*self.latent(X))
+        """Joint normal distribution of the function at points; in training mode :meth:`training_prior`."""
+        return self.training_prior(X) if self.training else _joint_normal(*self.latent(X))
 
     def with_knots(self, knots: Tensor) -> Self:
         """A model of the same rows and (copied) hyperparameters with other knots."""
         check_shape(self.train_X, knots)
-        kept, self._kept = self._kept, None
-        told: dict[str, Any] = self._added_loss_terms  # type: ignore[assignment]
-        told.update(dict.fromkeys(told))  # what GPyTorch's objectives were told last has a graph
+        cached, self._cached = self._cached, None
+        added: dict[str, Any] = self._added_loss_terms  # type: ignore[assignment]
+        added.update(dict.fromkeys(added))  # the last loss terms for GPyTorch's objectives have a graph
         other = deepcopy(self)
-        self._kept = kept
+        self._cached = cached
         other.knots = nn.Parameter(knots.detach().clone())
         return other
+
+    def with_rows(self, X: Tensor, Y: Tensor, settings: dict[str, Any]) -> Self:
+        """A model of more rows, the knots and hyperparameters as they are; refuses settings.
+
+        Args:
+            X: Further inputs, shape (n, D).
+            Y: Further targets, shape (n, 1).
+            settings: Other arguments of ``condition_on_observations``.
+
+        Raises:
+            ValueError: If a setting is given, shapes do not fit, or a value is not finite.
+        """
+        if settings:
+            raise ValueError(f"unknown settings {sorted(settings)}; rows have the likelihood's noise")
+        if X.ndim != 2 or X.shape[-1] != self.train_X.shape[-1] or Y.shape != (X.shape[0], 1):
+            raise ValueError(
+                f"further rows do not fit: (n, {self.train_X.shape[-1]}) and (n, 1) are wanted, not {tuple(X.shape)} "
+                f"and {tuple(Y.shape)}"
+            )
+        rows = torch.cat([self.train_X, X])
+        y = check_rows(rows, torch.cat([self.train_y.unsqueeze(-1), Y]))
+        other = self.with_knots(self.knots)
+        other.train_X, other.train_y = rows, y
+        return other
+
+
+def _joint_normal(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
+    """A joint normal distribution, factorized when a sample is drawn only, with jitter where points are close."""
+    return MultivariateNormal(mean, to_linear_operator(covariance))

@@ -1,6 +1,12 @@
-"""What every collapsed objective of a sparse Gaussian process is made of."""
+r"""Collapsed objectives of a sparse Gaussian process with normal noise, all in O(N K^2).
+
+:func:`project` sees the data through the knots, :func:`condition` gives the knots' posterior, and an
+:class:`Approximation` says what is maximized and predicted: :class:`VFE`, :class:`FITC` and their relatives, members of
+the power EP family (Bui, Yan and Turner, 2017).
+"""
 
 import math
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -11,7 +17,7 @@ from gp_ensembles.numerics.gram import gram
 
 
 class Projection(NamedTuple):
-    r"""The data's covariances seen through K knots.
+    r"""The data's covariances given K knots.
 
     Args:
         lower: Cholesky factor L of the knots' covariance, shape (K, K).
@@ -33,8 +39,47 @@ class Projection(NamedTuple):
 
     @property
     def unexplained(self) -> Tensor:
-        """Prior variances that the knots leave open, at least zero, shape (N,)."""
+        """Prior variances that the knots leave unexplained, at least zero, shape (N,)."""
         return (self.prior - self.explained).clamp_min(0.0)
+
+
+class LatentPrior(NamedTuple):
+    r"""Prior of the latent values at the data given K knots, :math:`N(m, V^\top V + D)`, D diagonal.
+
+    Args:
+        mean: m, shape (N,).
+        projected: V, shape (K, N).
+        unexplained: Diagonal of D, prior variances that the knots leave unexplained, not negative, shape (N,).
+
+    Example:
+        >>> import torch
+        >>> ones = torch.ones(2)
+        >>> LatentPrior(0 * ones, ones.unsqueeze(0), 3 * ones).covary(torch.tensor([1.0, 0.0]))
+        tensor([4., 1.])
+    """
+
+    mean: Tensor
+    projected: Tensor
+    unexplained: Tensor
+
+    def covary(self, weights: Tensor) -> Tensor:
+        """The covariance times a vector (N,)."""
+        return self.projected.mT @ (self.projected @ weights) + self.unexplained * weights
+
+
+class KnotsPosterior(NamedTuple):
+    r"""The knots' posterior, whitened by their prior: with L the prior's factor, u = L w for whitened knots w.
+
+    Args:
+        lower: Cholesky factor L of the knots' prior covariance, shape (K, K).
+        factor: Cholesky factor :math:`L_B` of the precision of w; :math:`B = I + V D^{-1} V^\top` under independent
+            noise of variances D, shape (K, K).
+        mean: :math:`c = L_B^\top E[w]`; under such noise :math:`L_B^{-1} V D^{-1} r`, shape (K,).
+    """
+
+    lower: Tensor
+    factor: Tensor
+    mean: Tensor
 
 
 def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise: Tensor) -> Projection:
@@ -61,25 +106,14 @@ def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise
     return Projection(lower, projected, (projected * projected).sum(0), prior, residual, noise)
 
 
-class Conditional(NamedTuple):
-    r"""The knots' posterior under independent noise of variances D.
-
-    Args:
-        factor: Cholesky factor of :math:`B = I + V D^{-1} V^\top`, shape (K, K).
-        mean: :math:`c = L_B^{-1} V D^{-1} r`, shape (K,).
-    """
-
-    factor: Tensor
-    mean: Tensor
-
-
-def condition(projection: Projection, diagonal: Tensor) -> Conditional:
-    """The knots' posterior under noise variances (N,)."""
+def condition(projection: Projection, diagonal: Tensor) -> KnotsPosterior:
+    """The knots' posterior under independent noise of variances (N,)."""
     scaled = projection.projected * diagonal.rsqrt()
     identity = torch.diag_embed(torch.ones_like(projection.lower[0]))
     factor = cholesky(identity + gram(scaled.mT), "the precision of the knots")
     weighted = projection.projected @ (projection.residual / diagonal)
-    return Conditional(factor, torch.linalg.solve_triangular(factor, weighted.unsqueeze(-1), upper=False).squeeze(-1))
+    mean = torch.linalg.solve_triangular(factor, weighted.unsqueeze(-1), upper=False).squeeze(-1)
+    return KnotsPosterior(projection.lower, factor, mean)
 
 
 def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
@@ -104,3 +138,226 @@ def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
     quadratic = (projection.residual.square() / diagonal).sum() - posterior.mean.square().sum()
     log_determinant = diagonal.log().sum() + 2.0 * posterior.factor.diagonal().log().sum()
     return -0.5 * (constant + log_determinant + quadratic)
+
+
+class Approximation(ABC):
+    r"""A sparse approximation, as a member of the power EP family.
+
+    .. math:: \log N\big(r; 0, Q + \tau^2 I + \alpha\, \mathrm{diag}(k - q)\big) - \mathrm{penalty}
+
+    Attributes:
+        alpha: The power: the share of the unexplained variances that counts as noise at the data.
+    """
+
+    alpha: float = 0.0
+
+    def objective(self, projection: Projection) -> Tensor:
+        """What is maximized, in nats, shape (): log density of the residuals less the penalty."""
+        return log_density(projection, self.diagonal(projection)) - self.penalty(projection)
+
+    def diagonal(self, projection: Projection) -> Tensor:
+        """Variances D of the independent noise under which the knots' posterior is taken, shape (N,)."""
+        if self.alpha == 0.0:
+            return projection.noise.expand_as(projection.residual)
+        return projection.noise + self.alpha * projection.unexplained
+
+    @abstractmethod
+    def penalty(self, projection: Projection) -> Tensor:
+        r"""What is taken from :math:`\log N(r; 0, Q + D)`, shape ()."""
+
+    @abstractmethod
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        r"""Covariance of test points given the knots, (\*batch, q, q), of the prior and the part they explain."""
+
+
+class VFE(Approximation):
+    r"""Variational free energy (Titsias, 2009): a lower bound of the log evidence.
+
+    .. math:: \log N(r; 0, Q + \tau^2 I) - \frac{1}{2 \tau^2} \sum_i (k_{ii} - q_{ii})
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> round(float(VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))), 4)
+        -1.4055
+    """
+
+    def penalty(self, projection: Projection) -> Tensor:
+        """The trace of the unexplained covariance, over twice the noise."""
+        return projection.unexplained.sum() / (2.0 * projection.noise)
+
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """All that the knots leave unexplained."""
+        return prior - explained
+
+
+class TightVFE(Approximation):
+    r"""The tighter collapsed bound (Titsias, 2025; Bui et al., 2025): the trace becomes a sum of logarithms.
+
+    .. math:: \log N(r; 0, Q + \tau^2 I) - \frac12 \sum_i \log\big(1 + (k_{ii} - q_{ii}) / \tau^2\big)
+
+    It lies between :class:`VFE` and the log evidence; predictions are those of :class:`VFE`.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> round(float(TightVFE().objective(projection)), 4)
+        -1.3103
+    """
+
+    def penalty(self, projection: Projection) -> Tensor:
+        """The sum of logarithms."""
+        return 0.5 * torch.log1p(projection.unexplained / projection.noise).sum()
+
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """All that the knots leave unexplained."""
+        return prior - explained
+
+
+class DTC(Approximation):
+    """Deterministic training conditional (Seeger et al., 2003): the density of :class:`VFE` without its trace.
+
+    No bound: adding knots may overfit.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> round(float(DTC().objective(projection)), 4)
+        -1.0305
+    """
+
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return torch.zeros_like(projection.noise)
+
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """All that the knots leave unexplained."""
+        return prior - explained
+
+
+class DIC(Approximation):
+    """Deterministic inducing conditional, or subset of regressors (Silverman, 1985): predictions of the knots alone.
+
+    Its variances collapse away from the knots.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> round(float(DIC().objective(projection)), 4)
+        -1.0305
+    """
+
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return torch.zeros_like(projection.noise)
+
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """Nothing."""
+        return torch.zeros_like(prior)
+
+
+class FITC(Approximation):
+    r"""Fully independent training conditional (Snelson and Ghahramani, 2006): exact variances at the data.
+
+    .. math:: \log N\big(r; 0, Q + \mathrm{diag}(k - q) + \tau^2 I\big)
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> round(float(FITC().objective(projection)), 4)
+        -1.2655
+    """
+
+    alpha = 1.0
+
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return torch.zeros_like(projection.noise)
+
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """All that the knots leave unexplained."""
+        return prior - explained
+
+
+class FIC(Approximation):
+    """Fully independent conditional: :class:`FITC` whose test points are independent given the knots, too.
+
+    Marginals are those of FITC; jointly, test points are correlated through the knots only.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> round(float(FIC().objective(projection)), 4)
+        -1.2655
+    """
+
+    alpha = 1.0
+
+    def penalty(self, projection: Projection) -> Tensor:
+        """None."""
+        return torch.zeros_like(projection.noise)
+
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """The diagonal."""
+        return torch.diag_embed((prior - explained).diagonal(dim1=-2, dim2=-1))
+
+
+class PowerEP(Approximation):
+    r"""Power expectation propagation (Bui, Yan and Turner, 2017), between VFE (alpha to 0) and FITC (alpha = 1).
+
+    .. math:: \log N\big(r; 0, Q + \tau^2 I + \alpha\, \mathrm{diag}(k - q)\big)
+              - \frac{1 - \alpha}{2 \alpha} \sum_i \log\big(1 + \alpha (k_{ii} - q_{ii}) / \tau^2\big)
+
+    Args:
+        alpha: The power, in (0, 1].
+
+    Raises:
+        ValueError: If the power is not in (0, 1].
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> round(float(PowerEP(0.5).objective(projection)), 4)
+        -1.3209
+    """
+
+    def __init__(self, alpha: float) -> None:
+        if not 0.0 < alpha <= 1.0:
+            raise ValueError(f"the power must be in (0, 1], got {alpha}; VFE is its limit at 0")
+        self.alpha = alpha
+
+    def penalty(self, projection: Projection) -> Tensor:
+        """The sum of logarithms, weighed by the power."""
+        logarithms = torch.log1p(self.alpha * projection.unexplained / projection.noise).sum()
+        return (1.0 - self.alpha) / (2.0 * self.alpha) * logarithms
+
+    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """All that the knots leave unexplained."""
+        return prior - explained
+
+
+def upper_bound(projection: Projection) -> Tensor:
+    r"""Upper bound of the log evidence (Titsias, 2014), in O(N K^2).
+
+    .. math:: -\tfrac12 \log |2 \pi (Q + \tau^2 I)|
+              - \tfrac12 r^\top \big(Q + (\tau^2 + \mathrm{tr}(K - Q)) I\big)^{-1} r
+
+    A nugget counts as noise here: as a part of K it would spoil the trace, N times over.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
+        >>> bool(upper_bound(projection) >= VFE().objective(projection))
+        True
+    """
+    noise = projection.noise.expand_as(projection.residual) + projection.nugget
+    wide = noise + (projection.unexplained - projection.nugget).clamp_min(0.0).sum()
+    silent = projection._replace(residual=torch.zeros_like(projection.residual))
+    return log_density(silent, noise) + log_density(projection, wide) - log_density(silent, wide)

@@ -1,75 +1,47 @@
-r"""Laplace approximation of a fully independent conditional (FIC) Gaussian process with any log-concave likelihood.
+r"""A sparse Gaussian process of counts, labels and the like by Laplace's method.
 
-The prior of the N latent values is :math:`N(m, S)` with :math:`S = V^\top V + D`, D diagonal. Everything is in terms of
-:math:`a = S^{-1} (f - m)` and of :math:`w = W / (1 + W D)`, so that neither D nor the curvatures W are ever divided by:
-knots may stand on data, and a row may say nothing.
+The prior of the N latent values is the fully independent conditional (FIC), :math:`N(m, S)` with
+:math:`S = V^\top V + D`, D diagonal. Everything is in terms of :math:`a = S^{-1} (f - m)` and of
+:math:`w = W / (1 + W D)`, so that neither D nor the curvatures W are ever divided by: knots may coincide with data, and
+the curvature of a row may be zero.
 """
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, final
 
 import torch
-from torch import Tensor
+from gpytorch.constraints import Positive
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import Likelihood
+from gpytorch.means import ConstantMean, Mean
+from torch import Tensor, nn
 
+from gp_ensembles.likelihoods import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.derivatives import Derivatives, scalar_derivatives
-from gp_ensembles.sparse.collapsed import Conditional, Projection
+from gp_ensembles.sparse.base import SparseModel, check_rows
+from gp_ensembles.sparse.collapsed import KnotsPosterior, LatentPrior, project
 
 LogDensity = Callable[[Tensor, Tensor], Tensor]
 _HALVINGS = 40
 
 
-class LatentPrior(NamedTuple):
-    r"""Normal prior :math:`N(m, V^\top V + D)` of the latent values at the data.
-
-    Args:
-        mean: m, shape (N,).
-        projected: V, shape (K, N).
-        diagonal: Diagonal of D, what the knots leave open, not negative, shape (N,).
-
-    Example:
-        >>> import torch
-        >>> ones = torch.ones(2)
-        >>> LatentPrior(0 * ones, ones.unsqueeze(0), 3 * ones).covary(torch.tensor([1.0, 0.0]))
-        tensor([4., 1.])
-    """
-
-    mean: Tensor
-    projected: Tensor
-    diagonal: Tensor
-
-    def covary(self, weights: Tensor) -> Tensor:
-        """The covariance times a vector (N,)."""
-        return self.projected.mT @ (self.projected @ weights) + self.diagonal * weights
-
-
-class Mode(NamedTuple):
-    r"""The latent values that are most probable given the targets.
+class LatentMode(NamedTuple):
+    r"""The mode of the latent values given the targets.
 
     Args:
         latent: Latent values :math:`\hat f`, shape (N,).
         weights: :math:`a = S^{-1} (\hat f - m)`, shape (N,).
         log_joint: :math:`\log p(y \mid \hat f) - \frac12 a^\top (\hat f - m)`, shape ().
-        iterations: Newton steps that it took.
+        num_iterations: Newton steps taken.
     """
 
     latent: Tensor
     weights: Tensor
     log_joint: Tensor
-    iterations: int
-
-
-def latent_prior(projection: Projection, mean: Tensor) -> LatentPrior:
-    """The fully independent conditional of a projection, with prior means (N,); its residual and noise do not matter.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.sparse.collapsed import project
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> latent_prior(project(4 * one, 2 * one, 4 * one[0], one[0], one[0, 0]), one[0]).diagonal
-        tensor([3.], dtype=torch.float64)
-    """
-    return LatentPrior(mean, projection.projected, projection.unexplained)
+    num_iterations: int
 
 
 @torch.no_grad()
@@ -81,7 +53,7 @@ def find_mode(
     start: Tensor | None = None,
     tolerance: float | None = None,
     max_iterations: int = 100,
-) -> Mode:
+) -> LatentMode:
     r"""The mode of the latent values by Newton's method, steps halved until the log joint density grows.
 
     It stops when the last step added no more than the tolerance, relative to the log joint density, and the gradient is
@@ -91,7 +63,7 @@ def find_mode(
         prior: Prior of the latent values.
         log_density: Takes latent values and targets, (N,) each, to log densities (N,), concave in the latent values.
         y: Targets, shape (N,).
-        start: Weights :math:`a` of an earlier mode, shape (N,); taken if they are better than none.
+        start: Weights :math:`a` of an earlier mode, shape (N,); used if they are better than zeros.
         tolerance: Square root of the dtype's precision if ``None``.
         max_iterations: Most Newton steps.
 
@@ -132,7 +104,7 @@ def find_mode(
                 break
             share *= 0.5
         added = float(trial.log_joint - mode.log_joint)
-        mode = trial._replace(iterations=iteration + 1)
+        mode = trial._replace(num_iterations=iteration + 1)
         if arrived:
             return mode
     raise NumericalError(
@@ -144,9 +116,9 @@ def find_mode(
 def newton_step(prior: LatentPrior, slope: Tensor, curvature: Tensor) -> Tensor:
     r"""Newton's change of the weights, :math:`(I + W S)^{-1} (\nabla \log p - a)`, shape (N,).
 
-    It is in terms of the slope, which vanishes at the mode, so that rounding does, too.
+    It is in terms of the slope, which vanishes at the mode, and rounding errors with it.
     """
-    shrunk = curvature / (1.0 + curvature * prior.diagonal)
+    shrunk = curvature / (1.0 + curvature * prior.unexplained)
     pulled = shrunk * prior.covary(slope)
     factor = posterior_factor(prior, curvature)
     through = torch.cholesky_solve((prior.projected @ pulled).unsqueeze(-1), factor).squeeze(-1)
@@ -155,12 +127,12 @@ def newton_step(prior: LatentPrior, slope: Tensor, curvature: Tensor) -> Tensor:
 
 def posterior_factor(prior: LatentPrior, curvature: Tensor) -> Tensor:
     r"""Cholesky factor of :math:`M = I + V\, \mathrm{diag}(w) V^\top`, the precision of the whitened knots, (K, K)."""
-    shrunk = curvature / (1.0 + curvature * prior.diagonal)
+    shrunk = curvature / (1.0 + curvature * prior.unexplained)
     identity = torch.diag_embed(torch.ones_like(prior.projected[:, 0]))
     return cholesky(identity + (prior.projected * shrunk) @ prior.projected.mT, "the precision of the knots")
 
 
-def laplace_evidence(prior: LatentPrior, log_density: LogDensity, y: Tensor, mode: Mode) -> Tensor:
+def laplace_evidence(prior: LatentPrior, log_density: LogDensity, y: Tensor, mode: LatentMode) -> Tensor:
     r"""Laplace's approximation of the log evidence, in O(N K^2), differentiable in prior and likelihood.
 
     .. math:: \log p(y \mid \hat f) - \frac12 (\hat f - m)^\top S^{-1} (\hat f - m)
@@ -192,32 +164,41 @@ def laplace_evidence(prior: LatentPrior, log_density: LogDensity, y: Tensor, mod
     latent = prior.mean + prior.covary(weights)
     curvature = -_derivatives(log_density, latent, y).second
     log_joint = log_density(latent, y).sum() - 0.5 * (weights * (latent - prior.mean)).sum()
-    stretch = torch.log1p(curvature * prior.diagonal).sum()
+    stretch = torch.log1p(curvature * prior.unexplained).sum()
     return log_joint - 0.5 * stretch - posterior_factor(prior, curvature).diagonal().log().sum()
 
 
-def knots_posterior(prior: LatentPrior, log_density: LogDensity, y: Tensor, mode: Mode) -> Conditional:
-    r"""Posterior of the whitened knots: precision M, mean :math:`V a`.
+def knots_posterior(
+    lower: Tensor, prior: LatentPrior, log_density: LogDensity, y: Tensor, mode: LatentMode
+) -> KnotsPosterior:
+    r"""Posterior of the whitened knots: precision M (see :func:`posterior_factor`), mean :math:`V a`.
 
     With L the factor of the knots' covariance, knots have mean :math:`L V a` beyond the prior's and covariance
     :math:`L M^{-1} L^\top`.
+
+    Args:
+        lower: L, shape (K, K).
+        prior: Prior of the latent values.
+        log_density: As in :func:`find_mode`.
+        y: Targets, shape (N,).
+        mode: The mode under this prior.
 
     Example:
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> prior = LatentPrior(0 * one, one.unsqueeze(0), 0 * one)
         >>> normal = lambda f, y: -0.5 * (y - f) ** 2
-        >>> knots_posterior(prior, normal, one, find_mode(prior, normal, one)).factor.square()
+        >>> knots_posterior(one.unsqueeze(0), prior, normal, one, find_mode(prior, normal, one)).factor.square()
         tensor([[2.0000]], dtype=torch.float64)
     """
     factor = posterior_factor(prior, -_derivatives(log_density, mode.latent, y).second)
-    return Conditional(factor, factor.mT @ (prior.projected @ mode.weights))
+    return KnotsPosterior(lower, factor, factor.mT @ (prior.projected @ mode.weights))
 
 
-def _at(prior: LatentPrior, log_density: LogDensity, y: Tensor, weights: Tensor) -> Mode:
+def _at(prior: LatentPrior, log_density: LogDensity, y: Tensor, weights: Tensor) -> LatentMode:
     change = prior.covary(weights)
     latent = prior.mean + change
-    return Mode(latent, weights, log_density(latent, y).sum() - 0.5 * (weights * change).sum(), 0)
+    return LatentMode(latent, weights, log_density(latent, y).sum() - 0.5 * (weights * change).sum(), 0)
 
 
 def _derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:
@@ -235,3 +216,193 @@ def _derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivati
             f"log density is, such as Poisson or Bernoulli"
         )
     return derivatives
+
+
+@final
+class SparseLaplaceGP(SparseModel):
+    r"""A sparse latent Gaussian process with K knots (FIC), its posterior by Laplace's method, in O(N K^2).
+
+    The latent value behind target i is :math:`f(x_i) + o_i + e_i`: the function, a known offset, and independent normal
+    noise of variance :math:`\tau^2` (overdispersion). The mode is found by Newton's method, and gradients of the
+    objective go through it. Rows are independent given the knots; test points keep their covariance given them.
+
+    Args:
+        X: Inputs, shape (N, D).
+        Y: Targets, shape (N,) or (N, 1), floating point.
+        knots: Knots Z, shape (K, D), a parameter.
+        kernel: Any GPyTorch kernel without a batch.
+        likelihood: A likelihood of one latent value whose log density is concave in it, such as
+            :class:`~gp_ensembles.likelihoods.LogPoissonLikelihood` or
+            :class:`~gp_ensembles.likelihoods.LogisticLikelihood`.
+        mean: Prior mean; a trainable constant that starts at zero if ``None``.
+        offset: Known addends of the latent values, shape (N,): log exposures of counts; none if ``None``.
+        noise: Start of :math:`\tau^2`, positive.
+        nugget: As in :class:`~gp_ensembles.sparse.SparseGP`.
+
+    Raises:
+        ValueError: If shapes do not fit, a value is not finite, a target is not possible under the likelihood, the
+            likelihood has latent vectors, the noise is not positive, or there are more knots than distinct rows.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.likelihoods import LogisticLikelihood
+        >>> from gp_ensembles.sparse import fit_sparse
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> labels = (X > 0.4).double()
+        >>> model = SparseLaplaceGP(X, labels, X[::10], ScaleKernel(RBFKernel()), LogisticLikelihood())
+        >>> before = float(model.objective().detach())
+        >>> fit_sparse(model, max_iterations=5).objective > before
+        True
+        >>> model.posterior(X[[0, -1]]).mean.detach().squeeze(-1).sign()
+        tensor([-1.,  1.], dtype=torch.float64)
+    """
+
+    offset: Tensor
+    raw_noise: Tensor
+    raw_noise_constraint: Positive
+
+    def __init__(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        knots: Tensor,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        mean: Mean | None = None,
+        *,
+        offset: Tensor | None = None,
+        noise: float = 1e-2,
+        nugget: float | None = None,
+    ) -> None:
+        y = check_rows(X, Y)
+        offset = torch.zeros_like(y) if offset is None else offset.to(y)
+        _check_offset(offset, y)
+        if latent_dim(likelihood) > 1:
+            raise ValueError(f"{type(likelihood).__name__} has latent vectors; give one of a single latent value")
+        if not 0.0 < noise < torch.inf:
+            raise ValueError(f"the variance of the latent noise must be positive, got {noise}")
+        check_support(likelihood.to(X), y)
+        super().__init__(X, y, knots, kernel, likelihood, ConstantMean() if mean is None else mean, nugget)
+        self.register_buffer("offset", offset)
+        self.register_parameter("raw_noise", nn.Parameter(X.new_zeros(1)))
+        self.register_constraint("raw_noise", Positive())  # type: ignore[operator]
+        self.raw_noise.data = self.raw_noise_constraint.inverse_transform(X.new_full((1,), noise))
+        self._start: Tensor | None = None  # weights of the last mode, from which the next search starts
+
+    @property
+    def noise(self) -> Tensor:
+        r"""Variance :math:`\tau^2` of the latent noise, shape ()."""
+        noise: Tensor = self.raw_noise_constraint.transform(self.raw_noise)
+        return noise.squeeze(-1)
+
+    def objective(self, knots: Tensor | None = None) -> Tensor:
+        """Laplace's log evidence with the log densities of registered priors, in nats, shape ().
+
+        Args:
+            knots: Other knots than the model's, shape (K', D).
+
+        Raises:
+            NumericalError: If the mode is not found.
+        """
+        _, prior = self._latent_prior(self.knots if knots is None else knots)
+        value = laplace_evidence(prior, self._log_density, self.train_y, self._find_mode(prior))
+        return value + self.log_priors()
+
+    def mode(self) -> LatentMode:
+        """The most probable latent values at the data; offsets are not part of them."""
+        with torch.no_grad():
+            return self._find_mode(self._latent_prior(self.knots)[1])
+
+    def upper_bound(self) -> Tensor:
+        """None is known: infinity."""
+        return torch.full_like(self.train_y[0], torch.inf)
+
+    def bound_gap(self) -> float:
+        """Infinite, for no upper bound is known."""
+        return math.inf
+
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some distinct rows only: all of them are knots."""
+        other = self.with_knots(self.train_X[rows])
+        other.train_X, other.train_y, other.offset = self.train_X[rows], self.train_y[rows], self.offset[rows]
+        other._start = None
+        return other
+
+    def training_prior(self, X: Tensor) -> MultivariateNormal:
+        """None: GPyTorch's objectives do not fit.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("this model is fitted by fit_sparse, not by GPyTorch's objectives; call eval() to predict")
+
+    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """All that the knots leave unexplained."""
+        return prior - explained
+
+    def target_noise(self) -> Tensor:
+        """The latent noise.
+
+        Targets themselves follow by the likelihood, for instance by :class:`~gp_ensembles.likelihoods.GaussHermite`.
+        """
+        return self.noise
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, *, offset: Tensor | None = None, **settings: Any) -> Self:
+        """A model of more rows, the knots and hyperparameters as they are.
+
+        Args:
+            X: Further inputs, shape (n, D).
+            Y: Further targets, shape (n, 1).
+            offset: Their offsets, shape (n,); none if ``None``.
+            **settings: None are known.
+
+        Raises:
+            ValueError: As when a model is made, or if a setting is given.
+        """
+        y = check_rows(X, Y)
+        offset = torch.zeros_like(y) if offset is None else offset.to(y)
+        _check_offset(offset, y)
+        check_support(self.likelihood, y)
+        other = self.with_rows(X, Y, settings)
+        other.offset = torch.cat([self.offset, offset])
+        other._start = None
+        return other
+
+    def _latent_prior(self, knots: Tensor) -> tuple[Tensor, LatentPrior]:
+        """The factor of the knots' covariance and the prior at the data; the noise is part of knots and data."""
+        own, cross = self.kernel_matrix(knots, knots), self.kernel_matrix(knots, self.train_X)
+        extra = self.nugget_variance(own) + self.noise
+        own = own + torch.diag_embed(extra.expand(knots.shape[0]))
+        projection = project(own, cross, self.kernel_diagonal(self.train_X) + extra, self.train_y, self.noise)
+        mean = self.mean_module(self.train_X)
+        return projection.lower, LatentPrior(mean, projection.projected, projection.unexplained)
+
+    def _log_density(self, latent: Tensor, y: Tensor) -> Tensor:
+        return log_prob(self.likelihood, latent + self.offset, y)
+
+    def _find_mode(self, prior: LatentPrior) -> LatentMode:
+        mode = find_mode(prior, self._log_density, self.train_y, start=self._start)
+        self._start = mode.weights
+        return mode
+
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        """None."""
+        return ()
+
+    def compute_knots_posterior(self) -> KnotsPosterior:
+        """By the curvature at the mode."""
+        lower, prior = self._latent_prior(self.knots)
+        return knots_posterior(lower, prior, self._log_density, self.train_y, self._find_mode(prior))
+
+
+def _check_offset(offset: Tensor, y: Tensor) -> None:
+    if offset.shape != y.shape:
+        raise ValueError(f"the offset must have one value for each of {y.shape[0]} rows, got {tuple(offset.shape)}")
+    bad = (~offset.isfinite()).nonzero()
+    if bad.numel():
+        row = int(bad[0])
+        raise ValueError(
+            f"the offset must be finite, but row {row} is {float(offset[row])}; exposures must be positive"
+        )

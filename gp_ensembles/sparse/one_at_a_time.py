@@ -1,17 +1,351 @@
-"""Knots one at a time: each proposed at fixed hyperparameters, then optimized together with them."""
+"""Knots one at a time (Garton, Niemi and Carriquiry, 2020): each proposed at fixed hyperparameters, then optimized.
 
+Where the next knot starts is a :class:`KnotProposal`: the best of a random subset of the rows, or the best row found by
+Bayesian optimization.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, final
+from functools import partial
+from typing import Any, NamedTuple, final
 
 import torch
+from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.sparse.checks import check_shape
-from gp_ensembles.sparse.placement import distinct_rows, kmeans_knots
-from gp_ensembles.sparse.proposals import KnotProposal, RandomSubset
-from gp_ensembles.sparse.refits import LBFGSRefit, Refit
-from gp_ensembles.sparse.run import Run, Strategy
+from gp_ensembles.sparse.base import SparseModel, check_shape
+from gp_ensembles.sparse.collapsed import VFE, Projection, condition
+from gp_ensembles.sparse.greedy import NEARLY_EXPLAINED, Candidates
+from gp_ensembles.sparse.initialization import distinct_rows, kmeans_knots
+from gp_ensembles.sparse.optimizers import LBFGSB, KnotOptimizer
+from gp_ensembles.sparse.regression import SparseGP
+from gp_ensembles.sparse.strategies import SelectionRun, Strategy
+
+_MEMORY = 2**26  # bytes of a table of candidates and data
+_POINTS = 4096  # points at which the surrogate predicts at a time
+
+
+def candidate_rows(model: SparseModel) -> Tensor:
+    """Training rows that are no knots, each distinct input once, shape (M,).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> X = torch.tensor([[0.0], [1.0], [0.0], [2.0], [1.0]], dtype=torch.float64)
+        >>> candidate_rows(SparseGP(X, X.squeeze(-1), X[1:2], RBFKernel()))
+        tensor([0, 3])
+    """
+    X = model.train_X
+    rows = distinct_rows(X).sort().values
+    among = torch.cat([model.knots.detach(), X[rows]])
+    _, label = torch.unique(among, dim=0, return_inverse=True)
+    return rows[~torch.isin(label[model.num_knots :], label[: model.num_knots])]
+
+
+def candidate_objectives(model: SparseModel) -> Callable[[Tensor], Tensor]:
+    """A function from rows (M,) to the model's objectives in nats with each alone as a further knot, shape (M,).
+
+    Under a normal likelihood see :class:`CandidateObjectives`; under others each is a whole evaluation.
+
+    Args:
+        model: The model; it must not change while the function is used.
+
+    Raises:
+        NumericalError: If the model's own objective cannot be evaluated.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from gp_ensembles.likelihoods import LogisticLikelihood
+        >>> from gp_ensembles.sparse import SparseLaplaceGP
+        >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseLaplaceGP(X, (X > 0.4).double(), X[::10], RBFKernel(), LogisticLikelihood())
+        >>> candidate_objectives(model)(torch.tensor([3, 7])).shape
+        torch.Size([2])
+    """
+    if isinstance(model, SparseGP):
+        return CandidateObjectives(model).at
+    return partial(_evaluate, model)
+
+
+@torch.no_grad()
+def _evaluate(model: SparseModel, rows: Tensor) -> Tensor:
+    values = model.train_y.new_full((len(rows),), -torch.inf)
+    for place, row in enumerate(rows.tolist()):
+        other = model.with_knots(torch.cat([model.knots, model.train_X[row : row + 1]]))
+        try:
+            value = other.objective()
+        except NumericalError:
+            continue
+        values[place] = torch.where(value.isfinite(), value, -torch.inf)
+    return values
+
+
+class CandidateObjectives:
+    """A model's objective with each of some rows alone as a further knot; what all rows share is computed once.
+
+    By the exact gains for VFE, in O(M N K); one by one for others, in O(M N K^2), the knots' factor being extended. The
+    nugget is that of the knots so far. A row that the knots explain, or whose objective cannot be evaluated, has -inf.
+
+    Args:
+        model: The model; it must not change while this is used.
+
+    Raises:
+        NumericalError: If the model's own objective cannot be evaluated.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], RBFKernel())
+        >>> added = model.with_knots(X[[0, 30]]).objective()
+        >>> bool((CandidateObjectives(model).at(torch.tensor([30])) - added).abs() < 1e-9)
+        True
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: SparseGP) -> None:
+        self.model = model
+        self._projection = projection = model.projection()
+        self._base = model.objective()
+        # Priors of hyperparameters are the same with and without the knot.
+        self._log_priors = self._base - model.approximation.objective(projection)
+        self._delta = model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
+        posterior = condition(projection, projection.noise.expand_as(projection.residual))
+        self._white = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)  # (K, N)
+
+    @torch.no_grad()
+    def at(self, rows: Tensor) -> Tensor:
+        """The objective in nats with each of the rows, shape (M,)."""
+        X = self.model.train_X
+        size = max(1, _MEMORY // (X.element_size() * X.shape[0]))
+        return torch.cat([self._chunk(X[chunk]) for chunk in rows.split(size)]) if len(rows) else X.new_zeros(0)
+
+    def _chunk(self, C: Tensor) -> Tensor:
+        model, projection = self.model, self._projection
+        loadings = torch.linalg.solve_triangular(
+            projection.lower, model.kernel_matrix(model.knots, C), upper=False
+        )  # (K, M)
+        prior = model.kernel_diagonal(C) + self._delta
+        variance = prior - loadings.square().sum(0)
+        covariance = model.kernel_matrix(C, model.train_X) - loadings.mT @ projection.projected
+        floor = NEARLY_EXPLAINED * prior.max()
+        if isinstance(model.approximation, VFE):
+            noise = projection.noise
+            weighted = (covariance - (covariance @ self._white.mT) @ self._white / noise) / noise
+            gains = Candidates(covariance, weighted, variance, projection.residual, noise, floor).gains()
+            return torch.where(variance > floor, self._base + gains, -torch.inf)
+        return torch.stack([self._with(*parts, floor) for parts in zip(loadings.mT, variance, covariance, strict=True)])
+
+    def _with(self, loading: Tensor, variance: Tensor, covariance: Tensor, floor: Tensor) -> Tensor:
+        nothing = torch.full_like(variance, -torch.inf)
+        if not bool(variance > floor):
+            return nothing
+        try:
+            larger = _extend(self._projection, loading, variance.sqrt(), covariance)
+            value = self.model.approximation.objective(larger) + self._log_priors
+        except NumericalError:
+            return nothing
+        return torch.where(value.isfinite(), value, nothing)
+
+
+def _extend(projection: Projection, loading: Tensor, deviation: Tensor, covariance: Tensor) -> Projection:
+    """A projection with a further knot, from its last row of the Cholesky factor and its remaining covariances."""
+    v = covariance / deviation
+    wider = torch.cat([projection.lower, torch.zeros_like(loading).unsqueeze(-1)], -1)
+    lower = torch.cat([wider, torch.cat([loading, deviation.reshape(1)]).unsqueeze(0)])
+    projected = torch.cat([projection.projected, v.unsqueeze(0)])
+    return projection._replace(lower=lower, projected=projected, explained=projection.explained + v.square())
+
+
+class ProposedRow(NamedTuple):
+    """A row to start the next knot at.
+
+    Args:
+        row: The row of the training inputs.
+        objective: The model's objective with the row as a further knot, in nats.
+        evaluated: Rows at which the objective was evaluated, in order, shape (n,).
+        objectives: The objective there, in nats, shape (n,).
+    """
+
+    row: int
+    objective: float
+    evaluated: Tensor
+    objectives: Tensor
+
+
+class KnotProposal(ABC):
+    """A way to find the row at which the next knot starts, at fixed hyperparameters."""
+
+    @abstractmethod
+    def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+        """The row that was found best, or ``None`` if every row is a knot already.
+
+        Args:
+            model: The model, which is not changed.
+            generator: Source of randomness.
+        """
+
+
+@final
+class RandomSubset(KnotProposal):
+    """The best of a random subset of the rows (Titsias, 2009).
+
+    Args:
+        num_rows: Rows in the subset; all if ``None``.
+
+    Raises:
+        ValueError: If the subset is empty.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.sparse import SparseGP
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
+        >>> found = RandomSubset(10).propose(model)
+        >>> found.evaluated.shape, found.objective > float(model.objective().detach())
+        (torch.Size([10]), True)
+    """
+
+    def __init__(self, num_rows: int | None = 40) -> None:
+        if num_rows is not None and num_rows < 1:
+            raise ValueError(f"the subset must have a row at least, got {num_rows}")
+        self.num_rows = num_rows
+
+    def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+        """The best of the subset."""
+        rows = _shuffle(candidate_rows(model), generator)[: self.num_rows]
+        return _best(rows, candidate_objectives(model)(rows)) if len(rows) else None
+
+
+@final
+class BayesianOptimization(KnotProposal):
+    r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), with BoTorch.
+
+    The objective at some random rows is learned by a Gaussian process; then, again and again, the row of the largest
+    expected improvement is evaluated and learned. No row is evaluated twice: the objective has no noise. The
+    surrogate's hyperparameters are fitted when the evaluations have grown by ``refit_factor`` since the last fit.
+
+    Args:
+        num_initial: Random rows to begin with.
+        num_evaluations: Rows evaluated in all.
+        kernel: The surrogate's kernel, hyperparameters and priors included, of inputs scaled to [0, 1]; a copy is
+            fitted. The exponential kernel (Matern-1/2) if ``None``.
+        refit_factor: Growth of the evaluations between fits; 1 for a fit after every evaluation, as published.
+
+    Raises:
+        ValueError: If fewer than two rows are initial, more than are evaluated in all, or the factor is less than 1.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.sparse import SparseGP
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
+        >>> found = BayesianOptimization(num_initial=3, num_evaluations=6).propose(model)
+        >>> found.evaluated.shape, found.objective == found.objectives.max()
+        (torch.Size([6]), tensor(True))
+    """
+
+    def __init__(
+        self,
+        num_initial: int = 5,
+        num_evaluations: int = 40,
+        kernel: Kernel | None = None,
+        refit_factor: float = 2.0,
+    ) -> None:
+        if not 2 <= num_initial <= num_evaluations:
+            raise ValueError(
+                f"num_initial must be at least 2 and at most num_evaluations, got {num_initial} of {num_evaluations}"
+            )
+        if not refit_factor >= 1.0:
+            raise ValueError(f"evaluations between fits must grow by a factor of at least 1, got {refit_factor}")
+        self.num_initial, self.num_evaluations = num_initial, num_evaluations
+        self.kernel, self.refit_factor = kernel, refit_factor
+
+    def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+        """The best row evaluated."""
+        left = _shuffle(candidate_rows(model), generator)
+        if not len(left):
+            return None
+        rows, left = left[: self.num_initial], left[self.num_initial :]
+        objective = candidate_objectives(model)
+        values = objective(rows)
+        X = _to_unit_box(model.train_X)
+        kernel = ScaleKernel(MaternKernel(nu=0.5)) if self.kernel is None else deepcopy(self.kernel)
+        next_fit = float(len(rows))
+        while len(rows) < self.num_evaluations and len(left):
+            fit = len(rows) >= next_fit
+            next_fit = len(rows) * self.refit_factor if fit else next_fit
+            gain = log_expected_improvement(X[rows], values, X[left], kernel, fit=fit)
+            at = int(gain.argmax())
+            rows = torch.cat([rows, left[at : at + 1]])
+            left = torch.cat([left[:at], left[at + 1 :]])
+            values = torch.cat([values, objective(rows[-1:])])
+        return _best(rows, values)
+
+
+def log_expected_improvement(X: Tensor, values: Tensor, candidates: Tensor, kernel: Kernel, *, fit: bool) -> Tensor:
+    """Log expected improvement over the best value, by a Gaussian process without noise, shape (M,).
+
+    Args:
+        X: Evaluated points, shape (n, D).
+        values: Values there, shape (n,); those that are not finite count as the least finite one.
+        candidates: Points, shape (M, D).
+        kernel: The kernel, whose hyperparameters are those of standardized values.
+        fit: Whether hyperparameters are fitted first, in place, from where they are.
+
+    Example:
+        >>> import torch
+        >>> X = torch.tensor([[0.0], [0.4], [1.0]], dtype=torch.float64)
+        >>> kernel = ScaleKernel(MaternKernel(nu=0.5))
+        >>> gain = log_expected_improvement(X, X.squeeze(-1), X[:2] + 0.3, kernel, fit=False)
+        >>> bool(gain[1] > gain[0])
+        True
+    """
+    finite = values[values.isfinite()]
+    if not len(finite) or not bool(finite.amax() > finite.amin()):
+        return torch.zeros_like(candidates[:, 0])
+    known = torch.where(values.isfinite(), values, finite.amin())
+    deviation = known.std()
+    scaled = ((known - known.mean()) / deviation).unsqueeze(-1)
+    # The least noise that keeps the covariance well conditioned; the objective itself has none.
+    surrogate = SingleTaskGP(
+        X, scaled, train_Yvar=torch.full_like(scaled, 1e-6), covar_module=kernel, outcome_transform=None
+    )
+    if fit:
+        fit_gpytorch_mll(
+            ExactMarginalLogLikelihood(surrogate.likelihood, surrogate),
+            optimizer_kwargs={"options": {"maxiter": 30}, "timeout_sec": None},
+        )
+    surrogate.eval()
+    with torch.no_grad():
+        improvement = LogExpectedImprovement(surrogate, best_f=scaled.amax())
+        # Each point is a batch of its own, with its own copy of the surrogate's covariance: not all at once.
+        return torch.cat([improvement(part.unsqueeze(-2)) for part in candidates.split(_POINTS)])
+
+
+def _shuffle(rows: Tensor, generator: torch.Generator | None) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
+
+
+def _best(rows: Tensor, objectives: Tensor) -> ProposedRow:
+    best = int(objectives.argmax())
+    if not bool(objectives[best].isfinite()):
+        raise NumericalError("the objective could not be evaluated at any proposed row; use a larger nugget or noise")
+    return ProposedRow(int(rows[best]), float(objectives[best]), rows, objectives)
+
+
+def _to_unit_box(X: Tensor) -> Tensor:
+    least, most = X.amin(0), X.amax(0)
+    return (X - least) / torch.where(most > least, most - least, 1.0)
 
 
 @final
@@ -28,8 +362,8 @@ class OneAtATime(Strategy):
     Args:
         proposal: Where the next knot starts; the best of 40 random rows if not given.
         optimizer: Of the new knot and the hyperparameters; L-BFGS if not given, the published one is
-            :class:`~gp_ensembles.sparse.AdadeltaRefit`.
-        first: Number of first knots, centers of k-means; or these knots, shape (K, D).
+            :class:`~gp_ensembles.sparse.Adadelta`.
+        start: Number of first knots, centers of k-means; or these knots, shape (K, D).
         max_knots: Most knots.
         tolerance: What a knot must add, in nats.
         hold_mean: Whether the prior mean stays as it is at the start, as published.
@@ -43,37 +377,32 @@ class OneAtATime(Strategy):
         >>> from gp_ensembles.sparse import select_knots
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> proposal = OneAtATime(RandomSubset(10), first=2, max_knots=4)
-        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), proposal=proposal, progress=False)
-        >>> found.knots.shape, [step.what for step in found.history]
+        >>> strategy = OneAtATime(RandomSubset(10), start=2, max_knots=4)
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy, progress=False)
+        >>> found.knots.shape, [step.action for step in found.history]
         (torch.Size([4, 1]), ['start', 'knot', 'knot'])
     """
 
     proposal: KnotProposal = field(default_factory=RandomSubset)
-    optimizer: Refit = field(default_factory=LBFGSRefit)
-    first: int | Tensor = 5
+    optimizer: KnotOptimizer = field(default_factory=LBFGSB)
+    start: int | Tensor = 5
     max_knots: int = 80
     tolerance: float = 1e-3
     hold_mean: bool = True
 
     def __post_init__(self) -> None:
-        least = self.first if isinstance(self.first, int) else len(self.first)
+        least = self.start if isinstance(self.start, int) else len(self.start)
         if least < 1 or self.max_knots < least:
             raise ValueError(f"there must be a first knot at least, and no more than {self.max_knots}, got {least}")
 
-    @property
-    def most(self) -> int:
-        """Most knots."""
-        return self.max_knots
-
-    def begin(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
+    def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
         """Given knots, or centers of k-means."""
-        if isinstance(self.first, int):
-            return kmeans_knots(X, min(self.first, len(distinct_rows(X, 1))), generator=generator)
-        check_shape(X, self.first)
-        return self.first
+        if isinstance(self.start, int):
+            return kmeans_knots(X, min(self.start, len(distinct_rows(X))), generator=generator)
+        check_shape(X, self.start)
+        return self.start
 
-    def search(self, run: Run[Any]) -> str:
+    def search(self, run: SelectionRun[Any]) -> str:
         """One knot after the other; the run's model changes only when a knot has been accepted."""
         held = [parameter for parameter in run.model.mean_module.parameters() if self.hold_mean]
         moving = [parameter.requires_grad for parameter in held]
@@ -85,11 +414,11 @@ class OneAtATime(Strategy):
             for parameter, moves in zip(run.model.mean_module.parameters(), moving, strict=False):
                 parameter.requires_grad_(moves)
 
-    def _search(self, run: Run[Any]) -> str:
+    def _search(self, run: SelectionRun[Any]) -> str:
         fitted = run.model.with_knots(run.model.knots)
-        self.optimizer.refit(fitted)
-        run.keep(fitted, "start")
-        distinct = len(distinct_rows(run.model.train_X, 1))
+        self.optimizer.optimize(fitted)
+        run.record(fitted, "start")
+        distinct = len(distinct_rows(run.model.train_X))
         most = min(self.max_knots, distinct)
         while run.model.num_knots < most:
             failure = self._add(run)
@@ -98,7 +427,7 @@ class OneAtATime(Strategy):
         all_rows = f"all {most} distinct rows have a knot"
         return f"there are {most} knots, the most allowed" if most == self.max_knots else all_rows
 
-    def _add(self, run: Run[Any]) -> str | None:
+    def _add(self, run: SelectionRun[Any]) -> str | None:
         """A further knot, or why there is none."""
         model = run.model
         try:
@@ -107,10 +436,10 @@ class OneAtATime(Strategy):
                 return "every row is a knot"
             row = model.train_X[found.row : found.row + 1]
             grown = model.with_knots(torch.cat([model.knots.detach(), row]))
-            reached = self.optimizer.refit(grown, slice(model.num_knots, None)).objective
+            reached = self.optimizer.optimize(grown, slice(model.num_knots, None)).objective
         except NumericalError as error:
             return f"a further knot could not be evaluated: {error}"
         if not reached - run.history[-1].objective > self.tolerance:
             return f"a further knot added no more than {self.tolerance} nats"
-        run.keep(grown, "knot", (found.row,))
+        run.record(grown, "knot", (found.row,))
         return None

@@ -1,4 +1,4 @@
-"""From chosen knots to online experts: features, and the belief with which to go on."""
+"""A sparse model as an online expert: features of its knots, and the posterior of their weights to continue from."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -15,14 +15,14 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.inducing import InducingPointFeatures
-from gp_ensembles.sparse.base import KnotModel
-from gp_ensembles.sparse.model import SparseGP
+from gp_ensembles.sparse.base import SparseModel
+from gp_ensembles.sparse.regression import SparseGP
 
 
 class WeightsPosterior(NamedTuple):
-    r"""A normal belief about the weights of a feature map, in the forms in which experts carry it.
+    r"""The normal posterior of the weights of a feature map, in the forms that states of experts have.
 
-    ``SquareRootState(*belief)`` and ``GaussianState(belief.moments)`` (``gp_ensembles.filters``) are states of an
+    ``SquareRootState(*posterior)`` and ``GaussianState(posterior.moments)`` (``gp_ensembles.filters``) are states of an
     expert.
 
     Args:
@@ -45,13 +45,13 @@ class WeightsPosterior(NamedTuple):
 
 
 class OnlineStart(NamedTuple):
-    """What an online expert needs to go on where a sparse model stopped.
+    """Features, likelihood and weights of an online expert that continues from a sparse model.
 
     Args:
         features: The expert's feature map: the knots', and a constant for the prior mean.
         likelihood: The model's likelihood, copied.
-        weights: The belief about the weights after the model's rows.
-        inducing: The knots' features alone, a part of the map, whose ``unexplained`` is the variance that they miss.
+        weights: The posterior of the weights given the model's rows.
+        inducing: The knots' features alone, a part of the map, whose ``unexplained`` is the variance they leave out.
     """
 
     features: FeatureMap
@@ -60,11 +60,11 @@ class OnlineStart(NamedTuple):
     inducing: InducingPointFeatures
 
 
-def inducing_features(models: KnotModel | Sequence[KnotModel]) -> InducingPointFeatures:
+def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
     r"""The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
 
-    With it a ``GaussianExpert`` that starts from its prior learns targets less the model's prior mean as a
-    :class:`SparseGP` with the approximation ``DIC`` does.
+    A ``GaussianExpert`` on it, started from its prior, has the posterior of a :class:`SparseGP` with the approximation
+    ``DIC``, for targets less the model's prior mean.
 
     Args:
         models: A model, or M models with as many knots each, whose kernels differ in hyperparameters only.
@@ -83,7 +83,7 @@ def inducing_features(models: KnotModel | Sequence[KnotModel]) -> InducingPointF
         >>> inducing_features([model, model])(X).shape
         torch.Size([2, 50, 5])
     """
-    if isinstance(models, KnotModel):
+    if isinstance(models, SparseModel):
         return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), _nugget(models))
     _check_equal_size(models)
     knots = torch.stack([model.knots.detach() for model in models])
@@ -91,8 +91,8 @@ def inducing_features(models: KnotModel | Sequence[KnotModel]) -> InducingPointF
     return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
 
 
-def weights_posterior(models: KnotModel | Sequence[KnotModel]) -> WeightsPosterior:
-    r"""What models have learned about the weights of :func:`inducing_features` from their rows.
+def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPosterior:
+    r"""The posterior of the weights of :func:`inducing_features` given the models' rows.
 
     .. math:: \theta \sim N\big(\sqrt{v}\, L_B^{-\top} c,\; v\, (L_B L_B^\top)^{-1}\big)
 
@@ -103,7 +103,7 @@ def weights_posterior(models: KnotModel | Sequence[KnotModel]) -> WeightsPosteri
         models: As in :func:`inducing_features`.
 
     Returns:
-        The belief, for targets less each model's prior mean.
+        The posterior, for targets less each model's prior mean.
 
     Raises:
         ValueError: As :func:`inducing_features`.
@@ -113,25 +113,25 @@ def weights_posterior(models: KnotModel | Sequence[KnotModel]) -> WeightsPosteri
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
-        >>> features, belief = inducing_features(model), weights_posterior(model)
-        >>> mean = (features(X) @ belief.mean + model.mean_module(X)).detach()
+        >>> features, posterior = inducing_features(model), weights_posterior(model)
+        >>> mean = (features(X) @ posterior.mean + model.mean_module(X)).detach()
         >>> torch.allclose(mean, model.posterior(X).mean.squeeze(-1).detach())
         True
     """
-    if isinstance(models, KnotModel):
-        return _belief(models)
+    if isinstance(models, SparseModel):
+        return _weights_posterior(models)
     _check_equal_size(models)
-    beliefs = [_belief(model) for model in models]
-    return WeightsPosterior(*(torch.stack(parts) for parts in zip(*beliefs, strict=True)))
+    posteriors = [_weights_posterior(model) for model in models]
+    return WeightsPosterior(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
 
 
-def start_online(models: KnotModel | Sequence[KnotModel]) -> OnlineStart:
-    r"""All that an online expert needs to go on where a sparse model stopped.
+def start_online(models: SparseModel | Sequence[SparseModel]) -> OnlineStart:
+    r"""An online expert's features, likelihood and weights, to continue from a sparse model.
 
-    The prior mean becomes a feature of its own, a constant, whose weight is known without doubt, so that models with
-    different means can learn the same targets in one ensemble. A random walk of the weights moves it, too.
+    The prior mean becomes a feature of its own, a constant, whose weight has no variance, so that models with different
+    means can learn the same targets in one ensemble. A random walk of the weights moves it, too.
 
-    A :class:`SparseGP` goes on as a ``GaussianExpert``, other models as a ``LaplaceExpert`` of their likelihood, in
+    A :class:`SparseGP` continues as a ``GaussianExpert``, other models as a ``LaplaceExpert`` of their likelihood, in
     which the latent noise that ``SparseLaplaceGP`` has is left out.
 
     Args:
@@ -139,7 +139,7 @@ def start_online(models: KnotModel | Sequence[KnotModel]) -> OnlineStart:
             Gaussian likelihoods. Models of different kinds, or with different numbers of knots, make an expert each.
 
     Returns:
-        Features, likelihood and belief, with batch shape () for a model, (M,) for a sequence.
+        Features, likelihood and weights, with batch shape () for a model, (M,) for a sequence.
 
     Raises:
         ValueError: As :func:`inducing_features`, or if a prior mean is not constant, or one of several likelihoods not
@@ -166,13 +166,13 @@ def start_online(models: KnotModel | Sequence[KnotModel]) -> OnlineStart:
     return OnlineStart(features, _likelihood(models), WeightsPosterior(mean, factor), inducing)
 
 
-def _listed(models: KnotModel | Sequence[KnotModel]) -> list[KnotModel]:
-    return [models] if isinstance(models, KnotModel) else list(models)
+def _listed(models: SparseModel | Sequence[SparseModel]) -> list[SparseModel]:
+    return [models] if isinstance(models, SparseModel) else list(models)
 
 
-def _likelihood(models: KnotModel | Sequence[KnotModel]) -> Likelihood:
+def _likelihood(models: SparseModel | Sequence[SparseModel]) -> Likelihood:
     """A copy of a model's likelihood, or a Gaussian one with the noise of each of several."""
-    if isinstance(models, KnotModel):
+    if isinstance(models, SparseModel):
         return deepcopy(models.likelihood)
     for number, model in enumerate(models):
         if not isinstance(model.likelihood, GaussianLikelihood):
@@ -186,8 +186,8 @@ def _likelihood(models: KnotModel | Sequence[KnotModel]) -> Likelihood:
     return likelihood
 
 
-def _nugget(model: KnotModel) -> float:
-    """What stands on the diagonal of the knots' covariance beside the kernel, as a share of its average there."""
+def _nugget(model: SparseModel) -> float:
+    """What is added to the diagonal of the kernel's covariance of the knots, as a share of its average there."""
     if isinstance(model, SparseGP):
         return model.nugget
     with torch.no_grad():  # a jitter, or a latent noise: each model has its own
@@ -195,7 +195,7 @@ def _nugget(model: KnotModel) -> float:
         return max(0.0, float((factor.square().sum(-1) - seen).mean() / seen.mean()))
 
 
-def _belief(model: KnotModel) -> WeightsPosterior:
+def _weights_posterior(model: SparseModel) -> WeightsPosterior:
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
         identity = torch.diag_embed(torch.ones_like(seen))
@@ -204,7 +204,7 @@ def _belief(model: KnotModel) -> WeightsPosterior:
         return WeightsPosterior(scale * (factor @ knots.mean), scale * factor)
 
 
-def _constant_mean(model: KnotModel) -> Tensor:
+def _constant_mean(model: SparseModel) -> Tensor:
     mean = model.mean_module
     if isinstance(mean, ZeroMean):
         return model.train_y.new_zeros(())
@@ -217,7 +217,7 @@ def _constant_mean(model: KnotModel) -> Tensor:
     return constant
 
 
-def _check_equal_size(models: Sequence[KnotModel]) -> None:
+def _check_equal_size(models: Sequence[SparseModel]) -> None:
     if not models:
         raise ValueError("there is no model; give at least one")
     shapes = [tuple(model.knots.shape) for model in models]

@@ -1,4 +1,4 @@
-"""How many knots, and where: doors for normal targets, and for others."""
+"""How many knots, and where: selection for normal targets, for any targets, and by Laplace's evidence."""
 
 import warnings
 from copy import deepcopy
@@ -10,19 +10,15 @@ from gpytorch.means import Mean
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.sparse.approximations import Approximation
-from gp_ensembles.sparse.checks import check_rows
-from gp_ensembles.sparse.coordinates import Coordinates
-from gp_ensembles.sparse.fitting import can_learn
-from gp_ensembles.sparse.greedy import pick_greedily
-from gp_ensembles.sparse.greedy_blocks import GreedyBlocks
-from gp_ensembles.sparse.laplace_model import SparseLaplaceGP
-from gp_ensembles.sparse.local_picks import pick_locally
-from gp_ensembles.sparse.model import SparseGP
-from gp_ensembles.sparse.one_at_a_time import OneAtATime
-from gp_ensembles.sparse.proposals import RandomSubset
-from gp_ensembles.sparse.run import ModelT, Picker, Run, Selection, Strategy
-from gp_ensembles.sparse.variational_model import SparseVariationalGP
+from gp_ensembles.sparse.base import ModelT, check_rows
+from gp_ensembles.sparse.collapsed import Approximation
+from gp_ensembles.sparse.fitting import Coordinates, has_free_hyperparameters
+from gp_ensembles.sparse.greedy import GreedyBlocks
+from gp_ensembles.sparse.laplace import SparseLaplaceGP
+from gp_ensembles.sparse.one_at_a_time import OneAtATime, RandomSubset
+from gp_ensembles.sparse.regression import SparseGP
+from gp_ensembles.sparse.strategies import Selection, SelectionRun, Strategy
+from gp_ensembles.sparse.variational import SparseVariationalGP
 
 
 def select_knots(
@@ -32,8 +28,8 @@ def select_knots(
     likelihood: GaussianLikelihood | None = None,
     mean: Mean | None = None,
     *,
-    proposal: Strategy = GreedyBlocks(),  # noqa: B008 (immutable)
-    objective: Approximation | None = None,
+    strategy: Strategy = GreedyBlocks(),  # noqa: B008 (immutable)
+    approximation: Approximation | None = None,
     nugget: float | None = None,
     progress: bool = True,
     generator: torch.Generator | None = None,
@@ -46,9 +42,9 @@ def select_knots(
         kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start.
         likelihood: Gaussian likelihood; its noise is the start.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
-        proposal: How knots are chosen: :class:`GreedyBlocks`, :class:`OneAtATime`, :class:`Simultaneous` or
-            :class:`Placed`.
-        objective: The approximation; :class:`VFE` if ``None``.
+        strategy: How knots are chosen: :class:`GreedyBlocks`, :class:`OneAtATime`, :class:`Simultaneous` or
+            :class:`Reinitialization`.
+        approximation: What is maximized and predicted; :class:`VFE` if ``None``.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.
@@ -69,8 +65,8 @@ def select_knots(
         (True, True)
     """
     y = _check(X, y)
-    start = proposal.begin(X, generator=generator)
-    model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=objective, nugget=nugget)
+    start = strategy.initial_knots(X, generator=generator)
+    model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=approximation, nugget=nugget)
     least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
     if bool(least > 0.1 * y.var()):
         warnings.warn(
@@ -78,7 +74,7 @@ def select_knots(
             f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound",
             stacklevel=2,
         )
-    return choose(model, proposal, pick_greedily, progress=progress, generator=generator)
+    return _search(model, strategy, progress=progress, generator=generator)
 
 
 def select_variational_knots(
@@ -88,14 +84,14 @@ def select_variational_knots(
     likelihood: Likelihood,
     mean: Mean | None = None,
     *,
-    proposal: Strategy = GreedyBlocks(subset=100, fit_iterations=30),  # noqa: B008 (immutable)
+    strategy: Strategy = GreedyBlocks(subset_size=100, fit_iterations=30),  # noqa: B008 (immutable)
     batch_size: int = 10_000,
     progress: bool = True,
     generator: torch.Generator | None = None,
 ) -> Selection[SparseVariationalGP]:
     """Choose knots and fit hyperparameters by the evidence lower bound of a variational GP, for any targets.
 
-    :class:`GreedyBlocks` replaces the likelihood by the normal sites of its best posterior, under which the gain of
+    :class:`GreedyBlocks` replaces the likelihood by the normal sites of the optimal posterior, under which the gain of
     each candidate is exact; the bound itself decides whether the chosen ones stay. The model's
     :meth:`~gp_ensembles.sparse.SparseVariationalGP.export` is BoTorch's stochastic variational GP.
 
@@ -105,7 +101,7 @@ def select_variational_knots(
         kernel: As for :func:`select_knots`.
         likelihood: GPyTorch's Gaussian likelihood, or any of one latent value; its parameters are learned, too.
         mean: Prior mean; a trainable constant that starts where it alone explains the targets best if ``None``.
-        proposal: As for :func:`select_knots`.
+        strategy: As for :func:`select_knots`.
         batch_size: Rows handled at a time, which bounds the memory that gradients take.
         progress: Whether to show a progress bar.
         generator: Source of randomness.
@@ -124,17 +120,17 @@ def select_variational_knots(
         >>> from gp_ensembles.likelihoods import LogPoissonLikelihood
         >>> X = torch.linspace(0, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
-        >>> likelihood, proposal = LogPoissonLikelihood(), GreedyBlocks(max_knots=10, subset=0)
+        >>> likelihood, strategy = LogPoissonLikelihood(), GreedyBlocks(max_knots=10, subset_size=0)
         >>> found = select_variational_knots(
-        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, proposal=proposal, progress=False
+        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy, progress=False
         ... )
         >>> found.model.export().posterior(X[:2]).mean.shape
         torch.Size([2, 1])
     """
     y = _check(X, y)
-    start = proposal.begin(X, generator=generator)
+    start = strategy.initial_knots(X, generator=generator)
     model = SparseVariationalGP(X, y, start, *deepcopy((kernel, likelihood, mean)), batch_size=batch_size)
-    return choose(model, proposal, pick_locally, progress=progress, generator=generator)
+    return _search(model, strategy, progress=progress, generator=generator)
 
 
 def select_laplace_knots(
@@ -146,14 +142,14 @@ def select_laplace_knots(
     *,
     offset: Tensor | None = None,
     noise: float = 1e-2,
-    proposal: Strategy = OneAtATime(RandomSubset(32), max_knots=40, tolerance=0.01, hold_mean=False),  # noqa: B008
+    strategy: Strategy = OneAtATime(RandomSubset(32), max_knots=40, tolerance=0.01, hold_mean=False),  # noqa: B008
     progress: bool = True,
     generator: torch.Generator | None = None,
 ) -> Selection[SparseLaplaceGP]:
     """Choose knots and fit hyperparameters by Laplace's log evidence of counts, labels and the like.
 
-    A knot changes what every row has left open, so that its gain has no shortcut: a candidate costs an objective,
-    O(N K^2), its mode sought from the last one. :class:`GreedyBlocks` needs gains, and is for the other models.
+    A knot changes the unexplained variance of every row, so that its gain has no shortcut: a candidate costs an
+    objective, O(N K^2), its mode sought from the last one. :class:`GreedyBlocks` needs gains: use it for other models.
 
     Args:
         X: Inputs, shape (N, D).
@@ -163,7 +159,7 @@ def select_laplace_knots(
         mean: Prior mean; a trainable constant that starts at zero if ``None``.
         offset: Known addends of the latent values, shape (N,): log exposures of counts; none if ``None``.
         noise: Start of the latent noise.
-        proposal: :class:`OneAtATime`, :class:`Simultaneous` or :class:`Placed`.
+        strategy: :class:`OneAtATime`, :class:`Simultaneous` or :class:`Reinitialization`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.
 
@@ -180,42 +176,42 @@ def select_laplace_knots(
         >>> from gp_ensembles.likelihoods import LogPoissonLikelihood
         >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
         >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
-        >>> from gp_ensembles.sparse import LBFGSRefit
-        >>> proposal = OneAtATime(RandomSubset(5), LBFGSRefit(5), first=3, max_knots=5)
+        >>> from gp_ensembles.sparse import LBFGSB
+        >>> strategy = OneAtATime(RandomSubset(5), LBFGSB(5), start=3, max_knots=5)
         >>> likelihood = LogPoissonLikelihood()
         >>> found = select_laplace_knots(
-        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, proposal=proposal, progress=False
+        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy, progress=False
         ... )
         >>> found.knots.shape[0] <= 5, found.history[-1].objective >= found.history[0].objective
         (True, True)
     """
     y = _check(X, y)
-    if isinstance(proposal, GreedyBlocks):
+    if isinstance(strategy, GreedyBlocks):
         raise ValueError("gains of knots are not known for Laplace's evidence: choose them by OneAtATime")
-    start = proposal.begin(X, generator=generator)
+    start = strategy.initial_knots(X, generator=generator)
     model = SparseLaplaceGP(X, y, start, *deepcopy((kernel, likelihood, mean)), offset=offset, noise=noise)
-    return choose(model, proposal, None, progress=progress, generator=generator)
+    return _search(model, strategy, progress=progress, generator=generator)
 
 
-def choose(
-    model: ModelT, proposal: Strategy, pick: Picker | None, *, progress: bool, generator: torch.Generator | None
+def _search(
+    model: ModelT, strategy: Strategy, *, progress: bool, generator: torch.Generator | None
 ) -> Selection[ModelT]:
     """Choose knots for a model by a strategy, from the model's own."""
-    with tqdm(total=proposal.most, disable=not progress, desc="knots") as bar:
-        run = Run(model, pick, bar, generator)
+    with tqdm(total=strategy.max_knots, disable=not progress, desc="knots") as bar:
+        run = SelectionRun(model, bar, generator)
         try:
-            why = proposal.search(run)
+            stop_reason = strategy.search(run)
         except KeyboardInterrupt:
-            run.keep(run.model, "interrupted")  # what was being fitted has its best parameters so far
-            why = "interrupted"
+            run.record(run.model, "interrupted")  # what was being fitted has its best parameters so far
+            stop_reason = "interrupted"
             warnings.warn(f"interrupted with {run.model.num_knots} knots; the model is the best so far", stacklevel=3)
-    if can_learn(run.model) and (stuck := Coordinates(run.model).at_bounds()):
+    if has_free_hyperparameters(run.model) and (stuck := Coordinates(run.model).at_bounds()):
         warnings.warn(
             f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer",
             stacklevel=3,
         )
     run.model.eval()
-    return run.result(why)
+    return run.result(stop_reason)
 
 
 def _check(X: Tensor, y: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from gp_ensembles.cli.text_tables import aligned, as_csv
 from gp_ensembles.cli.writing import make_folder, write_text
 from gp_ensembles.sparse import (
     FIC,
+    LBFGSB,
     VFE,
     GreedyBlocks,
-    LBFGSRefit,
     RandomSubset,
     SparseGP,
     fit_sparse,
@@ -131,14 +131,14 @@ def _new_knot(X: Tensor, y: Tensor, stem: Path) -> str:
 def _refined(X: Tensor, y: Tensor, stem: Path, seed: int) -> str:
     model = _few_knots(X, y)
     points = torch.linspace(float(X.min()), float(X.max()), _POINTS, dtype=X.dtype, device=X.device).unsqueeze(-1)
-    proposed = RandomSubset(count=len(X)).propose(model, generator=torch.Generator().manual_seed(seed))
+    proposed = RandomSubset(num_rows=len(X)).propose(model, generator=torch.Generator().manual_seed(seed))
     if proposed is None:
         raise ValueError("every row is a knot already; choose another --seed")
     before = model.with_knots(torch.cat([model.knots.detach(), X[proposed.row : proposed.row + 1]]))
     after = before.with_knots(before.knots)
-    LBFGSRefit().refit(after, slice(model.num_knots, None))
+    LBFGSB().optimize(after, slice(model.num_knots, None))
     kernel, likelihood = start_values(y)
-    found = select_knots(X, y, kernel, likelihood, proposal=GreedyBlocks(), progress=False)
+    found = select_knots(X, y, kernel, likelihood, strategy=GreedyBlocks(), progress=False)
     models = {"before refinement": before, "after refinement": after, f"{len(found.knots)} knots": found.model}
     curves = {name: _predicted(one, points) for name, one in models.items()}
     header = ["place", *(f"{name}, {what}" for name in curves for what in _Curve._fields)]
@@ -156,7 +156,7 @@ def _refined(X: Tensor, y: Tensor, stem: Path, seed: int) -> str:
 
         first, second, last = (KnotFit(m.knots, *c) for m, c in zip(models.values(), curves.values(), strict=True))
         save_figure(plot_refinement(points, first, second, seen=(X, y)), stem.with_suffix(".png"))
-        title = f"{len(found.knots)} knots, greedy blocks: {found.why}"
+        title = f"{len(found.knots)} knots, greedy blocks: {found.stop_reason}"
         figure = plot_knots(points, last, seen=(X, y), title=title)
         save_figure(figure, stem.with_name(f"{stem.name}_selected.png"))
     except ImportError as error:

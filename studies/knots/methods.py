@@ -123,17 +123,17 @@ def exact_process(task: KnotTask) -> KnotAnswer:
 
 def _obvk(task: KnotTask) -> KnotAnswer:
     first = min(_FIRST, task.max_knots)
-    return _selected(task, OneAtATime(BayesianOptimization(), first=first, max_knots=task.max_knots), VFE())
+    return _selected(task, OneAtATime(BayesianOptimization(), start=first, max_knots=task.max_knots), VFE())
 
 
 def _orvk(task: KnotTask) -> KnotAnswer:
     first = min(_FIRST, task.max_knots)
-    return _selected(task, OneAtATime(RandomSubset(), first=first, max_knots=task.max_knots), VFE())
+    return _selected(task, OneAtATime(RandomSubset(), start=first, max_knots=task.max_knots), VFE())
 
 
 def _obfk(task: KnotTask) -> KnotAnswer:
     first = min(_FIRST, task.max_knots)
-    return _selected(task, OneAtATime(BayesianOptimization(), first=first, max_knots=task.max_knots), FIC())
+    return _selected(task, OneAtATime(BayesianOptimization(), start=first, max_knots=task.max_knots), FIC())
 
 
 def _svk(task: KnotTask) -> KnotAnswer:
@@ -154,7 +154,7 @@ def _started(task: KnotTask) -> Tensor:
     return task.start
 
 
-def _selected(task: KnotTask, proposal: Strategy, objective: Approximation) -> KnotAnswer:
+def _selected(task: KnotTask, strategy: Strategy, approximation: Approximation) -> KnotAnswer:
     """Select knots and predict; an interrupted selection is no answer, but an interruption.
 
     Raises:
@@ -166,9 +166,9 @@ def _selected(task: KnotTask, proposal: Strategy, objective: Approximation) -> K
     mean.requires_grad_(False)  # the paper's stays at the average of the training targets
     found = select_knots(
         task.split.X, task.split.y, kernel, likelihood, mean,
-        proposal=proposal, objective=objective, progress=False, generator=task.generator,
+        strategy=strategy, approximation=approximation, progress=False, generator=task.generator,
     )  # fmt: skip
-    if found.why == "interrupted":
+    if found.stop_reason == "interrupted":
         raise KeyboardInterrupt
     return answered(found, task.split.test_X)
 

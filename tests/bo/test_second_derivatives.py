@@ -6,7 +6,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import BernoulliLikelihood
 from torch.autograd.functional import hessian, jacobian
 
-from gp_ensembles.bayesian_quadrature import Budget, Problem, marginalize
+from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.bo import EnsembleModel
 from gp_ensembles.fusion import BHS, FusedModel, GPPrior, fit_fusion, predict_experts
 from gp_ensembles.sparse import GreedyBlocks, select_knots, select_variational_knots
@@ -48,7 +48,7 @@ def variational(X, y):
 
 def quadrature(X, y):
     generator = torch.Generator().manual_seed(0)
-    return marginalize(Problem(X, y), Budget(12), progress=False, generator=generator).model()
+    return marginalize(RegressionProblem(X, y), Budget(12), progress=False, generator=generator).model()
 
 
 def fused(X, y):

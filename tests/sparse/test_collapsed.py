@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.sparse import log_density, project
-from gp_ensembles.sparse.collapsed import condition
+from gp_ensembles.sparse.collapsed import condition, log_density, project
 
 GOLDEN_CASES = ["iso2d", "boston", "bostonard"]
 

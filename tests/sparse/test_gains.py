@@ -8,7 +8,9 @@ from gpytorch.likelihoods import GaussianLikelihood
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gp_ensembles.sparse import VFE, SparseGP, log_density, measure_candidates, pick_greedily, project
+from gp_ensembles.sparse import VFE, SparseGP, greedy_elbo_rows
+from gp_ensembles.sparse.collapsed import log_density, project
+from gp_ensembles.sparse.greedy import init_candidates
 
 
 def squared_exponential(first, second, scale, lengthscale):
@@ -51,7 +53,7 @@ class Problem:
         return project(own, self.between(knots, self.X), self.prior(self.X), self.y, self.noise)
 
     def candidates(self, knots, others):
-        return measure_candidates(
+        return init_candidates(
             self.project(knots), self.between(knots, others), self.between(others, self.X), self.prior(others)
         )
 
@@ -98,7 +100,7 @@ def test_gains_after_several_knots(seed):
         fresh = torch.tensor([not bool((knots == row).all(-1).any()) for row in problem.X[rows]])
         assert torch.allclose(gains[fresh], expected[fresh], rtol=0.0, atol=1e-9)
         assert bool((gains[~fresh] == 0.0).all())
-        state.take(best, rows)
+        state.add_knot(best, rows)
         knots = torch.cat([knots, problem.X[rows[best : best + 1]]])
     again = problem.candidates(knots, problem.X[rows])
     assert torch.allclose(state.covariance, again.covariance, rtol=0.0, atol=1e-9)
@@ -111,7 +113,7 @@ def test_gains_after_knots_that_were_given_twice():
                       problem.scale, problem.lengthscale, problem.noise, 1e-6)  # fmt: skip
     rows = torch.arange(25)
     state = problem.candidates(problem.Z, problem.X)
-    state.take(0, rows)
+    state.add_knot(0, rows)
     knots = torch.cat([problem.Z, problem.X[:1]])
     gains = state.gains()
     assert torch.allclose(gains[1:], problem.brute_force(knots, problem.X)[1:], rtol=0.0, atol=1e-9)
@@ -142,7 +144,7 @@ def sparse_model(seed=0, kernel=None, nugget=1e-6):
 @pytest.mark.parametrize("kernel", [None, ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2))])
 def test_greedy_rows_are_the_best_of_brute_force(kernel):
     model = sparse_model(kernel=kernel)
-    picked = pick_greedily(model, 5)
+    picked = greedy_elbo_rows(model, 5)
     for row, gain in zip(picked.rows.tolist(), picked.gains, strict=True):
         with torch.no_grad():
             before = model.objective()
@@ -157,20 +159,20 @@ def test_greedy_rows_are_the_best_of_brute_force(kernel):
 def test_greedy_rows_of_a_random_subset(generator):
     model = sparse_model()
     state = generator.get_state()
-    picked = pick_greedily(model, 4, candidates=10, generator=generator)
-    again = pick_greedily(model, 4, candidates=10, generator=generator.clone_state().set_state(state))
+    picked = greedy_elbo_rows(model, 4, num_candidates=10, generator=generator)
+    again = greedy_elbo_rows(model, 4, num_candidates=10, generator=generator.clone_state().set_state(state))
     assert torch.equal(picked.rows, again.rows)
     assert len(set(picked.rows.tolist())) == 4
-    other = pick_greedily(model, 4, candidates=10, generator=generator)
+    other = greedy_elbo_rows(model, 4, num_candidates=10, generator=generator)
     assert not torch.equal(picked.rows, other.rows)
-    assert float(picked.gains.sum()) < float(pick_greedily(model, 4).gains.sum())
+    assert float(picked.gains.sum()) < float(greedy_elbo_rows(model, 4).gains.sum())
 
 
 def test_greedy_rows_stop_when_nothing_is_left():
     model = sparse_model()
-    assert len(pick_greedily(model, 3, tolerance=1e9).rows) == 0
-    assert len(pick_greedily(model, 0).rows) == 0
-    everything = pick_greedily(model, 1000)
+    assert len(greedy_elbo_rows(model, 3, tolerance=1e9).rows) == 0
+    assert len(greedy_elbo_rows(model, 0).rows) == 0
+    everything = greedy_elbo_rows(model, 1000)
     assert len(everything.rows) <= 40
     assert len(set(everything.rows.tolist())) == len(everything.rows)
 
@@ -178,5 +180,5 @@ def test_greedy_rows_stop_when_nothing_is_left():
 def test_greedy_rows_leave_the_model_as_it_is():
     model = sparse_model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    pick_greedily(model, 3)
+    greedy_elbo_rows(model, 3)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -23,7 +23,7 @@ from gpytorch.priors import GammaPrior, NormalPrior
 
 from gp_ensembles.sparse import DIC, DTC, FIC, FITC, VFE, PowerEP, SparseGP, TightVFE, fit_sparse
 from gp_ensembles.sparse import fitting as fitting_module
-from gp_ensembles.sparse.coordinates import Coordinates
+from gp_ensembles.sparse.fitting import Coordinates
 
 ALL = [VFE(), TightVFE(), DTC(), DIC(), FITC(), FIC(), PowerEP(0.4)]
 # Singular covariances are as they should be: of points that coincide, or are more than the knots of DIC.
@@ -484,7 +484,7 @@ def test_fits_climb_to_a_stationary_point(kernel, approximation):
     fit = fit_sparse(model, max_iterations=400)
     assert fit.objective == pytest.approx(value_of(model.objective()), rel=1e-9)
     assert fit.objective > before
-    assert fit.evaluations >= 2
+    assert fit.num_evaluations >= 2
     coordinates = Coordinates(model)
     place = coordinates.read()
     slope = coordinates.evaluate(place)[1]
@@ -580,7 +580,7 @@ def test_a_point_without_a_value_ends_no_fit(model, monkeypatch):
     fit = fit_sparse(model, knots=True)
     assert fit.objective == pytest.approx(value_of(original(model)), rel=1e-12)
     assert fit.objective > before
-    assert fit.evaluations > 9
+    assert fit.num_evaluations > 9
 
 
 def test_an_objective_without_a_value_at_the_start_is_refused():
@@ -691,5 +691,5 @@ def test_another_kernel_or_power_makes_another_posterior():
     )  # fmt: skip
     assert torch.allclose(predict(model), predict(fresh))
     model.approximation.alpha = fresh.approximation.alpha = 0.9
-    fresh._kept = None
+    fresh._cached = None
     assert torch.allclose(predict(model), predict(fresh))

@@ -11,21 +11,25 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.sparse import OneAtATime, SparseGP, select_knots
-from gp_ensembles.sparse.adadelta import Adadelta
-from gp_ensembles.sparse.approximations import FITC, VFE, Approximation, PowerEP, TightVFE
-from gp_ensembles.sparse.candidates import CandidateObjectives, candidate_rows
-from gp_ensembles.sparse.collapsed import log_density
-from gp_ensembles.sparse.coordinates import Coordinates
-from gp_ensembles.sparse.fitting import Fit
-from gp_ensembles.sparse.proposals import (
+from gp_ensembles.sparse import (
+    FITC,
+    LBFGSB,
+    VFE,
+    Adadelta,
+    Approximation,
     BayesianOptimization,
+    KnotOptimizer,
     KnotProposal,
-    Proposed,
+    OneAtATime,
+    PowerEP,
     RandomSubset,
-    log_expected_improvement,
+    SparseGP,
+    TightVFE,
+    select_knots,
 )
-from gp_ensembles.sparse.refits import AdadeltaRefit, LBFGSRefit, Refit
+from gp_ensembles.sparse.collapsed import log_density
+from gp_ensembles.sparse.fitting import Coordinates, FitResult
+from gp_ensembles.sparse.one_at_a_time import CandidateObjectives, ProposedRow, candidate_rows, log_expected_improvement
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FUDGE = 1e-4  # what the published code adds where it divides by distances from the edge of the box
@@ -37,9 +41,9 @@ def golden(name):
 
 
 def select_one_at_a_time(X, y, kernel, likelihood=None, *, objective=None, generator=None, progress=False, **settings):
-    proposal = OneAtATime(**settings)
+    strategy = OneAtATime(**settings)
     return select_knots(
-        X, y, kernel, likelihood, proposal=proposal, objective=objective, generator=generator, progress=progress
+        X, y, kernel, likelihood, strategy=strategy, approximation=objective, generator=generator, progress=progress
     )
 
 
@@ -59,7 +63,7 @@ class CodedVFE(Approximation):
         return prior - explained
 
 
-class CodedRefit(Refit):
+class CodedAdadelta(KnotOptimizer):
     """ADADELTA with the published code's slips.
 
     The chain factor of the knot is inverted (unless ``inverted`` is false), all knots drift towards the center of
@@ -69,7 +73,7 @@ class CodedRefit(Refit):
     def __init__(self, settings, inverted=True, on_rows=True):
         self.settings, self.inverted, self.on_rows, self.steps = settings, inverted, on_rows, []
 
-    def refit(self, model, knots=None):
+    def optimize(self, model, knots=None):
         knot = None if knots is None else knots.start
         scales = Coordinates(model)
         start, weights = scales.read(), scales.weights
@@ -99,8 +103,8 @@ class CodedRefit(Refit):
 
         end = self.settings.maximize(function, start, weights=weights)
         function(end.point)
-        self.steps.append(end.evaluations)
-        return Fit(end.value, end.evaluations, end.message)
+        self.steps.append(end.num_evaluations)
+        return FitResult(end.value, end.num_evaluations, end.message)
 
     def slip(self, model, knot, scales):
         """Twice the noise, times the density's derivative by the covariance of the knot and the row it stands on."""
@@ -124,12 +128,12 @@ class Replay(KnotProposal):
     def propose(self, model, *, generator=None):
         rows = next(self.rows)
         values = CandidateObjectives(model).at(rows)
-        return Proposed(int(rows[values.argmax()]), float(values.max()), rows, values)
+        return ProposedRow(int(rows[values.argmax()]), float(values.max()), rows, values)
 
 
 @pytest.fixture(name="absolute_nugget")
 def _absolute_nugget(monkeypatch):
-    monkeypatch.setattr(SparseGP, "delta", lambda self, own: own.new_tensor(1e-6))
+    monkeypatch.setattr(SparseGP, "nugget_variance", lambda self, own: own.new_tensor(1e-6))
 
 
 def isotropic(scale, lengthscale, deviation):
@@ -174,9 +178,9 @@ def test_adadelta_follows_the_published_path(which, moves):
     model.trace = []
     settings = Adadelta(tolerance=-1.0, max_iterations=60)
     if moves == "theta":
-        AdadeltaRefit(settings).refit(model)
+        settings.optimize(model)
     else:
-        CodedRefit(settings, on_rows=False).refit(model, slice(model.num_knots - 1, None))
+        CodedAdadelta(settings, on_rows=False).optimize(model, slice(model.num_knots - 1, None))
         model.trace = model.trace[::2]  # each point twice: for hyperparameters and for the knots
     values, thetas, knots = (list(part) for part in zip(*model.trace[:60], strict=True))
     np.testing.assert_allclose(values, g[f"{which}_{moves}_obj"], rtol=0, atol=1e-8)
@@ -190,7 +194,7 @@ def test_adadelta_follows_the_published_path(which, moves):
 def test_selection_follows_the_published_run(name):
     g = golden("oat_paths")
     kernel, likelihood = isotropic(*g["theta0"])
-    refit = CodedRefit(Adadelta(max_iterations=int(g["maxit"])), inverted="fixgrad" not in name)
+    refit = CodedAdadelta(Adadelta(max_iterations=int(g["maxit"])), inverted="fixgrad" not in name)
     found = select_one_at_a_time(
         g["X"],
         g["y"],
@@ -199,7 +203,7 @@ def test_selection_follows_the_published_run(name):
         proposal=Replay(g[f"{name}_candidates"]),
         objective=CodedVFE(float(g["delta"])),
         optimizer=refit,
-        first=g["knots0"],
+        start=g["knots0"],
         max_knots=int(g["maxknot"]),
         progress=False,
     )
@@ -207,7 +211,7 @@ def test_selection_follows_the_published_run(name):
     np.testing.assert_allclose([step.objective for step in found.history], g[f"{name}_obj"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(theta(found.model), g[f"{name}_theta"][-1], rtol=0, atol=1e-5)
     np.testing.assert_allclose(found.knots, g[f"{name}_knots"], rtol=0, atol=1e-5)
-    assert found.why == "there are 12 knots, the most allowed"
+    assert found.stop_reason == "there are 12 knots, the most allowed"
 
 
 @pytest.mark.usefixtures("absolute_nugget")
@@ -222,8 +226,8 @@ def test_selection_by_fitc_stays_near_the_published_run():
         likelihood,
         proposal=Replay(g["oat_rs_fic_candidates"]),
         objective=FITC(),
-        optimizer=CodedRefit(Adadelta(max_iterations=int(g["maxit"]))),
-        first=g["knots0"],
+        optimizer=CodedAdadelta(Adadelta(max_iterations=int(g["maxit"]))),
+        start=g["knots0"],
         max_knots=9,
         progress=False,
     )
@@ -342,16 +346,16 @@ def test_a_constant_column_does_not_move():
     X[:, 1] = 3.0
     model = SparseGP(X, y, X[:4], ScaleKernel(RBFKernel()))
     before = model.knots.detach().clone()
-    AdadeltaRefit(Adadelta(max_iterations=20)).refit(model, slice(2, 3))
+    Adadelta(max_iterations=20).optimize(model, slice(2, 3))
     assert (model.knots[2] == before[2]).tolist() == [False, True]
 
 
-@pytest.mark.parametrize("refit", [LBFGSRefit(10), AdadeltaRefit(Adadelta(max_iterations=15))])
+@pytest.mark.parametrize("refit", [LBFGSB(10), Adadelta(max_iterations=15)])
 @pytest.mark.parametrize("approximation", [VFE(), FITC()])
 def test_refits_leave_old_knots_and_report_where_they_ended(refit, approximation):
     model = sparse(approximation=approximation)
     before, value = model.knots.detach().clone(), float(model.objective().detach())
-    fit = refit.refit(model, slice(3, 4))
+    fit = refit.optimize(model, slice(3, 4))
     moved = (model.knots.detach() != before).any(-1)
     assert moved.tolist() == [False, False, False, True]
     assert fit.objective == pytest.approx(float(model.objective().detach()), abs=1e-9)
@@ -359,10 +363,10 @@ def test_refits_leave_old_knots_and_report_where_they_ended(refit, approximation
 
 
 def test_refit_without_a_knot_leaves_all_of_them():
-    for refit in (LBFGSRefit(5), AdadeltaRefit(Adadelta(max_iterations=5))):
+    for refit in (LBFGSB(5), Adadelta(max_iterations=5)):
         model = sparse()
         before = model.knots.detach().clone()
-        refit.refit(model)
+        refit.optimize(model)
         assert bool((model.knots == before).all())
 
 
@@ -398,7 +402,7 @@ def test_refit_that_cannot_start_says_so_and_changes_nothing():
     model.train_y[3] = torch.nan
     before = [parameter.detach().clone() for parameter in model.parameters()]
     with pytest.raises(NumericalError):
-        LBFGSRefit().refit(model, slice(1, 2))
+        LBFGSB().optimize(model, slice(1, 2))
     for parameter, value in zip(model.parameters(), before, strict=True):
         np.testing.assert_allclose(parameter.detach(), value, rtol=0, atol=1e-12)
 
@@ -455,7 +459,7 @@ def test_no_proposal_where_every_row_is_a_knot():
 
 @pytest.mark.parametrize("proposal", [RandomSubset(10), BayesianOptimization(3, 6)])
 @pytest.mark.parametrize("objective", [VFE(), FITC()])
-@pytest.mark.parametrize("optimizer", [LBFGSRefit(10), AdadeltaRefit(Adadelta(max_iterations=20))])
+@pytest.mark.parametrize("optimizer", [LBFGSB(10), Adadelta(max_iterations=20)])
 def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
     X, y = waves()
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
@@ -467,7 +471,7 @@ def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
         proposal=proposal,
         objective=objective,
         optimizer=optimizer,
-        first=3,
+        start=3,
         max_knots=7,
         tolerance=0.01,
         progress=False,
@@ -491,8 +495,8 @@ def test_selection_stops_at_the_first_knot_that_adds_too_little():
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
     found = select_one_at_a_time(X, y, kernel, likelihood, tolerance=1e6, progress=False)
     assert found.model.num_knots == 5
-    assert found.why == "a further knot added no more than 1000000.0 nats"
-    assert [step.what for step in found.history] == ["start"]
+    assert found.stop_reason == "a further knot added no more than 1000000.0 nats"
+    assert [step.action for step in found.history] == ["start"]
 
 
 class Interrupting(KnotProposal):
@@ -511,7 +515,7 @@ def test_interruption_keeps_the_best_model():
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
     with pytest.warns(UserWarning, match="interrupted with 7 knots"):
         found = select_one_at_a_time(X, y, kernel, likelihood, proposal=Interrupting(2), progress=False)
-    assert found.why == "interrupted"
+    assert found.stop_reason == "interrupted"
     assert found.knots.shape == (7, 2)
     assert float(found.model.objective().detach()) == pytest.approx(found.history[-1].objective, abs=1e-9)
 
@@ -538,10 +542,10 @@ def test_duplicates_are_one_row_each_and_all_rows_are_enough():
     X, y = waves(6)
     kernel, likelihood = isotropic(1.0, 0.4, 0.1)
     found = select_one_at_a_time(
-        X.repeat(3, 1), y.repeat(3), kernel, likelihood, first=2, tolerance=-1e6, progress=False
+        X.repeat(3, 1), y.repeat(3), kernel, likelihood, start=2, tolerance=-1e6, progress=False
     )
     assert found.model.num_knots == 6
-    assert found.why == "all 6 distinct rows have a knot"
+    assert found.stop_reason == "all 6 distinct rows have a knot"
 
 
 @pytest.mark.parametrize(
@@ -549,9 +553,9 @@ def test_duplicates_are_one_row_each_and_all_rows_are_enough():
     [
         ({"y": torch.ones(60, dtype=torch.float64)}, "constant"),
         ({"y": torch.full((60,), torch.nan, dtype=torch.float64)}, "finite"),
-        ({"first": 0}, "a first knot"),
-        ({"first": 9, "max_knots": 8}, "no more than 8"),
-        ({"first": torch.zeros(2, 3, dtype=torch.float64)}, "knots must be"),
+        ({"start": 0}, "a first knot"),
+        ({"start": 9, "max_knots": 8}, "no more than 8"),
+        ({"start": torch.zeros(2, 3, dtype=torch.float64)}, "knots must be"),
     ],
 )
 def test_bad_input(change, message):
@@ -569,7 +573,7 @@ def test_bad_input(change, message):
         lambda: BayesianOptimization(1, 5),
         lambda: BayesianOptimization(6, 5),
         lambda: BayesianOptimization(refit_factor=0.5),
-        lambda: LBFGSRefit(0),
+        lambda: LBFGSB(0),
     ],
 )
 def test_bad_settings(build):
@@ -587,7 +591,7 @@ def test_nothing_to_move():
 def test_any_kernel():
     X, y = waves(columns=1)
     kernel = ScaleKernel(PeriodicKernel() * RBFKernel()).double()
-    found = select_one_at_a_time(X, y, kernel, first=2, max_knots=5, progress=False, optimizer=LBFGSRefit(5))
+    found = select_one_at_a_time(X, y, kernel, start=2, max_knots=5, progress=False, optimizer=LBFGSB(5))
     assert found.history[-1].objective > found.history[0].objective
 
 

@@ -13,10 +13,21 @@ from gp_ensembles.experts import GaussianExpert, LaplaceExpert
 from gp_ensembles.filters import GaussianState, SquareRootState
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging
-from gp_ensembles.sparse import DIC, FITC, VFE, GreedyBlocks, SparseGP, SparseLaplaceGP, select_knots
-from gp_ensembles.sparse.base import KnotModel
-from gp_ensembles.sparse.online import WeightsPosterior, inducing_features, start_online, weights_posterior
-from gp_ensembles.sparse.variational_model import SparseVariationalGP
+from gp_ensembles.sparse import (
+    DIC,
+    FITC,
+    VFE,
+    GreedyBlocks,
+    SparseGP,
+    SparseLaplaceGP,
+    SparseModel,
+    SparseVariationalGP,
+    inducing_features,
+    select_knots,
+    start_online,
+    weights_posterior,
+)
+from gp_ensembles.sparse.online import WeightsPosterior
 
 KERNELS = {
     "rbf": lambda: ScaleKernel(RBFKernel()),
@@ -209,7 +220,7 @@ def test_an_ensemble_of_sparse_processes(form: str) -> None:
     assert total == pytest.approx(float(mixture), abs=1e-6)
 
 
-def labeled(kind: type = SparseLaplaceGP) -> KnotModel:
+def labeled(kind: type = SparseLaplaceGP) -> SparseModel:
     X, y = rows(40)
     model = kind(X, (y > 3.5).double(), X[:8] + 0.01, KERNELS["matern ard"]().double(), LogisticLikelihood())
     model.mean_module.constant.data.fill_(0.4)
@@ -244,7 +255,7 @@ def test_from_chosen_knots_to_a_stream() -> None:
             X[:60],
             y[:60],
             KERNELS[name]().double(),
-            proposal=quick,
+            strategy=quick,
             progress=False,
             generator=torch.Generator().manual_seed(0),
         )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from linear_operator import to_linear_operator
 from scipy.cluster.vq import kmeans2
 
-from gp_ensembles.sparse import Covariance, greedy_variance_rows, kmeans_knots, random_knots
-from gp_ensembles.sparse.placement import distinct_rows
+from gp_ensembles.sparse import greedy_variance_rows, kmeans_knots, random_knots
+from gp_ensembles.sparse.initialization import distinct_rows
 
 PLACES = {"kmeans": kmeans_knots, "random": random_knots}
 
@@ -36,7 +36,7 @@ def test_greedy_variance_is_pivoted_cholesky(generator, nu):
     with torch.no_grad():
         dense = kernel(X).to_dense()
         _, pivots = to_linear_operator(dense).pivoted_cholesky(25, error_tol=0.0, return_pivots=True)
-    found = greedy_variance_rows(X, 25, Covariance(kernel))
+    found = greedy_variance_rows(X, 25, kernel)
     assert found.tolist()[1:] == pivots.tolist()[1:25] or set(found.tolist()) == set(pivots.tolist()[:25])
     assert int(found[0]) == int(pivots[0])
 
@@ -46,7 +46,7 @@ def test_greedy_variance_takes_the_largest_conditional_variance(generator, kerne
     with torch.no_grad():
         dense = kernel(X).to_dense()
     chosen = []
-    for row in greedy_variance_rows(X, 8, Covariance(kernel)).tolist():
+    for row in greedy_variance_rows(X, 8, kernel).tolist():
         left = dense.diagonal()
         if chosen:
             left = left - (dense[:, chosen] @ torch.linalg.solve(dense[chosen][:, chosen], dense[chosen])).diagonal()
@@ -56,20 +56,20 @@ def test_greedy_variance_takes_the_largest_conditional_variance(generator, kerne
 
 def test_greedy_variance_stops_at_its_tolerance(generator, kernel):
     X = rows(generator, 200)
-    assert len(greedy_variance_rows(X, 200, Covariance(kernel))) < 200
-    few = greedy_variance_rows(X, 200, Covariance(kernel), tolerance=0.01)
+    assert len(greedy_variance_rows(X, 200, kernel)) < 200
+    few = greedy_variance_rows(X, 200, kernel, tolerance=0.01)
     with torch.no_grad():
         dense = kernel(X).to_dense()
         left = dense - dense[:, few] @ torch.linalg.solve(dense[few][:, few], dense[few])
     assert float(left.diagonal().max()) <= 0.01 * 2.0 * (1.0 + 1e-8)
-    assert torch.equal(greedy_variance_rows(X, len(few), Covariance(kernel)), few)
+    assert torch.equal(greedy_variance_rows(X, len(few), kernel), few)
 
 
 @given(st.integers(1, 6), st.integers(1, 4))
 def test_greedy_variance_takes_no_duplicate(distinct, copies):
     X = torch.arange(float(distinct), dtype=torch.float64).repeat(copies).unsqueeze(-1)
     kernel = RBFKernel().double()
-    found = greedy_variance_rows(X, distinct * copies, Covariance(kernel))
+    found = greedy_variance_rows(X, distinct * copies, kernel)
     assert sorted(X[found].squeeze(-1).tolist()) == list(range(distinct))
 
 
@@ -88,7 +88,7 @@ def test_greedy_variance_needs_columns_only(generator):
     kernel = Counting().double()
     kernel.lengthscale = 0.05
     X = rows(generator, 5_000)
-    assert len(greedy_variance_rows(X, 20, Covariance(kernel))) == 20
+    assert len(greedy_variance_rows(X, 20, kernel)) == 20
     assert kernel.most == 5_000
     assert kernel.total == 21 * 5_000
 
@@ -96,7 +96,7 @@ def test_greedy_variance_needs_columns_only(generator):
 def test_greedy_variance_keeps_no_graph(generator):
     kernel, saved = RBFKernel().double(), []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.numel()), lambda tensor: tensor):
-        greedy_variance_rows(rows(generator, 100), 10, Covariance(kernel))
+        greedy_variance_rows(rows(generator, 100), 10, kernel)
     assert sum(saved) == 0
 
 

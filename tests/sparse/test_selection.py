@@ -18,13 +18,12 @@ from gp_ensembles.sparse import (
     DTC,
     FITC,
     VFE,
-    AdadeltaRefit,
+    Adadelta,
     BayesianOptimization,
-    Covariance,
     GreedyBlocks,
     OneAtATime,
-    Placed,
     RandomSubset,
+    Reinitialization,
     Simultaneous,
     SparseGP,
     TightVFE,
@@ -36,14 +35,11 @@ from gp_ensembles.sparse import (
     leverage_knots,
     random_knots,
     select_knots,
-    upper_bound,
 )
 from gp_ensembles.sparse import fitting as fitting_module
-from gp_ensembles.sparse import greedy_blocks as blocks_module
-from gp_ensembles.sparse import selection as selection_module
-from gp_ensembles.sparse.adadelta import Adadelta
-from gp_ensembles.sparse.coordinates import Coordinates
-from gp_ensembles.sparse.subset_start import with_subset_scales
+from gp_ensembles.sparse import greedy as greedy_module
+from gp_ensembles.sparse.collapsed import upper_bound
+from gp_ensembles.sparse.fitting import Coordinates, initialize_from_subset
 
 
 def name_of(approximation):
@@ -71,18 +67,21 @@ def start(lengthscale=1.0, outputscale=0.7, noise=0.1):
     return kernel, likelihood
 
 
-def select(X, y, proposal=None, seed=0, **settings):
+def select(X, y, strategy=None, seed=0, **settings):
     kernel, likelihood = start()
-    proposal = GreedyBlocks(max_knots=24) if proposal is None else proposal
-    if isinstance(proposal, GreedyBlocks):
-        proposal = replace(
-            proposal,
-            fit_iterations=min(proposal.fit_iterations, 25),
-            subset=min(proposal.subset, 40),
-            polish=0 if proposal.polish == GreedyBlocks.polish else proposal.polish,  # knots stay rows
+    strategy = GreedyBlocks(max_knots=24) if strategy is None else strategy
+    if isinstance(strategy, GreedyBlocks):
+        strategy = replace(
+            strategy,
+            fit_iterations=min(strategy.fit_iterations, 25),
+            subset_size=min(strategy.subset_size, 40),
+            # knots stay rows
+            polish_iterations=0
+            if strategy.polish_iterations == GreedyBlocks.polish_iterations
+            else strategy.polish_iterations,
         )
     generator = torch.Generator().manual_seed(seed)
-    return select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False, generator=generator, **settings)
+    return select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False, generator=generator, **settings)
 
 
 def check(found, X, most):
@@ -98,7 +97,7 @@ def check(found, X, most):
     assert [step.seconds for step in found.history] == sorted(step.seconds for step in found.history)
     objectives = [step.objective for step in found.history]
     assert objectives == sorted(objectives)
-    assert found.why
+    assert found.stop_reason
     assert bool(found.model.posterior(X[:3]).mean.isfinite().all())
 
 
@@ -108,8 +107,8 @@ def test_boston_reaches_the_exact_process(golden):
     half = float(y.var() / 2.0)
     kernel, likelihood = start(1.0, half, half)
     generator = torch.Generator().manual_seed(0)
-    proposal = GreedyBlocks(max_knots=80)
-    found = select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False, generator=generator)
+    strategy = GreedyBlocks(max_knots=80)
+    found = select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False, generator=generator)
     check(found, X, 80)
     assert found.history[-1].objective >= -1039.0
     assert found.history[-1].objective <= found.history[-1].upper_bound
@@ -118,7 +117,7 @@ def test_boston_reaches_the_exact_process(golden):
 
 def test_knots_are_rows_and_history_says_which():
     X, y = make_data()
-    found = select(X, y, GreedyBlocks(max_knots=24, tolerance=0.0, gap=-1.0, reselect=False))
+    found = select(X, y, GreedyBlocks(max_knots=24, tolerance=0.0, gap_tolerance=-1.0, reselect=False))
     check(found, X, 24)
     added = [row for step in found.history for row in step.rows]
     assert len(set(added)) == len(added)
@@ -126,24 +125,24 @@ def test_knots_are_rows_and_history_says_which():
     sizes = [step.num_knots for step in found.history]
     assert sizes == [5, 10, 20, 24]
     assert [len(step.rows) for step in found.history] == [0, 5, 10, 4]
-    assert "24 knots, the most allowed" in found.why
+    assert "24 knots, the most allowed" in found.stop_reason
 
 
 def test_tolerance_ends_the_growth():
     X, y = make_data(noise=1.0)
-    found = select(X, y, GreedyBlocks(max_knots=100, tolerance=2.0, gap=0.0, reselect=False))
+    found = select(X, y, GreedyBlocks(max_knots=100, tolerance=2.0, gap_tolerance=0.0, reselect=False))
     check(found, X, 100)
     assert found.model.num_knots < 100
-    assert "added less than 2.0 nats" in found.why
+    assert "added less than 2.0 nats" in found.stop_reason
     objectives = [step.objective for step in found.history]
     assert all(later - earlier >= 2.0 for earlier, later in pairwise(objectives))
 
 
 def test_gap_ends_the_growth():
     X, y = make_data(noise=0.5)
-    found = select(X, y, GreedyBlocks(max_knots=120, tolerance=0.0, gap=1.0, reselect=False))
+    found = select(X, y, GreedyBlocks(max_knots=120, tolerance=0.0, gap_tolerance=1.0, reselect=False))
     check(found, X, 120)
-    assert "bounds of the log evidence are less than 1.0 nats apart" in found.why
+    assert "bounds of the log evidence are less than 1.0 nats apart" in found.stop_reason
     assert found.history[-1].upper_bound - found.history[-1].objective < 1.0
     assert all(step.upper_bound - step.objective >= 1.0 for step in found.history[:-1])
 
@@ -152,27 +151,27 @@ def test_polish_and_reselection_do_not_lose():
     X, y = make_data()
     plain = select(X, y, GreedyBlocks(max_knots=8, reselect=False))
     again = select(X, y, GreedyBlocks(max_knots=8))
-    polished = select(X, y, GreedyBlocks(max_knots=8, polish=60))
+    polished = select(X, y, GreedyBlocks(max_knots=8, polish_iterations=60))
     for found in (plain, again, polished):
         check(found, X, 8)
     assert plain.history[-1].objective <= again.history[-1].objective < polished.history[-1].objective
-    assert polished.history[-1].what == "polish"
+    assert polished.history[-1].action == "polish"
     assert polished.history[-1].rows == ()
 
 
 def test_polished_is_at_least_as_good_as_kmeans_and_lbfgs():
     X, y = make_data()
-    polished = select(X, y, GreedyBlocks(max_knots=10, polish=200))
+    polished = select(X, y, GreedyBlocks(max_knots=10, polish_iterations=200))
     kernel, likelihood = start()
-    knots = blocks_module.kmeans_knots(X, 10, generator=torch.Generator().manual_seed(0))
+    knots = greedy_module.kmeans_knots(X, 10, generator=torch.Generator().manual_seed(0))
     simultaneous = fit_sparse(SparseGP(X, y, knots, kernel, likelihood), knots=True, max_iterations=300)
     assert polished.history[-1].objective > simultaneous.objective - 3.0  # another local maximum
 
 
 def test_the_generator_decides():
     X, y = make_data()
-    proposal = GreedyBlocks(max_knots=12, candidates=30)
-    first, second, third = (select(X, y, proposal, seed) for seed in (1, 1, 2))
+    strategy = GreedyBlocks(max_knots=12, num_candidates=30)
+    first, second, third = (select(X, y, strategy, seed) for seed in (1, 1, 2))
     assert torch.equal(first.knots, second.knots)
     assert [step._replace(seconds=0.0) for step in first.history] == [
         step._replace(seconds=0.0) for step in second.history
@@ -183,26 +182,26 @@ def test_the_generator_decides():
 def test_candidates_are_a_few_rows_in_every_step(monkeypatch):
     X, y = make_data()
     seen = []
-    original = selection_module.pick_greedily
+    original = greedy_module.greedy_elbo_rows
 
-    def spy(model, count, *, candidates=None, **settings):
-        seen.append(candidates)
-        return original(model, count, candidates=candidates, **settings)
+    def spy(model, num_rows, *, num_candidates=None, **settings):
+        seen.append(num_candidates)
+        return original(model, num_rows, num_candidates=num_candidates, **settings)
 
-    monkeypatch.setattr(selection_module, "pick_greedily", spy)
-    select(X, y, GreedyBlocks(max_knots=12, candidates=20))
+    monkeypatch.setattr(greedy_module, "greedy_elbo_rows", spy)
+    select(X, y, GreedyBlocks(max_knots=12, num_candidates=20))
     assert set(seen) == {20}
 
 
 @pytest.mark.parametrize("objective", [FITC(), DTC(), TightVFE()], ids=name_of)
 def test_other_objectives_are_grown_too(objective):
     X, y = make_data(noise=0.3)
-    found = select(X, y, GreedyBlocks(max_knots=20, tolerance=-1e9), objective=objective)
+    found = select(X, y, GreedyBlocks(max_knots=20, tolerance=-1e9), approximation=objective)
     check(found, X, 20)
     assert isinstance(found.model.approximation, type(objective))
     # Only a lower bound can meet the upper one: elsewhere growth goes on until there are enough knots.
     if not isinstance(objective, TightVFE):
-        assert "apart" not in found.why
+        assert "apart" not in found.stop_reason
         assert found.model.num_knots == 20
 
 
@@ -213,21 +212,21 @@ def test_priors_do_not_end_the_growth():
     # A prior may have a large log density (here 45 nats, a constant), of which no bound of the evidence knows.
     kernel.register_prior("narrow_prior", NormalPrior(0.0, 1e-20), lambda module: module.outputscale * 0.0)
     generator = torch.Generator().manual_seed(0)
-    proposal = GreedyBlocks(max_knots=20, fit_iterations=25)
-    found = select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False, generator=generator)
+    strategy = GreedyBlocks(max_knots=20, fit_iterations=25)
+    found = select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False, generator=generator)
     assert found.model.num_knots == bare.model.num_knots == 20
-    assert found.why == bare.why
+    assert found.stop_reason == bare.stop_reason
 
 
 def test_any_kernel_is_taken():
     X, y = make_data()
     kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2))
-    found = select_knots(X, y, kernel, proposal=GreedyBlocks(max_knots=10), progress=False)
+    found = select_knots(X, y, kernel, strategy=GreedyBlocks(max_knots=10), progress=False)
     check(found, X, 10)
 
 
 def interrupt_at(call, monkeypatch):
-    original, calls = blocks_module.fit_sparse, []
+    original, calls = greedy_module.fit_sparse, []
 
     def fit(*arguments, **settings):
         calls.append(1)
@@ -236,13 +235,13 @@ def interrupt_at(call, monkeypatch):
             raise KeyboardInterrupt
         return original(*arguments, **settings)
 
-    for module in (blocks_module, fitting_module):
+    for module in (greedy_module, fitting_module):
         monkeypatch.setattr(module, "fit_sparse", fit)
 
 
-def unless_interrupted(X, y, proposal):
+def unless_interrupted(X, y, strategy):
     try:
-        return select(X, y, proposal)
+        return select(X, y, strategy)
     except KeyboardInterrupt:  # which would end all tests
         return pytest.fail("nothing was kept")
 
@@ -250,19 +249,19 @@ def unless_interrupted(X, y, proposal):
 @pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
 def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
     X, y = make_data()
-    proposal = GreedyBlocks(max_knots=20, tolerance=0.0, gap=-1.0, polish=20)
+    strategy = GreedyBlocks(max_knots=20, tolerance=0.0, gap_tolerance=-1.0, polish_iterations=20, subset_size=0)
     interrupt_at(call, monkeypatch)
     with pytest.warns(UserWarning, match=r"interrupted with .* knots; the model is the best so far"):
-        found = unless_interrupted(X, y, proposal)
+        found = unless_interrupted(X, y, strategy)
     check(found, X, 20)
-    assert found.why == "interrupted"
+    assert found.stop_reason == "interrupted"
     assert found.model.num_knots == [5, 5, 10, 20, 20][call - 1]
 
 
 def test_an_error_is_not_hidden(monkeypatch):
     X, y = make_data()
     calls = []
-    original = blocks_module.fit_sparse
+    original = greedy_module.fit_sparse
 
     def fit(*arguments, **settings):
         calls.append(1)
@@ -270,7 +269,7 @@ def test_an_error_is_not_hidden(monkeypatch):
             raise MemoryError("full")
         return original(*arguments, **settings)
 
-    for module in (blocks_module, fitting_module):
+    for module in (greedy_module, fitting_module):
         monkeypatch.setattr(module, "fit_sparse", fit)
     with pytest.raises(MemoryError, match="full"):
         select(X, y)
@@ -279,7 +278,7 @@ def test_an_error_is_not_hidden(monkeypatch):
 def test_duplicates_are_no_knots_twice():
     X, y = make_data(num_rows=15)
     X, y = X.repeat(8, 1), y.repeat(8) + 0.05 * torch.as_tensor(np.random.default_rng(1).normal(size=120))
-    found = select(X, y, GreedyBlocks(max_knots=80, tolerance=0.0, gap=-1.0))
+    found = select(X, y, GreedyBlocks(max_knots=80, tolerance=0.0, gap_tolerance=-1.0))
     check(found, X, 15)
     assert len(torch.unique(found.knots, dim=0)) == len(found.knots)
 
@@ -292,7 +291,7 @@ def test_few_knots_are_few(most):
 
 def test_constant_columns_and_few_rows():
     X, y = make_data()
-    found = select(torch.cat([X, 0.0 * X[:, :1] + 7.0], -1), y, GreedyBlocks(max_knots=10, polish=20))
+    found = select(torch.cat([X, 0.0 * X[:, :1] + 7.0], -1), y, GreedyBlocks(max_knots=10, polish_iterations=20))
     check(found, found.model.train_X, 10)
     few = select(X[:2], y[:2], GreedyBlocks(max_knots=10))
     check(few, X[:2], 2)
@@ -327,11 +326,11 @@ def test_bad_input_is_refused(arguments, message):
     "build",
     [
         lambda: GreedyBlocks(max_knots=0),
-        lambda: GreedyBlocks(first=0),
-        lambda: GreedyBlocks(candidates=0),
+        lambda: GreedyBlocks(num_initial=0),
+        lambda: GreedyBlocks(num_candidates=0),
         lambda: GreedyBlocks(fit_iterations=0),
-        lambda: Placed(0, greedy_variance_knots),
-        lambda: Placed(3, greedy_variance_knots, rounds=0),
+        lambda: Reinitialization(0, greedy_variance_knots),
+        lambda: Reinitialization(3, greedy_variance_knots, num_rounds=0),
         lambda: Simultaneous(0),
     ],
 )
@@ -363,7 +362,7 @@ def test_fast_functions_are_no_noise(frequency):
 def test_subset_scales_are_those_of_the_exact_process():
     X, y = fast_waves(40.0, 90)
     model = SparseGP(X, y, X[::30], ScaleKernel(RBFKernel()))
-    found = with_subset_scales(model, 90)
+    found = initialize_from_subset(model, 90)
     exact = SparseGP(X, y, X, found.covar_module, found.likelihood, found.mean_module)
     coordinates = Coordinates(exact)
     assert float(coordinates.evaluate(coordinates.read())[1].abs().max()) < 1.0
@@ -381,13 +380,13 @@ def test_simultaneous_optimization_moves_all_knots():
     found = select(X, y, Simultaneous(knots))
     assert bool((found.knots != knots).any(-1).all())
     assert found.history[-1].objective > found.history[0].objective
-    few = select(X, y, Simultaneous(6, AdadeltaRefit(Adadelta(max_iterations=40))))
+    few = select(X, y, Simultaneous(6, Adadelta(max_iterations=40)))
     assert few.knots.shape == (6, 2)
     assert few.history[-1].objective > few.history[0].objective
 
 
 @pytest.mark.parametrize(
-    "place",
+    "rule",
     [
         greedy_variance_knots,
         dpp_knots,
@@ -397,21 +396,22 @@ def test_simultaneous_optimization_moves_all_knots():
     ],
     ids=["greedy variance", "k-DPP", "leverage", "k-means", "random"],
 )
-def test_any_rule_places_knots(place):
+def test_any_rule_initializes_knots(rule):
     X, y = make_data()
-    found = select(X, y, Placed(9, place, rounds=3, polish=10))
+    strategy = Reinitialization(9, rule, num_rounds=3, polish_iterations=10)
+    found = select(X, y, strategy)
     check(found, X, 9)
     assert found.knots.shape == (9, 2)
-    assert found.history[0].what == "placed"
-    assert found.history[-1].what == "polish"
-    assert torch.equal(found.knots, select(X, y, Placed(9, place, rounds=3, polish=10)).knots)  # the generator decides
+    assert found.history[0].action == "reinitialize"
+    assert found.history[-1].action == "polish"
+    assert torch.equal(found.knots, select(X, y, strategy).knots)  # the generator decides
 
 
-def test_placing_again_follows_the_hyperparameters():
+def test_initializing_again_follows_the_hyperparameters():
     X, y = make_data()
-    found = select(X, y, Placed(9, greedy_variance_knots, rounds=2))
-    once = select(X, y, Placed(9, greedy_variance_knots, rounds=1))
-    rows = greedy_variance_rows(X, 9, Covariance(once.model.covar_module))
+    found = select(X, y, Reinitialization(9, greedy_variance_knots, num_rounds=2))
+    once = select(X, y, Reinitialization(9, greedy_variance_knots, num_rounds=1))
+    rows = greedy_variance_rows(X, 9, once.model.covar_module)
     if len(found.history) == 2:
         assert torch.equal(found.knots, X[rows])
     assert found.history[-1].objective >= once.history[-1].objective
@@ -420,8 +420,8 @@ def test_placing_again_follows_the_hyperparameters():
 @pytest.mark.parametrize("objective", [FITC(), DTC()], ids=["FITC", "DTC"])
 def test_the_gap_is_that_of_the_bounds_whatever_the_objective(objective):
     X, y = fast_waves(5.0, 120)
-    found = select(X, y, GreedyBlocks(max_knots=60, tolerance=-1e9, gap=0.5), objective=objective)
-    assert found.why.startswith("the bounds of the log evidence")
+    found = select(X, y, GreedyBlocks(max_knots=60, tolerance=-1e9, gap_tolerance=0.5), approximation=objective)
+    assert found.stop_reason.startswith("the bounds of the log evidence")
     projection = found.model.projection()
     assert value_of(found.model.upper_bound() - VFE().objective(projection)) < 0.5
 
@@ -439,13 +439,13 @@ class Detached(Kernel):
 
 
 @pytest.mark.parametrize(
-    "proposal",
-    [GreedyBlocks(max_knots=8, polish=5), OneAtATime(RandomSubset(5), max_knots=7), Simultaneous(5)],
+    "strategy",
+    [GreedyBlocks(max_knots=8, polish_iterations=5), OneAtATime(RandomSubset(5), max_knots=7), Simultaneous(5)],
     ids=["greedy", "one at a time", "simultaneous"],
 )
-def test_kernels_without_gradients_in_inputs(proposal):
+def test_kernels_without_gradients_in_inputs(strategy):
     X, y = make_data()
-    found = select_knots(X, y, ScaleKernel(Detached()), proposal=proposal, progress=False)
+    found = select_knots(X, y, ScaleKernel(Detached()), strategy=strategy, progress=False)
     assert found.history[-1].objective >= found.history[0].objective
 
 
@@ -473,16 +473,18 @@ def test_what_cannot_be_learned_is_said():
         select(X, 1e-6 * y, GreedyBlocks(max_knots=6))
     kernel, likelihood = start()
     with pytest.warns(UserWarning, match="ended ten thousand times off the start"):
-        select_knots(X, 1e6 * y, kernel, likelihood, proposal=GreedyBlocks(max_knots=6, subset=0), progress=False)
+        select_knots(X, 1e6 * y, kernel, likelihood, strategy=GreedyBlocks(max_knots=6, subset_size=0), progress=False)
 
 
-@pytest.mark.parametrize("proposal", [GreedyBlocks(max_knots=8), OneAtATime(max_knots=7), Placed(6, dpp_knots)])
-def test_hyperparameters_may_be_held(proposal):
+@pytest.mark.parametrize(
+    "strategy", [GreedyBlocks(max_knots=8), OneAtATime(max_knots=7), Reinitialization(6, dpp_knots)]
+)
+def test_hyperparameters_may_be_held(strategy):
     X, y = make_data()
     kernel, likelihood = start(0.3, 1.0, 0.05)
     kernel.requires_grad_(False), likelihood.requires_grad_(False)
     mean = ConstantMean().double().requires_grad_(False)
-    found = select_knots(X, y, kernel, likelihood, mean, proposal=proposal, progress=False)
+    found = select_knots(X, y, kernel, likelihood, mean, strategy=strategy, progress=False)
     assert found.model.covar_module.base_kernel.lengthscale.item() == pytest.approx(0.3)
     assert found.history[-1].objective >= found.history[0].objective
 
@@ -490,8 +492,8 @@ def test_hyperparameters_may_be_held(proposal):
 def test_what_is_given_stays_as_it_is():
     X, y = make_data()
     kernel, likelihood = start()
-    for proposal in (GreedyBlocks(max_knots=6), Simultaneous(4), OneAtATime(max_knots=6)):
-        select_knots(X, y, kernel, likelihood, proposal=proposal, progress=False)
+    for strategy in (GreedyBlocks(max_knots=6), Simultaneous(4), OneAtATime(max_knots=6)):
+        select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False)
         assert kernel.outputscale.item() == pytest.approx(0.7)
         assert likelihood.noise.item() == pytest.approx(0.1)
 
@@ -502,7 +504,7 @@ def test_low_noise_does_not_need_all_knots():
     y = torch.sin(12.0 * X.squeeze(-1)) + 0.01 * noise
     found = select_knots(X, y, ScaleKernel(RBFKernel()), progress=False, generator=torch.Generator().manual_seed(0))
     assert len(found.knots) <= 40
-    assert "most allowed" not in found.why
+    assert "most allowed" not in found.stop_reason
 
 
 def test_without_gradients_around():
@@ -516,7 +518,7 @@ def test_knots_at_categories_move_along_the_rest():
     X, y = make_data()
     X = torch.cat([X[:, :1], (3 * X[:, 1:]).floor()], -1)
     kernel = ScaleKernel(RBFKernel(active_dims=(0,)) * CategoricalKernel(active_dims=(1,)))
-    found = select_knots(X, y, kernel, proposal=Simultaneous(X[:15]), progress=False)
+    found = select_knots(X, y, kernel, strategy=Simultaneous(X[:15]), progress=False)
     assert torch.equal(found.knots[:, 1], X[:15, 1])
     assert found.history[-1].objective > found.history[0].objective + 1.0
 
@@ -529,8 +531,8 @@ def test_knots_at_categories_move_along_the_rest():
 def test_bayesian_optimization_takes_any_kernel(kernel):
     """Rows are proposed, not places, so that neither stationarity nor a derivative is needed."""
     X, y = make_data()
-    proposal = OneAtATime(BayesianOptimization(3, 6), first=2, max_knots=5)
-    found = select_knots(X, y, kernel, proposal=proposal, progress=False)
+    strategy = OneAtATime(BayesianOptimization(3, 6), start=2, max_knots=5)
+    found = select_knots(X, y, kernel, strategy=strategy, progress=False)
     values = [step.objective for step in found.history]
     assert values == sorted(values)
-    assert found.why
+    assert found.stop_reason

@@ -8,8 +8,6 @@ import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.models.approximate_gp import SingleTaskVariationalGP
-from gp_ensembles.sparse.local_gains import Sites
-from gp_ensembles.sparse.variational_model import SparseVariationalGP
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import (
     BernoulliLikelihood,
@@ -43,14 +41,18 @@ from gp_ensembles.sparse import (
     GreedyBlocks,
     Reinitialization,
     SparseLaplaceGP,
+    SparseVariationalGP,
     fit_sparse,
+    greedy_elbo_rows,
     greedy_variance_knots,
-    project,
     select_variational_knots,
-    variational_model,
 )
 from gp_ensembles.sparse import fitting as fitting_module
-from gp_ensembles.sparse import greedy_blocks as greedy_module
+from gp_ensembles.sparse import greedy as greedy_module
+from gp_ensembles.sparse import variational as variational_module
+from gp_ensembles.sparse.collapsed import LatentPrior, project
+from gp_ensembles.sparse.greedy import init_candidates, init_candidates_with_sites
+from gp_ensembles.sparse.variational import Sites, optimize_posterior, posterior_of_sites
 
 LIKELIHOODS = {
     "gaussian": GaussianLikelihood,
@@ -195,7 +197,7 @@ def test_the_search_ends_at_the_same_place_from_anywhere():
     rows = LatentPrior(*(part.detach() for part in model._latent_prior(model._knots_factor(), model.train_X)))
     draws = torch.Generator().manual_seed(1)
     far = Sites(*(50.0 * torch.rand(40, generator=draws, dtype=torch.float64) for _ in range(2)))
-    expected = partial(variational_model._expected_log_prob, model.likelihood, model.train_y)
+    expected = partial(variational_module._expected_log_prob, model.likelihood, model.train_y)
     other = optimize_posterior(rows, expected, far)
     assert float(first.bound) == pytest.approx(float(other.bound), rel=1e-8)
     assert torch.allclose(first.posterior.mean, other.posterior.mean, atol=1e-4)
@@ -243,13 +245,15 @@ def test_the_posterior_of_sites_is_that_of_dense_algebra():
 def test_a_bound_that_is_nowhere_finite_is_an_error():
     one = torch.ones(1, dtype=torch.float64)
     with pytest.raises(NumericalError, match="not finite under the prior"):
-        optimize_posterior(LatentPrior(one, one.unsqueeze(0), one), lambda mean, variance: (mean + variance) / 0.0, Sites(one, one))
+        optimize_posterior(
+            LatentPrior(one, one.unsqueeze(0), one), lambda mean, variance: (mean + variance) / 0.0, Sites(one, one)
+        )
 
 
 # Gains
 
 
-def table(seed=0, rows=25, knots=4, num_candidates=6):
+def table(seed=0, rows=25, knots=4, candidates=6):
     """A projection, candidates at rows, and what measures them."""
     X, y = make_data("gaussian", rows, seed)
     kernel, nugget = make_kernel(), 1e-6
@@ -321,7 +325,9 @@ def test_rows_without_curvature_count_as_next_to_nothing():
     shift[7] = 0.0
     gains = init_candidates_with_sites(projection, Sites(without, shift), *measured).gains()
     without[7] = 1e-14
-    assert torch.allclose(gains, init_candidates_with_sites(projection, Sites(without, shift), *measured).gains(), atol=1e-8)
+    assert torch.allclose(
+        gains, init_candidates_with_sites(projection, Sites(without, shift), *measured).gains(), atol=1e-8
+    )
     nothing = torch.zeros_like(shift)
     assert not init_candidates_with_sites(projection, Sites(nothing, nothing), *measured).gains().abs().gt(1e-6).any()
 
@@ -449,7 +455,9 @@ def test_batches_must_have_rows():
 def test_scales_from_a_subset_and_other_strategies():
     found = select(strategy=blocks(max_knots=8, subset_size=30, fit_iterations=5))
     assert found.history[-1].objective > found.history[0].objective
-    placed = select(strategy=Reinitialization(8, greedy_variance_knots, num_rounds=2, fit_iterations=5, polish_iterations=5))
+    placed = select(
+        strategy=Reinitialization(8, greedy_variance_knots, num_rounds=2, fit_iterations=5, polish_iterations=5)
+    )
     assert placed.knots.shape == (8, 2)
     assert placed.history[-1].objective > placed.history[0].objective
 
@@ -593,14 +601,14 @@ def test_bad_input_is_refused(likelihood, y, message):
     ("options", "message"),
     [
         ({"max_knots": 0}, "max_knots"),
-        ({"first": 0}, "first"),
-        ({"candidates": 0}, "candidates"),
+        ({"num_initial": 0}, "num_initial"),
+        ({"num_candidates": 0}, "num_candidates"),
         ({"fit_iterations": 0}, "fit_iterations"),
-        ({"polish": -1}, "polish"),
+        ({"polish_iterations": -1}, "polish_iterations"),
         ({"tolerance": math.nan}, "tolerance"),
     ],
 )
-def test_a_proposal_that_chooses_nothing_is_refused(options, message):
+def test_a_strategy_that_chooses_nothing_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         select(strategy=blocks(**options))
 

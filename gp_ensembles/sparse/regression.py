@@ -1,4 +1,4 @@
-"""A sparse Gaussian process wherever an exact one is used: in GPyTorch and in BoTorch."""
+"""A sparse Gaussian process of normal targets, wherever an exact one is used: in GPyTorch and in BoTorch."""
 
 from typing import Any, Self, final
 
@@ -15,16 +15,21 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from gp_ensembles.sparse.approximations import VFE, Approximation, upper_bound
-from gp_ensembles.sparse.base import KnotModel
-from gp_ensembles.sparse.checks import check_rows
-from gp_ensembles.sparse.collapsed import Projection, condition, project
-from gp_ensembles.sparse.predictions import KnotsPosterior
+from gp_ensembles.sparse.base import SparseModel, check_rows
+from gp_ensembles.sparse.collapsed import (
+    VFE,
+    Approximation,
+    KnotsPosterior,
+    Projection,
+    condition,
+    project,
+    upper_bound,
+)
 
 
 @final
 class _Penalty(AddedLossTerm):  # type: ignore[misc]  # GPyTorch is untyped
-    """What an approximation's objective has beside the log density, as GPyTorch's objectives take it."""
+    """The penalty of an approximation, as GPyTorch's objectives take it."""
 
     def __init__(self, penalty: Tensor) -> None:
         self._penalty = penalty
@@ -35,8 +40,8 @@ class _Penalty(AddedLossTerm):  # type: ignore[misc]  # GPyTorch is untyped
 
 
 @final
-class SparseGP(KnotModel):
-    r"""A Gaussian process seen through K knots, its knots' posterior collapsed: O(N K^2) for N rows.
+class SparseGP(SparseModel):
+    r"""A sparse Gaussian process with K knots (inducing points), their posterior collapsed: O(N K^2) for N rows.
 
     The function has a nugget :math:`\delta`, a share of the kernel's variance that is no covariance between different
     points, so that knots may come close to one another. Predictions are those of the approximation: GPyTorch's own
@@ -96,7 +101,7 @@ class SparseGP(KnotModel):
         """The data seen through the knots (or through others), differentiable in everything."""
         Z = self.knots if knots is None else knots
         own, cross = self.kernel_matrix(Z, Z), self.kernel_matrix(Z, self.train_X)
-        delta = self.delta(own)
+        delta = self.nugget_variance(own)
         prior = self.kernel_diagonal(self.train_X) + delta
         residual = self.train_y - self.mean_module(self.train_X)
         own = own + torch.diag_embed(delta.expand(Z.shape[0]))
@@ -112,18 +117,18 @@ class SparseGP(KnotModel):
         return upper_bound(self.projection())
 
     @torch.no_grad()
-    def gap(self) -> float:
-        """Nats between Titsias' bounds, whatever the approximation: its own objective need not be a bound."""
+    def bound_gap(self) -> float:
+        """Titsias' upper less VFE's lower bound, in nats: the approximation's own objective need not be a bound."""
         projection = self.projection()
         return float(upper_bound(projection) - VFE().objective(projection))
 
-    def of_rows(self, rows: Tensor) -> Self:
-        """A model of some distinct rows only, all of which are knots."""
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some distinct rows only: all of them are knots."""
         other = self.with_knots(self.train_X[rows])
         other.train_X, other.train_y, other.approximation = self.train_X[rows], self.train_y[rows], VFE()
         return other
 
-    def prior(self, X: Tensor) -> MultivariateNormal:
+    def training_prior(self, X: Tensor) -> MultivariateNormal:
         """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N.
 
         Raises:
@@ -140,8 +145,8 @@ class SparseGP(KnotModel):
         )
         return MultivariateNormal(self.mean_module(X), covariance)
 
-    def rest(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """As the approximation has it."""
+    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """That of the approximation."""
         return self.approximation.predictive(prior, explained)
 
     def target_noise(self) -> Tensor:
@@ -150,15 +155,14 @@ class SparseGP(KnotModel):
         return noise
 
     @property
-    def choices(self) -> tuple[object, ...]:
-        """The approximation, and the numbers it has."""
+    def cache_key(self) -> tuple[object, ...]:
+        """The approximation and its settings."""
         return self.approximation, dict(vars(self.approximation))
 
-    def find_knots_posterior(self) -> KnotsPosterior:
+    def compute_knots_posterior(self) -> KnotsPosterior:
         """Under the approximation's noise."""
         projection = self.projection()
-        posterior = condition(projection, self.approximation.diagonal(projection))
-        return KnotsPosterior(projection.lower, posterior.factor, posterior.mean)
+        return condition(projection, self.approximation.diagonal(projection))
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Self:
         """A model of more rows, the knots and hyperparameters as they are.
@@ -169,16 +173,6 @@ class SparseGP(KnotModel):
             **settings: None are known.
 
         Raises:
-            ValueError: If shapes do not fit, or a value is not finite.
+            ValueError: If a setting is given, shapes do not fit, or a value is not finite.
         """
-        if settings:
-            raise ValueError(f"unknown settings {sorted(settings)}; rows have the likelihood's noise")
-        if X.ndim != 2 or X.shape[-1] != self.train_X.shape[-1] or Y.shape != (X.shape[0], 1):
-            raise ValueError(
-                f"further rows do not fit: (n, {self.train_X.shape[-1]}) and (n, 1) are wanted, not {tuple(X.shape)} "
-                f"and {tuple(Y.shape)}"
-            )
-        y = check_rows(torch.cat([self.train_X, X]), torch.cat([self.train_y.unsqueeze(-1), Y]))
-        other = self.with_knots(self.knots)
-        other.train_X, other.train_y = torch.cat([self.train_X, X]), y
-        return other
+        return self.with_rows(X, Y, settings)
