@@ -9,7 +9,7 @@ import argparse
 
 import torch
 
-from gp_ensembles.ensembles.automatic import auto
+from gp_ensembles.ensembles.presets import auto
 from studies.doebe.sets import load_stream
 
 MARKS = {"friedman1": 2.020, "friedman2": 2.404}
@@ -26,7 +26,7 @@ def main() -> None:
     for name, mark in MARKS.items():
         stream = load_stream(name, None, arguments.rows, seed=arguments.seed)
         generator = torch.Generator().manual_seed(arguments.seed)
-        online = auto(stream.warm_X, stream.warm_y, generator=generator)
+        online = auto.fit(stream.warm_X, stream.warm_y, generator=generator)
         total = sum(
             float(online.observe(X, y).log_prob.sum())
             for X, y in zip(stream.X.split(CHUNK), stream.y.split(CHUNK), strict=True)

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.ensembles.automatic import default_rule
+from gp_ensembles.ensembles.presets import default_rule
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.filters import choose_block_size, gaussian_state
 from gp_ensembles.filters.stream import BlockStream

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.ensembles.automatic import default_rule
+from gp_ensembles.ensembles.presets import default_rule
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     DiscountedOnlineNewton,

@@ -5,7 +5,7 @@ OMP_NUM_THREADS=1 python benchmarks/classify.py --data ../shared/data [--seeds 3
 
 import argparse
 import statistics
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,23 +14,22 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from gp_ensembles.data import Standardizer, constant_columns, load_folder
-from gp_ensembles.ensembles import OnlineEnsemble, presets
-from gp_ensembles.ensembles.automatic import auto
-from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, RadialBasis
+from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.label_targets import BinaryTarget
+from gp_ensembles.ensembles.targets import BinaryTarget
 
 BASELINE, REFIT = "scikit-learn's logistic regression", 100  # refitted after so many rows
 TARGET = BinaryTarget()
 ONE = FitSettings(num_samples=1)
-Build = Callable[[Tensor, Tensor, torch.Generator], OnlineEnsemble]
-MODELS: dict[str, Build] = {
-    "logistic regression": lambda X, y, g: presets.oebe(X, y, [LinearBasis()], ONE, target=TARGET, generator=g),
-    "IE-GP": lambda X, y, g: presets.ie_gp(X, y, 30, target=TARGET, generator=g),
-    "SIE-GP": lambda X, y, g: presets.sie_gp(X, y, 30, target=TARGET, generator=g),
-    "DIE-GP": lambda X, y, g: presets.die_gp(X, y, 30, target=TARGET, generator=g),
-    "E-DOEBE": lambda X, y, g: presets.e_doebe(X, y, (FourierBasis(), RadialBasis()), ONE, target=TARGET, generator=g),
-    "auto": lambda X, y, g: auto(X, y, target=TARGET, generator=g),
+_KERNELS = (KernelDictionary(30),)
+MODELS = {
+    "logistic regression": replace(presets.oebe, bases=(LinearBasis(),), fit_settings=ONE, target=TARGET),
+    "IE-GP": replace(presets.ie_gp, bases=_KERNELS, target=TARGET),
+    "SIE-GP": replace(presets.sie_gp, bases=_KERNELS, target=TARGET),
+    "DIE-GP": replace(presets.die_gp, bases=_KERNELS, target=TARGET),
+    "E-DOEBE": replace(presets.e_doebe, bases=(FourierBasis(), RadialBasis()), fit_settings=ONE, target=TARGET),
+    "auto": presets.auto_for(TARGET),
 }
 
 
@@ -78,7 +77,7 @@ def probabilities(name: str, X: Tensor, y: Tensor, warmup: int, seed: int) -> tu
     if name == BASELINE:
         chance = refitted(X, y, warmup)
         return chance, torch.where(rest > 0.5, chance, 1 - chance).log()
-    online = MODELS[name](X[:warmup], y[:warmup], torch.Generator().manual_seed(seed))
+    online = MODELS[name].fit(X[:warmup], y[:warmup], generator=torch.Generator().manual_seed(seed))
     predictions = online.observe(X[warmup:], rest)
     return predictions.mean, predictions.log_prob
 

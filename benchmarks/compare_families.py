@@ -24,13 +24,13 @@ from gp_ensembles.ensembles.build import (
     FitSettings,
     NamedExpert,
     build_maps,
+    condition,
     dynamic_group,
     fitted_experts,
     group_size,
-    ready,
     static_group,
 )
-from gp_ensembles.ensembles.presets import FAST_WALKS, WALKS
+from gp_ensembles.ensembles.presets import SPEEDS
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, edoebe_transition
 from gp_ensembles.metrics import nmse
 
@@ -88,17 +88,17 @@ def run(stream: Stream, seed: int) -> dict[str, dict[str, float]]:
         fit_seconds = time.perf_counter() - start
         for prefix, group in (
             ("OE", static_group(groups[family])),
-            ("DOE", dynamic_group(groups[family], X, WALKS)),
+            ("DOE", dynamic_group(groups[family], X, SPEEDS)),
         ):
-            online = ready(X, y, [group], BayesianModelAveraging())
+            online = condition(X, y, [group], BayesianModelAveraging())
             results[f"{prefix}-{family}"] = score(online, stream) | {"fit_seconds": fit_seconds}
     every = [expert for group in groups.values() for expert in group]
-    both = [static_group(every), dynamic_group(every, X, WALKS)]
-    results["BMA of all"] = score(ready(X, y, both, BayesianModelAveraging()), stream)
+    both = [static_group(every), dynamic_group(every, X, SPEEDS)]
+    results["BMA of all"] = score(condition(X, y, both, BayesianModelAveraging()), stream)
     some = [expert for family in ("HSGP", "RFF", "RBF") for expert in groups[family]]
-    speeds = [static_group(some), *(dynamic_group(some, X, [walk]) for walk in FAST_WALKS)]
+    speeds = [static_group(some), *(dynamic_group(some, X, [walk]) for walk in SPEEDS[1:])]
     rule = MarkovSwitching(edoebe_transition(group_size(speeds[0]), len(speeds), 0.01))
-    results["E-DOEBE"] = score(ready(X, y, speeds, rule), stream)
+    results["E-DOEBE"] = score(condition(X, y, speeds, rule), stream)
     return results
 
 

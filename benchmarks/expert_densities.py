@@ -33,7 +33,7 @@ from gp_ensembles.ensembles.bases import (
     RadialBasis,
     SplineBasis,
 )
-from gp_ensembles.ensembles.build import FitSettings, build_maps, dynamic_group, fitted_experts, ready, static_group
+from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, dynamic_group, fitted_experts, static_group
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -76,7 +76,7 @@ def densities(stream: Stream, seed: int, name: str) -> tuple[np.ndarray, list[st
     began = time.perf_counter()
     experts = fitted_experts(build_maps(X, BASES, generator), X, y, FitSettings(), generator, False)
     fitted = time.perf_counter()
-    online = ready(X, y, [static_group(experts), dynamic_group(experts, X, WALKS)], BayesianModelAveraging())
+    online = condition(X, y, [static_group(experts), dynamic_group(experts, X, WALKS)], BayesianModelAveraging())
     parts = []
     with tqdm(total=len(stream.y), desc=name, unit="row", leave=False, mininterval=5.0) as bar:
         for rows, targets in stream.blocks(512):

@@ -1,5 +1,6 @@
 """What the library promises on real streams. The data lie beside the repository; without them these tests skip."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 
 from gp_ensembles.data import Standardizer, load_folder
 from gp_ensembles.ensembles import presets
-from gp_ensembles.ensembles.label_targets import BinaryTarget
+from gp_ensembles.ensembles.bases import KernelDictionary
+from gp_ensembles.ensembles.targets import BinaryTarget
 
 WARMUP, FEATURES = 1000, 30
 
@@ -27,7 +29,8 @@ def cumulative_error(preset, X, y, order):
     X, y = X[order], y[order]
     X = Standardizer.fit_inputs(X[:WARMUP], y).transform_inputs(X)
     generator = torch.Generator().manual_seed(0)
-    online = preset(X[:WARMUP], y[:WARMUP], FEATURES, target=BinaryTarget(), generator=generator)
+    spec = replace(preset, bases=(KernelDictionary(FEATURES),), target=BinaryTarget())
+    online = spec.fit(X[:WARMUP], y[:WARMUP], generator=generator)
     predictions = online.observe(X[WARMUP:], y[WARMUP:])
     wrong = (predictions.mean > 0.5).double() != y[WARMUP:]
     return float(wrong.double().mean()), -float(predictions.log_prob.mean())

@@ -28,6 +28,7 @@ from gp_ensembles.bo.data import (
     check_domain,
     check_ensemble,
     check_input_transform,
+    check_known_noise,
     check_observations,
     check_queries,
     check_training_data,
@@ -107,6 +108,8 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         self.eval()
         self.ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         check_ensemble(self.ensemble, rows.X, rows.Y)
+        if train_Yvar is not None:
+            check_known_noise(self.ensemble)
         self._num_outputs = train_Y.shape[-1]
         self._is_shared = False  # whether another model has the same ensemble and transforms
         self._cache: CachedPosterior | None = None  # of the data, if learned with the present hyperparameters
@@ -198,6 +201,8 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         check_observations(X, Y, self.data.X, self.num_outputs)
         if noise is None and self.data.Yvar is not None:
             raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
+        if noise is not None:
+            check_known_noise(self.ensemble)
         rows = self._rows(X, Y)._replace(noise=noise)
         check_domain(self.ensemble, rows.X)
         before = self._posterior_cache()
@@ -311,7 +316,10 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before, after = self.data.X, fn(self.data.X[:0])
-        if (after.dtype, after.device) != (before.dtype, before.device):  # acquisitions move often, in vain
+        if (after.dtype, after.device) != (
+            before.dtype,
+            before.device,
+        ):  # acquisition functions call .to() often, mostly without effect
             self._unshare()
             self._cache = None
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]

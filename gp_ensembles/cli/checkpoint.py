@@ -33,10 +33,11 @@ def save_checkpoint(session: Session, path: str | os.PathLike[str]) -> None:
         >>> import torch
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.cli.config import StreamConfig
-        >>> from gp_ensembles.cli.models import OEBE
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
         >>> table = Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave")
-        >>> session = Session.start(StreamConfig(OEBE((LinearBasis(),)), warmup=20), table)
+        >>> session = Session.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), table)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_checkpoint(session, Path(folder) / "checkpoint.pt")
         ...     load_checkpoint(Path(folder) / "checkpoint.pt").num_read

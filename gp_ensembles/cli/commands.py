@@ -49,11 +49,11 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
         The summary.
     """
     warm_up_rows(table, config.warmup)  # what can be refused early leaves no folder behind
-    check_targets(table, config.model.kind)
+    check_targets(table, config.ensemble.target)
     config.check_device()
     folder = OutputFolder(output.out)
     session = Session.start(config, table, progress=output.progress and sys.stderr.isatty())
-    folder.begin(session.online.names, session.config.model.kind.num_labels)
+    folder.begin(session.online.names, session.config.ensemble.target.num_labels)
     return run(session, table.X[config.warmup :], table.y[config.warmup :], folder, output)
 
 
@@ -74,7 +74,7 @@ def resume(session: Session, table: Table, checkpoint: Path, output: Output) -> 
     in_place = output.out.resolve() == checkpoint.resolve().parent
     in_place = in_place and folder.go_on(session.progress.num_rows, session.warm.y.shape[0])
     if not in_place:
-        folder.begin(session.online.names, session.config.model.kind.num_labels)
+        folder.begin(session.online.names, session.config.ensemble.target.num_labels)
     return run(session, table.X, table.y, folder, output, repeat_pending=in_place)
 
 
@@ -89,7 +89,7 @@ def run(
 ) -> dict[str, object]:
     """Feed rows to a session and write down what it predicts; what was learned survives any failure."""
     rows_before = session.num_read
-    gallery = Gallery(session.config.model.name, session.online.names, session.warm.target_name)
+    gallery = Gallery(session.config.ensemble.name, session.online.names, session.warm.target_name)
     try:
         folder.checkpoint(session)
         saved = time.monotonic()

@@ -91,7 +91,7 @@ def compare(
             baselines = baselines or found
         except Exception as error:  # one config that fails must not cost the others their results
             kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
-            results[name] = {"model": config.model.name, "error": kind + one_sentence(error)}
+            results[name] = {"model": config.ensemble.name, "error": kind + one_sentence(error)}
             print(f"gp-ensembles: {name} failed: {kind}{one_sentence(error)}", file=sys.stderr)
         both = {**results, **baselines}
         write_json(folder.path / "compare.json.partial", both)

@@ -2,17 +2,18 @@
 
 from argparse import ArgumentError
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli.dictionaries import Auto
-from gp_ensembles.cli.models import Model
 from gp_ensembles.cli.named_configs import refuse_repeated_keys
 from gp_ensembles.cli.sentences import one_sentence
+from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.spec import EnsembleSpec
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class StreamConfig:
     """A model, and how a stream is given to it.
 
     Attributes:
-        model: The ensemble.
+        ensemble: What the ensemble is made of.
         warmup: Rows at the start from which statistics and hyperparameters come; predictions begin after them.
         seed: Seed of all randomness.
         device: Where the ensemble runs, for instance ``cpu`` or ``cuda``.
@@ -33,11 +34,11 @@ class StreamConfig:
         ValueError: If a number is out of range.
 
     Example:
-        >>> StreamConfig(warmup=200).model.name
+        >>> StreamConfig(warmup=200).ensemble.name
         'auto'
     """
 
-    model: Model = Auto()  # noqa: RUF009 (a frozen record)
+    ensemble: EnsembleSpec = auto
     warmup: int = 1000
     seed: int = 0
     device: str = "cpu"
@@ -110,9 +111,8 @@ def config_parser() -> ArgumentParser:
 def add_config(parser: ArgumentParser) -> None:
     """Give a parser the fields of :class:`StreamConfig`, none of them required."""
     start = StreamConfig()
-    # With a default, the parser would hand its settings on to whatever model a file names.
-    parser.add_argument("--model", type=Model | None, default=None, help="the ensemble; Auto by default")
     add = parser.add_argument
+    add("--ensemble", type=str | dict | None, default=None, help="a preset's name or, in a file, settings; auto")
     add("--warmup", type=int, default=start.warmup, help="rows to fit to; predictions begin after them")
     add("--seed", type=int, default=start.seed, help="seed of all randomness")
     add("--device", type=str, default=start.device, help="where the ensemble runs: cpu, cuda, cuda:1")
@@ -140,40 +140,31 @@ def load_config(path: str | Path) -> StreamConfig:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "small.yaml"
-        ...     _ = file.write_text("warmup: 50\nmodel: {class_path: OEBE, init_args: {bases: [LinearBasis]}}")
+        ...     _ = file.write_text("warmup: 50\nensemble: {like: oebe, bases: [LinearBasis]}")
         ...     config = load_config(file)
-        >>> config.warmup, config.model.name
+        >>> config.warmup, config.ensemble.name
         (50, 'oebe')
     """
     parser = config_parser()
     refuse_repeated_keys(path)
     text = Path(path).read_text(encoding="utf-8")
     if not text.strip():
-        raise ValueError(f"{path} is empty; a config has keys such as model and warmup")
+        raise ValueError(f"{path} is empty; a config has keys such as ensemble and warmup")
     try:
-        return config_from(parser, parser.parse_string(text))
+        return config_from(parser.parse_string(text))
     except (ArgumentError, ValueError) as error:
         raise ValueError(f"{path}: {one_sentence(error)}") from error
 
 
-def to_plain(value: object) -> object:
-    """A record as plain containers, which :func:`from_plain` reads back; also what a YAML file would hold.
+def to_plain(config: StreamConfig) -> dict[str, Any]:
+    """A config as plain containers, which :func:`from_plain` reads back; also what a YAML file would hold.
 
     Example:
         >>> to_plain(StreamConfig())["warmup"]
         1000
     """
-    if isinstance(value, StreamConfig):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
-    if is_dataclass(value) and not isinstance(value, type):
-        inner = {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
-        base = type(value).__mro__[1]
-        if base is object:
-            return inner
-        return {"class_path": f"{type(value).__module__}.{type(value).__qualname__}", "init_args": inner}
-    if isinstance(value, tuple):
-        return [to_plain(part) for part in value]
-    return value
+    plain = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {**plain, "ensemble": spec_to_plain(config.ensemble)}
 
 
 def from_plain(plain: Mapping[str, object]) -> StreamConfig:
@@ -183,12 +174,11 @@ def from_plain(plain: Mapping[str, object]) -> StreamConfig:
         >>> from_plain(to_plain(StreamConfig(seed=3))).seed
         3
     """
-    parser = config_parser()
-    return config_from(parser, parser.parse_object(dict(plain)))
+    return config_from(config_parser().parse_object(dict(plain)))
 
 
-def config_from(parser: ArgumentParser, values: Namespace) -> StreamConfig:
+def config_from(values: Namespace) -> StreamConfig:
     """The record among the parsed values of a parser that has its fields."""
-    found = parser.instantiate(values)
-    given = {field.name: found[field.name] for field in fields(StreamConfig)}
-    return StreamConfig(**{**given, "model": given["model"] or Auto()})
+    given = {field.name: values[field.name] for field in fields(StreamConfig)}
+    ensemble = given.pop("ensemble")
+    return StreamConfig(auto if ensemble is None else spec_from_plain(ensemble), **given)

@@ -1,15 +1,18 @@
 """The main job on real data that travels with the package: a drifting stream, predicted day by day."""
 
+from dataclasses import replace
+
 import torch
 
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import StreamConfig
-from gp_ensembles.cli.models import EDOEBE
 from gp_ensembles.data import Table, load
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
+from gp_ensembles.ensembles.presets import e_doebe
 
 SET = "trump_approval"
-CONFIG = StreamConfig(EDOEBE((LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())), warmup=200)
+_BASES = (LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())
+CONFIG = StreamConfig(replace(e_doebe, bases=_BASES), warmup=200)
 
 
 def run_demo(output: Output) -> dict[str, object]:

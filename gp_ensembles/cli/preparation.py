@@ -52,9 +52,11 @@ def build_ensemble(
     device, dtype = config.torch_device, config.torch_dtype
     X, y = prepare(config, fit_standardizer(config, warm), warm.X, warm.y)
     generator = torch.Generator().manual_seed(config.seed)  # on the CPU: the same draws whatever the device
-    online = config.model.build(
-        X.to(device, dtype), y.to(device, dtype), structure_only=structure_only, generator=generator, progress=progress
-    )
+    X, y = X.to(device, dtype), y.to(device, dtype)
+    if structure_only:
+        online = config.ensemble.unfitted(X, y, generator=generator)
+    else:
+        online = config.ensemble.fit(X, y, generator=generator, progress=progress)
     if config.block_size is not None:
         online.block_size = config.block_size
     return online
@@ -63,9 +65,9 @@ def build_ensemble(
 def build_baselines(config: StreamConfig, warm: Table, *, structure_only: bool) -> Baselines | DiscreteBaselines:
     """The baselines for these warm-up rows."""
     X, y = prepare(config, fit_standardizer(config, warm), warm.X, warm.y)
-    if config.model.kind.is_real:
+    if config.ensemble.target.is_real:
         return Baselines(X, y, structure_only=structure_only)
-    return DiscreteBaselines(X, y, config.model.kind, structure_only=structure_only)
+    return DiscreteBaselines(X, y, config.ensemble.target, structure_only=structure_only)
 
 
 def prepare(config: StreamConfig, standardizer: Standardizer, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +82,7 @@ def fit_standardizer(config: StreamConfig, warm: Table) -> Standardizer:
     Raises:
         ValueError: If a target is not of the config's kind, or the target or a column is constant.
     """
-    if config.model.kind.is_real:
+    if config.ensemble.target.is_real:
         return Standardizer.fit(warm.X, warm.y)
-    config.model.kind.check(warm.y)
+    config.ensemble.target.check(warm.y)
     return Standardizer.fit_inputs(warm.X, warm.y)

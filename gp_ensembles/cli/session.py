@@ -90,10 +90,11 @@ class Session:
     Example:
         >>> import torch
         >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.cli.models import OEBE
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
         >>> table = Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave")
-        >>> session = Session.start(StreamConfig(OEBE((LinearBasis(),)), warmup=20), table)
+        >>> session = Session.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), table)
         >>> chunks = list(session.observe(table.X[20:], table.y[20:]))
         >>> chunks[0].first_row, chunks[0].mean.shape, session.num_read
         (21, torch.Size([40]), 60)
@@ -136,7 +137,7 @@ class Session:
             NumericalError: If the model cannot be computed on these rows.
         """
         warm = warm_up_rows(table, config.warmup)
-        check_targets(table, config.model.kind)
+        check_targets(table, config.ensemble.target)
         config.check_device()
         began = time.perf_counter()
         online = build_ensemble(config, warm, structure_only=False, progress=progress)
@@ -144,7 +145,7 @@ class Session:
         baselines = build_baselines(config, warm, structure_only=False)
         start = Progress(
             num_rows=config.warmup,
-            scores=empty_scores(warm.y, baselines.names, is_class=config.model.kind.num_labels is not None),
+            scores=empty_scores(warm.y, baselines.names, is_class=config.ensemble.target.num_labels is not None),
             pending_X=warm.X[:0],
             pending_y=warm.y[:0],
             last_row=torch.cat([warm.X[-1], warm.y[-1:]]),
@@ -207,7 +208,7 @@ class Session:
 
     def _complaint(self, X: Tensor, y: Tensor) -> "_Complaint | None":
         """The first row of a chunk that cannot be learned: an illegal target, a number out of all proportion."""
-        kind = self.config.model.kind
+        kind = self.config.ensemble.target
         error = first_illegal(kind, y)
         wild = self._wild_number(X, y)
         if error is not None and (wild is None or error.row <= wild.row):

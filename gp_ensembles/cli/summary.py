@@ -32,7 +32,7 @@ def summarize_session(session: Session, rows_before: int = 0) -> dict[str, objec
     model = table.pop(MODEL)
     rows = session.num_read - config.warmup
     return {
-        "model": config.model.name,
+        "model": config.ensemble.name,
         "data": warm.name,
         "target": warm.target_name,
         "features": list(warm.feature_names),

@@ -63,7 +63,7 @@ def read_more(data: str, session: Session, skip_seen: bool = False, folder: Path
         table = read_csv(data, warm.target_name, warm.feature_names)
     else:
         table = read_table(data, warm.target_name, ",".join(warm.feature_names), folder)
-    check_targets(table, session.config.model.kind)
+    check_targets(table, session.config.ensemble.target)
     if not skip_seen:
         return table
     seen = session.num_read

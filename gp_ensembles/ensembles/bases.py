@@ -208,18 +208,35 @@ class SplineBasis(Basis):
         return [(_label(self, "spline"), Clamp.to_domain(AdditiveSplineFeatures.from_data(X, self.num_intervals)))]
 
 
-def dictionary_features(X: Tensor, num_features: int, *, generator: torch.Generator | None = None) -> FeatureMap:
-    """Random features of the eleven fixed RBF kernels of Lu et al. (2022), one batch.
+@final
+@dataclass(frozen=True)
+class KernelDictionary(Basis):
+    """Random features of the eleven fixed RBF kernels of Lu et al. (2022), one expert for each.
 
-    Squared length scales are 10^-4, 10^-3, ..., 10^6, in units of the (standardized) inputs; only the prior
-    variance is trainable.
+    Squared length scales are 10^-4, 10^-3, ..., 10^6, in units of the (standardized) inputs; only the prior variance
+    is trainable.
+
+    Attributes:
+        num_features: Features of each expert, twice the number of frequencies.
+        name: What the experts are called.
     """
-    squared = 10.0 ** torch.arange(-4, 7, dtype=X.dtype, device=X.device)
-    kernel = RBFKernel(batch_shape=squared.shape).to(X)
-    kernel.lengthscale = squared.sqrt().reshape(-1, 1, 1)
-    kernel.raw_lengthscale.requires_grad_(False)
-    scaled = ScaleKernel(kernel, batch_shape=squared.shape, outputscale_constraint=log_scale()).to(X)
-    return RandomFourierFeatures.from_kernel(scaled, X.shape[-1], num_features, generator=generator)
+
+    num_features: int = 100
+    name: str = "rbf kernel"
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_features", self.num_features, even=True)
+        check_name(self, self.name)
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        squared = 10.0 ** torch.arange(-4, 7, dtype=X.dtype, device=X.device)
+        kernel = RBFKernel(batch_shape=squared.shape).to(X)
+        kernel.lengthscale = squared.sqrt().reshape(-1, 1, 1)
+        kernel.raw_lengthscale.requires_grad_(False)
+        scaled = ScaleKernel(kernel, batch_shape=squared.shape, outputscale_constraint=log_scale()).to(X)
+        features = RandomFourierFeatures.from_kernel(scaled, X.shape[-1], self.num_features, generator=generator)
+        return [(self.name, features)]
 
 
 def _label(basis: FourierBasis | HilbertBasis | RadialBasis | LinearBasis | SplineBasis, kind: str) -> str:

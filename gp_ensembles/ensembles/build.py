@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
 from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.recipe_checks import check_made
+from gp_ensembles.ensembles.recipe_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
@@ -19,31 +20,41 @@ from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparame
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.walking import RandomWalk
-from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.meta_learners import MetaLearner
 
 _REAL = RealTarget()
 _MIN_ROWS = 10
 _FAR = 10.0  # mean or scale of targets beyond which starting values are far off
 
 
+@final
 @dataclass(frozen=True)
 class FitSettings:
     """How hyperparameters are found from the warm-up rows.
 
     Attributes:
-        method: Optimizer of the evidence. ``None`` keeps the starting values, and every sampled expert is a
-            copy of its start: enough to give a saved ``state_dict`` an object of the right shape to load into.
+        method: Optimizer of the evidence; ``None`` keeps the starting values.
         num_samples: Experts per optimum: the optimum itself, and draws from a Laplace approximation around it.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
             (logarithms): weak, so that what the data do not determine stays near its start.
         prior_precision: Floor of the curvature of the Laplace approximation in the same space; directions that
             the data do not determine spread with a variance of one over it.
+
+    Raises:
+        TypeError: If a number is none.
+        ValueError: If a number is out of range.
     """
 
-    method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable tuple)
+    method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable record)
     num_samples: int = 3
     start_precision: float = 0.5
     prior_precision: float = 4.0
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_samples", self.num_samples)
+        if self.start_precision != 0:
+            check_positive(self, "start_precision", self.start_precision)
+        check_positive(self, "prior_precision", self.prior_precision)
 
 
 NamedExpert = tuple[str, Expert]
@@ -70,17 +81,7 @@ def fitted_experts(
 
 
 def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None) -> list[tuple[str, FeatureMap]]:
-    """The feature maps of all bases, by name.
-
-    Raises:
-        TypeError: If ``bases`` is no list of recipes.
-    """
-    if isinstance(bases, Basis):
-        raise TypeError(f"bases must be a list of recipes, got {bases!r} alone; use bases=[{bases!r}]")
-    if not isinstance(bases, list | tuple):
-        raise TypeError(f"bases must be a list of recipes such as [LinearBasis()], got {bases!r}")
-    for number, basis in enumerate(bases):
-        check_made(f"bases[{number}]", basis, Basis, "LinearBasis()")
+    """The feature maps of all bases, by name."""
     return [pair for basis in bases for pair in basis.build(X, generator=generator)]
 
 
@@ -138,8 +139,8 @@ def group_size(group: Sequence[NamedExpert]) -> int:
     return sum(expert.num_experts for _, expert in group)
 
 
-def ready(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
-    """The shell, conditioned on the warm-up rows, with the weights it had before them."""
+def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
+    """The ensemble of some groups, conditioned on the warm-up rows, with the weights that it had before them."""
     named = [pair for group in groups for pair in group]
     names = [f"{name}/{m}" for name, expert in named for m in range(expert.num_experts)]
     ensemble = Ensemble([expert for _, expert in named], rule, names)
@@ -154,9 +155,8 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
     Raises:
         ValueError: If a shape is wrong, an input is not finite, a column is constant, fewer than ten rows have a
             target, or the targets are not of their kind.
-        TypeError: If a dtype is wrong, or the target is not an object that makes experts.
+        TypeError: If a dtype is wrong.
     """
-    check_made("target", target, Target, "RealTarget() or BinaryTarget()")
     check_rows(X, None)
     check_real_numbers(X, y)
     if X.ndim != 2 or y.shape != X.shape[:1]:
@@ -179,8 +179,8 @@ def _warn_of_scale(y: Tensor) -> None:
     mean, scale = float(y.mean()), float(y.std())
     if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
         warnings.warn(
-            f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; presets expect standardized "
-            f"targets (mean 0, deviation 1), see gp_ensembles.data.Standardizer",
+            f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; ensembles expect "
+            f"standardized targets (mean 0, deviation 1), see gp_ensembles.data.Standardizer",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )

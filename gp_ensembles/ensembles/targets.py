@@ -1,22 +1,48 @@
-"""What kind of target an ensemble predicts, as recipes: each makes the experts for it. Here: real numbers."""
+"""What kind of target an ensemble predicts, as frozen records: each makes the experts for it.
+
+Real numbers: :class:`RealTarget`, :class:`UnknownNoiseTarget`, :class:`OutlierTarget`. Classes and counts:
+:class:`BinaryTarget`, :class:`ClassTarget`, :class:`LevelTarget`, :class:`CountTarget`.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
+from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
-from gp_ensembles.ensembles.recipe_checks import check_positive
+from gp_ensembles.ensembles.recipe_checks import check_count, check_flag, check_inference, check_positive
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.inference import Inference
+from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.likelihoods import (
+    LogisticLikelihood,
+    LogPoissonLikelihood,
+    MulticlassLikelihood,
+    OrdinalLikelihood,
+    Probit,
+    check_classes,
+    check_support,
+)
 
 
 class Target(ABC):
-    """A kind of target."""
+    """A kind of target.
+
+    Attributes:
+        is_real: Whether targets are real numbers, to be standardized.
+        is_ordered: Whether the order of targets has a meaning: numbers, levels, or just two classes.
+        num_labels: Number of classes; ``None`` where targets are numbers.
+    """
+
+    is_real: ClassVar[bool]
+    is_ordered: ClassVar[bool] = True
+    num_labels: int | None = None
 
     @abstractmethod
     def expert(self, features: FeatureMap) -> Expert:
@@ -30,26 +56,13 @@ class Target(ABC):
             ValueError: Naming the value and the row, or what is missing.
         """
 
-    @property
-    @abstractmethod
-    def is_real(self) -> bool:
-        """Whether targets are real numbers, to be standardized."""
-
-    @property
-    @abstractmethod
-    def num_labels(self) -> int | None:
-        """Number of classes; ``None`` where targets are numbers."""
-
-    @property
-    @abstractmethod
-    def is_ordered(self) -> bool:
-        """Whether the order of targets has a meaning: numbers, levels, or just two classes."""
-
 
 @final
 @dataclass(frozen=True)
 class RealTarget(Target):
     """Real numbers with Gaussian noise: :class:`~gp_ensembles.experts.GaussianExpert`."""
+
+    is_real = True
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -58,21 +71,6 @@ class RealTarget(Target):
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
         check_varies(y)
-
-    @property
-    def is_real(self) -> bool:
-        """Real numbers."""
-        return True
-
-    @property
-    def num_labels(self) -> int | None:
-        """None: targets are numbers."""
-        return None
-
-    @property
-    def is_ordered(self) -> bool:
-        """They have an order."""
-        return True
 
 
 @final
@@ -88,6 +86,7 @@ class UnknownNoiseTarget(Target):
         ValueError: If it is not in (0, 1].
     """
 
+    is_real = True
     noise_discount: float | None = None
 
     def __post_init__(self) -> None:
@@ -101,21 +100,6 @@ class UnknownNoiseTarget(Target):
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
         check_varies(y)
-
-    @property
-    def is_real(self) -> bool:
-        """Real numbers."""
-        return True
-
-    @property
-    def num_labels(self) -> int | None:
-        """None: targets are numbers."""
-        return None
-
-    @property
-    def is_ordered(self) -> bool:
-        """They have an order."""
-        return True
 
 
 @final
@@ -131,6 +115,7 @@ class OutlierTarget(Target):
         ValueError: If it is not positive and finite.
     """
 
+    is_real = True
     threshold: float = 4.0
 
     def __post_init__(self) -> None:
@@ -144,20 +129,134 @@ class OutlierTarget(Target):
         """See :meth:`Target.check`."""
         check_varies(y)
 
-    @property
-    def is_real(self) -> bool:
-        """Real numbers."""
-        return True
 
-    @property
-    def num_labels(self) -> int | None:
-        """None: targets are numbers."""
-        return None
+@final
+@dataclass(frozen=True)
+class BinaryTarget(Target):
+    """Classes 0 and 1.
 
-    @property
-    def is_ordered(self) -> bool:
-        """They have an order."""
-        return True
+    Attributes:
+        is_probit: Whether the link is probit and not logistic.
+        inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If a field is of another type.
+    """
+
+    is_real = False
+    num_labels = 2
+    is_probit: bool = False
+    inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_flag(self, "is_probit", self.is_probit)
+        check_inference(self, self.inference)
+
+    def expert(self, features: FeatureMap) -> Expert:
+        """See :meth:`Target.expert`."""
+        likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
+        return LaplaceExpert(features, likelihood, inference=self.inference)
+
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_support(LogisticLikelihood(), y)
+        check_classes(y)
+
+
+@final
+@dataclass(frozen=True)
+class ClassTarget(Target):
+    """Classes 0, 1, ..., C - 1 without an order.
+
+    Attributes:
+        num_classes: Number of classes C.
+        inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If a field is of another type.
+        ValueError: If there are fewer than two classes.
+    """
+
+    is_real = False
+    is_ordered = False
+    num_classes: int
+    inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_classes", self.num_classes, least=2)
+        object.__setattr__(self, "num_labels", self.num_classes)
+        check_inference(self, self.inference)
+
+    def expert(self, features: FeatureMap) -> Expert:
+        """See :meth:`Target.expert`."""
+        return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), inference=self.inference)
+
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_support(MulticlassLikelihood(self.num_classes), y)
+        check_classes(y)
+
+
+@final
+@dataclass(frozen=True)
+class LevelTarget(Target):
+    """Levels 0, 1, ..., J - 1 with an order.
+
+    Attributes:
+        num_levels: Number of levels J.
+        inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If a field is of another type.
+        ValueError: If there are fewer than two levels.
+    """
+
+    is_real = False
+    num_levels: int
+    inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_levels", self.num_levels, least=2)
+        object.__setattr__(self, "num_labels", self.num_levels)
+        check_inference(self, self.inference)
+
+    def expert(self, features: FeatureMap) -> Expert:
+        """See :meth:`Target.expert`."""
+        likelihood = OrdinalLikelihood(self.num_levels, Probit(), batch_shape=features.batch_shape)
+        return LaplaceExpert(features, likelihood, inference=self.inference)
+
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_support(OrdinalLikelihood(self.num_levels, Probit()), y)
+        check_classes(y)
+
+
+@final
+@dataclass(frozen=True)
+class CountTarget(Target):
+    """Counts 0, 1, 2, ... whose log rate is the function.
+
+    Attributes:
+        inference: How experts learn; by Laplace's method if left out.
+
+    Raises:
+        TypeError: If the inference is not an object that makes rules.
+    """
+
+    is_real = False
+    inference: Inference | None = None
+
+    def __post_init__(self) -> None:
+        check_inference(self, self.inference)
+
+    def expert(self, features: FeatureMap) -> Expert:
+        """See :meth:`Target.expert`."""
+        return LaplaceExpert(features, LogPoissonLikelihood(), inference=self.inference)
+
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_support(LogPoissonLikelihood(), y)
+        check_varies(y)
 
 
 def check_varies(y: Tensor) -> None:

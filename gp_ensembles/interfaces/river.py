@@ -1,14 +1,14 @@
 """The river door: an online ensemble that learns one dictionary at a time."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.automatic import auto
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
 
 try:
@@ -43,30 +43,28 @@ class RiverRegressor(MiniBatchRegressor):
     was not observed.
 
     Args:
-        preset: Makes a fitted ensemble from standardized warm-up rows; called as
-            ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.automatic.auto`.
+        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``.
         warmup: Targets for scales and hyperparameters.
         seed: Seed of all randomness.
 
     Example:
         >>> import math
+        >>> from dataclasses import replace
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
-        >>> def linear(X, y, generator):
-        ...     return oebe(X, y, [LinearBasis()], generator=generator)
-        >>> model = RiverRegressor(linear, warmup=30)
+        >>> model = RiverRegressor(replace(oebe, bases=(LinearBasis(),)), warmup=30)
         >>> for t in range(60):
         ...     model.learn_one({"time": t, "season": math.sin(t)}, 5 + 2 * math.sin(t))
         >>> round(model.predict_one({"time": 60, "season": 1.0}), 1)
         7.0
     """
 
-    def __init__(self, preset: Callable[..., OnlineEnsemble] | None = None, warmup: int = 300, seed: int = 0) -> None:
-        self.preset = preset
+    def __init__(self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0) -> None:
+        self.spec = spec
         self.warmup = warmup
         self.seed = seed
         self._names: tuple[Any, ...] | None = None
-        self._model = WarmUpEnsemble(auto if preset is None else preset, warmup, seed)
+        self._model = WarmUpEnsemble(auto if spec is None else spec, warmup, seed)
 
     def learn_one(self, x: Mapping[Any, float], y: float | None) -> None:
         """Learn one row.

@@ -1,6 +1,5 @@
 """The scikit-learn door: an online ensemble as a regressor."""
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -10,9 +9,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from gp_ensembles.ensembles.automatic import auto
 from gp_ensembles.ensembles.mixture import Mixture
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
 
 Array = np.ndarray[Any, Any]
@@ -26,20 +25,20 @@ class EnsembleRegressor(RegressorMixin, BaseEstimator):
     constant in the warm-up rows are left out.
 
     Args:
-        preset: Makes a fitted ensemble from standardized warm-up rows; called as
-            ``preset(X, y, generator=generator)``. By default :func:`~gp_ensembles.ensembles.automatic.auto`.
+        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
         random_state: Seed, random state or ``None``, as in scikit-learn.
 
     Example:
+        >>> from dataclasses import replace
         >>> import numpy as np
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(80, 2))
         >>> y = 3 * X[:, 0] + 10 + 0.1 * rng.normal(size=80)
-        >>> model = EnsembleRegressor(lambda X, y, generator: oebe(X, y, [LinearBasis()], generator=generator))
+        >>> model = EnsembleRegressor(replace(oebe, bases=(LinearBasis(),)))
         >>> mean, std = model.fit(X[:60], y[:60]).partial_fit(X[60:], y[60:]).predict(X[:3], return_std=True)
         >>> bool(np.abs(mean - y[:3]).max() < 0.5), bool((std > 0.05).all())
         (True, True)
@@ -47,11 +46,11 @@ class EnsembleRegressor(RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        preset: Callable[..., OnlineEnsemble] | None = None,
+        spec: EnsembleSpec | None = None,
         warmup: int = 1000,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.preset = preset
+        self.spec = spec
         self.warmup = warmup
         self.random_state = random_state
 
@@ -131,9 +130,9 @@ class EnsembleRegressor(RegressorMixin, BaseEstimator):
         return self._model.predict(_copy(validate_data(self, X, dtype=np.float64, reset=False)))
 
     def _new_model(self, num_warmup: int) -> WarmUpEnsemble:
-        preset = auto if self.preset is None else self.preset
+        spec = auto if self.spec is None else self.spec
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return WarmUpEnsemble(preset, num_warmup, seed)
+        return WarmUpEnsemble(spec, num_warmup, seed)
 
 
 def _tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:

@@ -1,15 +1,12 @@
 """What both doors share: rows are kept until there are enough to fit to, then streamed."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from gp_ensembles.data.protocol import Standardizer, constant_columns
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
-
-Preset = Callable[..., OnlineEnsemble]
+from gp_ensembles.ensembles.spec import EnsembleSpec
 
 
 class WarmUpEnsemble:
@@ -19,15 +16,15 @@ class WarmUpEnsemble:
     the warm-up rows are left out for good.
 
     Args:
-        preset: Makes a fitted ensemble from standardized warm-up rows, ``preset(X, y, generator=generator)``.
+        spec: What the ensemble is made of.
         num_warmup: Targets to wait for, at least 10.
         seed: Seed of the generator.
     """
 
-    def __init__(self, preset: Preset, num_warmup: int, seed: int) -> None:
+    def __init__(self, spec: EnsembleSpec, num_warmup: int, seed: int) -> None:
         if num_warmup < 10:
             raise ValueError(f"a warm-up of {num_warmup} rows is too short; at least 10 are needed")
-        self.preset = preset
+        self.spec = spec
         self.num_warmup = num_warmup
         self.seed = seed
         self.online: OnlineEnsemble | None = None
@@ -75,7 +72,7 @@ class WarmUpEnsemble:
         self._kept = torch.tensor(kept, dtype=torch.int64, device=X.device)
         self._standardizer = Standardizer.fit(X[:num_rows, kept], y[:num_rows])
         warm_X, warm_y = self._standardizer.transform(X[:num_rows, kept], y[:num_rows])
-        online = self.preset(warm_X, warm_y, generator=torch.Generator().manual_seed(self.seed))
+        online = self.spec.fit(warm_X, warm_y, generator=torch.Generator().manual_seed(self.seed))
         if num_rows < X.shape[0]:
             self._stream(online, X[num_rows:], y[num_rows:])
         self.online = online
@@ -86,7 +83,7 @@ class WarmUpEnsemble:
         if self.online is None or self._standardizer is None or self._kept is None:
             return self._running(X)
         mixture = self.online.predict(self._standardizer.transform_inputs(X[:, self._kept]))
-        assert isinstance(mixture, Mixture)  # the presets behind these doors predict real targets
+        assert isinstance(mixture, Mixture)  # only real targets are predicted here
         return Mixture(
             mixture.log_weights,
             self._standardizer.inverse_mean(mixture.component_mean),

@@ -24,9 +24,9 @@ from gp_ensembles.ensembles.build import (
     FitSettings,
     NamedExpert,
     build_maps,
+    condition,
     dynamic_group,
     fitted_experts,
-    ready,
     static_group,
 )
 from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -101,7 +101,7 @@ def record(stream: Stream, seed: int, title: str, progress: bool) -> Recording:
         family += [name] * sum(expert.num_experts for _, expert in found)
         experts += found
     fitted = time.perf_counter()
-    online = ready(X, y, [static_group(experts), dynamic_group(experts, X, [WALK])], BayesianModelAveraging())
+    online = condition(X, y, [static_group(experts), dynamic_group(experts, X, [WALK])], BayesianModelAveraging())
     parts = []
     with tqdm(total=len(stream.y), desc=title, unit="row", disable=not progress, leave=False) as bar:
         for rows, targets in stream.blocks(_BLOCK):

@@ -14,13 +14,13 @@ from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder, write_json, write_text
 from gp_ensembles.data import Stream, folder_names
 from gp_ensembles.ensembles.bases import HilbertBasis
-from gp_ensembles.ensembles.build import FitSettings, build_maps, fitted_experts, ready, static_group
+from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, fitted_experts, static_group
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Rule
 from studies.doebe.recording import NUM_FEATURES, WALK
 from studies.doebe.sets import DRIFT, load_stream
-from studies.harness.records import kept_record
+from studies.harness.parts import kept_record
 
 # The first shows what the paper's Figure 3 shows (a thinned SARCOS recording in place of Kuka #1); on the others the
 # dynamic expert leads from the start and no rule loses it.
@@ -86,7 +86,7 @@ def twin_densities(stream: Stream, title: str, progress: bool) -> Tensor:
     basis = HilbertBasis(max(1, NUM_FEATURES // X.shape[1]), starts=(_START,))
     experts = fitted_experts(build_maps(X, [basis], None), X, y, FitSettings(num_samples=1), None, False)
     walking = [(f"{name}/dynamic", expert.with_adaptation(RandomWalk(WALK))) for name, expert in experts]
-    online = ready(X, y, [static_group(experts), walking], BayesianModelAveraging())
+    online = condition(X, y, [static_group(experts), walking], BayesianModelAveraging())
     parts = []
     with tqdm(total=len(stream.y), desc=title, unit="row", disable=not progress, leave=False) as bar:
         for rows, targets in stream.blocks(_BLOCK):

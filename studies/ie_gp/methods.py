@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.data import Stream
-from gp_ensembles.ensembles.bases import FourierBasis, dictionary_features
+from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.presets import die_gp, ie_gp, sie_gp
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
@@ -88,19 +90,21 @@ def _observing(online: OnlineEnsemble) -> Observe:
 
 
 def _ie_gp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    return _observing(ie_gp(stream.warm_X, stream.warm_y, settings.num_features, generator=generator))
+    return _start(ie_gp, stream, settings, generator)
 
 
 def _sie_gp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    return _observing(sie_gp(stream.warm_X, stream.warm_y, settings.num_features, generator=generator))
+    return _start(sie_gp, stream, settings, generator)
 
 
 def _die_gp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    online = die_gp(
-        stream.warm_X, stream.warm_y, settings.num_features,
-        random_walk_variance=settings.random_walk_variance, generator=generator,
-    )  # fmt: skip
-    return _observing(online)
+    walking = replace(die_gp, random_walk_variances=(settings.random_walk_variance,))
+    return _start(walking, stream, settings, generator)
+
+
+def _start(spec: EnsembleSpec, stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+    own = replace(spec, bases=(KernelDictionary(settings.num_features),))
+    return _observing(own.fit(stream.warm_X, stream.warm_y, generator=generator))
 
 
 def _issgp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
@@ -118,7 +122,8 @@ def _issgp(stream: Stream, settings: MethodSettings, generator: torch.Generator)
 def _raker(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
     X, y = stream.warm_X, stream.warm_y
     with torch.no_grad():
-        features = dictionary_features(X, settings.num_features, generator=generator).bind()
+        ((_, dictionary),) = KernelDictionary(settings.num_features).build(X, generator=generator)
+        features = dictionary.bind()
     state, tuned = tuned_raker(features, X, y, len(y) + len(stream.y))
 
     def observe(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
 from gp_ensembles.metrics import batch_estimate, static_bound, static_regret, switching_bound, switching_regret
-from studies.harness.records import Record, kept_or_made
+from studies.harness.parts import Record, kept_or_made
 
 NUM_ROWS = 4000
 NUM_FEATURES = 100

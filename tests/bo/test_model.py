@@ -659,6 +659,11 @@ def test_bad_training_data_are_refused_by_row():
         EnsembleModel(X, Y.float())
     with pytest.raises(InputDataError, match="must be positive"):
         EnsembleModel(X, Y, torch.zeros_like(Y))
+    own_noise = Ensemble([MultiOutputExpert(linear(), 1)], BayesianModelAveraging())
+    with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
+        EnsembleModel(X, Y, torch.ones_like(Y), own_noise)
+    with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
+        EnsembleModel(X, Y, ensemble=own_noise).condition_on_observations(X, Y, noise=torch.ones_like(Y))
     with pytest.raises(InputDataError, match="train_Yvar must be a tensor"):
         EnsembleModel(X, Y, ensemble())
     with pytest.raises(InputDataError, match="nothing to fit"):

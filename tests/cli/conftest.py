@@ -8,14 +8,11 @@ import pytest
 import torch
 
 CONFIG = """\
-model:
-  class_path: EDOEBE
-  init_args:
-    bases:
-      - LinearBasis
-      - {class_path: PolynomialBasis, init_args: {orders: [2]}}
-    random_walk_variances: [0.001]
-    fit: {class_path: QuasiNewton, init_args: {max_iterations: 20, num_samples: 2}}
+ensemble:
+  like: e_doebe
+  bases: [LinearBasis, {PolynomialBasis: {orders: [2]}}]
+  random_walk_variances: [0.001]
+  fit_settings: {method: {LBFGS: {max_iterations: 20}}, num_samples: 2}
 """
 
 

@@ -134,14 +134,11 @@ def test_a_gpu_that_is_not_there_is_refused(place, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("modle: OEBE", ["modle"]),
-        ("model: OEBEE", ["model", "OEBEE"]),
-        ("model: {class_path: OEBE, init_args: {stay: 0.9}}", ["model", "stay"]),
-        (
-            "model: {class_path: OEBE, init_args: {bases: [{class_path: LinearBasis, init_args: {order: 2}}]}}",
-            ["order"],
-        ),
-        ("model: {class_path: SOEBE, init_args: {stay: much}}", ["stay", "much"]),
+        ("ensembel: oebe", ["ensembel"]),
+        ("ensemble: oebee", ["ensemble", "oebee"]),
+        ("ensemble: {like: oebe, stay: 0.9}", ["ensemble", "stay"]),
+        ("ensemble: {like: oebe, bases: [{LinearBasis: {order: 2}}]}", ["order"]),
+        ("ensemble: {like: soebe, rule: {StickySwitching: {stay: much}}}", ["stay", "much"]),
         ("warmup: 2.5", ["warmup", "2.5"]),
         ("model: [", ["broken.yaml"]),
         ("seed: 1\nwarmup: 50\nseed: 2", ["line 3", "the key seed stands here and in line 1"]),

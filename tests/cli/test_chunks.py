@@ -1,17 +1,27 @@
 """What a stream writes has the same bits, however many rows are predicted, scored and handed out at once."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gp_ensembles.cli.config import StreamConfig
-from gp_ensembles.cli.models import EDOEBE, QuasiNewton
 from gp_ensembles.cli.session import Session
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
-from gp_ensembles.ensembles.label_targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget
-from gp_ensembles.ensembles.targets import OutlierTarget, RealTarget, UnknownNoiseTarget
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import e_doebe
+from gp_ensembles.ensembles.targets import (
+    BinaryTarget,
+    ClassTarget,
+    CountTarget,
+    LevelTarget,
+    OutlierTarget,
+    RealTarget,
+    UnknownNoiseTarget,
+)
+from gp_ensembles.experts.empirical_bayes import LBFGS
 
 pytestmark = pytest.mark.processor
 
@@ -54,10 +64,14 @@ def bits(session, table, num_blocks):
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
 def test_a_stream_has_the_same_bits_in_chunks_of_any_length(target):
     table = rows_for(target)
-    fit = QuasiNewton(max_iterations=5, num_samples=1)
-    bases = (LinearBasis(), FourierBasis(num_features=10, starts=(0.5,)))
-    model = EDOEBE(bases, random_walk_variances=(1e-3,), fit=fit, target=target)
-    session = Session.start(StreamConfig(model, warmup=WARMUP, block_size=8), table)
+    spec = replace(
+        e_doebe,
+        bases=(LinearBasis(), FourierBasis(num_features=10, starts=(0.5,))),
+        random_walk_variances=(1e-3,),
+        fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1),
+        target=target,
+    )
+    session = Session.start(StreamConfig(spec, warmup=WARMUP, block_size=8), table)
     whole = bits(session, table, 30)
     assert whole["mean"].shape == (ROWS - WARMUP,)
     for num_blocks in (1, 2):

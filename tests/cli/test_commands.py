@@ -234,8 +234,8 @@ def test_a_killed_stream_resumes_bit_for_bit(workplace, small):
 
 
 def test_compare_makes_one_table(workplace, small, capsys):
-    (workplace / "line.yaml").write_text("model: {class_path: OEBE, init_args: {bases: [LinearBasis]}}")
-    (workplace / "bad.yaml").write_text("model: {class_path: OEBE, init_args: {bases: []}}")
+    (workplace / "line.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}")
+    (workplace / "bad.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis, LinearBasis]}")
     arguments = [
         "compare",
         str(workplace / "data.csv"),

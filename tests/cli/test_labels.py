@@ -10,12 +10,12 @@ from sklearn.metrics import brier_score_loss, log_loss
 from gp_ensembles.cli.__main__ import main
 
 QUICK = ["--progress", "false", "--warmup", "60"]
-BASES = "bases: [LinearBasis, {class_path: FourierBasis, init_args: {num_features: 20, starts: [0.5]}}]"
-FIT = "fit: {class_path: QuasiNewton, init_args: {max_iterations: 15, num_samples: 1}}"
+BASES = "bases: [LinearBasis, {FourierBasis: {num_features: 20, starts: [0.5]}}]"
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 15}}, num_samples: 1}"
 TARGETS = {
     "binary": "BinaryTarget",
-    "classes": "{class_path: ClassTarget, init_args: {num_classes: 3}}",
-    "levels": "{class_path: LevelTarget, init_args: {num_levels: 3}}",
+    "classes": "{ClassTarget: {num_classes: 3}}",
+    "levels": "{LevelTarget: {num_levels: 3}}",
     "counts": "CountTarget",
 }
 
@@ -42,8 +42,7 @@ def _kind(request):
 def config(folder, kind):
     path = folder / f"{kind}.yaml"
     path.write_text(
-        f"model:\n  class_path: EDOEBE\n  init_args:\n    {BASES}\n    {FIT}\n    random_walk_variances: [0.001]\n"
-        f"    target: {TARGETS[kind]}\n"
+        f"ensemble:\n  like: e_doebe\n  {BASES}\n  {FIT}\n  random_walk_variances: [0.001]\n  target: {TARGETS[kind]}\n"
     )
     return path
 

@@ -76,7 +76,7 @@ def compare(place, *configs):
 
 
 def test_compare_goes_on_after_any_failure_and_keeps_what_is_good(place, capsys):
-    bad = "model: {class_path: DOEBE, init_args: {random_walk_variances: [0.0]}}"
+    bad = "ensemble: {like: doebe, bases: [LinearBasis, LinearBasis]}"
     (place / "bad.yaml").write_text(bad)
     assert compare(place, "bad.yaml", "small.yaml") == 2
     results = json.loads((place / "both" / "compare.json").read_text())
@@ -98,16 +98,13 @@ def test_compare_that_cannot_run_leaves_no_folder(place, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model: {class_path: OEBE, init_args: {bases: [LinearBasiz]}}", "did you mean LinearBasis"),
-        ("model: {class_path: OEBE, init_args: {basis: [LinearBasis]}}", "'basis' is not accepted"),
-        ("model: {class_path: EDOEBI}", "did you mean EDOEBE"),
-        ("model: {class_path: OEBE, init_args: {fit: {num_samples: 2}}}", "write class_path"),
+        ("ensemble: {like: oebe, bases: [LinearBasiz]}", "did you mean LinearBasis"),
+        ("ensemble: {like: oebe, basis: [LinearBasis]}", "has no setting 'basis'; did you mean bases"),
+        ("ensemble: e_doebi", "did you mean e_doebe"),
+        ("ensemble: {like: oebe, fit_settings: {num_sample: 2}}", "did you mean num_samples"),
         ("", "is empty"),
         ("clip: -1", "clip must be positive"),
-        (
-            "model: {class_path: OEBE, init_args: {bases: [{class_path: FourierBasis, init_args: {num_features: 7}}]}}",
-            "7",
-        ),
+        ("ensemble: {like: oebe, bases: [{FourierBasis: {num_features: 7}}]}", "at least 2, got 7"),
     ],
 )
 def test_mistakes_in_configs_are_explained(place, capsys, text, words):

@@ -1,82 +1,125 @@
 """Configs as records: they agree with the presets, survive the trip through plain containers, and all files load."""
 
-import inspect
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from gp_ensembles.cli.baselines import Baselines, fill_forward
 from gp_ensembles.cli.config import StreamConfig, from_plain, load_config, to_plain
-from gp_ensembles.cli.dictionaries import DIEGP, DSIEGP, IEGP, SIEGP
-from gp_ensembles.cli.models import DOEBE, EDOEBE, OEBE, SDOEBE, SOEBE, GradientSteps, QuasiNewton
-from gp_ensembles.ensembles import presets
-from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis, RadialBasis
+from gp_ensembles.ensembles.bases import (
+    Basis,
+    FourierBasis,
+    KernelDictionary,
+    LinearBasis,
+    PolynomialBasis,
+    RadialBasis,
+)
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.ensembles.presets import PRESETS
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
+from gp_ensembles.ensembles.targets import ClassTarget
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
+from gp_ensembles.meta_learners import (
+    BayesianModelAveraging,
+    CombinedRules,
+    DiscountedOnlineNewton,
+    DynamicModelAveraging,
+    ExponentiatedGradient,
+    FixedShare,
+    OnlineNewton,
+    SoftBayes,
+)
 
-MODELS = [OEBE, DOEBE, SOEBE, SDOEBE, EDOEBE, IEGP, SIEGP, DIEGP, DSIEGP]
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
-OF_REPRODUCE = {
-    *FOLDER.glob("maskerade_table_*.yaml"),
-    *FOLDER.glob("knots_*.yaml"),
-    *FOLDER.glob("fusion_figure_*.yaml"),
-    FOLDER / "ie_gp_figure_7.yaml",
-}
-CONFIGS = sorted(set(FOLDER.glob("*.yaml")) - OF_REPRODUCE)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_records_have_the_settings_and_defaults_of_their_presets(model):
-    preset = inspect.signature(getattr(presets, model().name)).parameters
-    ours = {field.name: field.default for field in fields(model)}
-    theirs = {name: p.default for name, p in preset.items() if name not in ("X", "y", "generator", "progress")}
-    assert set(ours) == set(theirs)
-    assert {name: value for name, value in ours.items() if name not in ("fit", "target")} == {
-        name: value for name, value in theirs.items() if name not in ("fit", "target")
-    }
-    assert model().kind == theirs["target"] == RealTarget()
-    num_samples = 1 if model in (IEGP, SIEGP, DIEGP, DSIEGP) else FitSettings().num_samples
-    assert theirs["fit"] == FitSettings(num_samples=num_samples)
-    assert QuasiNewton(num_samples=num_samples).settings() == theirs["fit"]
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_loads_and_survives_the_trip(path):
     config = load_config(path)
-    assert from_plain(to_plain(config)) == config
+    assert to_plain(from_plain(to_plain(config))) == to_plain(config)
+    assert yaml.safe_load(yaml.safe_dump(to_plain(config))) == to_plain(config)
 
 
 def test_every_preset_and_family_has_a_config():
     names = {path.stem for path in CONFIGS}
     families = {f"{kind}_{family}" for kind in ("oe", "doe") for family in ("hsgp", "rff", "rbf", "poly", "linear")}
-    assert {model().name for model in MODELS} | families | {"bma_all"} <= names
-    for model in MODELS:
-        assert load_config(next(p for p in CONFIGS if p.stem == model().name)).model == model()
+    assert PRESETS.keys() | families | {"bma_all"} <= names
+    for name, preset in PRESETS.items():
+        assert spec_to_plain(load_config(FOLDER / f"{name}.yaml").ensemble) == spec_to_plain(preset)
 
 
 def test_nested_records_survive_the_trip():
     bases = (LinearBasis(), PolynomialBasis((2, 5)), FourierBasis(50, 1.5), RadialBasis(7, (0.5,)))
-    config = StreamConfig(SOEBE(bases, GradientSteps(num_steps=3), 0.9), 77, 5, "cpu", "float32", 9, True)
+    spec = EnsembleSpec("mine", bases, True, (1e-3,), StickySwitching(0.9), FitSettings(Adam(3)), ClassTarget(3))
+    config = StreamConfig(spec, 77, 5, "cpu", "float32", 9, True)
     assert from_plain(to_plain(config)) == config
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_structure_alone_takes_the_state_of_a_fitted_model(model):
+RULES = [
+    BayesianModelAveraging(prune_below=1e-16), DynamicModelAveraging(0.9), FixedShare(0.1), ExponentiatedGradient(0.2, 0.01),
+    SoftBayes(), OnlineNewton(0.5), DiscountedOnlineNewton(discount=0.9), TwinSwitching(0.1),
+    CombinedRules([SoftBayes(0.1), FixedShare()], over=FixedShare(0.2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_every_rule_has_a_name_and_keeps_its_settings(rule):
+    plain = spec_to_plain(replace(PRESETS["oebe"], rule=rule))
+    again = spec_from_plain(plain)
+    assert type(again.rule) is type(rule)
+    assert spec_to_plain(again) == plain
+    settings = {name: value for name, value in vars(rule).items() if isinstance(value, float)}
+    assert all(getattr(again.rule, name) == value for name, value in settings.items())
+
+
+def test_parts_of_the_users_own_have_no_name():
+    class Mine(Basis):
+        def build(self, X, *, generator=None):
+            return LinearBasis().build(X)
+
+    with pytest.raises(TypeError, match="Mine has no name in files; keep the ensemble in Python"):
+        spec_to_plain(replace(PRESETS["oebe"], bases=(Mine(),)))
+    prior = BayesianModelAveraging(torch.tensor([0.5, 0.5]))
+    with pytest.raises(TypeError, match="prior weights"):
+        spec_to_plain(replace(PRESETS["oebe"], rule=prior))
+
+
+def test_nothing_that_is_read_imports_a_module(tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("import pathlib\npathlib.Path(__file__).with_name('sprung').touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("evil.M", "evil", "evil:M", "!!python/object/apply:evil.M"):
+        for text in (
+            f"ensemble: {{like: oebe, bases: ['{name}']}}",
+            f"ensemble: {{class_path: '{name}'}}",
+            f"ensemble: '{name}'",
+            f"ensemble: {{like: oebe, target: {{'{name}': {{}}}}}}",
+            f"ensemble: {{like: oebe, rule: {{class_path: '{name}', init_args: {{}}}}}}",
+            f"warmup: {name}",
+            f"class_path: {name}",
+        ):
+            file = tmp_path / "bad.yaml"
+            file.write_text(text, encoding="utf-8")
+            with pytest.raises(ValueError, match=r"bad\.yaml"):
+                load_config(file)
+        with pytest.raises(ValueError, match="evil"):
+            from_plain({**to_plain(StreamConfig()), "ensemble": {"like": name}})
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_unfitted_ensemble_takes_the_state_of_a_fitted_one(name):
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(60, 2, generator=generator, dtype=torch.float64)
     y = X[:, 0] + 0.1 * torch.randn(60, generator=generator, dtype=torch.float64)
-    settings = {"fit": QuasiNewton(max_iterations=2, num_samples=2)}
-    if "bases" in {field.name for field in fields(model)}:
-        settings["bases"] = (LinearBasis(), FourierBasis(6), RadialBasis(4))
-    else:
-        settings["num_features"] = 6
-    record = model(**settings)
-    fitted, empty = (
-        record.build(X, y, structure_only=only, generator=torch.Generator().manual_seed(1), progress=False)
-        for only in (False, True)
-    )
+    own = (KernelDictionary(6),) if "ie_gp" in name else (LinearBasis(), FourierBasis(6), RadialBasis(4))
+    spec = replace(PRESETS[name], bases=own, fit_settings=FitSettings(LBFGS(max_iterations=2), 2))
+    fitted = spec.fit(X, y, generator=torch.Generator().manual_seed(1))
+    empty = spec.unfitted(X, y, generator=torch.Generator().manual_seed(1))
     empty.load_state_dict(fitted.state_dict())
     assert fitted.names == empty.names
     assert torch.equal(fitted.observe(X[:9], y[:9]).log_prob, empty.observe(X[:9], y[:9]).log_prob)
@@ -90,8 +133,9 @@ def test_structure_alone_takes_the_state_of_a_fitted_model(model):
         (lambda: StreamConfig(block_size=0), "block_size"),
         (lambda: StreamConfig(device="abacus").check_device(), "abacus"),
         (lambda: StreamConfig(device="meta").check_device(), "meta"),
-        (lambda: QuasiNewton(num_samples=0).settings(), "num_samples"),
-        (lambda: GradientSteps(prior_precision=0.0).settings(), "prior_precision"),
+        (lambda: FitSettings(num_samples=0), "num_samples"),
+        (lambda: FitSettings(prior_precision=0.0), "prior_precision"),
+        (lambda: FitSettings(start_precision=-1.0), "start_precision"),
     ],
 )
 def test_numbers_out_of_range_are_named(make, word):

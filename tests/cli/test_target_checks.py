@@ -1,6 +1,7 @@
 """Targets of the wrong kind: found before anything runs, and told as the cell of the file and the classes there are."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,19 +11,21 @@ from hypothesis import strategies as st
 from gp_ensembles.cli import session as session_module
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.config import StreamConfig
-from gp_ensembles.cli.models import OEBE, QuasiNewton
 from gp_ensembles.cli.session import Session
 from gp_ensembles.cli.target_checks import check_targets, first_illegal
 from gp_ensembles.data import Table, read_csv
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.label_targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget
-from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget, RealTarget
+from gp_ensembles.experts.empirical_bayes import LBFGS
 
-FIT = QuasiNewton(max_iterations=3, num_samples=1)
-BINARY = StreamConfig(OEBE((LinearBasis(),), FIT, target=BinaryTarget()), warmup=40)
+FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
+SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())
+BINARY = StreamConfig(SPEC, warmup=40)
 QUICK = ["--pictures", "false", "--progress", "false"]
-CONFIG = "model: {class_path: OEBE, init_args: {bases: [LinearBasis], target: TARGET, fit: FIT}}".replace(
-    "FIT", "{class_path: QuasiNewton, init_args: {max_iterations: 3, num_samples: 1}}"
+CONFIG = "ensemble: {like: oebe, bases: [LinearBasis], target: TARGET, fit_settings: FIT}".replace(
+    "FIT", "{method: {LBFGS: {max_iterations: 3}}, num_samples: 1}"
 )
 
 

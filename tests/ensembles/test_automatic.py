@@ -1,15 +1,24 @@
 """The preset to start with, the kinds of targets, and the checks that presets share."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, StudentTMixture, presets
-from gp_ensembles.ensembles.automatic import auto, default_rule
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.label_targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget
 from gp_ensembles.ensembles.latent_mixture import LatentMixture
-from gp_ensembles.ensembles.targets import OutlierTarget, RealTarget, UnknownNoiseTarget
+from gp_ensembles.ensembles.presets import auto, auto_for, default_rule
+from gp_ensembles.ensembles.targets import (
+    BinaryTarget,
+    ClassTarget,
+    CountTarget,
+    LevelTarget,
+    OutlierTarget,
+    RealTarget,
+    UnknownNoiseTarget,
+)
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -46,7 +55,8 @@ def rows(kind, num_rows=120):
 def test_every_kind_of_target_streams(kind):
     target, expert = TARGETS[kind]
     X, y = rows(kind)
-    online = auto(X[:60], y[:60], BASES, QUICK, random_walk_variances=(1e-3,), target=target)
+    spec = replace(auto, bases=BASES, fit_settings=QUICK, random_walk_variances=(1e-3,), target=target)
+    online = spec.fit(X[:60], y[:60])
     assert all(type(part) is expert for part in online.ensemble.experts)
     assert online.ensemble.num_experts == 4
     y[70] = torch.nan
@@ -61,9 +71,26 @@ def test_every_kind_of_target_streams(kind):
         assert isinstance(mixture, StudentTMixture) == (kind == "unknown noise")
 
 
+def test_auto_has_fewer_bases_where_rows_are_dear():
+    assert auto_for(RealTarget()) == auto
+    assert [type(basis).__name__ for basis in auto_for(CountTarget()).bases] == [
+        "FourierBasis",
+        "RadialBasis",
+        "LinearBasis",
+    ]
+
+
+def test_ensembles_of_one_spec_share_nothing():
+    X, y = rows("real")
+    spec = replace(auto, bases=BASES, fit_settings=QUICK)
+    first, second = (spec.fit(X, y).ensemble.meta_learner for _ in range(2))
+    assert first is not second
+    assert first is not spec.rule
+
+
 def test_auto_learns_which_rule_to_trust():
     X, y = rows("real", 400)
-    online = auto(X[:100], y[:100], [*BASES, PolynomialBasis((2,))], FitSettings(num_samples=1))
+    online = replace(auto, bases=(*BASES, PolynomialBasis((2,)))).fit(X[:100], y[:100])
     predictions = online.observe(X[100:], y[100:])
     best = predictions.experts.log_prob.sum(1).max()
     assert float(predictions.log_prob.sum()) > float(best) - 15
@@ -82,13 +109,13 @@ def test_auto_learns_which_rule_to_trust():
 def test_targets_that_cannot_be_fitted(kind, change, words):
     X, y = rows(kind)
     with pytest.raises(ValueError, match=words):
-        auto(X, change(y), BASES, QUICK, target=TARGETS[kind][0])
+        replace(auto, bases=BASES, fit_settings=QUICK, target=TARGETS[kind][0]).fit(X, change(y))
 
 
 def test_targets_far_from_standardized_are_warned_of():
     X, y = rows("real")
-    with pytest.warns(UserWarning, match="presets expect standardized targets"):
-        presets.oebe(X, 1e-6 * y, [LinearBasis()], QUICK)
+    with pytest.warns(UserWarning, match="ensembles expect standardized targets"):
+        replace(presets.oebe, bases=(LinearBasis(),), fit_settings=QUICK).fit(X, 1e-6 * y)
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])

@@ -1,6 +1,7 @@
 """Recipes: what they refuse, and what their experts are called."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -125,7 +126,7 @@ def test_bases_of_one_kind_stand_side_by_side():
     generator = torch.Generator().manual_seed(0)
     fit = FitSettings(num_samples=1)
     bases = [rough, smooth, LinearBasis(), LinearBasis(name="second")]
-    online = presets.oebe(X, y / y.std(), bases, fit, generator=generator)
+    online = replace(presets.oebe, bases=tuple(bases), fit_settings=fit).fit(X, y / y.std(), generator=generator)
     assert list(online.names) == [
         "rff num_features=10 nu=1.5 starts=0.5/static/0",
         "rff num_features=10 starts=0.5/static/0",

@@ -1,14 +1,23 @@
 """Misuse of recipes and rows: one clear sentence that names the argument and the mend."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, presets
-from gp_ensembles.ensembles.automatic import auto
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.label_targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget
-from gp_ensembles.ensembles.targets import OutlierTarget, RealTarget, UnknownNoiseTarget
+from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.targets import (
+    BinaryTarget,
+    ClassTarget,
+    CountTarget,
+    LevelTarget,
+    OutlierTarget,
+    RealTarget,
+    UnknownNoiseTarget,
+)
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.experts.inference import Laplace, MomentMatching
 from gp_ensembles.features import LinearFeatures
@@ -61,17 +70,17 @@ def test_legal_targets():
     [
         ({"target": BinaryTarget}, "target must be an object such as .*, got the class BinaryTarget: call it"),
         ({"target": "binary"}, "target must be an object such as .*, got 'binary'"),
-        ({"bases": LinearBasis()}, r"bases must be a list .* use bases=\[LinearBasis"),
+        ({"bases": LinearBasis()}, r"bases must be a tuple .* use bases=\(LinearBasis"),
         ({"bases": [LinearBasis(), LinearBasis]}, r"bases\[1\] must be .*, got the class LinearBasis: call it"),
-        ({"bases": "linear"}, r"bases must be a list of recipes such as \[LinearBasis\(\)\], got 'linear'"),
-        ({"bases": 3}, "bases must be a list of recipes"),
+        ({"bases": "linear"}, r"bases must be a tuple of records such as \(LinearBasis\(\),\), got 'linear'"),
+        ({"bases": 3}, "bases must be a tuple of records"),
+        ({"fit_settings": 3}, "fit_settings must be an object such as"),
     ],
 )
 @pytest.mark.parametrize("preset", [presets.oebe, presets.e_doebe, auto])
 def test_recipes_of_the_wrong_kind(preset, settings, words):
-    X, y = rows()
     with pytest.raises(TypeError, match=words):
-        preset(X, y, **{"bases": [LinearBasis()], "fit": QUICK, "target": BinaryTarget(), **settings})
+        replace(preset, **settings)
 
 
 BAD_ROWS = [
@@ -90,9 +99,9 @@ BAD_ROWS = [
 def test_rows_of_a_preset(change, kind, words, target):
     for preset in (presets.oebe, auto):
         with pytest.raises(kind, match=words):
-            preset(*change(*rows()), [LinearBasis()], QUICK, target=target)
+            replace(preset, bases=(LinearBasis(),), fit_settings=QUICK, target=target).fit(*change(*rows()))
     with pytest.raises(kind, match=words):
-        presets.ie_gp(*change(*rows()), 10, QUICK, target=target)
+        replace(presets.ie_gp, fit_settings=QUICK, target=target).fit(*change(*rows()))
 
 
 @pytest.mark.parametrize(("change", "kind", "words"), BAD_ROWS)

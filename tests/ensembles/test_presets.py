@@ -1,20 +1,23 @@
 """Presets: what they build, that they are fitted and conditioned, and that they fail clearly."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
 
-from gp_ensembles.ensembles import OnlineEnsemble, presets
+from gp_ensembles.ensembles import OnlineEnsemble
 from gp_ensembles.ensembles.bases import (
     FourierBasis,
     HilbertBasis,
+    KernelDictionary,
     LinearBasis,
     PolynomialBasis,
     RadialBasis,
     SplineBasis,
 )
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import PRESETS
+from gp_ensembles.ensembles.spec import TwinSwitching
 from gp_ensembles.experts import Adam
 
 BASES = (
@@ -38,11 +41,9 @@ def stream(num_rows=260, dtype=torch.float64):
 
 
 def build(name, X, y, **options):
-    preset = getattr(presets, name)
-    generator = torch.Generator().manual_seed(1)
-    if "ie_gp" in name:
-        return preset(X, y, num_features=20, generator=generator, **options)
-    return preset(X, y, BASES, options.pop("fit", QUICK), generator=generator, **options)
+    own = {"bases": (KernelDictionary(20),)} if "ie_gp" in name else {"bases": BASES, "fit_settings": QUICK}
+    spec = replace(PRESETS[name], **{**own, **options})
+    return spec.fit(X, y, generator=torch.Generator().manual_seed(1))
 
 
 COUNTS = {
@@ -91,7 +92,7 @@ def test_the_experts_have_learned_the_warm_up_rows():
 
 def test_twins_share_features_and_noise_and_exchange_weight():
     X, y = stream()
-    online = build("e_doebe", X[:100], y[:100], delta=0.2, random_walk_variances=(1e-4,))
+    online = build("e_doebe", X[:100], y[:100], rule=TwinSwitching(0.2), random_walk_variances=(1e-4,))
     static, dynamic = online.ensemble.experts[:7], online.ensemble.experts[7:]
     for one, other in zip(static, dynamic, strict=True):
         assert one.features is other.features
@@ -126,14 +127,15 @@ def test_an_unfitted_structure_takes_a_saved_state():
     X, y = stream()
     saved = build("e_doebe", X[:100], y[:100])
     saved.observe(X[100:200], y[100:200])
-    fresh = build("e_doebe", X[:100], y[:100], fit=dataclasses.replace(QUICK, method=None))
+    spec = replace(PRESETS["e_doebe"], bases=BASES, fit_settings=QUICK)
+    fresh = spec.unfitted(X[:100], y[:100], generator=torch.Generator().manual_seed(1))
     fresh.load_state_dict(saved.state_dict())
     assert torch.equal(fresh.observe(X[200:], y[200:]).log_prob, saved.observe(X[200:], y[200:]).log_prob)
 
 
 def test_adam_and_single_precision():
     X, y = stream(dtype=torch.float32)
-    online = build("e_doebe", X[:100], y[:100], fit=FitSettings(Adam(num_steps=20, learning_rate=0.1), 2))
+    online = build("e_doebe", X[:100], y[:100], fit_settings=FitSettings(Adam(num_steps=20, learning_rate=0.1), 2))
     predictions = online.observe(X[100:], y[100:])
     assert predictions.mean.dtype == torch.float32
     assert bool(torch.isfinite(predictions.log_prob).all())
@@ -151,7 +153,7 @@ def test_inputs_far_beyond_the_warm_up_do_not_stop_a_stream():
 
 def test_a_short_warm_up_gets_fewer_centers():
     X, y = stream()
-    online = presets.oebe(X[:40], y[:40], [RadialBasis(starts=(0.7,))], QUICK)
+    online = build("oebe", X[:40], y[:40], bases=(RadialBasis(starts=(0.7,)),))
     (expert,) = online.ensemble.experts
     assert expert.features.num_features == 20 + 4
 
@@ -175,6 +177,10 @@ def test_bad_warm_up_rows():
     with pytest.raises(ValueError, match="positive"):
         build("doebe", X[:50], y[:50], random_walk_variances=(1e-3, 0.0))
     with pytest.raises(ValueError, match="distinct"):
-        presets.oebe(X[:50], y[:50], [LinearBasis(), LinearBasis()])
-    with pytest.raises(ValueError, match="distinct"):
-        presets.oebe(X[:50], y[:50], [])
+        build("oebe", X[:50], y[:50], bases=(LinearBasis(), LinearBasis()))
+    with pytest.raises(ValueError, match="needs bases"):
+        build("oebe", X[:50], y[:50], bases=())
+    with pytest.raises(ValueError, match="needs random_walk_variances"):
+        build("oebe", X[:50], y[:50], static=False)
+    with pytest.raises(TypeError, match="rule must be a weight rule"):
+        build("oebe", X[:50], y[:50], rule=0.99)

@@ -1,6 +1,7 @@
 """The river door: rows as dictionaries, in its evaluation loop, equal to blocks."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -14,11 +15,12 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.interfaces.river import RiverRegressor
 
-
-def small(X, y, generator):
-    """A cheap ensemble."""
-    bases = (LinearBasis(), RadialBasis(num_centers=10, starts=(0.7,)))
-    return e_doebe(X, y, bases, FitSettings(num_samples=1), random_walk_variances=(1e-3,), generator=generator)
+small = replace(
+    e_doebe,
+    bases=(LinearBasis(), RadialBasis(num_centers=10, starts=(0.7,))),
+    fit_settings=FitSettings(num_samples=1),
+    random_walk_variances=(1e-3,),
+)
 
 
 def rows(num_rows=120):

@@ -1,7 +1,7 @@
 """The scikit-learn door: its own conventions, and the same numbers as the ensemble behind it."""
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,18 +17,12 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.interfaces.scikit_learn import EnsembleRegressor
 
-
-@dataclass(frozen=True)
-class Small:
-    """A cheap ensemble; a record, because its name must not hold an address that differs between workers."""
-
-    def __call__(self, X, y, generator):
-        bases = (LinearBasis(), RadialBasis(num_centers=10, starts=(0.7,)))
-        fit = FitSettings(num_samples=1)
-        return e_doebe(X, y, bases, fit, random_walk_variances=(1e-3,), generator=generator)
-
-
-small = Small()
+small = replace(
+    e_doebe,
+    bases=(LinearBasis(), RadialBasis(num_centers=10, starts=(0.7,))),
+    fit_settings=FitSettings(num_samples=1),
+    random_walk_variances=(1e-3,),
+)
 
 
 def table(num_rows=150, seed=0):
@@ -50,7 +44,7 @@ def test_equals_the_ensemble_behind_it():
     standardizer = Standardizer.fit(rows[:60], targets[:60])
     warm, stream = standardizer.transform(rows[:60], targets[:60]), standardizer.transform(rows[60:], targets[60:])
     seed = int(np.random.RandomState(3).randint(2**31 - 1))
-    online = small(*warm, generator=torch.Generator().manual_seed(seed))
+    online = small.fit(*warm, generator=torch.Generator().manual_seed(seed))
     online.observe(*stream)
     mixture = online.predict(standardizer.transform_inputs(rows[:20]))
     np.testing.assert_allclose(mean, standardizer.inverse_mean(mixture.mean), rtol=1e-9)

@@ -1,0 +1,171 @@
+"""An ensemble as one frozen record: what it is made of, and how it is fitted to the first rows of a stream."""
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis
+from gp_ensembles.ensembles.build import (
+    FitSettings,
+    build_maps,
+    check_warm_up,
+    condition,
+    dynamic_group,
+    fitted_experts,
+    group_size,
+    static_group,
+)
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.recipe_checks import check_made
+from gp_ensembles.ensembles.targets import RealTarget, Target
+from gp_ensembles.meta_learners import (
+    BayesianModelAveraging,
+    MarkovSwitching,
+    MetaLearner,
+    edoebe_transition,
+    sticky_transition,
+)
+
+
+class GroupedRule(ABC):
+    """A weight rule that depends on how many experts there are, and which of them are twins."""
+
+    @abstractmethod
+    def build(self, group_size: int, num_groups: int) -> MetaLearner:
+        """The rule for groups of experts, one after the other; expert m of a group is a twin of those m of others."""
+
+
+@final
+@dataclass(frozen=True)
+class StickySwitching(GroupedRule):
+    """Markov switching in which every expert keeps its weight with one probability and shares the rest out evenly.
+
+    Attributes:
+        stay: That probability.
+    """
+
+    stay: float = 0.99
+
+    def build(self, group_size: int, num_groups: int) -> MetaLearner:
+        """See :meth:`GroupedRule.build`."""
+        return MarkovSwitching(sticky_transition(group_size * num_groups, self.stay))
+
+
+@final
+@dataclass(frozen=True)
+class TwinSwitching(GroupedRule):
+    """Markov switching between twins only, which differ in how fast their weights walk (Waxman and Djuric 2024).
+
+    Attributes:
+        delta: Probability per step of passing to one twin.
+    """
+
+    delta: float = 0.01
+
+    def build(self, group_size: int, num_groups: int) -> MetaLearner:
+        """See :meth:`GroupedRule.build`."""
+        return MarkovSwitching(edoebe_transition(group_size, num_groups, self.delta))
+
+
+@final
+@dataclass(frozen=True)
+class EnsembleSpec:
+    """What an ensemble is made of; :mod:`gp_ensembles.ensembles.presets` has the papers' and the default one.
+
+    Every map of every basis becomes a static expert, fitted by empirical Bayes, with experts sampled around each
+    optimum; dynamic twins share its features and hyperparameters, and their weights walk at random. All experts are
+    conditioned on the warm-up rows, but start with equal weights: those rows have been used to fit the experts and may
+    not also rank them.
+
+    Attributes:
+        name: What it is called in tables and files.
+        bases: Records that make the experts' features.
+        static: Whether the static experts are among them.
+        random_walk_variances: For each speed a dynamic twin: what a step of the walk adds to the variance of the
+            function, on average over the warm-up rows, in squared units of the standardized target. For random Fourier
+            features this is the variance of each weight's step, as in the papers.
+        rule: Weighs the experts; copied for each ensemble.
+        fit_settings: How hyperparameters are found.
+        target: What kind of target is predicted; targets that are not real numbers are not standardized.
+
+    Raises:
+        TypeError: If a part is not of its kind.
+        ValueError: If there is no basis, neither a static expert nor a speed, or speeds are not distinct and positive.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis, PolynomialBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> X = torch.randn(80, 2, generator=generator, dtype=torch.float64)
+        >>> spec = replace(oebe, bases=(LinearBasis(), PolynomialBasis((2,))))
+        >>> online = spec.fit(X, X[:, 0] ** 2 - 1, generator=generator)
+        >>> predictions = online.observe(X, X[:, 0] ** 2 - 1)
+        >>> online.names[int(online.log_weights.argmax())].split("/")[0]
+        'poly2'
+    """
+
+    name: str = "ensemble"
+    bases: tuple[Basis, ...] = (HilbertBasis(), FourierBasis(), RadialBasis())
+    static: bool = True
+    random_walk_variances: tuple[float, ...] = ()
+    rule: MetaLearner | GroupedRule = BayesianModelAveraging()  # noqa: RUF009 (copied before it is used)
+    fit_settings: FitSettings = FitSettings()  # noqa: RUF009 (a frozen record)
+    target: Target = RealTarget()  # noqa: RUF009 (a frozen record)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bases, Basis):
+            raise TypeError(f"bases must be a tuple of records, got {self.bases!r} alone; use bases=({self.bases!r},)")
+        if not isinstance(self.bases, list | tuple):
+            raise TypeError(f"bases must be a tuple of records such as (LinearBasis(),), got {self.bases!r}")
+        for number, basis in enumerate(self.bases):
+            check_made(f"bases[{number}]", basis, Basis, "LinearBasis()")
+        if not self.bases:
+            raise ValueError("an ensemble needs bases, got none")
+        speeds = list(self.random_walk_variances)
+        if not all(speed > 0 for speed in speeds) or len(set(speeds)) < len(speeds):
+            raise ValueError(f"random_walk_variances must be distinct positive numbers, got {speeds}")
+        if not self.static and not speeds:
+            raise ValueError("an ensemble without static experts needs random_walk_variances")
+        if not isinstance(self.rule, MetaLearner | GroupedRule):
+            raise TypeError(f"rule must be a weight rule such as FixedShare() or StickySwitching(), got {self.rule!r}")
+        check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
+        check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
+        object.__setattr__(self, "bases", tuple(self.bases))
+        object.__setattr__(self, "random_walk_variances", tuple(float(speed) for speed in speeds))
+
+    def fit(
+        self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> OnlineEnsemble:
+        """An ensemble whose hyperparameters are fitted to warm-up rows, conditioned on them, with equal weights.
+
+        Args:
+            X: Warm-up inputs, standardized, shape (N, D).
+            y: Warm-up targets, shape (N,), standardized if they are real numbers; NaN where missing.
+            generator: Source of all randomness: frequencies, centers, sampled hyperparameters.
+            progress: Show a progress bar.
+
+        Raises:
+            ValueError: If X or y is malformed, a column or the target is constant, or under ten rows have a target.
+            TypeError: If a dtype is wrong.
+            NumericalError: If an expert's evidence cannot be computed where it starts.
+        """
+        check_warm_up(X, y, self.target)
+        maps = build_maps(X, self.bases, generator)
+        experts = fitted_experts(maps, X, y, self.fit_settings, generator, progress, self.target)
+        groups = [static_group(experts)] if self.static else []
+        groups += [dynamic_group(experts, X, [speed]) for speed in self.random_walk_variances]
+        rule = self.rule
+        if isinstance(rule, GroupedRule):
+            rule = rule.build(group_size(groups[0]), len(groups))
+        return condition(X, y, groups, copy.deepcopy(rule))
+
+    def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
+        """An ensemble of the same shape with the starting hyperparameters, for a saved ``state_dict`` to load into."""
+        settings = replace(self.fit_settings, method=None)
+        return replace(self, fit_settings=settings).fit(X, y, generator=generator)
