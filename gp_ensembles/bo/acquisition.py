@@ -171,7 +171,7 @@ class MixtureEntropy(AcquisitionFunction):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, 1, D), shape (\*t)."""
-        return mixture_entropy(_mixture_at(self.ensemble, X, self.observation_noise))
+        return _mixture_entropy(_mixture_at(self.ensemble, X, self.observation_noise))
 
 
 @final
@@ -203,17 +203,17 @@ class ExpertInformation(AcquisitionFunction):
         mixture = _mixture_at(self.ensemble, X, True)
         variance = mixture.component_variance[..., 0, 0]
         own = 0.5 * (math.log(2 * math.pi * math.e) + variance.log())
-        return mixture_entropy(mixture) - (mixture.log_weights.exp() * own).sum(-1)
+        return _mixture_entropy(mixture) - (mixture.log_weights.exp() * own).sum(-1)
 
 
-def mixture_entropy(mixture: MixturePosterior) -> Tensor:
+def _mixture_entropy(mixture: MixturePosterior) -> Tensor:
     r"""Entropy of a mixture of one point and one output, in nats, shape (\*batch).
 
     Example:
         >>> import torch
         >>> mean = torch.zeros(1, 1, 1, dtype=torch.float64)
         >>> one = MixturePosterior(mean.new_zeros(1), mean, mean.unsqueeze(0).exp())
-        >>> round(mixture_entropy(one).item(), 4)
+        >>> round(_mixture_entropy(one).item(), 4)
         1.4189
     """
     mean, variance = mixture.component_mean[..., 0, 0], mixture.component_variance[..., 0, 0]

@@ -213,6 +213,19 @@ def check_input_transform(transform: InputTransform | None) -> None:
         )
 
 
+def check_known_noise(ensemble: Ensemble) -> None:
+    """Raise unless an ensemble's experts can learn rows whose noise variance is known.
+
+    Raises:
+        UnsupportedError: Naming the expert.
+    """
+    for expert in ensemble.experts:
+        if not isinstance(expert, GaussianExpert):
+            raise UnsupportedError(
+                f"known noise needs GaussianExpert, got {type(expert).__name__}, which learns with its own noise only"
+            )
+
+
 def check_domain(ensemble: Ensemble, X: Tensor) -> None:
     """Raise a ValueError that names the row and column if X (..., q, D) is outside an expert's features' domain."""
     for features in ensemble.bounded_features():

@@ -31,7 +31,7 @@ from gp_ensembles.spectral.frequencies import OrthogonalDraws
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
 _MIN_LENGTHSCALE = 2.5e-2
 _MIN_OUTPUTSCALE = 1e-4
-_STAY_PROBABILITY = 0.99  # of the Markov chain over experts
+_STAY = 0.99  # probability that the Markov chain over experts stays
 
 
 def kernel_ensemble(
@@ -92,11 +92,7 @@ def kernel_ensemble(
                 experts.append(MultiOutputExpert(features, num_outputs, likelihood, adaptation))
             label = "rbf" if math.isinf(nu) else f"matern {nu:g}"
             names.append(label if factor is None else f"{label} forgetting {factor:g}")
-    rule = (
-        MarkovSwitching(sticky_transition(len(experts), _STAY_PROBABILITY).to(X))
-        if forgetting
-        else BayesianModelAveraging()
-    )
+    rule = MarkovSwitching(sticky_transition(len(experts), _STAY).to(X)) if forgetting else BayesianModelAveraging()
     return Ensemble(experts, rule, names)
 
 

@@ -319,7 +319,7 @@ class EnsembleModel(Model, GP):  # type: ignore[misc]  # a GP, for GPyTorch's ma
         if (after.dtype, after.device) != (
             before.dtype,
             before.device,
-        ):  # acquisition functions call .to() often, mostly without effect
+        ):  # BoTorch often calls it in vain
             self._unshare()
             self._cache = None
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
