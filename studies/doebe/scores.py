@@ -18,7 +18,7 @@ from studies.doebe.recording import (
     save_recording,
 )
 from studies.doebe.sets import load_stream, set_names
-from studies.harness.records import kept_record
+from studies.harness.parts import kept_record
 
 _VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 _SCORES = ("nmse", "log_score", "log_score_gaussian")

@@ -16,7 +16,7 @@ from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder
 from studies.fusion.methods import METHODS, FusionTask
 from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_mixture
-from studies.harness.records import Record, kept_or_made
+from studies.harness.parts import Record, kept_or_made
 
 _VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 _FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError)

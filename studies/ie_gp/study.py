@@ -19,7 +19,7 @@ from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder, write_json, write_text
 from gp_ensembles.data import Stream, Table, folder_names, load_folder, split_stream
 from gp_ensembles.metrics import observed_mean, running_nmse
-from studies.harness.records import Record, kept_record, numbers
+from studies.harness.parts import Record, kept_record, numbers
 from studies.ie_gp.methods import METHODS, MethodRun, MethodSettings, run_method
 from studies.ie_gp.regret import static_figure, switching_figure
 

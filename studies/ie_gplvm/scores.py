@@ -14,7 +14,7 @@ from gp_ensembles.cli.sentences import one_sentence
 from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.data import Table
-from studies.harness.records import Record, kept_or_made
+from studies.harness.parts import Record, kept_or_made
 from studies.ie_gplvm.methods import CONSTANTS, METHODS, RUNS, Effort, LatentMethod, LatentTask
 from studies.ie_gplvm.sets import START_SHARES, LatentRows, shuffled_rows
 

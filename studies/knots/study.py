@@ -7,21 +7,30 @@ length scale one. The nugget is a millionth of the kernel's variance on every se
 selection ascends by L-BFGS within bounds in place of the paper's modified ADADELTA, which stops early.
 """
 
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.summary import versions
-from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
-from studies.knots.figures import run_figure
-from studies.knots.methods import METHODS
-from studies.knots.pictures import draw_growth, draw_scores
-from studies.knots.scores import KnotPlan, KnotScores, run_knots
-from studies.knots.sets import SETS, load_set
-from studies.knots.tables import LAYOUTS, long_rows, summary_rows, table_text
+import torch
+from torch import Tensor
 
+from gp_ensembles.cli.sentences import one_sentence
+from gp_ensembles.cli.torch_files import fingerprint
+from gp_ensembles.cli.writing import make_folder
+from gp_ensembles.data import Table
+from gp_ensembles.metrics import aukl, log_score, median_mnlp, sample_srmse
+from gp_ensembles.numerics import normal
+from studies.harness.parts import Parts, Record, Results, running
+from studies.harness.plan import check_range, chosen
+from studies.harness.report import write_report
+from studies.knots.figures import run_figure
+from studies.knots.methods import METHODS, KnotAnswer, KnotTask
+from studies.knots.pictures import draw_growth, draw_scores
+from studies.knots.sets import SETS, load_set, split_rows
+from studies.knots.tables import EXACT, LAYOUTS, SCORES, table_text
+
+_VERSION = 2  # of everything that scores depend on besides the data; a new number makes old files worthless
 _REMARK = (
     "MNLP is the median over test rows, mean_nlp the mean; mnlp_twice is MNLP with the noise counted twice, as in the "
     "authors' code; SRMSE is over the sample deviation of the test targets; AUKL in nats from FGP to the model, of the "
@@ -44,6 +53,24 @@ class Options(NamedTuple):
     max_knots: int = 80
     methods: Sequence[str] | None = None
     seed: int = 0
+
+
+class KnotPlan(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        dataset: Name of the set, one of :data:`~studies.knots.sets.SETS`.
+        methods: Names of the methods, in the order of the table.
+        splits: How many splits.
+        max_knots: Most knots of a selection.
+        seed: Seed of the first split; the next ones count on from it.
+    """
+
+    dataset: str
+    methods: Sequence[str]
+    splits: int
+    max_knots: int
+    seed: int
 
 
 def run(
@@ -90,46 +117,113 @@ def run(
     plan = _plan(dataset, options)
     table = load_set(data, dataset)
     make_folder(out)
-    parts = out / "knots_parts"
-    try:
-        scores = run_knots(plan, table, parts, progress)
-    except KeyboardInterrupt:
-        print(f"gp-ensembles: finished parts are in {parts}; the same command goes on with them", file=sys.stderr)
-        raise
-    return _written(scores, out)
+    results = Results(plan, ("method", "split"), plan.splits)
+    with running(results, out / "knots_parts", plan.splits * len(plan.methods), progress) as parts:
+        for split in range(plan.splits):
+            _run_split(results, parts, table, split)
+    return _written(results, out)
 
 
 def _plan(dataset: str, options: Options) -> KnotPlan:
     """The options as a plan, or what is wrong with them."""
-    given = list(METHODS) if options.methods is None else list(options.methods)
-    unknown = [name for name in given if name not in METHODS]
-    if unknown or not given:
-        raise ValueError(f"there is no method {unknown[0] if unknown else ''}; choose from {', '.join(METHODS)}")
-    if len(set(given)) < len(given):
-        raise ValueError(f"a method is named twice: {', '.join(given)}")
-    if options.splits < 1:
-        raise ValueError(f"--splits={options.splits} is out of range; give at least 1")
-    if options.max_knots < 1:
-        raise ValueError(f"--max_knots={options.max_knots} is out of range; give at least 1")
-    if options.seed < 0:
-        raise ValueError(f"--seed must be zero or positive, got {options.seed}")
+    given = chosen(options.methods, METHODS, "method")
+    check_range("splits", options.splits, 1)
+    check_range("max_knots", options.max_knots, 1)
+    check_range("seed", options.seed, 0)
     needed = {METHODS[name].needs for name in given}
     methods = [name for name in METHODS if name in given or name in needed]
     return KnotPlan(dataset, methods, options.splits, options.max_knots, options.seed)
 
 
-def _written(scores: KnotScores, out: Path) -> str:
-    plan = scores.plan
-    layout, stem = LAYOUTS[plan.dataset], out / f"knots_{plan.dataset}"
+def _run_split(results: Results[KnotPlan], parts: Parts, table: Table, split: int) -> None:
+    """All methods on one split, then the divergence of each from the full process, if there is one."""
+    plan = results.plan
+    try:
+        rows = split_rows(table, SETS[plan.dataset].train_share, plan.seed + split)
+    except ValueError as error:
+        parts.skip([("all methods", split)], one_sentence(error), len(plan.methods))
+        return
+    for method in plan.methods:
+        start, needs = None, METHODS[method].needs
+        if needs is not None:
+            if (needs, split) not in results.records:
+                parts.skip([(method, split)], f"it starts from the knots of {needs}, which failed", 1)
+                continue
+            start = found_knots(results.records[needs, split], rows.X.shape[1], rows.X)
+        settings: dict[str, object] = {
+            "version": _VERSION,
+            "set": plan.dataset,
+            "split": split,
+            "method": method,
+            "max_knots": plan.max_knots,
+            "seed": plan.seed,
+            "data": fingerprint(*rows),
+        }
+        if start is not None:
+            settings["start"] = fingerprint(start)
+        task = KnotTask(rows, plan.max_knots, start, torch.Generator().manual_seed(plan.seed + split))
+        name = f"{plan.dataset}-{split}-{method}-{plan.max_knots}-seed{plan.seed}"
+        label = f"{method}, split {split + 1} of {plan.splits}"
+        parts.run((method, split), name, settings, lambda: _ran(method, task, settings), label)  # noqa: B023 (called at once)
+    exact = results.records.get((EXACT, split))
+    if exact is None:
+        return
+    mean, variance, noise = predictions(exact, rows.y)
+    for method in plan.methods:
+        if (method, split) in results.records:
+            record = results.records[method, split]
+            other = predictions(record, rows.y)
+            record.scores["aukl_f"] = float(aukl(mean, variance, *other[:2]))
+            record.scores["aukl_y"] = float(aukl(mean, variance, *other[:2], noise=(noise, other[2])))
+
+
+def predictions(record: Record, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means and variances of the function at the test rows, and the noise variance, from a finished part."""
+    mean, variance, noise = (like.new_tensor(record.curves[name]) for name in ("mean", "variance", "noise"))
+    return mean, variance, noise
+
+
+def found_knots(record: Record, num_inputs: int, like: Tensor) -> Tensor:
+    """Knots of a finished part, shape (K, D)."""
+    return like.new_tensor(record.curves["knots"]).reshape(-1, num_inputs)
+
+
+def _ran(method: str, task: KnotTask, settings: dict[str, object]) -> Record:
+    clock = time.perf_counter()
+    answer = METHODS[method].run(task)
+    seconds = time.perf_counter() - clock
+    curves = {
+        "mean": answer.mean.tolist(),
+        "variance": answer.variance.tolist(),
+        "noise": [answer.noise],
+        "knots": answer.knots.flatten().tolist(),
+        **answer.history,
+    }
+    return Record(settings, scored(answer, task.split.test_y) | {"seconds": seconds}, curves)
+
+
+def scored(answer: KnotAnswer, y: Tensor) -> dict[str, float]:
+    """Scores of a method on the test targets, noise counted once except in ``mnlp_twice``."""
+    log_prob = normal.log_prob(y, answer.mean, answer.variance + answer.noise)
+    as_published = normal.log_prob(y, answer.mean, answer.variance + 2.0 * answer.noise)
+    found = {
+        "mnlp": float(median_mnlp(log_prob, y)),
+        "mnlp_twice": float(median_mnlp(as_published, y)),
+        "mean_nlp": -float(log_score(log_prob, y)),
+        "srmse": float(sample_srmse(answer.mean, y)),
+        "objective": answer.objective,
+    }
+    return found | ({"knots": float(len(answer.knots))} if len(answer.knots) else {})
+
+
+def _written(results: Results[KnotPlan], out: Path) -> str:
+    plan = results.plan
+    layout = LAYOUTS[plan.dataset]
     title = f"Knot selection: {layout.title}; {plan.splits} split(s), at most {plan.max_knots} knots"
     titles = "".join(f"{name}: {METHODS[name].title}\n" for name in plan.methods)
-    text = f"{title}\n{_REMARK}\n{layout.remark}\n\n{titles}\n{table_text(scores)}"
-    failures = []
-    for (method, split), reason in scores.failures.items():
-        failures.append({"method": method, "split": split, "reason": reason})
-        text += f"\n{method}, split {split + 1} failed: {reason}"
-    header, lines = long_rows(scores)
-    write_text(stem.with_suffix(".csv"), as_csv(header, lines))
+    text = f"{title}\n{_REMARK}\n{layout.remark}\n\n{titles}\n{table_text(results, plan.methods, plan.dataset)}"
+    text = "\n".join([text, *results.failure_lines()])
+    summaries = (results.summary(SCORES, method) for method in plan.methods)
     content = {
         "dataset": plan.dataset,
         "title": title,
@@ -138,15 +232,16 @@ def _written(scores: KnotScores, out: Path) -> str:
         "splits": plan.splits,
         "max_knots": plan.max_knots,
         "seed": plan.seed,
-        "rows": summary_rows(scores),
-        "failures": failures,
-        "versions": versions(),
+        "rows": [
+            *(summary for summary in summaries if summary is not None),
+            *({"method": known.name, "mean": known.scores} for known in layout.known),
+        ],
+        "failures": results.failed(),
     }
-    write_json(stem.with_suffix(".json"), content)
-    write_text(stem.with_suffix(".txt"), text + "\n")
-    try:
-        draw_scores(scores, stem.with_suffix(".png"))
-        draw_growth(scores, stem.with_name(f"{stem.name}_growth.png"))
-    except ImportError as error:
-        text += f"\nno picture: {error}"
-    return text
+    lines = [[plan.dataset, *line] for line in results.rows(SCORES)]
+    pictures = {
+        "": lambda path: draw_scores(results, plan.methods, plan.dataset, path),
+        "_growth": lambda path: draw_growth(results, plan.methods, plan.dataset, path),
+    }
+    header = ["set", *results.fields, *SCORES]
+    return write_report(out / f"knots_{plan.dataset}", text, (header, lines), content, pictures)

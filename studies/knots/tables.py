@@ -1,11 +1,14 @@
 """Our scores beside what is known of the published method's."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gp_ensembles.cli.text_tables import aligned
-from studies.knots.scores import SCORES, KnotScores
+from studies.harness.parts import Plan, Results
 
+SCORES = ("knots", "mnlp", "mnlp_twice", "mean_nlp", "srmse", "aukl_f", "aukl_y", "objective", "seconds")
+EXACT = "FGP"
 _ROW = ("knots", "mnlp", "mnlp_twice", "srmse", "aukl_f", "seconds")
 
 
@@ -92,41 +95,20 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-def table_text(scores: KnotScores) -> str:
+def table_text(results: Results[Plan], methods: Sequence[str], dataset: str) -> str:
     """The table for the eye: methods down, then numbers of others."""
     rows: list[list[object]] = []
-    for method in scores.plan.methods:
-        done = len(scores.values(method, "seconds"))
+    for method in methods:
+        done = len(results.found(method))
         if done:
-            rows.append([method, *(_spread(scores, method, kind) for kind in SCORES), str(done)])
-    for known in LAYOUTS[scores.plan.dataset].known:
+            rows.append([method, *(_spread(results, method, kind) for kind in SCORES), str(done)])
+    for known in LAYOUTS[dataset].known:
         rows.append([known.name, *(_bracketed(known.scores.get(kind, math.nan)) for kind in SCORES), "-"])
     return aligned(["method", *SCORES, "splits"], rows)
 
 
-def long_rows(scores: KnotScores) -> tuple[list[str], list[list[object]]]:
-    """Header and rows of the CSV file: a line for each method and split; NaN where a method has no such number."""
-    rows: list[list[object]] = []
-    for (method, split), record in scores.records.items():
-        rows.append([scores.plan.dataset, method, split, *(record.scores.get(kind, math.nan) for kind in SCORES)])
-    return ["set", "method", "split", *SCORES], rows
-
-
-def summary_rows(scores: KnotScores) -> list[dict[str, object]]:
-    """Means and standard deviations over splits, and numbers of others, for the JSON file."""
-    rows: list[dict[str, object]] = []
-    for method in scores.plan.methods:
-        kinds = [kind for kind in SCORES if scores.values(method, kind)]
-        if kinds:
-            mean = {kind: scores.mean(method, kind) for kind in kinds}
-            deviation = {kind: scores.deviation(method, kind) for kind in kinds}
-            splits = len(scores.values(method, "seconds"))
-            rows.append({"method": method, "splits": splits, "mean": mean, "deviation": deviation})
-    return rows + [{"method": known.name, "mean": known.scores} for known in LAYOUTS[scores.plan.dataset].known]
-
-
-def _spread(scores: KnotScores, method: str, kind: str) -> str:
-    mean, deviation = scores.mean(method, kind), scores.deviation(method, kind)
+def _spread(results: Results[Plan], method: str, kind: str) -> str:
+    mean, deviation = results.mean(kind, method), results.deviation(kind, method)
     if math.isnan(mean):
         return "-"
     shown = f"{mean:.2f}" if kind == "objective" else f"{mean:.4g}"

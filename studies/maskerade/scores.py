@@ -14,7 +14,7 @@ from tqdm import tqdm
 from gp_ensembles.cli.sentences import one_sentence
 from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder
-from studies.harness.records import Record, kept_or_made
+from studies.harness.parts import Record, kept_or_made
 from studies.maskerade.methods import METHODS
 from studies.maskerade.predictions import scored
 from studies.maskerade.sets import Holdout, Split, load_sample, split_sample

@@ -25,7 +25,7 @@ from studies.fusion.sets import (
     train_experts,
 )
 from studies.fusion.tables import ORDER, findings, table_text
-from studies.harness.records import Record
+from studies.harness.parts import Record
 
 CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
 RULES = ["stacking", "equal", "gPoE", "PoE", "barycenter"]

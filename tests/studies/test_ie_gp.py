@@ -15,7 +15,7 @@ from gp_ensembles.cli.writing import write_json
 from gp_ensembles.data import Table, load_folder
 from gp_ensembles.metrics import nmse
 from studies.__main__ import main
-from studies.harness.records import Record, kept_record
+from studies.harness.parts import Record, kept_record
 from studies.ie_gp import regret as synthetic_regret
 from studies.ie_gp import study as ie_gp
 from studies.ie_gp.methods import METHODS, MethodSettings, run_method

@@ -12,14 +12,14 @@ from scipy.stats import norm
 
 from gp_ensembles.data import Table
 from studies.__main__ import main, study_parser
-from studies.knots import scores as knots_scores
+from studies.harness.parts import Results
 from studies.knots import study as knots
 from studies.knots.figures import made_up_rows, run_figure
 from studies.knots.methods import METHODS, KnotAnswer, KnotTask, exact_process, start_values
 from studies.knots.pictures import draw_growth
-from studies.knots.scores import SCORES, scored
 from studies.knots.sets import SETS, load_set, split_rows
-from studies.knots.tables import LAYOUTS
+from studies.knots.study import scored
+from studies.knots.tables import LAYOUTS, SCORES
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "studies" / "configs"
@@ -208,7 +208,7 @@ def test_finished_parts_are_not_run_again(folder, tmp_path, monkeypatch, no_pict
     def refuse(*arguments):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(knots_scores, "_ran", refuse)
+    monkeypatch.setattr(knots, "_ran", refuse)
     assert knots.run("boston", folder, tmp_path, options) == text
     assert knots.run("boston", folder, tmp_path, options._replace(methods=["FGP"], splits=1)).count("FGP: full") == 1
     with pytest.raises(AssertionError, match="run again"):
@@ -228,7 +228,7 @@ def test_divergences_need_the_full_process(folder, tmp_path, no_pictures):
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path, monkeypatch, capsys, no_pictures):
-    ran = knots_scores._ran
+    ran = knots._ran
 
     def interrupted(method, *arguments):
         if method == "ORVk":
@@ -236,25 +236,25 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path
         return ran(method, *arguments)
 
     options = OPTIONS._replace(methods=["FGP", "ORVk"], splits=1)
-    monkeypatch.setattr(knots_scores, "_ran", interrupted)
+    monkeypatch.setattr(knots, "_ran", interrupted)
     with pytest.raises(KeyboardInterrupt):
         knots.run("boston", folder, tmp_path, options)
     assert "goes on with them" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "knots_parts").iterdir()] == ["boston-0-FGP-6-seed0.json"]
-    monkeypatch.setattr(knots_scores, "_ran", ran)
+    monkeypatch.setattr(knots, "_ran", ran)
     knots.run("boston", folder, tmp_path, options)
     assert len(list((tmp_path / "knots_parts").iterdir())) == 2
 
 
 def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch, no_pictures):
-    ran = knots_scores._ran
+    ran = knots._ran
 
     def failing(method, *arguments):
         if method == "OBVk":
             raise ValueError("no proposals today")
         return ran(method, *arguments)
 
-    monkeypatch.setattr(knots_scores, "_ran", failing)
+    monkeypatch.setattr(knots, "_ran", failing)
     options = OPTIONS._replace(methods=["FGP", "OBVk", "SVk"], splits=1)
     text = knots.run("boston", folder, tmp_path, options)
     assert "OBVk, split 1 failed: no proposals today" in text
@@ -306,8 +306,8 @@ def test_sets_that_cannot_be_used_are_refused(tmp_path):
 def test_no_growth_is_drawn_without_a_selection(folder, tmp_path, no_pictures):
     knots.run("boston", folder, tmp_path, OPTIONS._replace(methods=["FGP"], splits=1))
     assert not (tmp_path / "knots_boston_growth.png").exists()
-    plan = knots_scores.KnotPlan("boston", ["FGP"], 1, 6, 0)
-    assert not draw_growth(knots_scores.KnotScores(plan, {}, {}), tmp_path / "none.png")
+    nothing = Results(None, ("method", "split"), 1)
+    assert not draw_growth(nothing, ["FGP"], "boston", tmp_path / "none.png")
 
 
 @pytest.mark.parametrize("number", [1, 2])
