@@ -1,0 +1,151 @@
+"""The recipes of CONTRIBUTING.md, followed to the letter: their code is run, used, and put to the contract tests."""
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import yaml
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.meta_learners import BayesianModelAveraging
+
+TESTS = Path(__file__).resolve().parent
+GUIDE = (TESTS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def recipe(title: str) -> str:
+    """The section of CONTRIBUTING.md with this title."""
+    return re.split(r"^##", GUIDE.split(f"### {title}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def blocks(title: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", recipe(title), flags=re.DOTALL)
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def made(code: str, folder: Path) -> ModuleType:
+    """The module whose file a recipe's code is."""
+    (folder / "made.py").write_text(code, encoding="utf-8")
+    return load(folder / "made.py")
+
+
+class Outcomes:
+    """Counts the tests of a run inside a test, and gives it the fixtures of all tests."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.passed += report.when == "call" and report.passed
+        if report.failed:
+            self.failed.append(f"{report.nodeid}\n{report.longreprtext}")
+
+
+def run_contract(source: str, table: str, line: str, code: str, keyword: str, folder: Path) -> Outcomes:
+    """Run the contract tests of a file, with the recipe's line in their table, for what the line adds."""
+    text = (TESTS / source).read_text(encoding="utf-8")
+    opening = re.compile(rf"^{table}(: [^=\n]+)? = ([\[{{])$", re.MULTILINE)
+    assert len(opening.findall(text)) == 1
+    start = opening.search(text)
+    assert start is not None
+    with_line = f"{text[: start.end()]}\n    {line.strip()}{text[start.end() :]}"
+    copy = folder / f"{folder.name}.py"  # a name of its own, as modules stay imported
+    copy.write_text(with_line.replace(start[0], f"{code}\n\n{start[0]}", 1), encoding="utf-8")
+    settings = folder / "pytest.ini"
+    own = tomllib.loads((TESTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    lines = [f"{key} =\n  " + "\n  ".join(own[key]) for key in ("markers", "filterwarnings")]
+    settings.write_text("\n".join(["[pytest]", *lines]) + "\n", encoding="utf-8")
+    outcomes, fixtures = Outcomes(), load(TESTS / "conftest.py")
+    off = [f"-pno:{plugin}" for plugin in ("cacheprovider", "terminal", "timeout", "xdist")]
+    options = ["-c", str(settings), "--import-mode=importlib", "-k", keyword, *off]
+    pytest.main([*options, str(copy)], plugins=[outcomes, fixtures])
+    return outcomes
+
+
+@pytest.mark.slow
+def test_the_feature_map_keeps_the_contract(tmp_path):
+    code, line = blocks("A new feature map")
+    outcomes = run_contract("features/test_contract.py", "CASES", line, code, "seasonal", tmp_path)
+    assert outcomes.failed == []
+    assert outcomes.passed >= 20
+
+
+def test_the_feature_map_is_used_by_an_expert(tmp_path, generator):
+    code, _ = blocks("A new feature map")
+    features = made(code, tmp_path).SeasonalFeatures(1, 0.5, torch.tensor(1.0, dtype=torch.float64))
+    X = 10 * torch.rand(200, 1, generator=generator, dtype=torch.float64)
+    y = torch.sin(4 * torch.pi * X[:, 0]) + 0.1 * torch.randn(200, generator=generator, dtype=torch.float64)
+    line = LinearFeatures.from_data(X)
+    online = OnlineEnsemble(Ensemble([GaussianExpert(features), GaussianExpert(line)], BayesianModelAveraging()))
+    weights = online.observe(X, y).log_weights.exp()
+    assert float(weights[0, -1]) > 0.99
+    first, last = features(X[:1]), features(X[:1] + 0.5)  # the kernel has unit output scale and this period
+    torch.testing.assert_close(first @ last.mT, torch.ones(1, 1, dtype=torch.float64))
+
+
+def test_the_weight_rule_keeps_the_contract(tmp_path):
+    code, contract, _ = blocks("A new weight rule")
+    outcomes = run_contract("meta_learners/test_contract.py", "RULES", contract, code, "tempered", tmp_path)
+    assert outcomes.failed == []
+    assert outcomes.passed >= 15
+
+
+def test_experts_can_join_under_the_weight_rule(tmp_path):
+    code, _, growth = blocks("A new weight rule")
+    outcomes = run_contract("meta_learners/test_growth.py", "RULES", growth, code, "tempered", tmp_path)
+    assert outcomes.failed == []
+    assert outcomes.passed >= 4
+
+
+def test_a_rule_without_growth_does_not_keep_the_contract(tmp_path):
+    code, _, growth = blocks("A new weight rule")
+    lacking = code.replace("def grow(", "def grow_later(")
+    outcomes = run_contract("meta_learners/test_growth.py", "RULES", growth, lacking, "tempered", tmp_path)
+    assert outcomes.passed == 0
+    assert "abstract method" in outcomes.failed[0]
+
+
+def test_the_weight_rule_weighs_an_ensemble(tmp_path, generator):
+    rule = made(blocks("A new weight rule")[0], tmp_path).TemperedAveraging(0.5)
+    X = torch.randn(100, 2, generator=generator, dtype=torch.float64)
+    y = X @ torch.tensor([1.0, -2.0], dtype=torch.float64)
+    narrow = LinearFeatures.from_data(X, prior_variance=1e-4)
+    online = OnlineEnsemble(Ensemble([GaussianExpert(narrow), GaussianExpert(LinearFeatures.from_data(X))], rule))
+    predictions = online.observe(X, y)
+    expected = 0.5 * predictions.experts.log_prob.cumsum(-1)[:, :-1]
+    torch.testing.assert_close(predictions.log_weights[:, 1:], expected.log_softmax(0))
+    with pytest.raises(ValueError, match="learning_rate"):
+        type(rule)(2.0)
+
+
+def test_the_config_runs_and_a_key_that_is_unknown_is_an_error(tmp_path, generator, capsys):
+    (text,) = blocks("A new config", "yaml")
+    assert text.startswith("# ")
+    table = torch.randn(150, 3, generator=generator).tolist()
+    lines = ["a,b,y", *(f"{a:.4f},{b:.4f},{a + b * b + e:.4f}" for a, b, e in table)]
+    (tmp_path / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "new.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "wrong.yaml").write_text(text + "bases: []\n", encoding="utf-8")
+    command = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--warmup", "100", "--pictures", "false"]
+    command += ["--progress", "false", "--out", str(tmp_path / "out")]
+    assert main([*command, "--config", str(tmp_path / "new.yaml")]) == 0
+    assert len((tmp_path / "out" / "predictions.csv").read_text().splitlines()) == 51
+    assert main([*command, "--config", str(tmp_path / "wrong.yaml")]) != 0
+    assert "bases" in capsys.readouterr().err
+    assert yaml.safe_load(text)["ensemble"]
