@@ -20,14 +20,15 @@ from gp_ensembles.bayesian_quadrature import (
     InformationPolicy,
     Marginalization,
     PriorPolicy,
-    Problem,
     RecombinationPolicy,
+    RegressionProblem,
     Search,
     SpectralMixtures,
     UncertaintyPolicy,
     marginalize,
 )
-from gp_ensembles.bayesian_quadrature.policies import Policy, draw_stratified
+from gp_ensembles.bayesian_quadrature.policies import Policy
+from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import airline_passengers, load_folder
 
@@ -89,7 +90,7 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
     return best
 
 
-def one_by_one(problem: Problem, mixtures: SpectralMixtures, noise: Tensor) -> Tensor:
+def one_by_one(problem: RegressionProblem, mixtures: SpectralMixtures, noise: Tensor) -> Tensor:
     """Log marginal likelihoods by a GPyTorch model for each kernel, as one would write them."""
     values = []
     for k in range(len(noise)):
@@ -109,7 +110,7 @@ def one_by_one(problem: Problem, mixtures: SpectralMixtures, noise: Tensor) -> T
 class _Exact(gpytorch.models.ExactGP):  # type: ignore[misc]  # GPyTorch has no types
     def __init__(
         self,
-        problem: Problem,
+        problem: RegressionProblem,
         likelihood: gpytorch.likelihoods.GaussianLikelihood,
         kernel: gpytorch.kernels.Kernel,
     ) -> None:
@@ -121,7 +122,7 @@ class _Exact(gpytorch.models.ExactGP):  # type: ignore[misc]  # GPyTorch has no 
         return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
-def likelihood_table(problem: Problem) -> None:
+def likelihood_table(problem: RegressionProblem) -> None:
     generator = torch.Generator().manual_seed(0)
     cube = draw_stratified(problem.prior, 1000, generator=generator)
     ours = seconds(lambda: problem.evaluate(cube), 5)
@@ -140,7 +141,7 @@ def likelihood_table(problem: Problem) -> None:
     print(f"{'one GPyTorch model for each, for 1000':44}{1000 * theirs:>10.3f} s   ratio {1000 * theirs / ours:.1f}")
 
 
-def learning_table(problem: Problem, evaluations: int, seeds: int) -> None:
+def learning_table(problem: RegressionProblem, evaluations: int, seeds: int) -> None:
     print(f"\n{evaluations} evaluations, seconds (mean of {seeds} seeds)")
     print(f"{'policy':10}{'likelihoods':>12}{'ascents':>10}{'surrogate':>11}{'policy':>9}{'all but likelihoods':>21}")
     for name, policy in POLICIES.items():
@@ -158,7 +159,7 @@ def learning_table(problem: Problem, evaluations: int, seeds: int) -> None:
         )
 
 
-def run(problem: Problem, evaluations: int, policy: Policy, seed: int) -> Marginalization:
+def run(problem: RegressionProblem, evaluations: int, policy: Policy, seed: int) -> Marginalization:
     generator = torch.Generator().manual_seed(seed)
     return marginalize(problem, Budget(evaluations), Search(policy), progress=False, generator=generator)
 
@@ -173,7 +174,7 @@ def accuracy_table(folder: str, sets: list[str], evaluations: int, seeds: int) -
             for seed in range(seeds):
                 part = split(X, y, seed)
                 start = time.perf_counter()
-                found = run(Problem(part.X, part.y), evaluations, policy, seed)
+                found = run(RegressionProblem(part.X, part.y), evaluations, policy, seed)
                 predicted = found.predict(part.X_test)
                 posterior = found.model().posterior(part.X_test.unsqueeze(-2), observation_noise=True)
                 assert isinstance(posterior, MixturePosterior)
@@ -198,7 +199,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     part = split(*monthly(), 0)
-    problem = Problem(part.X, part.y)
+    problem = RegressionProblem(part.X, part.y)
     likelihood_table(problem)
     learning_table(problem, arguments.evaluations, 1 if arguments.data is None else 2)
     if arguments.data is not None:

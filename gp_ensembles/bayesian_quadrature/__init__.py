@@ -1,102 +1,85 @@
-"""Marginalization over stationary kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022)."""
+"""Marginalization over stationary kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022).
 
-from gp_ensembles.bayesian_quadrature.acquisition import (
-    Explained,
-    InformationGain,
-    IntegralVarianceReduction,
-    Uncertainty,
+``marginalize(RegressionProblem(X, y), Budget(200))`` gives a :class:`Marginalization`: the evidence, the posterior over
+the number of spectral mixture components, predictions, and the heaviest kernels.
+
+==================  ====================================================================================================
+marginalization     ``marginalize``: the loop within a ``Budget``; its result, ``Marginalization``
+problem             ``RegressionProblem``: data and prior; the log marginal likelihoods of many kernels at once
+search              ``Search``: in which order kernels are evaluated; the state of a search and its checkpoints
+policies            which kernels are evaluated next: information, uncertainty, recombination, prior draws
+acquisition         acquisition functions of the policies, as BoTorch's
+ascent              gradient ascents of the posterior density, and their starts at peaks of the periodogram
+prior               ``Hyperprior``: the prior over kernels as a map from the unit cube; quantiles of its marginals
+default_priors      ``default_prior`` and ``paper_prior`` from the data
+spectral_mixture    ``SpectralMixtures`` and their covariance; ``SpectralMixtureKernel`` for GPyTorch
+hyperkernel         the kernel between kernels: energy distances and maximum mean discrepancies of spectral mixtures
+surrogate           the Gaussian process on the square root of the likelihood (WSABI-L), and its fit
+quadrature          nodes, estimates of the evidence, posterior weights of kernels, the jackknife
+prediction          predictions of the mixture; ``KernelMixtureModel`` for BoTorch
+==================  ====================================================================================================
+
+The paper's hyper-kernel is computed inside the surrogate; :class:`MMDHyperKernel` is the same as a GPyTorch kernel, for
+Gaussian processes over spectral mixtures of one's own. ``KernelDistance`` with ``EnergyDistance`` or ``MaternDistance``
+is what a :class:`RegressionProblem` takes to change it, ``IN_EACH_INPUT`` to take products of cosines over inputs.
+"""
+
+from gp_ensembles.bayesian_quadrature.default_priors import default_prior, paper_prior
+from gp_ensembles.bayesian_quadrature.hyperkernel import (
+    AtomCoordinates,
+    EnergyDistance,
+    KernelDistance,
+    MaternDistance,
+    MaximumMeanDiscrepancy,
+    MMDHyperKernel,
 )
-from gp_ensembles.bayesian_quadrature.ascent import ascend
-from gp_ensembles.bayesian_quadrature.distances import Atoms, Discrepancy, Energy, Gaussian, Matern52
-from gp_ensembles.bayesian_quadrature.fitting import fitted_surrogate
-from gp_ensembles.bayesian_quadrature.geometry import HyperGeometry, SurrogateParameters
-from gp_ensembles.bayesian_quadrature.hyperkernel import MMDHyperKernel
-from gp_ensembles.bayesian_quadrature.hyperprior import Hyperparameters, Hyperprior, fixed, inferred
-from gp_ensembles.bayesian_quadrature.inference import Budget, marginalize
-from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
-from gp_ensembles.bayesian_quadrature.kernel import SpectralMixtureKernel
-from gp_ensembles.bayesian_quadrature.likelihood import GaussianLikelihoods
-from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal, Normal
-from gp_ensembles.bayesian_quadrature.model import KernelMixtureModel
-from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
+from gp_ensembles.bayesian_quadrature.marginalization import Budget, Marginalization, marginalize
 from gp_ensembles.bayesian_quadrature.policies import (
+    AcquisitionOptimizer,
     InformationPolicy,
-    Optimizer,
     PriorPolicy,
     RecombinationPolicy,
     UncertaintyPolicy,
 )
-from gp_ensembles.bayesian_quadrature.predict import RootMixture
-from gp_ensembles.bayesian_quadrature.prediction import Prediction
-from gp_ensembles.bayesian_quadrature.priors import default_prior, paper_prior
-from gp_ensembles.bayesian_quadrature.problem import Problem
-from gp_ensembles.bayesian_quadrature.recombination import recombine
-from gp_ensembles.bayesian_quadrature.result import Marginalization, TopKernels
-from gp_ensembles.bayesian_quadrature.search import Search, Step
+from gp_ensembles.bayesian_quadrature.prediction import KernelMixtureModel
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, Hyperprior, LogNormal, Normal, fixed, inferred
+from gp_ensembles.bayesian_quadrature.problem import RegressionProblem
+from gp_ensembles.bayesian_quadrature.search import Search
 from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     AT_ORIGIN,
     IN_EACH_INPUT,
-    Reflection,
+    SpectralMixtureKernel,
     SpectralMixtures,
-    covariance,
 )
-from gp_ensembles.bayesian_quadrature.store import Evaluations
-from gp_ensembles.bayesian_quadrature.surrogate import WSABI_L, WSABI_M, Surrogate, Warp
 
 __all__ = [
     "AT_ORIGIN",
     "IN_EACH_INPUT",
-    "WSABI_L",
-    "WSABI_M",
-    "Atoms",
+    "AcquisitionOptimizer",
+    "AtomCoordinates",
     "Budget",
-    "Discrepancy",
-    "Energy",
-    "Evaluations",
-    "Explained",
-    "Gaussian",
-    "GaussianLikelihoods",
+    "EnergyDistance",
     "HalfNormal",
-    "HyperGeometry",
-    "Hyperparameters",
     "Hyperprior",
-    "InformationGain",
     "InformationPolicy",
-    "Integral",
-    "IntegralVarianceReduction",
+    "KernelDistance",
     "KernelMixtureModel",
     "LogNormal",
     "MMDHyperKernel",
     "Marginalization",
-    "Matern52",
-    "Nodes",
+    "MaternDistance",
+    "MaximumMeanDiscrepancy",
     "Normal",
-    "Optimizer",
-    "Prediction",
     "PriorPolicy",
-    "Problem",
     "RecombinationPolicy",
-    "Reflection",
-    "RootMixture",
+    "RegressionProblem",
     "Search",
     "SpectralMixtureKernel",
     "SpectralMixtures",
-    "Step",
-    "Surrogate",
-    "SurrogateParameters",
-    "TopKernels",
-    "Uncertainty",
     "UncertaintyPolicy",
-    "Warp",
-    "ascend",
-    "covariance",
     "default_prior",
-    "draw_nodes",
-    "fitted_surrogate",
     "fixed",
     "inferred",
-    "integrate",
     "marginalize",
     "paper_prior",
-    "recombine",
 ]

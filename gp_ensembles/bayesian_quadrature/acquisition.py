@@ -1,4 +1,4 @@
-"""Where the next likelihood tells most about the evidence: BoTorch acquisition functions over the prior's cube."""
+"""Acquisition functions of the next kernels to evaluate, as BoTorch's, over the prior's unit cube."""
 
 import math
 
@@ -7,15 +7,15 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_transform
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.nodes import Nodes
+from gp_ensembles.bayesian_quadrature.quadrature import QuadratureNodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 _TINY = 1e-200
 _SINGULAR = 1e-7  # smallest pivot over the largest, below which gradients are noise
 
 
-class Explained:
-    r"""How much of the integral's variance a batch of kernels would explain, :math:`\rho^2`.
+class ExplainedVariance:
+    r"""Share :math:`\rho^2` of the evidence's variance that evaluating a batch of kernels would remove.
 
     With :math:`I = \sum_s \omega_s m(s) g(s)` over shared nodes, :math:`c = \mathrm{cov}(g(X), I)`, C the covariance of
     g(X), and V the variance of I,
@@ -26,34 +26,35 @@ class Explained:
 
     Args:
         surrogate: The surrogate.
-        nodes: Nodes of the integral.
+        nodes: QuadratureNodes of the integral.
 
     Attributes:
         variance: V, shape ().
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+        >>> from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
         >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> surrogate = marginalize(problem, Budget(8), progress=False, generator=generator).surrogate
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> bool((Explained(surrogate, nodes)(problem.prior.draw(3, 2, generator=generator).unsqueeze(-2)) <= 1).all())
+        >>> batches = problem.prior.draw(3, 2, generator=generator).unsqueeze(-2)
+        >>> bool((ExplainedVariance(surrogate, nodes)(batches) <= 1).all())
         True
     """
 
-    def __init__(self, surrogate: Surrogate, nodes: Nodes) -> None:
+    def __init__(self, surrogate: Surrogate, nodes: QuadratureNodes) -> None:
         self.surrogate = surrogate
         self.nodes = nodes
         with torch.no_grad():
-            self.placed = surrogate.geometry.measure(nodes.cube)
-            cross = surrogate.cross(self.placed)
+            self.prepared = surrogate.kernel_distance.prepare(nodes.cube)
+            cross = surrogate.cross(self.prepared)
             self.weighted = nodes.weights * (cross @ surrogate.solved)
             self.projected = self.weighted @ cross  # cov(g(Theta), I) before the data
             self.solved = surrogate.solve(self.projected)
-            among = surrogate.kernel(self.placed, self.placed)
+            among = surrogate.kernel(self.prepared, self.prepared)
             prior = self.weighted @ among @ self.weighted
             self.variance = (prior - self.projected @ self.solved).clamp_min(_TINY)
 
@@ -61,16 +62,16 @@ class Explained:
         r"""Shares :math:`\rho^2` of batches X (\*batch, q, C) of rows of the cube: (\*batch)."""
         covariance, with_integral = self._covariances(X)
         factor, sound = _factor(covariance)
-        # a batch whose points coincide with one another or with the data has no more to tell
+        # a batch whose points coincide with one another or with the data explains nothing more
         with_integral = with_integral.where(sound.unsqueeze(-1), 0.0)
         white = torch.linalg.solve_triangular(factor, with_integral.unsqueeze(-1), upper=False).squeeze(-1)
         share: Tensor = (white / self.variance.sqrt()).square().sum(-1)
         return share.clamp(max=1.0 - 1e-12)
 
     def _covariances(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        flat = self.surrogate.geometry.measure(X.reshape(-1, X.shape[-1]))
+        flat = self.surrogate.kernel_distance.prepare(X.reshape(-1, X.shape[-1]))
         cross = self.surrogate.cross(flat)
-        with_integral = self.surrogate.kernel(flat, self.placed) @ self.weighted - cross @ self.solved
+        with_integral = self.surrogate.kernel(flat, self.prepared) @ self.weighted - cross @ self.solved
         return _covariance(self.surrogate, X, cross), with_integral.reshape(X.shape[:-1])
 
 
@@ -82,26 +83,25 @@ class InformationGain(AcquisitionFunction):
     (Hamid et al., 2022, section 3.3.) Rows of X are points of the prior's cube; batches may mix numbers of components.
 
     Args:
-        explained: What a batch explains of the integral.
+        explained: Share of the evidence's variance that a batch explains.
         log: Whether to return the logarithm of :math:`\rho^2` in place of the information: it has the same maximizer,
-            and a gradient that does not vanish where everything is known to within rounding.
+            and a gradient that does not vanish where the variance is at the level of rounding.
         X_pending: Points under evaluation, shape (m, C), as part of every batch.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+        >>> from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> prior = default_prior(X, X.squeeze(-1).sin(), max_components=2)
         >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = prior.draw(8, 1, generator=generator)
-        >>> values = GaussianLikelihoods(X, X.squeeze(-1).sin())(*prior.hyperparameters(cube))
-        >>> surrogate = fitted_surrogate(Evaluations(cube, values), HyperGeometry(prior))
-        >>> explained = Explained(surrogate, draw_nodes(prior, 16, generator=generator))
-        >>> InformationGain(explained)(prior.draw(4, 2, generator=generator).unsqueeze(-2)).shape
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> surrogate = marginalize(problem, Budget(8), progress=False, generator=generator).surrogate
+        >>> explained = ExplainedVariance(surrogate, draw_nodes(problem.prior, 16, generator=generator))
+        >>> InformationGain(explained)(problem.prior.draw(4, 2, generator=generator).unsqueeze(-2)).shape
         torch.Size([4])
     """
 
-    def __init__(self, explained: Explained, *, log: bool = False, X_pending: Tensor | None = None) -> None:
+    def __init__(self, explained: ExplainedVariance, *, log: bool = False, X_pending: Tensor | None = None) -> None:
         super().__init__(model=None)  # type: ignore[arg-type]  # the surrogate is no model of the data
         self.explained = explained
         self.log = log
@@ -115,40 +115,7 @@ class InformationGain(AcquisitionFunction):
         return share.clamp_min(_TINY).log() if self.log else -0.5 * torch.log1p(-share)
 
 
-class IntegralVarianceReduction(AcquisitionFunction):
-    r"""Expected reduction of the integral's variance, :math:`V \rho^2`, likelihoods over the largest so far.
-
-    Args:
-        explained: What a batch explains of the integral.
-        X_pending: Points under evaluation, shape (m, C), as part of every batch.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> acquisition = IntegralVarianceReduction(Explained(surrogate, nodes))
-        >>> acquisition(problem.prior.draw(3, 2, generator=generator).unsqueeze(-2)).shape
-        torch.Size([3])
-    """
-
-    def __init__(self, explained: Explained, *, X_pending: Tensor | None = None) -> None:
-        super().__init__(model=None)  # type: ignore[arg-type]  # the surrogate is no model of the data
-        self.explained = explained
-        self.set_X_pending(X_pending)
-
-    @t_batch_mode_transform()
-    @concatenate_pending_points
-    def forward(self, X: Tensor) -> Tensor:
-        r"""Values of batches (\*batch, q, C), shape (\*batch)."""
-        return self.explained.variance * self.explained(X)
-
-
-class Uncertainty(AcquisitionFunction):
+class LikelihoodUncertainty(AcquisitionFunction):
     r"""Uncertainty of the likelihood in the cube (MASKERADE-U): log determinant of its linearized covariance.
 
     .. math:: \log \det\big(D\, C(X, X)\, D\big) + 2 \log p(n), \qquad D = \mathrm{diag}(m(X))
@@ -162,13 +129,12 @@ class Uncertainty(AcquisitionFunction):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
         >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
-        >>> Uncertainty(surrogate)(problem.prior.draw(6, 2, generator=generator).reshape(3, 2, -1)).shape
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> surrogate = marginalize(problem, Budget(8), progress=False, generator=generator).surrogate
+        >>> LikelihoodUncertainty(surrogate)(problem.prior.draw(6, 2, generator=generator).reshape(3, 2, -1)).shape
         torch.Size([3])
     """
 
@@ -181,8 +147,8 @@ class Uncertainty(AcquisitionFunction):
     @concatenate_pending_points
     def forward(self, X: Tensor) -> Tensor:
         r"""Values of batches (\*batch, q, C), shape (\*batch)."""
-        surrogate, prior = self.surrogate, self.surrogate.geometry.prior
-        cross = surrogate.cross(surrogate.geometry.measure(X.reshape(-1, X.shape[-1])))
+        surrogate, prior = self.surrogate, self.surrogate.kernel_distance.prior
+        cross = surrogate.cross(surrogate.kernel_distance.prepare(X.reshape(-1, X.shape[-1])))
         mean = (cross @ surrogate.solved).reshape(X.shape[:-1])
         factor, sound = _factor(_covariance(surrogate, X, cross))
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).clamp_min(_TINY).log().sum(-1)
@@ -192,7 +158,7 @@ class Uncertainty(AcquisitionFunction):
 
 
 def _factor(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factors, of the identity where there is none, and where there is one; gradients stay finite."""
+    """Cholesky factors, and which exist; factors of the identity elsewhere, so that gradients stay finite."""
     tried, info = torch.linalg.cholesky_ex(covariance.detach())
     pivots = tried.diagonal(dim1=-2, dim2=-1)
     sound = (info == 0) & (pivots.amin(-1) > _SINGULAR * pivots.amax(-1))
@@ -213,5 +179,5 @@ def _among(surrogate: Surrogate, X: Tensor) -> Tensor:
     """Prior covariances within batches X (*batch, q, C): (*batch, q, q)."""
     if X.shape[-2] == 1:
         return surrogate.parameters.outputscale.expand(*X.shape[:-1], 1)
-    placed = surrogate.geometry.measure(X)
-    return surrogate.kernel(placed, placed)
+    prepared = surrogate.kernel_distance.prepare(X)
+    return surrogate.kernel(prepared, prepared)

@@ -1,75 +1,77 @@
-"""How the next kernels are chosen."""
+"""Policies: which kernels to evaluate next, by optimized acquisition functions, recombination or prior draws."""
 
 import warnings
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.optim.optimize import optimize_acqf_mixed
+from scipy.optimize import linprog
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.acquisition import Explained, InformationGain, Uncertainty
-from gp_ensembles.bayesian_quadrature.hyperprior import Hyperprior
-from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
-from gp_ensembles.bayesian_quadrature.recombination import recombine
+from gp_ensembles.bayesian_quadrature.acquisition import ExplainedVariance, InformationGain, LikelihoodUncertainty
+from gp_ensembles.bayesian_quadrature.prior import draw_stratified
+from gp_ensembles.bayesian_quadrature.quadrature import QuadratureNodes, draw_nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 
 class Policy(Protocol):
-    """Chooses kernels; any such class will do."""
+    """Selects the kernels to evaluate next; any class with this method will do."""
 
-    def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
+    def select(
+        self, surrogate: Surrogate, nodes: QuadratureNodes, count: int, *, generator: torch.Generator | None
+    ) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
 
 
-class Optimizer(NamedTuple):
+class AcquisitionOptimizer(NamedTuple):
     """Settings of BoTorch's ``optimize_acqf_mixed``, one set of fixed features for each number of components.
 
     Args:
         num_restarts: Ascents for each number of components.
-        raw_samples: Points among which they start, for each number of components: draws of the prior, and of the
+        raw_samples: Candidates for their starts, for each number of components: draws of the prior and of the
             neighborhood of the best kernels.
         max_iterations: Iterations of L-BFGS.
-        sizes: Numbers of components looked at for each batch: those whose best raw sample is best.
+        num_sizes: Numbers of components optimized over for each batch: those with the best raw samples.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
         >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> surrogate = marginalize(problem, Budget(8), progress=False, generator=generator).surrogate
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> acquisition = InformationGain(Explained(surrogate, nodes), log=True)
-        >>> Optimizer(sizes=1).best(acquisition, surrogate, 2, generator).shape[0]
+        >>> acquisition = InformationGain(ExplainedVariance(surrogate, nodes), log=True)
+        >>> AcquisitionOptimizer(num_sizes=1).optimize(acquisition, surrogate, 2, generator).shape[0]
         2
     """
 
     num_restarts: int = 1
     raw_samples: int = 32
     max_iterations: int = 8
-    sizes: int = 2
+    num_sizes: int = 2
 
-    def best(
+    def optimize(
         self, acquisition: AcquisitionFunction, surrogate: Surrogate, count: int, generator: torch.Generator | None
     ) -> Tensor:
         """A batch of ``count`` kernels, chosen one after the other, so that it may mix numbers of components."""
-        prior = surrogate.geometry.prior
+        prior = surrogate.kernel_distance.prior
         raw = draw_nodes(prior, self.raw_samples, around=surrogate.evaluations.best(3).cube, generator=generator)
         with torch.no_grad():
             values = acquisition(raw.cube.unsqueeze(-2))
         best = [float(values[raw.components == n].max()) for n in range(1, prior.max_components + 1)]
-        sizes = sorted(sorted(range(1, prior.max_components + 1), key=lambda n: -best[n - 1])[: self.sizes])
+        sizes = sorted(sorted(range(1, prior.max_components + 1), key=lambda n: -best[n - 1])[: self.num_sizes])
 
-        def initial_conditions(**settings: Any) -> Tensor:  # what is best of the raw points now, with pending points
+        def initial_conditions(**settings: Any) -> Tensor:  # the best raw samples, given the pending points
             mine = raw.cube[raw.components == int(settings["fixed_features"][0])].unsqueeze(-2)
             with torch.no_grad():
                 order = acquisition(mine).argsort(descending=True, stable=True)
             return mine[order[: settings["num_restarts"]]]
 
         with warnings.catch_warnings():
-            # a line search that finds no further progress has found the maximum to within rounding
+            # a line search without progress has found the maximum to within rounding
             warnings.filterwarnings("ignore", message="Optimization failed", category=RuntimeWarning)
             batch, _ = optimize_acqf_mixed(
                 acquisition,
@@ -86,32 +88,30 @@ class Optimizer(NamedTuple):
 
 
 class InformationPolicy(NamedTuple):
-    """Kernels whose likelihoods tell most about the evidence (MASKERADE-I).
+    """Kernels whose likelihoods are most informative about the evidence (MASKERADE-I).
 
     Args:
         optimizer: How the acquisition function is optimized.
-        nodes: Nodes of the integral for each number of components, as far as the choice is concerned.
+        num_nodes: Quadrature nodes of the acquisition function for each number of components.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> InformationPolicy(Optimizer(sizes=1), nodes=16).propose(surrogate, nodes, 2, generator=generator).shape[0]
-        2
+        >>> search = Search(InformationPolicy(AcquisitionOptimizer(num_sizes=1), num_nodes=16))
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search, progress=False).num_evaluations
+        10
     """
 
-    optimizer: Optimizer = Optimizer()
-    nodes: int = 64
+    optimizer: AcquisitionOptimizer = AcquisitionOptimizer()
+    num_nodes: int = 64
 
-    def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
+    def select(
+        self, surrogate: Surrogate, nodes: QuadratureNodes, count: int, *, generator: torch.Generator | None
+    ) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
-        acquisition = InformationGain(Explained(surrogate, nodes.first(self.nodes)), log=True)
-        return self.optimizer.best(acquisition, surrogate, count, generator)
+        acquisition = InformationGain(ExplainedVariance(surrogate, nodes.first(self.num_nodes)), log=True)
+        return self.optimizer.optimize(acquisition, surrogate, count, generator)
 
 
 class UncertaintyPolicy(NamedTuple):
@@ -122,85 +122,122 @@ class UncertaintyPolicy(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> UncertaintyPolicy(Optimizer(sizes=1)).propose(surrogate, nodes, 2, generator=generator).shape[0]
-        2
+        >>> search = Search(UncertaintyPolicy(AcquisitionOptimizer(num_sizes=1)))
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search, progress=False).num_evaluations
+        10
     """
 
-    optimizer: Optimizer = Optimizer()
+    optimizer: AcquisitionOptimizer = AcquisitionOptimizer()
 
-    def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
+    def select(
+        self, surrogate: Surrogate, nodes: QuadratureNodes, count: int, *, generator: torch.Generator | None
+    ) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
-        return self.optimizer.best(Uncertainty(surrogate), surrogate, count, generator)
+        return self.optimizer.optimize(LikelihoodUncertainty(surrogate), surrogate, count, generator)
 
 
 class RecombinationPolicy(NamedTuple):
-    """Large batches at once: nodes that integrate the surrogate's remaining uncertainty (Hayakawa et al., 2022).
+    """Large batches at once by recombination of prior draws (Hayakawa et al., 2022); see :func:`recombine`.
 
     Args:
-        candidates: Draws of the prior to choose from, for each number of components.
+        num_candidates: Draws of the prior to select from, for each number of components.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> RecombinationPolicy(candidates=20).propose(surrogate, nodes, 2, generator=generator).shape[0]
-        2
+        >>> search = Search(RecombinationPolicy(num_candidates=20))
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search, progress=False).num_evaluations
+        10
     """
 
-    candidates: int = 100
+    num_candidates: int = 100
 
-    def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
+    def select(
+        self, surrogate: Surrogate, nodes: QuadratureNodes, count: int, *, generator: torch.Generator | None
+    ) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
-        return recombine(surrogate, count, self.candidates, generator=generator).cube
+        return recombine(surrogate, count, self.num_candidates, generator=generator)[0]
 
 
 class PriorPolicy(NamedTuple):
-    """Draws from the prior, whatever has been seen (MASKERADE-R).
+    """Draws from the prior, whatever the evaluations so far (MASKERADE-R).
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import *
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = Problem(X, X.squeeze(-1).sin())
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> PriorPolicy().propose(surrogate, nodes, 2, generator=generator).shape[0]
-        2
+        >>> search = Search(PriorPolicy())
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search, progress=False).num_evaluations
+        10
     """
 
-    def propose(self, surrogate: Surrogate, nodes: Nodes, count: int, *, generator: torch.Generator | None) -> Tensor:
+    def select(
+        self, surrogate: Surrogate, nodes: QuadratureNodes, count: int, *, generator: torch.Generator | None
+    ) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
-        return draw_stratified(surrogate.geometry.prior, count, generator=generator)
+        return draw_stratified(surrogate.kernel_distance.prior, count, generator=generator)
 
 
-def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Sobol draws of the prior, their numbers of components in proportion to p(n) as nearly as can be, (count, C).
+def recombine(
+    surrogate: Surrogate, count: int, num_candidates: int = 100, *, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""A batch that integrates the leading eigenfunctions of the surrogate's covariance as many prior draws do.
+
+    Candidates are draws of the prior weighted by the likelihood's linearized standard deviation, whose covariance C has
+    q - 1 leading eigenvectors; a vertex of :math:`\{w \ge 0 : \sum w = 1, \Phi^\top w = \Phi^\top \mu\}` has at most q
+    positive weights (Hayakawa, Oberhauser and Lyons, 2022; Adachi et al., 2022, use it for batches of quadrature).
+    If fewer have positive weights, the batch is filled up with the most uncertain candidates left.
+
+    Args:
+        surrogate: The surrogate.
+        count: Size q of the batch.
+        num_candidates: Draws for each number of components.
+        generator: Source of randomness.
+
+    Returns:
+        Rows of the prior's cube, shape (q, C), and their weights, of sum one, shape (q,).
+
+    Raises:
+        ValueError: If there are fewer candidates than q.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, one), max_components=3)
-        >>> prior.num_components(draw_stratified(prior, 7, generator=torch.Generator().manual_seed(0))).bincount()
-        tensor([0, 3, 2, 2])
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> surrogate = marginalize(problem, Budget(8), progress=False, generator=generator).surrogate
+        >>> cube, weights = recombine(surrogate, 5, num_candidates=20, generator=generator)
+        >>> cube.shape[0], bool((weights >= 0).all())
+        (5, True)
     """
-    wanted = prior.log_prob_components.exp() * count
-    counts = wanted.floor().long()
-    rest = (wanted - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]
-    counts[rest] += 1
-    parts = [prior.draw(int(k), n, generator=generator) for n, k in enumerate(counts.tolist(), 1) if k]
-    return torch.cat(parts) if parts else prior.bounds.new_zeros(0, prior.num_columns)
+    nodes = draw_nodes(surrogate.kernel_distance.prior, num_candidates, generator=generator)
+    if nodes.cube.shape[0] < count:
+        raise ValueError(f"{nodes.cube.shape[0]} candidates are too few for a batch of {count}; raise num_candidates")
+    with torch.no_grad():
+        latent = surrogate.latent(nodes.cube)
+    spread = latent.mean.abs() * latent.covariance.diagonal().clamp_min(0.0).sqrt()
+    measure = nodes.weights * (spread + torch.finfo(spread.dtype).tiny)
+    measure = measure / measure.sum()
+    weights = torch.as_tensor(_vertex(latent.covariance, measure, count)).to(measure)
+    chosen = weights.argsort(descending=True, stable=True)[: min(count, int((weights > 0).sum()))]
+    left = measure.index_fill(0, chosen, -1.0).argsort(descending=True, stable=True)[: count - chosen.numel()]
+    rows = torch.cat([chosen, left])
+    return nodes.cube[rows], weights[rows]
+
+
+def _vertex(covariance: Tensor, measure: Tensor, count: int) -> np.ndarray:
+    """Non-negative weights, at most ``count`` of them positive, with the integrals of the measure."""
+    _, vectors = torch.linalg.eigh(covariance)
+    functions = vectors[:, -(count - 1) :].mT if count > 1 else vectors[:, :0].mT
+    scale = functions.abs().amax(-1, keepdim=True).clamp_min(1e-300)
+    equations = torch.cat([torch.ones_like(measure).unsqueeze(0), functions / scale]).cpu().double().numpy()
+    target = equations @ measure.cpu().double().numpy()
+    # the objective prefers vertices where the measure is large
+    cost = -np.log(np.maximum(measure.cpu().double().numpy(), 1e-300))
+    result = linprog(cost, A_eq=equations, b_eq=target, bounds=(0.0, None), method="highs-ds")
+    weights: np.ndarray = np.asarray(result.x if result.success else measure.cpu().double().numpy())
+    return weights

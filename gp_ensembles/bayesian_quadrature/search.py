@@ -1,58 +1,64 @@
-"""How a budget of likelihoods is spent: draws of the prior, peaks of the spectrum, ascents, acquisitions."""
+"""The search for kernels: prior draws, periodogram peaks, gradient ascents and a policy's batches; its checkpoints."""
 
+import hashlib
+import os
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature.ascent import ascend
-from gp_ensembles.bayesian_quadrature.fitting import fitted_surrogate
-from gp_ensembles.bayesian_quadrature.hyperprior import draw_seed
-from gp_ensembles.bayesian_quadrature.integral import Integral, integrate
-from gp_ensembles.bayesian_quadrature.nodes import Nodes, draw_nodes
-from gp_ensembles.bayesian_quadrature.periodogram import spectral_starts
-from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy, draw_stratified
-from gp_ensembles.bayesian_quadrature.problem import Problem
-from gp_ensembles.bayesian_quadrature.store import Evaluations
-from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent, periodogram_starts
+from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy
+from gp_ensembles.bayesian_quadrature.prior import draw_seed, draw_stratified
+from gp_ensembles.bayesian_quadrature.problem import Evaluations, RegressionProblem
+from gp_ensembles.bayesian_quadrature.quadrature import (
+    EvidenceEstimate,
+    QuadratureNodes,
+    draw_nodes,
+    estimate_evidence,
+)
+from gp_ensembles.bayesian_quadrature.surrogate import Surrogate, fit_surrogate
 
 NODES_PER_SIZE = 256
 FINAL_NODES_PER_SIZE = 1024
 COVARIANCE_NODES = 96
-_FEWEST_EFFECTIVE = 3.0  # kernels that share the mass, before draws are said to show the whole likelihood
+_FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as covering the likelihood
 _CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
-_GAIN = 1.0  # nats that the last part of an ascent must have brought for it to go on
+_GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
+_PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
+_VERSION = 3  # of checkpoints
 
 
 class Search(NamedTuple):
-    r"""How evaluations are chosen.
+    r"""Settings of the search for kernels.
 
     Args:
-        policy: Chooses kernels between ascents. ``None``: information where draws from the prior cover the likelihood
-            (there it halves the error of predictions), further draws where they do not (there ascents decide, and
-            information costs more than it brings).
-        initial: Share of the budget that goes to draws from the prior first.
-        batch_size: Kernels that the policy chooses at a time.
-        ascents: Ascents to start before any is continued; 0 for none at all.
+        policy: Selects kernels between ascents. ``None``: information where draws from the prior cover the likelihood
+            (it halves the error of predictions), further draws where they do not (ascents find the mass there, and
+            information is not worth its cost).
+        initial_share: Share of the budget that goes to draws from the prior first.
+        batch_size: Kernels that the policy selects at a time.
+        num_ascents: Ascents to start before any is continued; 0 for none at all.
         ascent_evaluations: Likelihoods of a part of an ascent.
-        covered: Effective share of the draws from the prior, :math:`(\sum L)^2 / (h \sum L^2)`, above which there are
-            neither ascents nor peaks: draws show the whole of such a likelihood, and points that seek its maximum would
-            only mislead the surrogate.
-        spectral: Whether kernels at the peaks of the periodogram are tried (one input only).
+        coverage_threshold: Effective share of the draws from the prior, :math:`(\sum L)^2 / (h \sum L^2)`, above which
+            there are neither ascents nor periodogram peaks: draws cover such a likelihood, and points that seek its
+            maximum would only mislead the surrogate.
+        use_periodogram: Whether kernels at the peaks of the periodogram are tried (one input only).
     """
 
     policy: Policy | None = None
-    initial: float = 0.3
+    initial_share: float = 0.3
     batch_size: int = 5
-    ascents: int = 4
+    num_ascents: int = 4
     ascent_evaluations: int = 20
-    covered: float = 0.1
-    spectral: bool = True
+    coverage_threshold: float = 0.1
+    use_periodogram: bool = True
 
 
-class Step(NamedTuple):
-    """The state of affairs after a round: evaluations, seconds, best log-likelihood, log evidence and its deviation."""
+class Round(NamedTuple):
+    """Totals after a round: evaluations, seconds, best log-likelihood, log evidence and its standard deviation."""
 
     evaluations: int
     seconds: float
@@ -61,7 +67,7 @@ class Step(NamedTuple):
     log_evidence_sd: float
 
 
-class Path(NamedTuple):
+class AscentPath(NamedTuple):
     """An ascent: the row of its best kernel among the evaluations, its log-likelihood, and the last part's gain."""
 
     row: int
@@ -70,53 +76,55 @@ class Path(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """Everything a search knows.
+    """State of a search, all that a checkpoint holds.
 
     Args:
         evaluations: Evaluated kernels.
-        origins: How each was chosen: 0 prior, 1 spectrum, 2 ascent, 3 policy; shape (h,).
-        paths: The ascents so far.
+        origins: Where each came from: 0 prior, 1 periodogram, 2 ascent, 3 policy; shape (h,).
+        ascents: The ascents so far.
         seconds: Time spent on likelihoods, ascents, the surrogate and the policy.
         random: State of the generator.
         nodes_seed: Seed of the nodes of all integrals.
-        planned: Draws from the prior that are yet to be evaluated, shape (p, C).
-        history: How the evidence developed, round by round.
+        pending: Draws from the prior that are yet to be evaluated, shape (p, C).
+        history: Totals after each round.
     """
 
     evaluations: Evaluations
     origins: Tensor
-    paths: tuple[Path, ...]
+    ascents: tuple[AscentPath, ...]
     seconds: dict[str, float]
     random: Tensor
     nodes_seed: int
-    planned: Tensor
-    history: tuple[Step, ...] = ()
+    pending: Tensor
+    history: tuple[Round, ...] = ()
 
     @property
-    def spent(self) -> int:
+    def num_evaluations(self) -> int:
         """Likelihoods evaluated so far."""
         return self.evaluations.log_likelihood.numel()
 
 
-def start(problem: Problem, search: Search, evaluations: int, generator: torch.Generator) -> SearchState:
-    """A search that has planned its draws from the prior and evaluated nothing."""
+def init_search(
+    problem: RegressionProblem, search: Search, evaluations: int, generator: torch.Generator
+) -> SearchState:
+    """The first state: draws from the prior are pending and nothing is evaluated."""
     nodes_seed = draw_seed(generator)
-    count = max(2, min(evaluations, round(search.initial * evaluations)))
+    count = max(2, min(evaluations, round(search.initial_share * evaluations)))
     drawn = draw_stratified(problem.prior, count, generator=generator)
-    planned = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that the first few are fair
+    pending = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that the first few have all sizes
     nothing = Evaluations(drawn[:0], problem.y[:0])
     seconds = {"likelihoods": 0.0, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
-    return SearchState(nothing, problem.y[:0].long(), (), seconds, generator.get_state(), nodes_seed, planned)
+    return SearchState(nothing, problem.y[:0].long(), (), seconds, generator.get_state(), nodes_seed, pending)
 
 
-def draw(problem: Problem, search: Search, state: SearchState, evaluations: int) -> SearchState:
-    """The next few of the planned draws; with the last of them, kernels at the peaks of the periodogram."""
+def evaluate_draws(problem: RegressionProblem, search: Search, state: SearchState, evaluations: int) -> SearchState:
+    """Evaluate the next few pending draws; after the last of them, kernels at the peaks of the periodogram."""
     clock = time.perf_counter()
-    cube = state.planned[:_CHUNK]
-    state = _with(state, cube, problem.evaluate(cube), 0)._replace(planned=state.planned[_CHUNK:])
-    if search.spectral and not len(state.planned) and not is_covered(search, state):
-        peaks = spectral_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - state.spent)]
-        state = _with(state, peaks, problem.evaluate(peaks), 1)
+    cube = state.pending[:_CHUNK]
+    state = _with(state, cube, problem.evaluate(cube), _PRIOR)._replace(pending=state.pending[_CHUNK:])
+    if search.use_periodogram and not len(state.pending) and not prior_covers_likelihood(search, state):
+        peaks = periodogram_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - state.num_evaluations)]
+        state = _with(state, peaks, problem.evaluate(peaks), _PERIODOGRAM)
     return _timed(state, "likelihoods", clock)
 
 
@@ -129,88 +137,92 @@ def _in_turns(components: Tensor) -> Tensor:
     return turn.argsort(stable=True)
 
 
-def climb(problem: Problem, search: Search, state: SearchState, limit: int) -> SearchState:
-    """One part of an ascent, from a kernel not yet climbed from or on from the end of a path."""
+def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchState, limit: int) -> SearchState:
+    """Evaluate one part of an ascent, from a kernel not yet started from or on from the end of an earlier part."""
     clock = time.perf_counter()
-    row, path = _where(state, search)
+    row, continued = _next_ascent(state, search)
     if row is None:
         return state
-    found = ascend(problem.likelihoods, problem.prior, state.evaluations.cube[row], limit)
-    first = state.spent
-    state = _with(state, found.cube, found.log_likelihood, 2)
+    found = gradient_ascent(problem.likelihoods, problem.prior, state.evaluations.cube[row], limit)
+    first = state.num_evaluations
+    state = _with(state, found.cube, found.log_likelihood, _ASCENT)
     values = found.log_likelihood.nan_to_num(nan=-torch.inf)
     top = int(values.argmax())
     before = float(state.evaluations.log_likelihood[row])
-    climbed = Path(first + top, float(values[top]), float(values[top]) - before)
-    kept = tuple(old for index, old in enumerate(state.paths) if index != path)
-    return _timed(state._replace(paths=(*kept, climbed)), "ascents", clock)
+    ascent = AscentPath(first + top, float(values[top]), float(values[top]) - before)
+    kept = tuple(old for index, old in enumerate(state.ascents) if index != continued)
+    return _timed(state._replace(ascents=(*kept, ascent)), "ascents", clock)
 
 
-def is_covered(search: Search, state: SearchState) -> bool:
-    """Whether draws from the prior alone carry the likelihood's mass."""
-    drawn = state.evaluations.log_likelihood[state.origins == 0]
+def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
+    """Whether the effective number of draws from the prior, under the likelihood, is large enough."""
+    drawn = state.evaluations.log_likelihood[state.origins == _PRIOR]
     weights = drawn[drawn.isfinite()].softmax(-1)
     if not weights.numel():
         return False
     effective = float(1.0 / weights.square().sum())
-    return effective >= max(_FEWEST_EFFECTIVE, search.covered * weights.numel())
+    return effective >= max(_FEWEST_EFFECTIVE, search.coverage_threshold * weights.numel())
 
 
-def explore(problem: Problem, search: Search, state: SearchState, surrogate: Surrogate, limit: int) -> SearchState:
-    """A batch chosen by the policy, evaluated."""
+def evaluate_batch(
+    problem: RegressionProblem, search: Search, state: SearchState, surrogate: Surrogate, limit: int
+) -> SearchState:
+    """Evaluate a batch selected by the policy."""
     generator = torch.Generator()
     generator.set_state(state.random)
     clock = time.perf_counter()
     policy = search.policy
     if policy is None:
-        policy = InformationPolicy() if is_covered(search, state) else PriorPolicy()
-    cube = policy.propose(surrogate, nodes_of(problem, state), limit, generator=generator).detach()
+        policy = InformationPolicy() if prior_covers_likelihood(search, state) else PriorPolicy()
+    cube = policy.select(surrogate, nodes_for(problem, state), limit, generator=generator).detach()
     state = _timed(state, "policy", clock)
     clock = time.perf_counter()
-    state = _with(state, cube, problem.evaluate(cube), 3)._replace(random=generator.get_state())
+    state = _with(state, cube, problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
     return _timed(state, "likelihoods", clock)
 
 
-def surrogate_of(problem: Problem, state: SearchState) -> Surrogate:
-    """The surrogate of everything evaluated so far, its hyper-parameters fitted."""
-    return fitted_surrogate(state.evaluations, problem.geometry)
+def surrogate_for(problem: RegressionProblem, state: SearchState) -> Surrogate:
+    """The surrogate fitted to everything evaluated so far."""
+    return fit_surrogate(state.evaluations, problem.kernel_distance)
 
 
-def nodes_of(problem: Problem, state: SearchState, per_size: int = NODES_PER_SIZE) -> Nodes:
+def nodes_for(problem: RegressionProblem, state: SearchState, per_size: int = NODES_PER_SIZE) -> QuadratureNodes:
     """The nodes of all integrals of this search, some of them around the best kernels."""
     best = state.evaluations.best(1).cube
-    ends = state.evaluations.cube[[path.row for path in state.paths]]
+    ends = state.evaluations.cube[[ascent.row for ascent in state.ascents]]
     generator = torch.Generator().manual_seed(state.nodes_seed)
     return draw_nodes(problem.prior, per_size, around=torch.cat([best, ends]), generator=generator)
 
 
-def integral_of(problem: Problem, surrogate: Surrogate, state: SearchState, per_size: int = NODES_PER_SIZE) -> Integral:
+def evidence_for(
+    problem: RegressionProblem, surrogate: Surrogate, state: SearchState, per_size: int = NODES_PER_SIZE
+) -> EvidenceEstimate:
     """Moments of the evidence under the surrogate."""
-    nodes = nodes_of(problem, state, per_size)
-    return integrate(surrogate, nodes, nodes.first(COVARIANCE_NODES))
+    nodes = nodes_for(problem, state, per_size)
+    return estimate_evidence(surrogate, nodes, nodes.first(COVARIANCE_NODES))
 
 
-def _where(state: SearchState, search: Search) -> tuple[int | None, int | None]:
-    """Row to climb from, and the path it continues: new ones first, then the best that still gains, then new ones."""
+def _next_ascent(state: SearchState, search: Search) -> tuple[int | None, int | None]:
+    """Row to start from, and the ascent it continues: new ones first, then the best that still gains, then new ones."""
     fresh = state.evaluations.log_likelihood.nan_to_num(nan=-torch.inf).clone()
-    fresh[state.origins == 2] = -torch.inf
-    fresh[_climbed_from(state)] = -torch.inf
+    fresh[state.origins == _ASCENT] = -torch.inf
+    fresh[_started_from(state)] = -torch.inf
     best = int(fresh.argmax()) if bool((fresh > -torch.inf).any()) else None
-    gaining = [index for index, path in enumerate(state.paths) if path.gain > _GAIN]
-    if len(state.paths) >= search.ascents and gaining:
-        index = max(gaining, key=lambda i: state.paths[i].log_likelihood)
-        return state.paths[index].row, index
+    gaining = [index for index, ascent in enumerate(state.ascents) if ascent.gain > _GAIN]
+    if len(state.ascents) >= search.num_ascents and gaining:
+        index = max(gaining, key=lambda i: state.ascents[i].log_likelihood)
+        return state.ascents[index].row, index
     return best, None
 
 
-def _climbed_from(state: SearchState) -> Tensor:
+def _started_from(state: SearchState) -> Tensor:
     """Rows whose kernel is also the first of an ascent."""
     cube = state.evaluations.cube
-    climbed = cube[state.origins == 2]
-    others = (state.origins != 2).nonzero().squeeze(-1)
-    if not climbed.numel():
+    ascended = cube[state.origins == _ASCENT]
+    others = (state.origins != _ASCENT).nonzero().squeeze(-1)
+    if not ascended.numel():
         return others[:0]
-    near = torch.cdist(cube[others], climbed, compute_mode="donot_use_mm_for_euclid_dist").amin(-1)
+    near = torch.cdist(cube[others], ascended, compute_mode="donot_use_mm_for_euclid_dist").amin(-1)
     return others[near < 1e-5]
 
 
@@ -221,3 +233,74 @@ def _with(state: SearchState, cube: Tensor, values: Tensor, origin: int) -> Sear
 
 def _timed(state: SearchState, what: str, since: float) -> SearchState:
     return state._replace(seconds={**state.seconds, what: state.seconds[what] + time.perf_counter() - since})
+
+
+def fingerprint(problem: RegressionProblem, search: Search) -> str:
+    """Hash of the data, the prior's shape and quantiles, and the search settings that a checkpoint belongs to."""
+    digest = hashlib.sha256()
+    prior = problem.prior
+    probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
+    tensors = [problem.X, problem.y, prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components]
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
+    digest.update(repr((prior.outputscale, prior.noise, prior.concentration, problem.reflection)).encode())
+    discrepancy = problem.kernel_distance.discrepancy
+    digest.update(repr((discrepancy.dissimilarity, discrepancy.coordinates.reflected, _name(search.policy))).encode())
+    digest.update(repr(search._replace(policy=None)).encode())
+    return digest.hexdigest()
+
+
+def _name(policy: object) -> str:
+    """A policy's class and settings, without its address in memory."""
+    settings = repr(tuple(policy)) if isinstance(policy, tuple) else ""
+    return f"{type(policy).__module__}.{type(policy).__qualname__}{settings}"
+
+
+def save_search(state: SearchState, path: Path, mark: str) -> None:
+    """Write a search to a file, atomically."""
+    content = {
+        "version": _VERSION,
+        "fingerprint": mark,
+        "cube": state.evaluations.cube,
+        "log_likelihood": state.evaluations.log_likelihood,
+        "origins": state.origins,
+        "ascents": [tuple(ascent) for ascent in state.ascents],
+        "seconds": state.seconds,
+        "random": state.random,
+        "nodes_seed": state.nodes_seed,
+        "pending": state.pending,
+        "history": [tuple(totals) for totals in state.history],
+    }
+    partial = path.with_name(path.name + ".partial")
+    try:
+        torch.save(content, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_search(path: Path, mark: str) -> SearchState:
+    """Read a search from a file.
+
+    Raises:
+        ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
+    """
+    try:
+        content = torch.load(path, weights_only=True)
+        version = content["version"]
+    except Exception as error:
+        raise ValueError(f"{path} is not a checkpoint of a marginalization; remove it or name another file") from error
+    if version != _VERSION or content["fingerprint"] != mark:
+        raise ValueError(
+            f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
+        )
+    return SearchState(
+        Evaluations(content["cube"], content["log_likelihood"]),
+        content["origins"],
+        tuple(AscentPath(*ascent) for ascent in content["ascents"]),
+        content["seconds"],
+        content["random"],
+        content["nodes_seed"],
+        content["pending"],
+        tuple(Round(*totals) for totals in content["history"]),
+    )

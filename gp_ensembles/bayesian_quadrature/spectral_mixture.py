@@ -1,11 +1,16 @@
-"""Spectral mixtures of varying size in one padded tensor, and their covariance functions."""
+"""Spectral mixture kernels: mixtures padded to one size, their covariance functions, and a GPyTorch kernel of them."""
 
 import functools
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self, final
 
+import gpytorch
 import torch
+from gpytorch.constraints import Positive
 from torch import Tensor
+
+from gp_ensembles.spectral.frequencies import BaseDraws, Components, SpectralComponent, spectral_components
+from gp_ensembles.spectral.quantiles import mixture_quantile
 
 
 class SpectralMixtures(NamedTuple):
@@ -117,13 +122,13 @@ def covariance(mixtures: SpectralMixtures, x1: Tensor, x2: Tensor, reflection: R
     return total
 
 
-def at_lags(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
+def covariance_at_lags(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
     r"""Covariances at given lags of one input, shape (U,); result (\*batch, U).
 
     Example:
         >>> import torch
         >>> theta = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
-        >>> at_lags(SpectralMixtures.unflatten(theta, 1), torch.tensor([0.0, 2.0], dtype=torch.float64))
+        >>> covariance_at_lags(SpectralMixtures.unflatten(theta, 1), torch.tensor([0.0, 2.0], dtype=torch.float64))
         tensor([1.0000, 0.4540], dtype=torch.float64)
     """
     return _stationary(mixtures, lags.unsqueeze(-2)).squeeze(-2)
@@ -171,3 +176,223 @@ def _decay(a: Tensor, b: Tensor) -> Tensor:
     right = torch.cat([b, torch.ones_like(half_b), half_b], -1)
     # Equal points round to either side of zero. A clamp there would take the derivatives away.
     return (left @ right.mT).exp()
+
+
+@final
+class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
+    r"""Kernel of a spectral mixture, or of a batch of them, whose weights, means and scales are trained.
+
+    .. math:: k(\tau) = \sum_q w_q \exp(-2\pi^2 \|s_q \circ \tau\|^2) \cos(2\pi\, m_q^\top \tau)
+
+    (Wilson and Adams, 2013; Hamid et al., 2022, section 2.2), or with a product of cosines, one for each input, under
+    ``Reflection(each_input=True)``. ``gpytorch.kernels.SpectralMixtureKernel`` is the same for one input only: for
+    several it multiplies the mixtures of the inputs, a product of sums, and mixes the components with one another.
+
+    Parameters are ``raw_mixture_weights``, ``raw_mixture_scales`` (made positive by a softplus) and
+    ``raw_mixture_means``, which are the means themselves: under reflection at the origin their signs matter for
+    several inputs, and a mean may be zero. Weights need not sum to one: scale with ``ScaleKernel`` or train them.
+
+    Args:
+        weights: Weights, shape (\*batch, Q); where zero, the component is absent and stays so in training.
+        means: Mean frequencies in cycles per unit of the inputs, shape (\*batch, Q, D).
+        scales: Standard deviations of the frequencies in the same unit, shape (\*batch, Q, D).
+        reflection: How components are made symmetric.
+        active_dims: Columns of the inputs that the kernel sees; all if ``None``.
+
+    Raises:
+        ValueError: If shapes do not fit, a mixture has no component, a weight is negative, a scale of a component is
+            not positive, or a value is not finite.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.tensor([0.7, 0.3, 0.0, 0.5, 2.0, 0.0, 0.1, 0.2, 0.0], dtype=torch.float64)
+        >>> kernel = SpectralMixtureKernel.from_mixtures(SpectralMixtures.unflatten(rows, num_inputs=1))
+        >>> kernel.num_components
+        2
+        >>> kernel(torch.tensor([[0.0], [2.0]], dtype=torch.float64)).to_dense().detach()
+        tensor([[1.0000, 0.3306],
+                [0.3306, 1.0000]], dtype=torch.float64)
+    """
+
+    is_stationary = True
+    present: Tensor | None
+
+    def __init__(
+        self,
+        weights: Tensor,
+        means: Tensor,
+        scales: Tensor,
+        reflection: Reflection = AT_ORIGIN,
+        *,
+        active_dims: tuple[int, ...] | None = None,
+    ) -> None:
+        present = _checked(weights, means, scales)
+        super().__init__(ard_num_dims=means.shape[-1], batch_shape=weights.shape[:-1], active_dims=active_dims)
+        self.reflection = reflection
+        # kernels with all components have no mask, so that they can be stacked and indexed like other kernels
+        self.register_buffer("present", None if bool(present.all()) else present)
+        for name, value in (("weights", weights), ("means", means), ("scales", scales)):
+            self.register_parameter(f"raw_mixture_{name}", torch.nn.Parameter(torch.empty_like(value)))
+        self.register_constraint("raw_mixture_weights", Positive())
+        self.register_constraint("raw_mixture_scales", Positive())
+        self.mixture_weights = weights.detach()
+        self.mixture_means = means.detach()
+        self.mixture_scales = scales.detach()
+
+    @classmethod
+    def from_mixtures(
+        cls,
+        mixtures: SpectralMixtures,
+        reflection: Reflection = AT_ORIGIN,
+        *,
+        active_dims: tuple[int, ...] | None = None,
+    ) -> Self:
+        r"""Kernel of one mixture or, with the mixtures' batch shape, of several.
+
+        Components that no mixture has are dropped; those that only some of a batch have stay absent in the others.
+
+        Args:
+            mixtures: Mixtures, copied without their history of gradients.
+            reflection: How components are made symmetric.
+            active_dims: Columns of the inputs that the kernel sees; all if ``None``.
+
+        Raises:
+            ValueError: See the class.
+        """
+        used = (mixtures.weights != 0).reshape(-1, mixtures.weights.shape[-1]).any(0)
+        used = used if bool(used.any()) else torch.ones_like(used)  # the check names the mixture without components
+        return cls(
+            mixtures.weights[..., used],
+            mixtures.means[..., used, :],
+            mixtures.scales[..., used, :],
+            reflection,
+            active_dims=active_dims,
+        )
+
+    @property
+    def num_components(self) -> int:
+        """Number of components Q, the largest of a batch."""
+        return int(self.raw_mixture_weights.shape[-1])
+
+    @property
+    def mixture_weights(self) -> Tensor:
+        r"""Weights, shape (\*batch, Q), zero where a component is absent; values assigned there are ignored."""
+        value: Tensor = self.raw_mixture_weights_constraint.transform(self.raw_mixture_weights)
+        return value if self.present is None else value.where(self.present, value.new_zeros(()))
+
+    @mixture_weights.setter
+    def mixture_weights(self, value: Tensor | float) -> None:
+        self._set_positive("raw_mixture_weights", value, self.present)
+
+    @property
+    def mixture_means(self) -> Tensor:
+        r"""Mean frequencies in cycles per unit of the inputs, shape (\*batch, Q, D)."""
+        value: Tensor = self.raw_mixture_means
+        return value
+
+    @mixture_means.setter
+    def mixture_means(self, value: Tensor | float) -> None:
+        given = _like(self.raw_mixture_means, value)
+        if not bool(given.isfinite().all()):
+            raise ValueError("mean frequencies must be finite")
+        self.initialize(raw_mixture_means=given)
+
+    @property
+    def mixture_scales(self) -> Tensor:
+        r"""Standard deviations of the frequencies, shape (\*batch, Q, D), positive."""
+        value: Tensor = self.raw_mixture_scales_constraint.transform(self.raw_mixture_scales)
+        return value
+
+    @mixture_scales.setter
+    def mixture_scales(self, value: Tensor | float) -> None:
+        self._set_positive("raw_mixture_scales", value, None if self.present is None else self.present.unsqueeze(-1))
+
+    @property
+    def mixtures(self) -> SpectralMixtures:
+        r"""The mixtures, differentiable in the parameters, of batch shape (\*batch)."""
+        return SpectralMixtures(self.mixture_weights, self.mixture_means, self.mixture_scales)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False) -> Tensor:
+        r"""Covariances of rows (\*batch, N1, D) and (\*batch, N2, D): (\*batch, N1, N2), or (\*batch, N) if ``diag``.
+
+        Raises:
+            ValueError: If the rows have another number of inputs, or columns are to be treated as a batch.
+        """
+        if last_dim_is_batch:
+            raise ValueError("SpectralMixtureKernel has no last_dim_is_batch; give each column its own kernel")
+        mixtures = self.mixtures
+        if x1.shape[-1] != mixtures.num_inputs:
+            raise ValueError(_misfit(mixtures.num_inputs, x1.shape[-1]))
+        if not diag:
+            return covariance(mixtures, x1, x2, self.reflection)
+        each = SpectralMixtures(*(value.unsqueeze(depth) for value, depth in zip(mixtures, (-2, -3, -3), strict=True)))
+        return covariance(each, x1.unsqueeze(-2), x2.unsqueeze(-2), self.reflection)[..., 0, 0]
+
+    def _set_positive(self, name: str, value: Tensor | float, present: Tensor | None) -> None:
+        raw = self.get_parameter(name)
+        given = _like(raw, value)
+        given = given if present is None else given.where(present, given.new_ones(()))
+        if not bool(((given > 0) & given.isfinite()).all()):
+            raise ValueError(f"{name.removeprefix('raw_').replace('_', ' ')} must be positive and finite")
+        constraint = self.constraint_for_parameter_name(name)
+        self.initialize(**{name: constraint.inverse_transform(given)})
+
+
+def _checked(weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
+    """Which components are present, shape (*batch, Q), of values that make a kernel."""
+    if means.ndim < 2 or means.shape != scales.shape or means.shape[:-1] != weights.shape or not means.numel():
+        raise ValueError(
+            f"weights (*batch, Q), means (*batch, Q, D) and scales (*batch, Q, D) do not fit: {tuple(weights.shape)}, "
+            f"{tuple(means.shape)} and {tuple(scales.shape)}"
+        )
+    if not bool((weights >= 0).all() & weights.isfinite().all()):
+        raise ValueError("mixture weights must be finite and not negative (zero for an absent component)")
+    present = weights != 0
+    empty = (~present.any(-1)).reshape(-1).nonzero()
+    if empty.numel():
+        raise ValueError(f"mixture {int(empty[0])} has no component: all its weights are zero")
+    return present.detach().clone()
+
+
+def _like(parameter: Tensor, value: Tensor | float) -> Tensor:
+    # a number goes straight to the parameter's dtype: by way of the default one it would lose digits
+    return torch.as_tensor(value, dtype=parameter.dtype, device=parameter.device).detach().expand_as(parameter)
+
+
+def _misfit(has: int, sees: int) -> str:
+    return (
+        f"SpectralMixtureKernel has means for {has} column(s) but sees {sees} input column(s); give mixtures of as "
+        f"many inputs, or active_dims"
+    )
+
+
+@spectral_components.register(SpectralMixtureKernel)
+def _components(kernel: SpectralMixtureKernel, num_inputs: int) -> Components:
+    r"""A component for each of the mixture's, :math:`\omega = 2\pi(m_q + s_q \circ z)`.
+
+    Under reflection in each input the columns of a frequency are independent, each from a normal distribution and its
+    mirror image; quantiles draw them from the same normal variables.
+    """
+    weights, means, scales = kernel.mixtures
+    if means.shape[-1] != num_inputs:
+        raise ValueError(_misfit(means.shape[-1], num_inputs))
+    if kernel.present is not None:
+        raise TypeError(
+            "a batch of spectral mixtures with different numbers of components shares no random frequencies; make one "
+            "kernel for each number of components"
+        )
+
+    def component(q: int) -> SpectralComponent:
+        mean, scale = means[..., q, None, :], scales[..., q, None, :]  # (*batch, 1, D)
+
+        def at_origin(draws: BaseDraws) -> Tensor:
+            return 2.0 * math.pi * (mean + scale * draws.normals)
+
+        def in_each_input(draws: BaseDraws) -> Tensor:
+            one, m, s = (value.unsqueeze(-1) for value in (torch.ones_like(mean), mean, scale))
+            return 2.0 * math.pi * mixture_quantile(one, m, s, draws.normals)
+
+        reflected = kernel.reflection.each_input and num_inputs > 1
+        return SpectralComponent(weights[..., q], num_inputs, in_each_input if reflected else at_origin)
+
+    return tuple(component(q) for q in range(kernel.num_components))

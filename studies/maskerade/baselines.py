@@ -13,8 +13,9 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature import KernelMixtureModel, Problem, ascend
-from gp_ensembles.bayesian_quadrature.policies import draw_stratified
+from gp_ensembles.bayesian_quadrature import KernelMixtureModel, RegressionProblem
+from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent
+from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from studies.maskerade.predictions import Answer, asked
 from studies.maskerade.sets import Split
@@ -32,7 +33,7 @@ def sobol_average(split: Split, evaluations: int, generator: torch.Generator) ->
     Raises:
         ValueError: If no kernel has a likelihood.
     """
-    problem = Problem(split.X, split.y)
+    problem = RegressionProblem(split.X, split.y)
     cube = draw_stratified(problem.prior, evaluations, generator=generator)
     values = _finite(problem.evaluate(cube))
     log_weights, rows = values.log_softmax(-1).sort(descending=True, stable=True)
@@ -52,7 +53,7 @@ def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator)
     Raises:
         ValueError: If no kernel has a likelihood.
     """
-    problem = Problem(split.X, split.y)
+    problem = RegressionProblem(split.X, split.y)
     drawn = min(evaluations, max(2, round(_DRAWN * evaluations)))
     cube = draw_stratified(problem.prior, drawn, generator=generator)
     values = _finite(problem.evaluate(cube))
@@ -63,7 +64,7 @@ def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator)
         if not left:
             break
         share = max(1, left // max(1, starts - number))
-        path = ascend(problem.likelihoods, problem.prior, cube[row], share)
+        path = gradient_ascent(problem.likelihoods, problem.prior, cube[row], share)
         cube = torch.cat([cube, path.cube])
         values = torch.cat([values, path.log_likelihood.nan_to_num(nan=-torch.inf)])
     best = int(values.argmax())
@@ -137,7 +138,7 @@ def _fit(split: Split, kernel: Kernel, share: float) -> _Fit:
         return _Fit(value, evaluations, likelihood(process(split.test_X)))
 
 
-def _mixture(problem: Problem, cube: Tensor, log_weights: Tensor) -> KernelMixtureModel:
+def _mixture(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> KernelMixtureModel:
     """Kernels with weights that owe nothing to a surrogate: products of roots of a kernel with itself alone."""
     with torch.no_grad():
         kernels = problem.prior.hyperparameters(cube)

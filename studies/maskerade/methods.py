@@ -9,7 +9,7 @@ from gp_ensembles.bayesian_quadrature import (
     Budget,
     InformationPolicy,
     PriorPolicy,
-    Problem,
+    RegressionProblem,
     Search,
     UncertaintyPolicy,
     marginalize,
@@ -41,7 +41,7 @@ class Method(NamedTuple):
 def _marginalized(search: Search, of_paper: bool = False) -> Callable[[Split, int, torch.Generator], Answer]:
     def run(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
         prior = paper_prior(split.X, split.y) if of_paper else None
-        problem = Problem(split.X, split.y, prior)
+        problem = RegressionProblem(split.X, split.y, prior)
         result = marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
         if result.num_evaluations < evaluations:
             raise KeyboardInterrupt  # a search that was interrupted returns what it has; this is no finished part
@@ -73,13 +73,13 @@ METHODS: dict[str, Method] = {
     },
     **{
         f"maskerade-{letter}-noascents": Method(
-            f"marginalized kernels, {title}, no ascents", _marginalized(Search(policy, ascents=0))
+            f"marginalized kernels, {title}, no ascents", _marginalized(Search(policy, num_ascents=0))
         )
         for letter, (title, policy) in _POLICIES.items()
     },
     "maskerade-paper": Method(
         "marginalized kernels, information, the paper's prior and noise, no ascents, no spectral starts",
-        _marginalized(Search(InformationPolicy(), ascents=0, spectral=False), of_paper=True),
+        _marginalized(Search(InformationPolicy(), num_ascents=0, use_periodogram=False), of_paper=True),
     ),
     "sobol": Method("average over Sobol draws of the prior, weighed by likelihood", sobol_average),
     "sm": Method("one spectral mixture, by gradient from the best prior draws", spectral_mixture),

@@ -5,16 +5,13 @@ import torch
 
 from gp_ensembles.bayesian_quadrature import (
     Budget,
-    Evaluations,
     HalfNormal,
-    HyperGeometry,
     Hyperprior,
+    KernelDistance,
     LogNormal,
     PriorPolicy,
-    Problem,
+    RegressionProblem,
     Search,
-    Surrogate,
-    SurrogateParameters,
     default_prior,
     fixed,
     inferred,
@@ -22,9 +19,11 @@ from gp_ensembles.bayesian_quadrature import (
     paper_prior,
     problem,
 )
-from gp_ensembles.bayesian_quadrature.memory import check_memory
+from gp_ensembles.bayesian_quadrature.hyperkernel import SurrogateParameters
+from gp_ensembles.bayesian_quadrature.problem import Evaluations, check_memory
+from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
-DRAWS = Search(PriorPolicy(), ascents=0)
+DRAWS = Search(PriorPolicy(), num_ascents=0)
 
 
 def tensor(*values):
@@ -43,7 +42,7 @@ def line(num_rows=10):
 
 def run(*arguments, evaluations=30, search=DRAWS, **choices):
     return marginalize(
-        Problem(*arguments, **choices),
+        RegressionProblem(*arguments, **choices),
         Budget(evaluations),
         search,
         progress=False,
@@ -57,7 +56,7 @@ def run(*arguments, evaluations=30, search=DRAWS, **choices):
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
     X = torch.zeros(100_000, 1, dtype=torch.float64)
     with pytest.raises(
-        MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB and there are 14.9"
+        MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB and 14.9 GiB are available"
     ) as told:
         check_memory(X, available=16 * 10**9)
     most = int(str(told.value).split("use at most ")[1].split()[0])
@@ -72,7 +71,7 @@ def test_memory_is_told_before_a_likelihood(monkeypatch):
     X, y = line()
     monkeypatch.setattr(problem, "check_memory", lambda X: check_memory(X, available=1000))
     with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* use at most"):
-        Problem(X, y)
+        RegressionProblem(X, y)
 
 
 def test_single_precision_takes_half_the_memory():
@@ -108,7 +107,7 @@ def test_a_problem_of_ordinary_size_asks_the_machine():
 )
 def test_data_without_a_default_prior(X, y, message):
     with pytest.raises(ValueError, match=message):
-        Problem(X, y)
+        RegressionProblem(X, y)
 
 
 @pytest.mark.parametrize("make", [default_prior, paper_prior])
@@ -130,7 +129,7 @@ def test_constant_inputs_and_targets_are_only_noise():
     assert bool((predicted.variance > 0).all())
 
 
-@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), covered=1.1, ascent_evaluations=4)])
+@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)])
 def test_constant_inputs_with_peaks_and_ascents(search):
     """They have no range, hence no periodogram; ascents may still find the noise."""
     X = torch.zeros(6, 1, dtype=torch.float64)
@@ -138,7 +137,7 @@ def test_constant_inputs_with_peaks_and_ascents(search):
     assert found.num_evaluations == 30
 
 
-@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), covered=1.1, ascent_evaluations=4)])
+@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)])
 def test_constant_targets_are_a_flat_function(search):
     X, _ = line()
     found = run(X, torch.full((10,), 3.0, dtype=torch.float64), prior_of(), search=search)
@@ -215,7 +214,7 @@ def test_units_do_not_matter(scale):
 def test_a_prior_over_other_inputs():
     X, y = line()
     with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), the data have 1"):
-        Problem(X, y, prior_of(2))
+        RegressionProblem(X, y, prior_of(2))
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
@@ -230,7 +229,7 @@ def test_impossible_noise(value):
 def test_a_prior_mean_that_is_no_number(value):
     X, y = line()
     with pytest.raises(ValueError, match="targets must be finite"):
-        Problem(X, y, mean=value)
+        RegressionProblem(X, y, mean=value)
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -255,5 +254,5 @@ def test_a_surrogate_of_kernels_that_are_all_one():
     cube = prior.draw(1, 2).expand(5, -1)
     one = torch.ones((), dtype=torch.float64)
     evaluations = Evaluations(cube, tensor(-3.0, -3.0, -3.0, -3.0, -3.0))
-    surrogate = Surrogate(evaluations, HyperGeometry(prior), SurrogateParameters(one, one, one, 1e-6 * one))
+    surrogate = Surrogate(evaluations, KernelDistance(prior), SurrogateParameters(one, one, one, 1e-6 * one))
     assert surrogate.likelihood(cube[:1]).mean.item() == pytest.approx(1.0, abs=1e-3)

@@ -9,30 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.bayesian_quadrature import (
-    Evaluations,
-    Explained,
-    GaussianLikelihoods,
+    AcquisitionOptimizer,
     HalfNormal,
-    HyperGeometry,
     Hyperprior,
-    InformationGain,
     InformationPolicy,
+    KernelDistance,
     LogNormal,
-    Optimizer,
     PriorPolicy,
-    Problem,
     RecombinationPolicy,
+    RegressionProblem,
     UncertaintyPolicy,
-    ascend,
     default_prior,
-    draw_nodes,
-    fitted_surrogate,
     inferred,
-    recombine,
 )
-from gp_ensembles.bayesian_quadrature.hyperprior import EDGE
-from gp_ensembles.bayesian_quadrature.periodogram import spectral_starts
-from gp_ensembles.bayesian_quadrature.policies import draw_stratified
+from gp_ensembles.bayesian_quadrature.acquisition import ExplainedVariance, InformationGain
+from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent, periodogram_starts
+from gp_ensembles.bayesian_quadrature.policies import recombine
+from gp_ensembles.bayesian_quadrature.prior import EDGE, draw_stratified
+from gp_ensembles.bayesian_quadrature.problem import Evaluations, LogMarginalLikelihoods
+from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes
+from gp_ensembles.bayesian_quadrature.surrogate import fit_surrogate
 
 
 def tensor(*values):
@@ -44,20 +40,20 @@ def prior_of(max_components=3, num_inputs=1, **choices):
     return Hyperprior(HalfNormal(0.6 * one), LogNormal(-1.0 * one, 0.35 * one), max_components, **choices)
 
 
-def surrogate_of(prior, num_rows=12, each=5):
+def surrogate_for(prior, num_rows=12, each=5):
     """The surrogate of a small data set's likelihood under draws of every number of components."""
     generator = torch.Generator().manual_seed(0)
     X = 4.0 * torch.rand(num_rows, prior.num_inputs, dtype=torch.float64, generator=generator)
-    problem = Problem(X, torch.sin(3.0 * X.sum(-1)), prior)
+    problem = RegressionProblem(X, torch.sin(3.0 * X.sum(-1)), prior)
     cube = torch.cat([prior.draw(each, n, generator=generator) for n in range(1, prior.max_components + 1)])
-    surrogate = fitted_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.geometry)
+    surrogate = fit_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.kernel_distance)
     return surrogate, draw_nodes(prior, 32, generator=generator)
 
 
 POLICIES = {
-    "information": InformationPolicy(Optimizer(raw_samples=8, max_iterations=3), nodes=16),
-    "uncertainty": UncertaintyPolicy(Optimizer(raw_samples=8, max_iterations=3)),
-    "recombination": RecombinationPolicy(candidates=20),
+    "information": InformationPolicy(AcquisitionOptimizer(raw_samples=8, max_iterations=3), num_nodes=16),
+    "uncertainty": UncertaintyPolicy(AcquisitionOptimizer(raw_samples=8, max_iterations=3)),
+    "recombination": RecombinationPolicy(num_candidates=20),
     "prior": PriorPolicy(),
 }
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -74,9 +70,9 @@ PRIORS = {
 @every_policy
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
-def test_proposals_are_legal_rows(policy, prior, count):
-    surrogate, nodes = surrogate_of(prior)
-    rows = policy.propose(surrogate, nodes, count, generator=torch.Generator().manual_seed(1))
+def test_selections_are_legal_rows(policy, prior, count):
+    surrogate, nodes = surrogate_for(prior)
+    rows = policy.select(surrogate, nodes, count, generator=torch.Generator().manual_seed(1))
     assert rows.shape == (count, prior.num_columns)
     assert rows.dtype == torch.float64
     assert bool(((rows >= prior.bounds[0]) & (rows <= prior.bounds[1])).all())
@@ -84,54 +80,54 @@ def test_proposals_are_legal_rows(policy, prior, count):
         n = float(row[0])
         assert n in range(1, prior.max_components + 1)
         assert all(row[column].item() == value for column, value in prior.fixed_features(int(n)).items())
-    theta = prior.theta(rows)
+    theta = prior.mixtures(rows).flatten()
     assert bool(theta.isfinite().all())
 
 
 @every_policy
-def test_proposals_are_a_function_of_the_generator(policy):
-    surrogate, nodes = surrogate_of(prior_of())
+def test_selections_are_a_function_of_the_generator(policy):
+    surrogate, nodes = surrogate_for(prior_of())
     first, again, other = (
-        policy.propose(surrogate, nodes, 3, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+        policy.select(surrogate, nodes, 3, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 @every_policy
-def test_proposals_leave_the_global_generator_alone(policy):
-    surrogate, nodes = surrogate_of(prior_of())
+def test_selections_leave_the_global_generator_alone(policy):
+    surrogate, nodes = surrogate_for(prior_of())
     before = torch.get_rng_state()
-    policy.propose(surrogate, nodes, 2, generator=torch.Generator().manual_seed(1))
+    policy.select(surrogate, nodes, 2, generator=torch.Generator().manual_seed(1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @every_policy
 def test_a_batch_may_mix_numbers_of_components(policy):
-    surrogate, nodes = surrogate_of(prior_of())
+    surrogate, nodes = surrogate_for(prior_of())
     seen = [
-        len(policy.propose(surrogate, nodes, 6, generator=torch.Generator().manual_seed(seed))[:, 0].unique())
+        len(policy.select(surrogate, nodes, 6, generator=torch.Generator().manual_seed(seed))[:, 0].unique())
         for seed in range(3)
     ]
     assert max(seen) > 1
 
 
 def test_the_points_chosen_are_better_than_draws():
-    surrogate, nodes = surrogate_of(prior_of())
-    acquisition = InformationGain(Explained(surrogate, nodes.first(32)))
+    surrogate, nodes = surrogate_for(prior_of())
+    acquisition = InformationGain(ExplainedVariance(surrogate, nodes.first(32)))
     generator = torch.Generator().manual_seed(3)
-    chosen = InformationPolicy(nodes=32).propose(surrogate, nodes, 3, generator=generator)
+    chosen = InformationPolicy(num_nodes=32).select(surrogate, nodes, 3, generator=generator)
     with torch.no_grad():
         drawn = torch.stack(
-            [acquisition(draw_stratified(surrogate.geometry.prior, 3, generator=generator)) for _ in range(30)]
+            [acquisition(draw_stratified(surrogate.kernel_distance.prior, 3, generator=generator)) for _ in range(30)]
         )
         assert acquisition(chosen) > drawn.max()
 
 
 def test_the_points_of_a_batch_differ():
-    surrogate, nodes = surrogate_of(prior_of(1))
+    surrogate, nodes = surrogate_for(prior_of(1))
     for policy in POLICIES.values():
-        rows = policy.propose(surrogate, nodes, 4, generator=torch.Generator().manual_seed(1))
+        rows = policy.select(surrogate, nodes, 4, generator=torch.Generator().manual_seed(1))
         apart = torch.cdist(rows, rows) + 9.0 * torch.diag_embed(rows.new_ones(4))
         assert apart.min() > 1e-4
 
@@ -156,22 +152,22 @@ def test_draws_share_out_the_numbers_of_components(count, odds):
 
 @pytest.mark.parametrize("count", [1, 2, 6, 15])
 def test_recombination_integrates_the_leading_eigenvectors(count):
-    surrogate, _ = surrogate_of(prior_of())
-    prior = surrogate.geometry.prior
-    batch = recombine(surrogate, count, 20, generator=torch.Generator().manual_seed(4))
-    assert batch.cube.shape == (count, prior.num_columns)
-    assert bool((batch.weights >= 0).all())
-    assert batch.weights.sum().item() == pytest.approx(1.0, abs=1e-9)
+    surrogate, _ = surrogate_for(prior_of())
+    prior = surrogate.kernel_distance.prior
+    cube, weights = recombine(surrogate, count, 20, generator=torch.Generator().manual_seed(4))
+    assert cube.shape == (count, prior.num_columns)
+    assert bool((weights >= 0).all())
+    assert weights.sum().item() == pytest.approx(1.0, abs=1e-9)
     # the candidates again, and the measure that the batch stands for
     nodes = draw_nodes(prior, 20, generator=torch.Generator().manual_seed(4))
     latent = surrogate.latent(nodes.cube)
     measure = nodes.weights * latent.mean.abs() * latent.covariance.diagonal().sqrt()
     measure = measure / measure.sum()
-    rows = (nodes.cube.unsqueeze(0) == batch.cube.unsqueeze(1)).all(-1).long().argmax(-1)
-    assert torch.equal(nodes.cube[rows], batch.cube)
+    rows = (nodes.cube.unsqueeze(0) == cube.unsqueeze(1)).all(-1).long().argmax(-1)
+    assert torch.equal(nodes.cube[rows], cube)
     assert len(rows.unique()) == count
     vectors = torch.linalg.eigh(latent.covariance).eigenvectors[:, len(measure) - count + 1 :]
-    torch.testing.assert_close(vectors[rows].mT @ batch.weights, vectors.mT @ measure, rtol=0, atol=1e-7)
+    torch.testing.assert_close(vectors[rows].mT @ weights, vectors.mT @ measure, rtol=0, atol=1e-7)
 
 
 def test_recombination_fills_up_where_fewer_points_suffice():
@@ -180,17 +176,17 @@ def test_recombination_fills_up_where_fewer_points_suffice():
     cube = prior.draw(6, 2, generator=torch.Generator().manual_seed(0))
     values = torch.full((6,), -5000.0, dtype=torch.float64)
     values[2] = 0.0
-    surrogate = fitted_surrogate(Evaluations(cube, values), HyperGeometry(prior))
-    batch = recombine(surrogate, 8, 10, generator=torch.Generator().manual_seed(1))
-    assert batch.cube.shape[0] == 8
-    assert len(batch.cube.unique(dim=0)) == 8
-    assert batch.weights.sum().item() == pytest.approx(1.0, abs=1e-9)
-    everything = recombine(surrogate, 20, 10, generator=torch.Generator().manual_seed(1))
-    assert len(everything.cube.unique(dim=0)) == 20
+    surrogate = fit_surrogate(Evaluations(cube, values), KernelDistance(prior))
+    cube, weights = recombine(surrogate, 8, 10, generator=torch.Generator().manual_seed(1))
+    assert cube.shape[0] == 8
+    assert len(cube.unique(dim=0)) == 8
+    assert weights.sum().item() == pytest.approx(1.0, abs=1e-9)
+    everything, _ = recombine(surrogate, 20, 10, generator=torch.Generator().manual_seed(1))
+    assert len(everything.unique(dim=0)) == 20
 
 
 def test_recombination_needs_candidates():
-    surrogate, _ = surrogate_of(prior_of(2))
+    surrogate, _ = surrogate_for(prior_of(2))
     with pytest.raises(ValueError, match="20 candidates are too few for a batch of 21"):
         recombine(surrogate, 21, 10)
 
@@ -209,7 +205,7 @@ def two_sinusoids(seed, frequencies=(0.7, 2.3)):
 def test_starts_stand_at_planted_frequencies(seed):
     X, y = two_sinusoids(seed)
     prior = default_prior(X, y, max_components=3)
-    rows = spectral_starts(X, y - y.mean(), prior)
+    rows = periodogram_starts(X, y - y.mean(), prior)
     assert rows.shape == (12, prior.num_columns)
     assert bool(((rows >= prior.bounds[0]) & (rows <= prior.bounds[1])).all())
     assert prior.num_components(rows).bincount().tolist() == [0, 4, 4, 4]
@@ -231,16 +227,16 @@ def test_starts_stand_at_planted_frequencies(seed):
 
 def test_starts_are_likelier_than_draws():
     X, y = two_sinusoids(5)
-    problem = Problem(X, y)
+    problem = RegressionProblem(X, y)
     generator = torch.Generator().manual_seed(0)
     drawn = problem.evaluate(draw_stratified(problem.prior, 100, generator=generator))
-    assert problem.evaluate(spectral_starts(problem.X, problem.y, problem.prior)).max() > drawn.max()
+    assert problem.evaluate(periodogram_starts(problem.X, problem.y, problem.prior)).max() > drawn.max()
 
 
 def test_several_inputs_have_no_starts():
     X = torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     prior = default_prior(X, X.sum(-1))
-    assert spectral_starts(X, X.sum(-1), prior).shape == (0, prior.num_columns)
+    assert periodogram_starts(X, X.sum(-1), prior).shape == (0, prior.num_columns)
 
 
 @pytest.mark.parametrize("num_rows", [2, 3, 5])
@@ -248,7 +244,7 @@ def test_starts_from_a_few_rows(num_rows):
     X = torch.linspace(0, 1, num_rows, dtype=torch.float64).unsqueeze(-1)
     y = tensor(0.3, -1.0, 0.4, 2.0, 0.0)[:num_rows]
     prior = default_prior(X, y)
-    rows = spectral_starts(X, y - y.mean(), prior)
+    rows = periodogram_starts(X, y - y.mean(), prior)
     assert bool(((rows >= prior.bounds[0]) & (rows <= prior.bounds[1])).all())
 
 
@@ -259,18 +255,18 @@ def ascent_case(components=2, **choices):
     X, y = two_sinusoids(1)
     prior = default_prior(X[:40], y[:40], max_components=3)
     start = prior.draw(1, components, generator=torch.Generator().manual_seed(2))[0]
-    return GaussianLikelihoods(X[:40], y[:40] - y[:40].mean()), prior, start
+    return LogMarginalLikelihoods(X[:40], y[:40] - y[:40].mean()), prior, start
 
 
 def target_of(prior, path, components):
-    v = torch.special.ndtri(path.cube[:, prior.used(components)])
+    v = torch.special.ndtri(path.cube[:, prior.active_columns(components)])
     return path.log_likelihood - 0.5 * v.square().sum(-1) - 0.5 * v.shape[-1] * math.log(2 * math.pi)
 
 
 @pytest.mark.parametrize("components", [1, 2, 3])
 def test_an_ascent_increases_its_target_and_keeps_everything(components):
     likelihoods, prior, start = ascent_case(components)
-    path = ascend(likelihoods, prior, start, 25)
+    path = gradient_ascent(likelihoods, prior, start, 25)
     assert path.cube.shape[0] == path.log_likelihood.shape[0] <= 25
     torch.testing.assert_close(path.cube[0], start, rtol=0, atol=1e-9)
     target = target_of(prior, path, components)
@@ -287,15 +283,15 @@ def test_an_ascent_increases_its_target_and_keeps_everything(components):
 @pytest.mark.parametrize("budget", [1, 2, 7])
 def test_an_ascent_keeps_to_its_budget(budget):
     likelihoods, prior, start = ascent_case()
-    assert ascend(likelihoods, prior, start, budget).log_likelihood.numel() == budget
+    assert gradient_ascent(likelihoods, prior, start, budget).log_likelihood.numel() == budget
 
 
 def test_an_ascent_ends_where_it_has_converged():
     likelihoods, prior, start = ascent_case(1)
-    path = ascend(likelihoods, prior, start, 2000)
+    path = gradient_ascent(likelihoods, prior, start, 2000)
     assert path.log_likelihood.numel() < 500
     best = path.cube[target_of(prior, path, 1).argmax()]
-    v = torch.special.ndtri(best[prior.used(1)]).requires_grad_()
+    v = torch.special.ndtri(best[prior.active_columns(1)]).requires_grad_()
     cube = prior.embed(torch.special.ndtr(v), 1).unsqueeze(0)
     value = likelihoods(*prior.hyperparameters(cube)).squeeze() - 0.5 * v.square().sum()
     (slope,) = torch.autograd.grad(value, v)
@@ -311,14 +307,14 @@ def test_a_likelihood_that_fails_ends_an_ascent():
         value = likelihoods(mixtures, outputscale, noise)
         return value if len(calls) < 4 else value * torch.nan
 
-    path = ascend(failing, prior, start, 30)
+    path = gradient_ascent(failing, prior, start, 30)
     assert path.log_likelihood.isnan().tolist() == [False, False, False, True]
     assert path.cube.shape[0] == 4
 
 
 def test_an_ascent_from_the_edge_of_the_cube():
     likelihoods, prior, _ = ascent_case()
-    edge = prior.embed(torch.full((len(prior.used(2)),), 1.0 - EDGE, dtype=torch.float64), 2)
-    path = ascend(likelihoods, prior, edge, 10)
+    edge = prior.embed(torch.full((len(prior.active_columns(2)),), 1.0 - EDGE, dtype=torch.float64), 2)
+    path = gradient_ascent(likelihoods, prior, edge, 10)
     assert bool(path.log_likelihood.isfinite().all())
     assert bool(((path.cube >= prior.bounds[0]) & (path.cube <= prior.bounds[1])).all())

@@ -9,13 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.bayesian_quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    IN_EACH_INPUT,
-    SpectralMixtures,
-    at_lags,
-    covariance,
-)
+from gp_ensembles.bayesian_quadrature import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
+from gp_ensembles.bayesian_quadrature.spectral_mixture import covariance, covariance_at_lags
 
 REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
 GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
@@ -91,7 +86,7 @@ def test_covariances_at_lags_of_one_input():
     mixtures = random_mixtures(3, 1, (4,))
     x = inputs(0, 7, 1)
     lags = (x - x.mT).abs()
-    value = at_lags(mixtures, lags.reshape(-1))
+    value = covariance_at_lags(mixtures, lags.reshape(-1))
     assert value.shape == (4, 49)
     torch.testing.assert_close(value.reshape(4, 7, 7), covariance(mixtures, x, x), rtol=0, atol=1e-15)
 
@@ -219,4 +214,4 @@ def test_a_component_is_a_normal_spectral_density():
                 density += 0.5 * w * np.exp(-0.5 * z**2) / (s * math.sqrt(2 * np.pi))
     lags = np.array([0.0, 0.1, 0.37, 1.0, 2.5])
     expected = [np.trapezoid(density * np.cos(2 * np.pi * lag * frequencies), frequencies) for lag in lags]
-    np.testing.assert_allclose(at_lags(mixture, torch.tensor(lags)), expected, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(covariance_at_lags(mixture, torch.tensor(lags)), expected, rtol=0, atol=1e-10)

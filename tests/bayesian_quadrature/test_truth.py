@@ -9,21 +9,21 @@ import pytest
 import torch
 
 from gp_ensembles.bayesian_quadrature import (
+    AcquisitionOptimizer,
     Budget,
     HalfNormal,
     Hyperprior,
     InformationPolicy,
     LogNormal,
-    Optimizer,
     PriorPolicy,
-    Problem,
     RecombinationPolicy,
+    RegressionProblem,
     Search,
     fixed,
     marginalize,
 )
 
-SOBOL = Search(PriorPolicy(), initial=1.0, ascents=0, spectral=False)
+SOBOL = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
 NUM_DESIGNS = 12
 
 
@@ -43,7 +43,7 @@ def problem(truth):
         3,
         noise=fixed(float(truth["noise"])),
     )
-    return Problem(truth["X"].unsqueeze(-1), truth["y"], prior, mean=0.0)
+    return RegressionProblem(truth["X"].unsqueeze(-1), truth["y"], prior, mean=0.0)
 
 
 def run(problem, evaluations, search, seed):
@@ -119,12 +119,15 @@ def test_positive_weights_from_240_evaluations(found_with_many, truth):
 
 @pytest.mark.parametrize(
     "policy",
-    [InformationPolicy(Optimizer(raw_samples=16, max_iterations=4, sizes=1), nodes=32), RecombinationPolicy(40)],
+    [
+        InformationPolicy(AcquisitionOptimizer(raw_samples=16, max_iterations=4, num_sizes=1), num_nodes=32),
+        RecombinationPolicy(40),
+    ],
     ids=["information", "recombination"],
 )
 def test_the_evidence_under_other_policies(problem, truth, policy):
     """What chooses points by what they tell of the evidence does not bias it."""
-    search = Search(policy, initial=0.5, batch_size=10)
+    search = Search(policy, initial_share=0.5, batch_size=10)
     found = [run(problem, 60, search, seed) for seed in range(3)]
     errors = [one.log_evidence - float(truth["log_evidence"]) for one in found]
     assert rms(errors) <= 0.15

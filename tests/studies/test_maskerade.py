@@ -9,13 +9,12 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
 
-from gp_ensembles.bayesian_quadrature import Budget, Problem, Search, marginalize
-from gp_ensembles.bayesian_quadrature.policies import draw_stratified
+from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
+from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import Table, load_folder
 from studies.__main__ import main, study_parser
 from studies.maskerade import methods as maskerade_methods
-from studies.maskerade import scores as maskerade_scores
 from studies.maskerade import study as maskerade
 from studies.maskerade.methods import METHODS
 from studies.maskerade.predictions import scored
@@ -206,7 +205,7 @@ def test_methods_for_several_inputs_are_functions_of_the_seed(name):
 def test_the_average_of_prior_draws_is_that_of_their_likelihoods():
     split = made_up_split()
     answer = METHODS["sobol"].run(split, 50, torch.Generator().manual_seed(0))
-    problem = Problem(split.X, split.y)
+    problem = RegressionProblem(split.X, split.y)
     values = problem.evaluate(draw_stratified(problem.prior, 50, generator=torch.Generator().manual_seed(0)))
     assert answer.diagnostics["log_evidence"] == pytest.approx(float(values.exp().mean().log()))
     weights = values.softmax(-1).sort(descending=True).values
@@ -245,7 +244,7 @@ def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_pat
     def refuse(*arguments):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(maskerade_scores, "_ran", refuse)
+    monkeypatch.setattr(maskerade, "_ran", refuse)
     assert maskerade.run(5, folder, tmp_path, OPTIONS) == text
     assert maskerade.run(5, folder, tmp_path, OPTIONS._replace(methods=["rbf"], folds=1)).count("rbf") == 1
     with pytest.raises(AssertionError, match="run again"):  # another budget is another part
@@ -253,26 +252,26 @@ def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_pat
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path, monkeypatch, capsys):
-    ran = maskerade_scores._ran
+    ran = maskerade._ran
 
     def interrupted(method, *arguments):
         if method == "rbf":
             raise KeyboardInterrupt
         return ran(method, *arguments)
 
-    monkeypatch.setattr(maskerade_scores, "_ran", interrupted)
+    monkeypatch.setattr(maskerade, "_ran", interrupted)
     with pytest.raises(KeyboardInterrupt):
         maskerade.run(5, folder, tmp_path, OPTIONS)
     assert "goes on with them" in capsys.readouterr().err
     assert len(list((tmp_path / "maskerade_parts").iterdir())) == 2
-    monkeypatch.setattr(maskerade_scores, "_ran", ran)
+    monkeypatch.setattr(maskerade, "_ran", ran)
     maskerade.run(5, folder, tmp_path, OPTIONS)
     assert len(list((tmp_path / "maskerade_parts").iterdir())) == 6
 
 
 def test_a_search_cut_short_is_no_finished_part(monkeypatch):
     def cut(problem, budget, search, **options):
-        return marginalize(problem, Budget(budget.evaluations - 3), Search(ascents=0), **options)
+        return marginalize(problem, Budget(budget.evaluations - 3), Search(num_ascents=0), **options)
 
     monkeypatch.setattr(maskerade_methods, "marginalize", cut)
     with pytest.raises(KeyboardInterrupt):
@@ -280,18 +279,18 @@ def test_a_search_cut_short_is_no_finished_part(monkeypatch):
 
 
 def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch):
-    ran = maskerade_scores._ran
+    ran = maskerade._ran
 
     def failing(method, *arguments):
         if method == "sobol":
             raise ValueError("no likelihoods today")
         return ran(method, *arguments)
 
-    monkeypatch.setattr(maskerade_scores, "_ran", failing)
+    monkeypatch.setattr(maskerade, "_ran", failing)
     options = OPTIONS._replace(folds=1, sets=["airline_passengers", "co2_mauna_loa_monthly"], methods=["sobol", "rbf"])
     text = maskerade.run(5, folder, tmp_path, options)
     assert "airline_passengers, sobol, split 1 failed: no likelihoods today" in text
-    assert "co2_mauna_loa_monthly failed: co2_mauna_loa_monthly has rows without a target" in text
+    assert "co2_mauna_loa_monthly, all methods failed: co2_mauna_loa_monthly has rows without a target" in text
     assert "\nrbf" in text
     with pytest.raises(ValueError, match="nothing could be run; airline_passengers, sobol: no likelihoods today"):
         maskerade.run(5, folder, tmp_path / "other", options._replace(methods=["sobol"]))
@@ -318,7 +317,7 @@ def test_evidence_is_shown_as_it_was_known(tmp_path):
     [
         (4, {}, "must be one of 1, 2, 3, 5, 6, got 4"),
         (None, {}, "got None"),
-        (2, {"sets": ["airline_passengers"]}, "no set airline_passengers in this table"),
+        (2, {"sets": ["airline_passengers"]}, "no set airline_passengers; choose from"),
         (5, {"methods": ["maskerade-x"]}, "no method maskerade-x"),
         (5, {"methods": ["sm", "sm"]}, "named twice"),
         (5, {"evaluations": 4}, "evaluations=4"),

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.bayesian_quadrature.hyperprior import EDGE, Hyperprior, Scalar, fixed, inferred
-from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal, Marginal, Normal, beta_quantile
-from gp_ensembles.bayesian_quadrature.nyquist import (
+from gp_ensembles.bayesian_quadrature import (
+    HalfNormal,
+    Hyperprior,
+    LogNormal,
+    Normal,
+    SpectralMixtures,
+    fixed,
+    inferred,
+)
+from gp_ensembles.bayesian_quadrature.default_priors import (
     grid_nyquist,
     input_range,
     mean_spacing_nyquist,
@@ -20,7 +27,7 @@ from gp_ensembles.bayesian_quadrature.nyquist import (
     smallest_gap_nyquist,
     unit_scales,
 )
-from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.bayesian_quadrature.prior import EDGE, Marginal, ScalarPrior, beta_quantile
 
 
 def tensor(*values):
@@ -37,7 +44,7 @@ def cube_of(prior, components, count, seed):
     """Independent uniform points, with rubbish in the columns that n components do not use."""
     rng = np.random.default_rng(seed)
     rubbish = torch.tensor(rng.uniform(size=(count, prior.num_columns)))
-    columns = prior.used(components)
+    columns = prior.active_columns(components)
     rubbish[:, columns] = torch.tensor(rng.uniform(size=(count, len(columns)))).clamp(EDGE, 1 - EDGE)
     rubbish[:, 0] = components
     return rubbish
@@ -188,7 +195,7 @@ def test_the_golden_map_from_the_cube(golden, num_inputs, components):
     mixtures = prior.mixtures(cube)
     assert mixtures.num_components.tolist() == [components] * len(u)
     np.testing.assert_allclose(mixtures.trim().flatten(), expected, rtol=1e-11, atol=1e-13)
-    torch.testing.assert_close(prior.theta(cube), mixtures.flatten(), rtol=0, atol=0)
+    torch.testing.assert_close(prior.mixtures(cube).flatten(), mixtures.flatten(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("case", ["D1_n1", "D1_n4", "D3_n1", "D3_n4"])
@@ -224,7 +231,7 @@ def test_log_densities_against_scipy(concentration):
 def test_the_map_from_the_cube_has_the_prior_for_its_density(components, concentration):
     """One over the Jacobian determinant of the cube's map (the last weight is what the others leave)."""
     prior = prior_of(2, 4, concentration=concentration)
-    columns = prior.used(components)
+    columns = prior.active_columns(components)
 
     def free(points):
         mixture = prior.mixtures(prior.embed(points, components))
@@ -303,19 +310,19 @@ def test_columns_that_are_not_used_do_not_matter(seed, num_inputs, max_component
     prior = prior_of(num_inputs, max_components, **CHOICES[name])
     components = data.draw(st.integers(1, max_components))
     cube = cube_of(prior, components, 4, seed)
-    columns = prior.used(components)
-    assert len(columns) == components * (1 + 2 * num_inputs) - 1 + prior.num_extras
+    columns = prior.active_columns(components)
+    assert len(columns) == components * (1 + 2 * num_inputs) - 1 + prior.num_scalars
     assert len(set(columns.tolist()) - {0}) == len(columns)
     plain = prior.embed(cube[:, columns], components)
     for a, b in zip(prior.hyperparameters(cube), prior.hyperparameters(plain), strict=True):
         for x, y in zip(*((tuple(v) if isinstance(v, tuple) else (v,)) for v in (a, b)), strict=True):
             assert torch.equal(x, y)
     # every column that is used does matter
-    first = torch.cat([prior.theta(cube), prior.extras(cube)], -1)
+    first = torch.cat([prior.mixtures(cube).flatten(), prior.scalars(cube)], -1)
     for column in columns.tolist():
         moved = cube.clone()
         moved[:, column] = 0.5 * moved[:, column] + 0.25 * (moved[:, column] < 0.5)
-        second = torch.cat([prior.theta(moved), prior.extras(moved)], -1)
+        second = torch.cat([prior.mixtures(moved).flatten(), prior.scalars(moved)], -1)
         assert bool((first != second).any(-1).all())
 
 
@@ -331,10 +338,10 @@ def test_derivatives_of_the_map(concentration):
             values = prior.hyperparameters(prior.embed(points, components))
             return torch.cat([values.mixtures.flatten(), values.noise.unsqueeze(-1)], -1)
 
-        points = cube[:, prior.used(components)].requires_grad_()
+        points = cube[:, prior.active_columns(components)].requires_grad_()
         assert torch.autograd.gradcheck(everything, (points,), atol=1e-4)
     rows = torch.cat([cube_of(prior, n, 2, n) for n in (1, 2, 3)]).requires_grad_()
-    (slope,) = torch.autograd.grad(prior.theta(rows).square().sum(), rows)
+    (slope,) = torch.autograd.grad(prior.mixtures(rows).flatten().square().sum(), rows)
     assert bool(slope.isfinite().all())
 
 
@@ -344,11 +351,11 @@ def test_what_is_inferred_is_log_normal():
     values = prior.hyperparameters(cube)
     assert stats.kstest(values.outputscale, stats.lognorm(0.5, scale=2.0).cdf).pvalue > 0.01
     assert stats.kstest(values.noise, stats.lognorm(1.5, scale=1e-3).cdf).pvalue > 0.01
-    z = prior.extras(cube)
+    z = prior.scalars(cube)
     torch.testing.assert_close(values.outputscale, 2.0 * (0.5 * z[:, 0]).exp())
     torch.testing.assert_close(values.noise, 1e-3 * (1.5 * z[:, 1]).exp())
     known = prior_of(1, 2, noise=fixed(0.25), outputscale=fixed(3.0))
-    assert known.num_extras == 0
+    assert known.num_scalars == 0
     values = known.hyperparameters(cube_of(known, 1, 3, 0))
     torch.testing.assert_close(values.noise, 0.25 * torch.ones(3).double())
     torch.testing.assert_close(values.outputscale, 3.0 * torch.ones(3).double())
@@ -375,7 +382,7 @@ def test_draws_are_of_low_discrepancy_and_of_the_number_of_components():
         assert cube.shape == (256, prior.num_columns)
         assert bool((cube[:, 0] == components).all())
         assert prior.mixtures(cube).num_components.unique().tolist() == [components]
-        points = cube[:, prior.used(components)]
+        points = cube[:, prior.active_columns(components)]
         assert float(points.min()) >= EDGE
         assert float(points.max()) <= 1 - EDGE
         # one point in every 256th of each axis: a net, not independent draws
@@ -405,7 +412,7 @@ def test_single_precision(concentration):
     assert bool(((cube >= lower) & (cube <= upper)).all())
     edges = cube.clone()
     edges[:16, 1:], edges[16:, 1:] = lower[1:], upper[1:]
-    assert bool(prior.theta(edges).isfinite().all())
+    assert bool(prior.mixtures(edges).flatten().isfinite().all())
     assert prior.mixtures(edges).num_components.unique().tolist() == [3]
 
 
@@ -445,4 +452,4 @@ def test_bad_priors_are_refused(make, message):
 
 def test_scalars():
     assert not fixed(2.0).is_inferred
-    assert inferred(2.0, 0.3) == Scalar(np.log(2.0), 0.3)
+    assert inferred(2.0, 0.3) == ScalarPrior(np.log(2.0), 0.3)

@@ -1,6 +1,7 @@
 """Discrepancies of mixtures and the kernel over kernels: golden values, loops, invariances, definiteness."""
 
 from itertools import pairwise, product
+from typing import NamedTuple
 
 import gpytorch
 import numpy as np
@@ -9,20 +10,37 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.bayesian_quadrature import distances
-from gp_ensembles.bayesian_quadrature.distances import Atoms, Discrepancy, Energy, Gaussian, Matern52
-from gp_ensembles.bayesian_quadrature.hyperkernel import MMDHyperKernel
-from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal, Normal
-from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.bayesian_quadrature import (
+    AtomCoordinates,
+    EnergyDistance,
+    HalfNormal,
+    LogNormal,
+    MaternDistance,
+    MaximumMeanDiscrepancy,
+    MMDHyperKernel,
+    Normal,
+    SpectralMixtures,
+    hyperkernel,
+)
+
+
+class GaussianDistance(NamedTuple):
+    """Minus a Gaussian kernel: the dissimilarity of a user's own."""
+
+    bandwidth: float = 1.0
+
+    def __call__(self, distance):
+        return -(-0.5 * (distance / self.bandwidth).square()).exp()
+
 
 DISSIMILARITIES = {
-    "energy": Energy(),
-    "energy 0.7": Energy(0.7),
-    "energy 1.5": Energy(1.5),
-    "gaussian": Gaussian(),
-    "gaussian 0.5": Gaussian(0.5),
-    "matern": Matern52(),
-    "matern 2": Matern52(2.0),
+    "energy": EnergyDistance(),
+    "energy 0.7": EnergyDistance(0.7),
+    "energy 1.5": EnergyDistance(1.5),
+    "gaussian": GaussianDistance(),
+    "gaussian 0.5": GaussianDistance(0.5),
+    "matern": MaternDistance(),
+    "matern 2": MaternDistance(2.0),
 }
 SMOOTH = {name: DISSIMILARITIES[name] for name in ("energy 1.5", "gaussian", "gaussian 0.5", "matern", "matern 2")}
 
@@ -43,10 +61,10 @@ def random_mixtures(seed, num_inputs, shape, size=4, signed=False):
 
 def function_of(dissimilarity, r):
     """The functions of the distance, written out with numpy."""
-    if isinstance(dissimilarity, Energy):
+    if isinstance(dissimilarity, EnergyDistance):
         return r**dissimilarity.power
     r = r / dissimilarity.bandwidth
-    if isinstance(dissimilarity, Gaussian):
+    if isinstance(dissimilarity, GaussianDistance):
         return -np.exp(-0.5 * r**2)
     return -(1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)
 
@@ -75,9 +93,9 @@ def test_golden_discrepancies_of_pairs(golden, num_inputs):
         own1, own2, squared = (data[key] for key in ("self1", "self2", "mmd2"))
         lam2, ell = torch.tensor(data["lam2"]), torch.tensor(data["ell"])
         kernels = {root: data[key] for root, key in ((False, "kernel"), (True, "kernel_root"))}
-    discrepancy = Discrepancy(Energy())
-    np.testing.assert_allclose(discrepancy.measure(first).own, own1, rtol=1e-13)
-    np.testing.assert_allclose(discrepancy.measure(second).own, own2, rtol=1e-13)
+    discrepancy = MaximumMeanDiscrepancy(EnergyDistance())
+    np.testing.assert_allclose(discrepancy.prepare(first).self_term, own1, rtol=1e-13)
+    np.testing.assert_allclose(discrepancy.prepare(second).self_term, own2, rtol=1e-13)
     value = discrepancy.between(first, second).diagonal()
     np.testing.assert_allclose(value, squared, rtol=0, atol=1e-14)
     for root, expected in kernels.items():
@@ -95,7 +113,9 @@ def test_golden_derivatives(golden, num_inputs):
         theta1, theta2, expected = (torch.tensor(data[key][:10]) for key in ("theta1", "theta2", "grad_mmd2_theta1"))
     theta1.requires_grad_()
     first, second = (SpectralMixtures.unflatten(theta, num_inputs) for theta in (theta1, theta2))
-    (slope,) = torch.autograd.grad(Discrepancy(Energy()).between(first, second).diagonal().sum(), theta1)
+    (slope,) = torch.autograd.grad(
+        MaximumMeanDiscrepancy(EnergyDistance()).between(first, second).diagonal().sum(), theta1
+    )
     used = ~expected.isnan()
     torch.testing.assert_close(slope[used], expected[used], rtol=0, atol=1e-9)
 
@@ -107,9 +127,11 @@ def test_golden_gram_matrices(golden, num_inputs):
         grams = {False: data["gram_kernel"], True: data["gram_kernel_root"]}
         squared, smallest = data["gram_mmd2"], float(data["gram_min_eig"])
     mixtures = SpectralMixtures.unflatten(theta, num_inputs)
-    np.testing.assert_allclose(Discrepancy(Energy()).between(mixtures, mixtures), squared, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(
+        MaximumMeanDiscrepancy(EnergyDistance()).between(mixtures, mixtures), squared, rtol=0, atol=1e-13
+    )
     for root, expected in grams.items():
-        base = MMDHyperKernel(num_inputs, Discrepancy(Energy()), root=root)
+        base = MMDHyperKernel(num_inputs, MaximumMeanDiscrepancy(EnergyDistance()), root=root)
         kernel = gpytorch.kernels.ScaleKernel(base).double()
         kernel.outputscale, base.lengthscale = lam2, ell
         found = kernel(theta).to_dense().detach()
@@ -122,7 +144,11 @@ def test_golden_gram_matrices(golden, num_inputs):
 
 @pytest.mark.parametrize(
     ("name", "dissimilarity"),
-    [("energy_beta1.5", Energy(1.5)), ("rbf_bandwidth1", Gaussian(1.0)), ("matern52_bandwidth1", Matern52(1.0))],
+    [
+        ("energy_beta1.5", EnergyDistance(1.5)),
+        ("rbf_bandwidth1", GaussianDistance(1.0)),
+        ("matern52_bandwidth1", MaternDistance(1.0)),
+    ],
 )
 @pytest.mark.parametrize("num_inputs", [1, 3])
 def test_golden_other_dissimilarities(golden, num_inputs, name, dissimilarity):
@@ -130,7 +156,7 @@ def test_golden_other_dissimilarities(golden, num_inputs, name, dissimilarity):
         first, second = (SpectralMixtures.unflatten(torch.tensor(data[k]), num_inputs) for k in ("theta1", "theta2"))
     with np.load(golden / "maskerade_library_extras.npz") as data:
         expected = data[f"mmd_D{num_inputs}_{name}"]
-    value = Discrepancy(dissimilarity).between(first, second).diagonal()
+    value = MaximumMeanDiscrepancy(dissimilarity).between(first, second).diagonal()
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-13)
 
 
@@ -139,7 +165,7 @@ def test_golden_reflected_mixtures(golden, num_inputs):
     with np.load(golden / "maskerade_library_extras.npz") as data:
         theta, expected = torch.tensor(data[f"signed_theta_D{num_inputs}"]), data[f"signed_mmd2_D{num_inputs}"]
     mixtures = SpectralMixtures.unflatten(theta, num_inputs)
-    value = Discrepancy(Energy(), Atoms(reflected=True)).between(mixtures, mixtures)
+    value = MaximumMeanDiscrepancy(EnergyDistance(), AtomCoordinates(reflected=True)).between(mixtures, mixtures)
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-13)
 
 
@@ -147,14 +173,14 @@ def test_golden_reflected_mixtures(golden, num_inputs):
 @pytest.mark.parametrize("dissimilarity", DISSIMILARITIES.values(), ids=DISSIMILARITIES)
 def test_discrepancies_are_the_sums_written_out(dissimilarity, reflected):
     first, second = random_mixtures(0, 2, (5,), signed=True), random_mixtures(1, 2, (4,), size=3, signed=True)
-    discrepancy = Discrepancy(dissimilarity, Atoms(reflected=reflected))
+    discrepancy = MaximumMeanDiscrepancy(dissimilarity, AtomCoordinates(reflected=reflected))
     value = discrepancy.between(first, second)
     assert value.shape == (5, 4)
     for i, j in product(range(5), range(4)):
         expected = by_loops(dissimilarity, first.take(i), second.take(j), reflected)
         assert value[i, j].item() == pytest.approx(expected, abs=1e-13)
         own = energy_by_loops(dissimilarity, first.take(i), first.take(i), reflected)
-        assert discrepancy.measure(first).own[i].item() == pytest.approx(own, abs=1e-13)
+        assert discrepancy.prepare(first).self_term[i].item() == pytest.approx(own, abs=1e-13)
 
 
 def test_one_component_on_each_side():
@@ -162,13 +188,13 @@ def test_one_component_on_each_side():
     theta = torch.tensor([[1.0, 0.5, 2.0], [1.0, 3.5, 6.0]]).double()
     mixtures = SpectralMixtures.unflatten(theta, 1)
     for name, expected in {"energy": 5.0, "energy 1.5": 5.0**1.5, "gaussian": 1.0 - np.exp(-12.5)}.items():
-        value = Discrepancy(DISSIMILARITIES[name]).between(mixtures, mixtures)
+        value = MaximumMeanDiscrepancy(DISSIMILARITIES[name]).between(mixtures, mixtures)
         np.testing.assert_allclose(value, [[0.0, expected], [expected, 0.0]], rtol=1e-15)
 
 
 def test_batches_of_mixtures():
     first, second = random_mixtures(0, 2, (2, 3, 5)), random_mixtures(1, 2, (2, 3, 4), size=3)
-    discrepancy = Discrepancy(Energy())
+    discrepancy = MaximumMeanDiscrepancy(EnergyDistance())
     value = discrepancy.between(first, second)
     assert value.shape == (2, 3, 5, 4)
     for index in product(range(2), range(3)):
@@ -189,7 +215,7 @@ def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, na
     rng = np.random.default_rng(seed)
     one = torch.ones(num_inputs).double()
     priors = (Normal(0.3 * (not reflected) * one, 2.0 * one), LogNormal(-one, 0.35 * one)) if standardized else ()
-    discrepancy = Discrepancy(DISSIMILARITIES[name], Atoms(*priors, reflected=reflected))
+    discrepancy = MaximumMeanDiscrepancy(DISSIMILARITIES[name], AtomCoordinates(*priors, reflected=reflected))
     mixtures = random_mixtures(seed, num_inputs, (3,), signed=True)
     others = random_mixtures(seed + 1, num_inputs, (2,), signed=True)
     value = discrepancy.between(mixtures, others)
@@ -228,7 +254,7 @@ def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, na
     st.floats(0.05, 20.0),
 )
 def test_gram_matrices_are_positive_definite(seed, num_inputs, name, root, reflected, lengthscale):
-    discrepancy = Discrepancy(DISSIMILARITIES[name], Atoms(reflected=reflected))
+    discrepancy = MaximumMeanDiscrepancy(DISSIMILARITIES[name], AtomCoordinates(reflected=reflected))
     kernel = MMDHyperKernel(num_inputs, discrepancy, root=root).double()
     kernel.lengthscale = lengthscale
     rows = random_mixtures(seed, num_inputs, (25,), size=5, signed=reflected).flatten()
@@ -242,10 +268,10 @@ def test_gram_matrices_are_positive_definite(seed, num_inputs, name, root, refle
 
 def test_the_square_of_equation_six_is_not_positive_definite():
     """Why the exponent has the discrepancy and not its square: mixtures on a line of weights say no."""
-    kernel = MMDHyperKernel(1, Discrepancy(Energy())).double()
+    kernel = MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance())).double()
     rows = random_mixtures(0, 1, (60,), size=5).flatten()
     mixtures = SpectralMixtures.unflatten(rows, 1)
-    squared = Discrepancy(Energy()).between(mixtures, mixtures).square()
+    squared = MaximumMeanDiscrepancy(EnergyDistance()).between(mixtures, mixtures).square()
     smallest = [torch.linalg.eigvalsh((-squared / scale).exp())[0].item() for scale in (0.01, 0.1, 1.0, 5.0)]
     kernel.lengthscale = 1.0
     assert min(smallest) < -1e-3 < 0 < torch.linalg.eigvalsh(kernel(rows).to_dense().detach())[0].item() + 1e-12
@@ -255,8 +281,8 @@ def test_the_square_of_equation_six_is_not_positive_definite():
 @pytest.mark.parametrize("dissimilarity", DISSIMILARITIES.values(), ids=DISSIMILARITIES)
 def test_derivatives(dissimilarity, reflected):
     one = torch.ones(2).double()
-    atoms = Atoms(HalfNormal(2.0 * one), LogNormal(-one, 0.5 * one), reflected=reflected)
-    discrepancy = Discrepancy(dissimilarity, atoms)
+    atoms = AtomCoordinates(HalfNormal(2.0 * one), LogNormal(-one, 0.5 * one), reflected=reflected)
+    discrepancy = MaximumMeanDiscrepancy(dissimilarity, atoms)
     first = random_mixtures(3, 2, (3,), size=2, signed=True)._replace(weights=torch.rand(3, 2).double())
     first = first._replace(scales=first.scales.clamp_min(0.2))
     second = first._replace(means=first.means + 1.0)
@@ -278,9 +304,9 @@ def test_derivatives_at_coincident_atoms(dissimilarity):
 
     def function(theta):
         mixtures = SpectralMixtures.unflatten(theta, 1)
-        return Discrepancy(dissimilarity).between(mixtures, SpectralMixtures.unflatten(other, 1))[:1]
+        return MaximumMeanDiscrepancy(dissimilarity).between(mixtures, SpectralMixtures.unflatten(other, 1))[:1]
 
-    tolerance = 1e-3 if dissimilarity == Energy(1.5) else 1e-6  # a power of 1.5 has a root for a slope
+    tolerance = 1e-3 if dissimilarity == EnergyDistance(1.5) else 1e-6  # a power of 1.5 has a root for a slope
     assert torch.autograd.gradcheck(function, (theta,), atol=5 * tolerance)
 
 
@@ -291,7 +317,9 @@ def test_derivatives_of_a_gram_matrix_are_finite(dissimilarity, reflected, root)
     """Every mixture meets itself on the diagonal, and one is there twice; padding is at one place."""
     mixtures = random_mixtures(5, 2, (6,), signed=True)
     rows = torch.cat([mixtures.flatten(), mixtures.take(slice(None, 1)).flatten()]).requires_grad_()
-    kernel = MMDHyperKernel(2, Discrepancy(dissimilarity, Atoms(reflected=reflected)), root=root).double()
+    kernel = MMDHyperKernel(
+        2, MaximumMeanDiscrepancy(dissimilarity, AtomCoordinates(reflected=reflected)), root=root
+    ).double()
     for value in (kernel(rows).to_dense(), kernel(rows, diag=True)):
         slopes = torch.autograd.grad(value.sum(), (rows, kernel.raw_lengthscale), allow_unused=True)
         assert all(bool(slope.isfinite().all()) for slope in slopes if slope is not None)
@@ -299,7 +327,7 @@ def test_derivatives_of_a_gram_matrix_are_finite(dissimilarity, reflected, root)
 
 @pytest.mark.parametrize("root", [False, True])
 def test_kernel_derivatives(root):
-    kernel = MMDHyperKernel(1, Discrepancy(Energy(1.5)), root=root).double()
+    kernel = MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance(1.5)), root=root).double()
     mixtures = random_mixtures(5, 1, (3,), size=2)
     present = mixtures.weights != 0
     others = random_mixtures(6, 1, (2,), size=2).flatten()
@@ -315,7 +343,7 @@ def test_kernel_derivatives(root):
 
 @pytest.mark.parametrize("root", [False, True])
 def test_diagonals_rows_and_batches_of_the_kernel(root):
-    kernel = MMDHyperKernel(2, Discrepancy(Energy(1.5)), root=root).double()
+    kernel = MMDHyperKernel(2, MaximumMeanDiscrepancy(EnergyDistance(1.5)), root=root).double()
     rows, others = (random_mixtures(seed, 2, (2, 5)).flatten() for seed in (0, 1))
     dense = kernel(rows, others).to_dense()
     assert dense.shape == (2, 5, 5)
@@ -328,7 +356,7 @@ def test_diagonals_rows_and_batches_of_the_kernel(root):
 
 
 def test_a_batch_of_kernels():
-    kernel = MMDHyperKernel(1, Discrepancy(Energy())).double().expand_batch(torch.Size([3]))
+    kernel = MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance())).double().expand_batch(torch.Size([3]))
     kernel.raw_lengthscale.data = kernel.raw_lengthscale.data.clone()  # expanded: three views of one number
     kernel.lengthscale = torch.tensor([0.5, 1.0, 2.0]).double().reshape(3, 1, 1)
     rows = random_mixtures(0, 1, (4,)).flatten()
@@ -344,7 +372,9 @@ def test_the_kernel_in_a_gaussian_process():
         def __init__(self, X, y, likelihood):
             super().__init__(X, y, likelihood)
             self.mean_module = gpytorch.means.ZeroMean()
-            self.covar_module = gpytorch.kernels.ScaleKernel(MMDHyperKernel(1, Discrepancy(Energy())))
+            self.covar_module = gpytorch.kernels.ScaleKernel(
+                MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance()))
+            )
 
         def forward(self, X):
             return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
@@ -371,10 +401,10 @@ def test_chunks_change_nothing(monkeypatch):
     first, second = random_mixtures(0, 2, (13,)), random_mixtures(1, 2, (7,))
     theta = first.flatten().requires_grad_()
     for reflected in (False, True):
-        discrepancy = Discrepancy(Energy(), Atoms(reflected=reflected))
+        discrepancy = MaximumMeanDiscrepancy(EnergyDistance(), AtomCoordinates(reflected=reflected))
         results = []
         for chunk in (1, 500, 2**21):
-            monkeypatch.setattr(distances, "_CHUNK", chunk)
+            monkeypatch.setattr(hyperkernel, "_CHUNK", chunk)
             value = discrepancy.between(SpectralMixtures.unflatten(theta, 2), second)
             results.append((value, *torch.autograd.grad(value.square().sum(), theta)))
         for a, b in pairwise(results):
@@ -388,34 +418,34 @@ def test_atoms_are_standardized_by_their_priors():
         LogNormal(*torch.tensor([[0.0, 1.0], [0.5, 0.1]], dtype=torch.float64)),
     )
     mixture = SpectralMixtures.unflatten(torch.tensor([1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0]).double(), 2)
-    atoms = Atoms(*prior)(mixture)
+    atoms = AtomCoordinates(*prior)(mixture)
     np.testing.assert_allclose(atoms[0], [1.5, 1.0, 0.0, (np.log(2.0) - 1.0) / 0.1], rtol=1e-13)
     assert not atoms[1].any()
-    np.testing.assert_allclose(Atoms()(mixture), [[3.0, 4.0, 1.0, 2.0], [0.0] * 4])
+    np.testing.assert_allclose(AtomCoordinates()(mixture), [[3.0, 4.0, 1.0, 2.0], [0.0] * 4])
 
 
 def test_standardized_discrepancies_do_not_depend_on_the_unit():
     one, mixtures = torch.ones(2).double(), random_mixtures(0, 2, (6,))
     values = []
     for unit in (1.0, 365.25):
-        atoms = Atoms(HalfNormal(2.0 * unit * one), LogNormal(np.log(0.5 * unit) * one, 0.35 * one))
+        atoms = AtomCoordinates(HalfNormal(2.0 * unit * one), LogNormal(np.log(0.5 * unit) * one, 0.35 * one))
         scaled = mixtures._replace(means=unit * mixtures.means, scales=unit * mixtures.scales)
-        values.append(Discrepancy(Energy(), atoms).between(scaled, scaled))
+        values.append(MaximumMeanDiscrepancy(EnergyDistance(), atoms).between(scaled, scaled))
     torch.testing.assert_close(*values, rtol=1e-11, atol=1e-12)
 
 
 def test_single_precision():
     mixtures = SpectralMixtures(*(part.float() for part in tuple(random_mixtures(0, 2, (8,)))))
     for dissimilarity in DISSIMILARITIES.values():
-        kernel = MMDHyperKernel(2, Discrepancy(dissimilarity))
-        exact = MMDHyperKernel(2, Discrepancy(dissimilarity)).double()
+        kernel = MMDHyperKernel(2, MaximumMeanDiscrepancy(dissimilarity))
+        exact = MMDHyperKernel(2, MaximumMeanDiscrepancy(dissimilarity)).double()
         value = kernel(mixtures.flatten()).to_dense()
         assert value.dtype == torch.float32
         torch.testing.assert_close(value.double(), exact(mixtures.flatten().double()).to_dense(), rtol=0, atol=1e-5)
 
 
 def test_what_the_kernel_refuses():
-    kernel = MMDHyperKernel(2, Discrepancy(Energy()))
+    kernel = MMDHyperKernel(2, MaximumMeanDiscrepancy(EnergyDistance()))
     with pytest.raises(ValueError, match="rows of 7 numbers are no mixtures over 2 input"):
         kernel(torch.zeros(3, 7)).to_dense()
     with pytest.raises((ValueError, NotImplementedError), match="last_dim_is_batch"):

@@ -9,32 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.bayesian_quadrature import (
-    Atoms,
-    Energy,
-    Evaluations,
     HalfNormal,
-    HyperGeometry,
     Hyperprior,
+    KernelDistance,
     LogNormal,
-    Nodes,
-    SpectralMixtures,
-    Surrogate,
-    SurrogateParameters,
-    draw_nodes,
     inferred,
 )
-from gp_ensembles.bayesian_quadrature.hyperprior import EDGE
-from gp_ensembles.bayesian_quadrature.weights import positive_weights, root_weights
-
-
-class MixturesAsRows(Hyperprior):
-    """A prior whose rows are padded mixtures (w, m, s) themselves, as the golden files have them."""
-
-    def mixtures(self, cube):
-        return SpectralMixtures.unflatten(cube, 1)
-
-    def num_components(self, cube):
-        return self.mixtures(cube).num_components
+from gp_ensembles.bayesian_quadrature.hyperkernel import SurrogateParameters
+from gp_ensembles.bayesian_quadrature.prior import EDGE
+from gp_ensembles.bayesian_quadrature.problem import Evaluations
+from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes, positive_weights, root_weights
+from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 
 def tensor(*values):
@@ -45,48 +30,28 @@ def scalar(value):
     return torch.tensor(float(value), dtype=torch.float64)
 
 
-def load(path):
-    with np.load(path) as data:
-        return {key: torch.tensor(data[key]) for key in data.files}
-
-
-@pytest.fixture(scope="module")
-def golden_case(golden):
-    """The surrogate and the nodes of the golden files, and the weights expected of them."""
-    values = load(golden / "maskerade_surrogate.npz")
-    prior = MixturesAsRows(
-        HalfNormal(values["prior_means_scale"].reshape(1)),
-        LogNormal(values["prior_scales_loc"].reshape(1), values["prior_scales_scale"].reshape(1)),
-        3,
-    )
-    parameters = SurrogateParameters(values["lam2"], values["ell"], scalar(1.0), scalar(0.0))
-    geometry = HyperGeometry(prior, Energy(), Atoms())
-    surrogate = Surrogate(Evaluations(values["theta"], values["loglik"]), geometry, parameters)
-    count = len(values["samples"])
-    nodes = Nodes(values["samples"], torch.full((count,), 1.0 / count, dtype=torch.float64), values["n_samples"])
-    return surrogate, nodes, values, load(golden / "maskerade_predictive.npz")
-
-
 def small_prior(max_components=3, num_inputs=1, **choices):
     one = torch.ones(num_inputs, dtype=torch.float64)
     return Hyperprior(HalfNormal(2.0 * one), LogNormal(-one, 0.5 * one), max_components, **choices)
 
 
-def surrogate_of(seed=0, spread=2.0, **choices):
+def surrogate_for(seed=0, spread=2.0, **choices):
     prior = small_prior(**choices)
     generator = torch.Generator().manual_seed(seed)
     cube = torch.cat([prior.draw(4, n, generator=generator) for n in range(1, prior.max_components + 1)])
     values = -40.0 + spread * torch.sin(7.0 * cube[:, prior.max_components]) - cube[:, -1]
     parameters = SurrogateParameters(scalar(1.3), scalar(0.6), scalar(1.2), scalar(1e-4))
-    return Surrogate(Evaluations(cube, values), HyperGeometry(prior), parameters)
+    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
 
 
-def test_golden_weights_of_products_of_roots(golden_case):
-    surrogate, nodes, values, expected = golden_case
-    matrix = root_weights(surrogate, nodes).matrix
+def test_golden_weights_of_products_of_roots(golden, given_values, golden_surrogate, golden_nodes):
+    values = given_values
+    with np.load(golden / "maskerade_predictive.npz") as data:
+        expected = {key: torch.tensor(data[key]) for key in ("W", "diag_weights")}
+    matrix = root_weights(golden_surrogate(), golden_nodes)
     torch.testing.assert_close(matrix, expected["W"], rtol=0, atol=1e-12)
     diagonal = matrix.diagonal() / matrix.diagonal().sum()
     torch.testing.assert_close(diagonal, expected["diag_weights"], rtol=0, atol=1e-12)
@@ -96,24 +61,24 @@ def test_golden_weights_of_products_of_roots(golden_case):
 
 
 def test_weights_of_products_of_roots_written_out():
-    surrogate = surrogate_of()
-    nodes = draw_nodes(surrogate.geometry.prior, 5, generator=torch.Generator().manual_seed(1))
+    surrogate = surrogate_for()
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 5, generator=torch.Generator().manual_seed(1))
     inverse = np.linalg.inv(surrogate.gram.numpy())
-    cross = surrogate.cross(surrogate.geometry.measure(nodes.cube)).numpy()
+    cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube)).numpy()
     outer = sum(float(w) * np.outer(k, k) for w, k in zip(nodes.weights, cross, strict=True))
     Q = inverse @ outer @ inverse / 2
     z = surrogate.roots.numpy()
     L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
     expected = 2 * Q * np.sqrt(np.outer(L, L)) / (z @ Q @ z)
-    np.testing.assert_allclose(root_weights(surrogate, nodes).matrix, expected, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(root_weights(surrogate, nodes), expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("choices", [{}, {"noise": inferred(1e-2, 1.0)}, {"num_inputs": 2}], ids=str)
 def test_positive_weights_written_out(choices):
-    surrogate = surrogate_of(**choices)
-    nodes = draw_nodes(surrogate.geometry.prior, 6, generator=torch.Generator().manual_seed(1))
-    placed = surrogate.geometry.measure(nodes.cube)
-    r = (surrogate.cross(placed) / surrogate.parameters.outputscale).numpy()
+    surrogate = surrogate_for(**choices)
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=torch.Generator().manual_seed(1))
+    prepared = surrogate.kernel_distance.prepare(nodes.cube)
+    r = (surrogate.cross(prepared) / surrogate.parameters.outputscale).numpy()
     L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
     expected = np.zeros(len(L))
     for s in range(len(r)):
@@ -127,9 +92,9 @@ def test_positive_weights_written_out(choices):
 @settings(max_examples=25)
 @given(seed=st.integers(0, 1000), spread=st.sampled_from([0.0, 1.0, 100.0, 1e5]))
 def test_positive_weights_are_a_distribution(seed, spread):
-    surrogate = surrogate_of(seed, spread)
+    surrogate = surrogate_for(seed, spread)
     around = surrogate.evaluations.best(3).cube
-    nodes = draw_nodes(surrogate.geometry.prior, 9, around=around, generator=torch.Generator().manual_seed(seed))
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 9, around=around, generator=torch.Generator().manual_seed(seed))
     log_weights = positive_weights(surrogate, nodes)
     assert log_weights.shape == (12,)
     assert not bool(log_weights.isnan().any())
@@ -138,23 +103,23 @@ def test_positive_weights_are_a_distribution(seed, spread):
 
 def test_equally_likely_kernels_share_the_prior():
     """With equal likelihoods the weights are the shares of the prior, whatever the level."""
-    surrogate = surrogate_of()
-    nodes = draw_nodes(surrogate.geometry.prior, 30, generator=torch.Generator().manual_seed(1))
+    surrogate = surrogate_for()
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=torch.Generator().manual_seed(1))
     found = []
     for level in (-1e5, 0.0):
         evaluations = surrogate.evaluations._replace(log_likelihood=torch.full((12,), level, dtype=torch.float64))
-        found.append(positive_weights(Surrogate(evaluations, surrogate.geometry, surrogate.parameters), nodes))
+        found.append(positive_weights(Surrogate(evaluations, surrogate.kernel_distance, surrogate.parameters), nodes))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
     assert found[0].exp().max() < 0.5
 
 
 def test_kernels_that_crowd_share_what_one_of_them_would_have():
-    surrogate = surrogate_of()
-    nodes = draw_nodes(surrogate.geometry.prior, 30, generator=torch.Generator().manual_seed(1))
+    surrogate = surrogate_for()
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=torch.Generator().manual_seed(1))
     alone = positive_weights(surrogate, nodes)
     first = surrogate.evaluations.cube[:1], surrogate.evaluations.log_likelihood[:1]
     crowd = surrogate.evaluations.append(first[0].expand(4, -1), first[1].expand(4))
-    together = positive_weights(Surrogate(crowd, surrogate.geometry, surrogate.parameters), nodes)
+    together = positive_weights(Surrogate(crowd, surrogate.kernel_distance, surrogate.parameters), nodes)
     crowded = torch.cat([together[:1], together[12:]])
     torch.testing.assert_close(crowded, crowded[:1].expand(5), rtol=0, atol=1e-9)
     gain = (crowded.logsumexp(0) - alone[0]).item()
@@ -229,7 +194,7 @@ FUNCTIONS = {
 def test_nodes_integrate_functions_of_normal_quantiles(function, mean, sd, centered):
     """Averages over the cube of functions of independent standard normal numbers; errors as of so many plain draws."""
     prior = small_prior(2)
-    columns = prior.used(2)
+    columns = prior.active_columns(2)
     expected = math.exp(-len(columns) / 2) if mean is None else mean
     per_size, errors = 600, []
     for seed in range(8):
@@ -250,7 +215,7 @@ def test_weights_around_centers_by_the_balance_heuristic():
     centers = prior.draw(2, 1, generator=torch.Generator().manual_seed(3))
     count = 30
     nodes = draw_nodes(prior, count, around=centers, generator=torch.Generator().manual_seed(4))
-    columns = prior.used(1)
+    columns = prior.active_columns(1)
     v, c = (torch.special.ndtri(rows[:, columns]).numpy() for rows in (nodes.cube, centers))
 
     def density(x, center, width):
@@ -269,7 +234,7 @@ def test_nodes_stand_near_their_center():
     """However narrow a spike of the likelihood is, some nodes see it."""
     prior = small_prior(1)
     center = prior.draw(1, 1, generator=torch.Generator().manual_seed(3))
-    columns = prior.used(1)
+    columns = prior.active_columns(1)
     nodes = draw_nodes(prior, 300, around=center, generator=torch.Generator().manual_seed(4))
     far = torch.special.ndtri(nodes.cube[:, columns]) - torch.special.ndtri(center[:, columns])
     assert int((far.norm(dim=-1) < 0.3).sum()) > 25
@@ -291,7 +256,7 @@ def test_nodes_too_few_to_stand_around_centers(per_size):
 
 def test_centers_at_the_edge_of_the_cube():
     prior = small_prior(2)
-    edge = prior.embed(torch.full((1, len(prior.used(2))), 1.0 - EDGE, dtype=torch.float64), 2)
+    edge = prior.embed(torch.full((1, len(prior.active_columns(2))), 1.0 - EDGE, dtype=torch.float64), 2)
     nodes = draw_nodes(prior, 30, around=edge, generator=torch.Generator().manual_seed(0))
     assert bool(nodes.weights.isfinite().all())
     assert nodes.weights.sum().item() == pytest.approx(1.0)

@@ -1,21 +1,155 @@
-"""The prior over spectral mixtures, their number of components and the noise, as a map from the unit cube."""
+"""The prior over spectral mixtures, their number of components, output scale and noise: a map from the unit cube."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from scipy import special
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from gp_ensembles.bayesian_quadrature.marginals import Marginal, Normal, beta_quantile
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 
-_LEAST = 1e-6  # of a stick goes to either side
+_LEAST = 1e-6  # smallest share of the remaining stick on either side of a break
 EDGE = 1e-6  # cube coordinates stay this far from the faces, where quantiles are infinite
 
 
+class Marginal(Protocol):
+    r"""Prior of one positive (or signed) number for each input; any class with these methods will do.
+
+    ``icdf`` maps probabilities (\*batch, D) to values, differentiably; ``log_prob`` is the density of the values;
+    ``standardize`` maps values to a scale on which the prior's width is about one (what distances are measured on).
+    """
+
+    @property
+    def scale(self) -> Tensor:
+        """A width for each input, shape (D,); its length, dtype and device are those of the prior."""
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles, of the shape of the probabilities."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density, of the shape of the values."""
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Values on a scale where the prior's width is about one."""
+
+
+class HalfNormal(NamedTuple):
+    r"""Absolute value of N(0, scale^2), one scale for each input, shape (D,).
+
+    Example:
+        >>> import torch
+        >>> prior = HalfNormal(torch.tensor([2.0], dtype=torch.float64))
+        >>> round(float(prior.icdf(torch.tensor([0.5], dtype=torch.float64))), 3)  # the median, 0.674 scales
+        1.349
+    """
+
+    scale: Tensor
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles."""
+        value: Tensor = self.scale * math.sqrt(2.0) * torch.special.erfinv(probability)
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density."""
+        inside = 0.5 * math.log(2.0 / math.pi) - self.scale.log() - 0.5 * (value / self.scale).square()
+        return torch.where(value >= 0, inside, -torch.inf)
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Values in units of the scale."""
+        return value / self.scale
+
+
+class Normal(NamedTuple):
+    r"""N(location, scale^2), one for each input, shapes (D,); for signed mean frequencies.
+
+    Example:
+        >>> import torch
+        >>> prior = Normal(torch.zeros(1), torch.ones(1))
+        >>> prior.icdf(torch.tensor([0.5]))
+        tensor([0.])
+    """
+
+    location: Tensor
+    scale: Tensor
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles."""
+        value: Tensor = self.location + self.scale * torch.special.ndtri(probability)
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density."""
+        z = (value - self.location) / self.scale
+        return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log()
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Values in units of the scale, from the location."""
+        return (value - self.location) / self.scale
+
+
+class LogNormal(NamedTuple):
+    r"""Exponential of N(location, scale^2), one for each input, shapes (D,).
+
+    Example:
+        >>> import torch
+        >>> prior = LogNormal(torch.zeros(1), torch.ones(1))
+        >>> prior.icdf(torch.tensor([0.5]))
+        tensor([1.])
+    """
+
+    location: Tensor
+    scale: Tensor
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles."""
+        value: Tensor = (self.location + self.scale * torch.special.ndtri(probability)).exp()
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density."""
+        z = (value.log() - self.location) / self.scale
+        return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log() - value.log()
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Logarithms in units of the scale, from the location."""
+        return (value.log() - self.location) / self.scale
+
+
+class _BetaQuantile(torch.autograd.Function):
+    """Quantiles of Beta(a, b) with the slope one over the density; the shapes are constants."""
+
+    @staticmethod
+    def forward(ctx: Any, probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        value = special.betaincinv(*(t.detach().cpu().double().numpy() for t in (a, b, probability)))
+        quantile = torch.as_tensor(value).to(probability)
+        ctx.save_for_backward(quantile, a, b)
+        return quantile
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        quantile, a, b = ctx.saved_tensors
+        log_density = torch.distributions.Beta(a, b, validate_args=False).log_prob(quantile)
+        return gradient * (-log_density).exp(), None, None
+
+
+def beta_quantile(probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    r"""Quantiles of the beta distribution, differentiable in the probability (shapes broadcast).
+
+    Example:
+        >>> import torch
+        >>> half = torch.tensor(0.5, dtype=torch.float64)
+        >>> round(float(beta_quantile(half, 4.0 * half, 2.0 * half)), 4)  # Beta(2, 1): the square root
+        0.7071
+    """
+    value: Tensor = _BetaQuantile.apply(*torch.broadcast_tensors(probability, a, b))  # type: ignore[no-untyped-call]
+    return value
+
+
 def draw_seed(generator: torch.Generator | None) -> int:
-    """A seed for what takes no generator, from one (or from torch's global one).
+    """A seed for code that takes no generator, drawn from one (or from torch's global one).
 
     Example:
         >>> draw_seed(torch.Generator().manual_seed(0)) == draw_seed(torch.Generator().manual_seed(0))
@@ -39,7 +173,7 @@ def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
 
 
 class Hyperparameters(NamedTuple):
-    r"""What a kernel is made of.
+    r"""Hyperparameters of spectral mixture kernels with an output scale and noise.
 
     Args:
         mixtures: Spectral mixtures of batch shape (\*batch).
@@ -52,8 +186,8 @@ class Hyperparameters(NamedTuple):
     noise: Tensor
 
 
-class Scalar(NamedTuple):
-    """A positive number that is either fixed or has a log-normal prior.
+class ScalarPrior(NamedTuple):
+    """Prior of a positive number that is either fixed or log-normal.
 
     Args:
         location: Logarithm of the median, or of the fixed value.
@@ -69,19 +203,19 @@ class Scalar(NamedTuple):
         return self.scale > 0
 
 
-def fixed(value: float) -> Scalar:
-    """A number that is known.
+def fixed(value: float) -> ScalarPrior:
+    """A number that is fixed at a known value.
 
     Example:
         >>> fixed(1.0)
-        Scalar(location=0.0, scale=0.0)
+        ScalarPrior(location=0.0, scale=0.0)
     """
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"a fixed noise variance or output scale must be positive and finite, got {value}")
-    return Scalar(math.log(value), 0.0)
+    return ScalarPrior(math.log(value), 0.0)
 
 
-def inferred(median: float, log_sd: float) -> Scalar:
+def inferred(median: float, log_sd: float) -> ScalarPrior:
     """A number with a log-normal prior.
 
     Example:
@@ -90,7 +224,7 @@ def inferred(median: float, log_sd: float) -> Scalar:
     """
     if not (median > 0 and log_sd > 0 and math.isfinite(median) and math.isfinite(log_sd)):
         raise ValueError(f"an inferred number needs a positive finite median and log_sd, got {median} and {log_sd}")
-    return Scalar(math.log(median), log_sd)
+    return ScalarPrior(math.log(median), log_sd)
 
 
 UNIT = fixed(1.0)
@@ -124,11 +258,10 @@ class Hyperprior:
     Example:
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
-        >>> from gp_ensembles.bayesian_quadrature.marginals import HalfNormal, LogNormal
         >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3)
         >>> cube = prior.draw(8, components=2, generator=torch.Generator().manual_seed(0))
-        >>> cube.shape, prior.theta(cube).shape, prior.hyperparameters(cube).noise.shape
-        (torch.Size([8, 9]), torch.Size([8, 9]), torch.Size([8]))
+        >>> cube.shape, prior.mixtures(cube).means.shape, prior.hyperparameters(cube).noise.shape
+        (torch.Size([8, 9]), torch.Size([8, 3, 1]), torch.Size([8]))
     """
 
     def __init__(
@@ -137,8 +270,8 @@ class Hyperprior:
         scales: Marginal,
         max_components: int,
         *,
-        outputscale: Scalar = UNIT,
-        noise: Scalar = SMALL,
+        outputscale: ScalarPrior = UNIT,
+        noise: ScalarPrior = SMALL,
         concentration: float = 1.0,
         log_prob_components: Tensor | None = None,
     ) -> None:
@@ -169,14 +302,14 @@ class Hyperprior:
         return isinstance(self.means, Normal)
 
     @property
-    def num_extras(self) -> int:
+    def num_scalars(self) -> int:
         """Columns for the output scale and the noise, those of them that are inferred."""
         return int(self.outputscale.is_inferred) + int(self.noise.is_inferred)
 
     @property
     def num_columns(self) -> int:
         """Columns of a point: n, N - 1 sticks, 2 N D means and scales, and those of output scale and noise."""
-        return self.max_components * (1 + 2 * self.num_inputs) + self.num_extras
+        return self.max_components * (1 + 2 * self.num_inputs) + self.num_scalars
 
     @property
     def bounds(self) -> Tensor:
@@ -186,17 +319,17 @@ class Hyperprior:
         lower[0], upper[0] = 1.0, float(self.max_components)
         return torch.stack([lower, upper])
 
-    def used(self, components: int) -> Tensor:
+    def active_columns(self, components: int) -> Tensor:
         """The columns, without the first, that n components use; shape (n (1 + 2 D) - 1 + E,)."""
         size, num_inputs = self.max_components, self.num_inputs
         sticks = torch.arange(1, components, device=self.means.scale.device)
         means = size + torch.arange(components * num_inputs, device=self.means.scale.device)
-        extras = torch.arange(size * (1 + 2 * num_inputs), self.num_columns, device=self.means.scale.device)
-        return torch.cat([sticks, means, means + size * num_inputs, extras])
+        scalars = torch.arange(size * (1 + 2 * num_inputs), self.num_columns, device=self.means.scale.device)
+        return torch.cat([sticks, means, means + size * num_inputs, scalars])
 
     def fixed_features(self, components: int) -> dict[int, float]:
         """Columns that stay what they are while n components are optimized, for BoTorch's optimizers."""
-        used = set(self.used(components).tolist())
+        used = set(self.active_columns(components).tolist())
         rest = {column: 0.5 for column in range(1, self.num_columns) if column not in used}
         return {0: float(components), **rest}
 
@@ -207,32 +340,28 @@ class Hyperprior:
             ValueError: If n is not in 1..N, or nothing is to be drawn.
         """
         if not 1 <= components <= self.max_components:
-            raise ValueError(f"the prior knows 1 to {self.max_components} components, not {components}")
+            raise ValueError(f"the prior has 1 to {self.max_components} components, not {components}")
         if count < 1:
-            raise ValueError(f"at least one kernel is drawn, asked for {count}")
-        columns = self.used(components)
+            raise ValueError(f"the number of draws must be at least 1, got {count}")
+        columns = self.active_columns(components)
         points = sobol_points(len(columns), count, draw_seed(generator))
         return self.embed(points.to(self.means.scale).clamp(EDGE, 1.0 - EDGE), components)
 
     def embed(self, points: Tensor, components: int) -> Tensor:
-        r"""Points of the cube of n components, in the order of :meth:`used`, as rows: (\*batch, C)."""
+        r"""Points of the cube of n components, in the order of :meth:`active_columns`, as rows: (\*batch, C)."""
         rows = points.new_full((*points.shape[:-1], self.num_columns), 0.5)
         rows[..., 0] = components
-        return rows.index_copy(-1, self.used(components), points)
+        return rows.index_copy(-1, self.active_columns(components), points)
 
     def num_components(self, cube: Tensor) -> Tensor:
         r"""The numbers of components n of rows, shape (\*batch)."""
         return cube[..., 0].round().long()
 
-    def theta(self, cube: Tensor) -> Tensor:
-        r"""Padded mixtures (w, m, s) of rows, shape (\*batch, N (1 + 2 D)), differentiable."""
-        return self.mixtures(cube).flatten()
-
     def mixtures(self, cube: Tensor) -> SpectralMixtures:
         r"""Mixtures of rows of a cube, batch shape (\*batch), zero where a component is absent."""
         size, num_inputs = self.max_components, self.num_inputs
         _, sticks, means, scales, _ = cube.split(
-            [1, size - 1, size * num_inputs, size * num_inputs, self.num_extras], dim=-1
+            [1, size - 1, size * num_inputs, size * num_inputs, self.num_scalars], dim=-1
         )
         present = torch.arange(size, device=cube.device) < self.num_components(cube).unsqueeze(-1)
         shape = (*cube.shape[:-1], size, num_inputs)
@@ -242,17 +371,17 @@ class Hyperprior:
             self.scales.icdf(scales.reshape(shape)).where(present.unsqueeze(-1), cube.new_zeros(())),
         )
 
-    def extras(self, cube: Tensor) -> Tensor:
-        r"""Standardized logarithms of what is inferred beside the mixture (output scale, noise), (\*batch, E)."""
-        value: Tensor = torch.special.ndtri(cube[..., self.num_columns - self.num_extras :])
+    def scalars(self, cube: Tensor) -> Tensor:
+        r"""Standardized logarithms of those of output scale and noise that are inferred, shape (\*batch, E)."""
+        value: Tensor = torch.special.ndtri(cube[..., self.num_columns - self.num_scalars :])
         return value
 
     def hyperparameters(self, cube: Tensor) -> Hyperparameters:
         r"""Mixtures, output scales and noise variances of rows, of batch shape (\*batch), differentiable."""
-        extras = list(self.extras(cube).unbind(-1))
+        scalars = list(self.scalars(cube).unbind(-1))
         values = []
         for scalar in (self.outputscale, self.noise):
-            z = extras.pop(0) if scalar.is_inferred else cube.new_zeros(cube.shape[:-1])
+            z = scalars.pop(0) if scalar.is_inferred else cube.new_zeros(cube.shape[:-1])
             values.append((scalar.location + scalar.scale * z).exp())
         return Hyperparameters(self.mixtures(cube), *values)
 
@@ -269,7 +398,7 @@ class Hyperprior:
         return dirichlet + each.where(present.unsqueeze(-1), each.new_zeros(())).sum((-2, -1))
 
     def _weights(self, sticks: Tensor, components: Tensor) -> Tensor:
-        """Breaks a stick of length one: what is left after k pieces is shared by n - k components."""
+        """Stick-breaking: the stick that is left after k pieces is shared by n - k components."""
         index = torch.arange(1, self.max_components, device=self.means.scale.device)
         rest = (components.unsqueeze(-1) - index).to(sticks)
         if self.concentration == 1.0:
@@ -282,3 +411,21 @@ class Hyperprior:
         share = torch.cat([share, (components == self.max_components).to(sticks).unsqueeze(-1)], -1)
         left = torch.cat([torch.ones_like(share[..., :1]), (1.0 - share[..., :-1]).cumprod(-1)], -1)
         return share * left
+
+
+def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Sobol draws of the prior, their numbers of components in proportion to p(n) as nearly as can be, (count, C).
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, one), max_components=3)
+        >>> prior.num_components(draw_stratified(prior, 7, generator=torch.Generator().manual_seed(0))).bincount()
+        tensor([0, 3, 2, 2])
+    """
+    wanted = prior.log_prob_components.exp() * count
+    counts = wanted.floor().long()
+    rest = (wanted - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]
+    counts[rest] += 1
+    parts = [prior.draw(int(k), n, generator=generator) for n, k in enumerate(counts.tolist(), 1) if k]
+    return torch.cat(parts) if parts else prior.bounds.new_zeros(0, prior.num_columns)

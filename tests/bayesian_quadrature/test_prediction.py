@@ -14,24 +14,23 @@ from scipy import stats
 from gp_ensembles.bayesian_quadrature import (
     Budget,
     HalfNormal,
-    Hyperparameters,
     Hyperprior,
     KernelMixtureModel,
     LogNormal,
     PriorPolicy,
-    Problem,
+    RegressionProblem,
     Search,
     SpectralMixtures,
     inferred,
     marginalize,
 )
-from gp_ensembles.bayesian_quadrature.jackknife import jackknife_sd, rows_without_each_group
-from gp_ensembles.bayesian_quadrature.predict import condition, root_mixture
-from gp_ensembles.bayesian_quadrature.weights import root_weights
+from gp_ensembles.bayesian_quadrature.prediction import condition, root_mixture
+from gp_ensembles.bayesian_quadrature.prior import Hyperparameters
+from gp_ensembles.bayesian_quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import NumericalError
 
-DRAWS = Search(PriorPolicy(), initial=1.0, ascents=0, spectral=False)
+DRAWS = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
 
 
 def tensor(*values):
@@ -45,7 +44,7 @@ def found_of(num_inputs=1, num_rows=8, evaluations=40, offset=0.0, frequency=0.4
     y = torch.sin(2 * torch.pi * frequency * X.sum(-1)) + noise + offset
     one = torch.ones(num_inputs, dtype=torch.float64)
     prior = Hyperprior(HalfNormal(0.5 * one), LogNormal(-1.2 * one, 0.4 * one), 3, noise=inferred(1e-2, 1.0))
-    problem = Problem(X, y, prior)
+    problem = RegressionProblem(X, y, prior)
     return marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
 
 
@@ -104,7 +103,7 @@ def test_golden_products_of_roots(golden_case):
 
 def test_golden_mixture_of_positive_weights(golden_case):
     values, _, hyperparameters = golden_case
-    problem = Problem(
+    problem = RegressionProblem(
         values["X"].unsqueeze(-1),
         values["y"],
         Hyperprior(HalfNormal(tensor(0.6)), LogNormal(tensor(-1.0), tensor(0.35)), 3),
@@ -147,7 +146,7 @@ def test_the_density_of_the_mixture_integrates_to_one(model):
 def test_the_density_of_products_of_roots_integrates_to_one(found):
     model = found.model(0.05)  # a few kernels: their pairs at all places of the grid fit into memory
     for x in torch.cat([points(4), model._conditioned.X[:1]]):
-        mixture = model.products_of_roots(x.unsqueeze(0))
+        mixture = model.root_mixture(x.unsqueeze(0))
         mean, variance = (moment.item() for moment in mixture.moments())
         assert variance > 0
         y = mean + variance**0.5 * torch.linspace(-30.0, 30.0, 6001, dtype=torch.float64)
@@ -196,12 +195,12 @@ def test_predictions_do_not_depend_on_other_points(num_inputs):
     model = found.model()
     X = points(7, num_inputs)
     together = model.posterior(X, observation_noise=True)
-    roots, predicted = model.products_of_roots(X), found.predict(X)
+    roots, predicted = model.root_mixture(X), found.predict(X)
     for i in range(len(X)):
         alone = model.posterior(X[i : i + 1], observation_noise=True)
         torch.testing.assert_close(together.mean[i], alone.mean[0], rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(together.variance[i], alone.variance[0], rtol=1e-9, atol=1e-10)
-        one = model.products_of_roots(X[i : i + 1])
+        one = model.root_mixture(X[i : i + 1])
         assert bool(roots.complete) == bool(one.complete)
         for a, b in zip(roots[:4], one[:4], strict=True):
             torch.testing.assert_close(a[..., i], b[..., 0], rtol=1e-8, atol=1e-9)
@@ -266,7 +265,7 @@ def test_the_prior_mean_is_added_again():
     for a, b in zip(plain.predict(X)[:2], lifted.predict(X)[:2], strict=True):
         assert (b - a).abs().max() in (pytest.approx(100.0, abs=1e-6), pytest.approx(0.0, abs=1e-6))
     torch.testing.assert_close(plain.model().posterior(X).mean + 100.0, lifted.model().posterior(X).mean)
-    roots = (found.model().products_of_roots(X).moments()[0] for found in (plain, lifted))
+    roots = (found.model().root_mixture(X).moments()[0] for found in (plain, lifted))
     torch.testing.assert_close(next(roots) + 100.0, next(roots))
 
 
@@ -283,7 +282,7 @@ def test_derivatives_in_the_inputs(num_inputs):
         return posterior.mean, posterior.covariance
 
     assert torch.autograd.gradcheck(moments, (X,), atol=1e-6)
-    assert torch.autograd.gradcheck(lambda X: model.products_of_roots(X).moments(), (X,), atol=1e-6)
+    assert torch.autograd.gradcheck(lambda X: model.root_mixture(X).moments(), (X,), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["mean", "improvement"])
@@ -323,7 +322,7 @@ def test_questions_that_make_no_sense(model):
     with pytest.raises(ValueError, match="observation_noise=True or False"):
         model.posterior(points(2), observation_noise=tensor(0.1))
     for X in (points(2, 2), tensor(1.0)):
-        for ask in (model.posterior, model.products_of_roots, model.marginals):
+        for ask in (model.posterior, model.root_mixture, model.marginals):
             with pytest.raises(ValueError, match=r"inputs must have shape \(..., q, 1\)"):
                 ask(X)
     assert model.num_outputs == 1
@@ -384,9 +383,9 @@ def test_predictions_come_from_products_of_roots_where_those_are_sound(found):
         found.problem,
         found.hyperparameters(torch.arange(len(found.log_weights))),
         found.log_weights,
-        found.root_weights.matrix,
+        found.root_weights,
     )
-    mixture = every.products_of_roots(X)
+    mixture = every.root_mixture(X)
     assert bool(predicted.from_roots.all())
     torch.testing.assert_close(predicted.mass, mixture.mass, rtol=0, atol=0.02)
     mean, variance = mixture.moments()
@@ -399,8 +398,7 @@ def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
     unsound = found_of()
 
     def lost(surrogate, nodes, distances):
-        weights = root_weights(surrogate, nodes, distances)
-        return weights._replace(matrix=1e-6 * weights.matrix)
+        return 1e-6 * root_weights(surrogate, nodes, distances)
 
     monkeypatch.setattr("gp_ensembles.bayesian_quadrature.prediction.root_weights", lost)
     predicted = unsound.predict(X)
@@ -413,7 +411,7 @@ def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
 
 def test_a_spike_is_predicted_with_sanely():
     """Many rows: one kernel has nearly all the likelihood, and the surrogate is a bump on nothing."""
-    found = found_of(num_rows=80, evaluations=60, search=Search(PriorPolicy(), initial=0.5))
+    found = found_of(num_rows=80, evaluations=60, search=Search(PriorPolicy(), initial_share=0.5))
     X = points(20)
     predicted = found.predict(X)
     assert bool(predicted.mean.isfinite().all())
@@ -453,7 +451,7 @@ def test_an_offset_of_the_targets_moves_means_only(offset):
     X = points(40)
     y = torch.sin(2 * torch.pi * 0.4 * X[:, 0]) + 0.1 * torch.cos(31.0 * X[:, 0])
     plain, moved = (
-        marginalize(Problem(X, y + c), Budget(40), progress=False, generator=torch.Generator().manual_seed(1))
+        marginalize(RegressionProblem(X, y + c), Budget(40), progress=False, generator=torch.Generator().manual_seed(1))
         for c in (0.0, offset)
     )
     plain, moved = (found.predict(X[:5] + 0.01) for found in (plain, moved))
@@ -467,7 +465,7 @@ def test_waves_may_run_along_either_diagonal(sign):
     X = torch.rand(80, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(3.0 * torch.pi * (X[:, 0] + sign * X[:, 1]))
     found = marginalize(
-        Problem(X[:40], y[:40]), Budget(100), progress=False, generator=torch.Generator().manual_seed(1)
+        RegressionProblem(X[:40], y[:40]), Budget(100), progress=False, generator=torch.Generator().manual_seed(1)
     )
     error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()
     assert float(error) < 0.06, "half-normal means would give 0.12 and more on one of them"
@@ -478,9 +476,9 @@ def test_products_of_roots_know_of_kernels_left_out():
     found = found_of()
     whole, part = found.model(0.0), found.model(0.7)
     assert part.num_kernels < whole.num_kernels
-    total = found.root_weights.matrix.sum()
+    total = found.root_weights.sum()
     for model in (whole, part):
-        missing = (model.roots.sum() - total).abs() > 0.05 * total.abs()
-        assert bool(model.products_of_roots(points(3)).complete) != bool(missing)
-    assert bool(whole.products_of_roots(points(3)).complete)
-    assert not bool(part.products_of_roots(points(3)).complete)
+        missing = (model.root_weights.sum() - total).abs() > 0.05 * total.abs()
+        assert bool(model.root_mixture(points(3)).complete) != bool(missing)
+    assert bool(whole.root_mixture(points(3)).complete)
+    assert not bool(part.root_mixture(points(3)).complete)

@@ -8,27 +8,29 @@ import torch
 
 from gp_ensembles.bayesian_quadrature import (
     IN_EACH_INPUT,
+    AcquisitionOptimizer,
     Budget,
-    GaussianLikelihoods,
     HalfNormal,
     Hyperprior,
     InformationPolicy,
     LogNormal,
-    Optimizer,
     PriorPolicy,
-    Problem,
     RecombinationPolicy,
+    RegressionProblem,
     Search,
     UncertaintyPolicy,
-    inference,
     inferred,
+    marginalization,
     marginalize,
 )
-from gp_ensembles.bayesian_quadrature.search import draw, is_covered, start
+from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods
+from gp_ensembles.bayesian_quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
 
-QUICK = Optimizer(raw_samples=4, max_iterations=2, sizes=1)
-INFORMATION = Search(InformationPolicy(QUICK, nodes=8), ascent_evaluations=7, covered=1.1)  # ascents in every round
-DRAWS = Search(PriorPolicy(), ascents=0, spectral=False)
+QUICK = AcquisitionOptimizer(raw_samples=4, max_iterations=2, num_sizes=1)
+INFORMATION = Search(
+    InformationPolicy(QUICK, num_nodes=8), ascent_evaluations=7, coverage_threshold=1.1
+)  # ascents in every round
+DRAWS = Search(PriorPolicy(), num_ascents=0, use_periodogram=False)
 
 
 def tensor(*values):
@@ -45,7 +47,7 @@ def problem_of(num_rows=25, prior=None, frequency=1.7):
     """A clear oscillation: draws of the prior miss the likelihood's mass, so there are ascents."""
     X = torch.linspace(0.0, 6.0, num_rows, dtype=torch.float64).unsqueeze(-1)
     y = torch.sin(2 * torch.pi * frequency * X.squeeze(-1)) + 0.2 * X.squeeze(-1)
-    return Problem(X, y, prior_of() if prior is None else prior)
+    return RegressionProblem(X, y, prior_of() if prior is None else prior)
 
 
 def run(problem, budget=30, search=INFORMATION, seed=0, **choices):
@@ -62,22 +64,22 @@ def assert_same(first, second):
     assert torch.equal(one.nan_to_num(nan=-1e9), other.nan_to_num(nan=-1e9))
     assert torch.equal(first.state.origins, second.state.origins)
     assert torch.equal(first.state.random, second.state.random)
-    assert first.state.paths == second.state.paths
+    assert first.state.ascents == second.state.ascents
     assert first.state.nodes_seed == second.state.nodes_seed
     assert first.log_evidence == second.log_evidence
     assert first.log_evidence_sd == second.log_evidence_sd
     assert torch.equal(first.posterior_components, second.posterior_components)
     assert torch.equal(first.log_weights, second.log_weights)
-    assert torch.equal(first.root_weights.matrix, second.root_weights.matrix)
+    assert torch.equal(first.root_weights, second.root_weights)
 
 
 SEARCHES = {
     "information": INFORMATION,
-    "uncertainty": Search(UncertaintyPolicy(QUICK), ascent_evaluations=4, batch_size=3, covered=1.1),
-    "recombination": Search(RecombinationPolicy(20), batch_size=12, spectral=False),
+    "uncertainty": Search(UncertaintyPolicy(QUICK), ascent_evaluations=4, batch_size=3, coverage_threshold=1.1),
+    "recombination": Search(RecombinationPolicy(20), batch_size=12, use_periodogram=False),
     "prior": DRAWS,
-    "prior with ascents": Search(PriorPolicy(), covered=1.1, ascents=2, ascent_evaluations=3),
-    "one at a time": Search(PriorPolicy(), batch_size=1, initial=0.8),
+    "prior with ascents": Search(PriorPolicy(), coverage_threshold=1.1, num_ascents=2, ascent_evaluations=3),
+    "one at a time": Search(PriorPolicy(), batch_size=1, initial_share=0.8),
 }
 every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 
@@ -106,7 +108,7 @@ def test_too_small_a_budget_is_refused(evaluations):
         run(problem_of(), evaluations)
 
 
-class Slow(GaussianLikelihoods):
+class Slow(LogMarginalLikelihoods):
     """Every kernel takes a 64th of a second on a clock that nothing else moves."""
 
     def __init__(self, likelihoods):
@@ -125,7 +127,7 @@ class Slow(GaussianLikelihoods):
 def test_time_stops_it(monkeypatch):
     problem = problem_of()
     problem.likelihoods = Slow(problem.likelihoods)
-    monkeypatch.setattr(inference, "time", problem.likelihoods)
+    monkeypatch.setattr(marginalization, "time", problem.likelihoods)
     monkeypatch.setattr("gp_ensembles.bayesian_quadrature.search.time", problem.likelihoods)
     found = run(problem, Budget(100, seconds=0.75), DRAWS)
     assert found.num_evaluations == 50  # the round of five in which the 48th falls is finished
@@ -140,12 +142,14 @@ def test_no_time_at_all_leaves_the_first_draws():
 
 def test_the_first_draws_keep_to_the_time_too():
     """Who means seconds gives evaluations without end; a third of them must not come before a look at the clock."""
-    found = run(Problem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1)), Budget(2000, seconds=0.0), DRAWS)
+    found = run(
+        RegressionProblem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1)), Budget(2000, seconds=0.0), DRAWS
+    )
     assert found.num_evaluations < 300
 
 
 def test_a_well_known_evidence_stops_it():
-    problem = Problem(tensor([0.0], [0.7], [1.5], [3.0]), tensor(0.1, -0.4, 0.9, 0.2), prior_of(1))
+    problem = RegressionProblem(tensor([0.0], [0.7], [1.5], [3.0]), tensor(0.1, -0.4, 0.9, 0.2), prior_of(1))
     everything = run(problem, 60, DRAWS)
     threshold = everything.history[len(everything.history) // 2].log_evidence_sd
     found = run(problem, Budget(60, log_evidence_sd=threshold), DRAWS)
@@ -172,9 +176,9 @@ def test_where_draws_miss_the_mass_there_are_ascents():
     problem, search = problem_of(), Search(PriorPolicy(), ascent_evaluations=7)
     found = run(problem, 60, search)
     assert found.state.origins.unique().tolist() == [0, 1, 2, 3]
-    assert not is_covered(search, found.state)
-    assert len(found.state.paths) >= 1
-    for path in found.state.paths:
+    assert not prior_covers_likelihood(search, found.state)
+    assert len(found.state.ascents) >= 1
+    for path in found.state.ascents:
         assert found.state.evaluations.log_likelihood[path.row].item() == path.log_likelihood
     plain = run(problem, 60, DRAWS)
     assert plain.state.origins.unique().tolist() == [0, 3]
@@ -182,10 +186,10 @@ def test_where_draws_miss_the_mass_there_are_ascents():
 
 
 def test_where_draws_cover_the_mass_there_are_none():
-    problem = Problem(tensor([0.0], [0.7], [1.5], [3.0]), tensor(0.1, -0.4, 0.9, 0.2), prior_of(1))
+    problem = RegressionProblem(tensor([0.0], [0.7], [1.5], [3.0]), tensor(0.1, -0.4, 0.9, 0.2), prior_of(1))
     search = Search(PriorPolicy())
     found = run(problem, 40, search)
-    assert is_covered(search, found.state)
+    assert prior_covers_likelihood(search, found.state)
     assert found.state.origins.unique().tolist() == [0, 3]
 
 
@@ -193,21 +197,23 @@ def test_where_draws_cover_the_mass_there_are_none():
 def test_draws_of_which_one_has_all_the_mass_do_not_cover_it(count):
     """However few they are: nine draws of which one counts have an effective share of a ninth."""
     problem = problem_of()
-    search = DRAWS._replace(initial=1.0)
-    state = draw(problem, search, start(problem, search, count, torch.Generator().manual_seed(0)), count)
-    assert state.spent == count
+    search = DRAWS._replace(initial_share=1.0)
+    state = evaluate_draws(
+        problem, search, init_search(problem, search, count, torch.Generator().manual_seed(0)), count
+    )
+    assert state.num_evaluations == count
     values = torch.full_like(state.evaluations.log_likelihood, -1000.0)
     values[0] = 0.0
     state = state._replace(evaluations=state.evaluations._replace(log_likelihood=values))
-    assert not is_covered(Search(), state)
+    assert not prior_covers_likelihood(Search(), state)
 
 
 def test_the_first_draws_do_not_depend_on_the_policy():
     problem = problem_of()
-    states = [start(problem, search, 40, torch.Generator().manual_seed(3)) for search in (INFORMATION, DRAWS)]
+    states = [init_search(problem, search, 40, torch.Generator().manual_seed(3)) for search in (INFORMATION, DRAWS)]
     count = round(0.3 * 40)
-    assert [state.planned.shape[0] for state in states] == [count, count]
-    assert torch.equal(states[0].planned, states[1].planned)
+    assert [state.pending.shape[0] for state in states] == [count, count]
+    assert torch.equal(states[0].pending, states[1].pending)
     assert states[0].nodes_seed == states[1].nodes_seed
 
 
@@ -245,23 +251,23 @@ def test_predictions_are_a_function_of_the_seed():
 # --- checkpoints and interruptions ---------------------------------------------------------------------------------
 
 
-def interrupt_after(monkeypatch, rounds, where="explore"):
+def interrupt_after(monkeypatch, rounds, where="evaluate_batch"):
     """The keyboard's interruption comes in the middle of a round, after so many complete calls."""
-    real, calls = getattr(inference, where), itertools.count()
+    real, calls = getattr(marginalization, where), itertools.count()
 
     def interrupted(*arguments):
         if next(calls) == rounds:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(inference, where, interrupted)
+    monkeypatch.setattr(marginalization, where, interrupted)
 
 
 def test_an_interruption_among_the_first_draws_keeps_those_that_are_done(tmp_path, monkeypatch):
-    problem, file, search = problem_of(), tmp_path / "search.pt", DRAWS._replace(initial=1.0)
+    problem, file, search = problem_of(), tmp_path / "search.pt", DRAWS._replace(initial_share=1.0)
     whole = run(problem, 80, search)
     with monkeypatch.context() as patch:
-        interrupt_after(patch, 2, "draw")
+        interrupt_after(patch, 2, "evaluate_draws")
         with pytest.warns(UserWarning, match="interrupted after 64 of 80 likelihoods"):
             part = run(problem, 80, search, checkpoint=file)
     assert part.num_evaluations == 64
@@ -270,7 +276,7 @@ def test_an_interruption_among_the_first_draws_keeps_those_that_are_done(tmp_pat
     assert_same(run(problem, 80, search, checkpoint=file, seed=99), whole)
 
 
-@pytest.mark.parametrize(("where", "rounds"), [("explore", 1), ("explore", 2), ("climb", 1)])
+@pytest.mark.parametrize(("where", "rounds"), [("evaluate_batch", 1), ("evaluate_batch", 2), ("evaluate_ascent", 1)])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch, where, rounds):
     problem, file = problem_of(), tmp_path / "search.pt"
     whole = run(problem, 50)
@@ -310,7 +316,7 @@ def test_a_finished_search_goes_on_with_a_larger_budget(tmp_path):
 
 
 def test_an_interruption_before_there_is_anything_is_one(monkeypatch):
-    monkeypatch.setattr(inference, "start", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(marginalization, "init_search", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(problem_of(), 20)
 
@@ -335,13 +341,13 @@ def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 def other_problems():
     X, y = problem_of().X, problem_of().y + problem_of().mean
     return {
-        "targets": (Problem(X, y + 1e-9 * X.squeeze(-1), prior_of()), DRAWS),
-        "inputs": (Problem(X * (1 + 1e-12), y, prior_of()), DRAWS),
-        "number of components": (Problem(X, y, prior_of(3)), DRAWS),
-        "noise": (Problem(X, y, prior_of(noise=inferred(1.1e-2, 1.0))), DRAWS),
-        "means": (Problem(X, y, prior_of(scale=0.61)), DRAWS),
-        "reflection": (Problem(X, y, prior_of(), reflection=IN_EACH_INPUT), DRAWS),
-        "prior mean": (Problem(X, y, prior_of(), mean=0.0), DRAWS),
+        "targets": (RegressionProblem(X, y + 1e-9 * X.squeeze(-1), prior_of()), DRAWS),
+        "inputs": (RegressionProblem(X * (1 + 1e-12), y, prior_of()), DRAWS),
+        "number of components": (RegressionProblem(X, y, prior_of(3)), DRAWS),
+        "noise": (RegressionProblem(X, y, prior_of(noise=inferred(1.1e-2, 1.0))), DRAWS),
+        "means": (RegressionProblem(X, y, prior_of(scale=0.61)), DRAWS),
+        "reflection": (RegressionProblem(X, y, prior_of(), reflection=IN_EACH_INPUT), DRAWS),
+        "prior mean": (RegressionProblem(X, y, prior_of(), mean=0.0), DRAWS),
         "search": (problem_of(), DRAWS._replace(batch_size=4)),
         "policy": (problem_of(), DRAWS._replace(policy=RecombinationPolicy())),
     }
@@ -376,7 +382,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content):
 # --- likelihoods that fail -----------------------------------------------------------------------------------------
 
 
-class Failing(GaussianLikelihoods):
+class Failing(LogMarginalLikelihoods):
     """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
 
     def __init__(self, likelihoods, limit):
