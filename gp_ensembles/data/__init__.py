@@ -3,7 +3,7 @@
 - :mod:`~gp_ensembles.data.table`: :class:`Table`, and :func:`read_csv` with everything said that is wrong with a file.
 - :mod:`~gp_ensembles.data.datasets`: sets by name (:func:`available`, :func:`load`), and the bundled ones themselves.
 - :mod:`~gp_ensembles.data.folder`: sets of a folder with a manifest of their columns.
-- :mod:`~gp_ensembles.data.synthetic`: draws from known laws, each with the truth beside it.
+- :mod:`~gp_ensembles.data.synthetic`: draws from known distributions, each with the noise-free truth.
 - :mod:`~gp_ensembles.data.protocol`: :class:`Standardizer`, and :func:`split_stream` into warm-up rows and a stream.
 """
 
@@ -19,9 +19,6 @@ from gp_ensembles.data.datasets import (
 from gp_ensembles.data.folder import folder_names, load_folder
 from gp_ensembles.data.protocol import Standardizer, Stream, constant_columns, split_stream
 from gp_ensembles.data.synthetic import (
-    FunctionDraw,
-    SensorDraw,
-    SwitchingDraw,
     drifting_sensor,
     friedman1,
     friedman2,
@@ -31,11 +28,8 @@ from gp_ensembles.data.synthetic import (
 from gp_ensembles.data.table import Table, read_csv
 
 __all__ = [
-    "FunctionDraw",
-    "SensorDraw",
     "Standardizer",
     "Stream",
-    "SwitchingDraw",
     "Table",
     "airline_passengers",
     "available",

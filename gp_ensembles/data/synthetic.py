@@ -1,4 +1,4 @@
-"""Data drawn from known laws, each with the truth beside it. All are float64 and follow their generator."""
+"""Data drawn from known distributions, each with the noise-free truth, in float64."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -60,7 +60,7 @@ class RegretReport(NamedTuple):
     switching: Regret
 
 
-class Stream(NamedTuple):
+class StreamSize(NamedTuple):
     """What bounds depend on besides the rule.
 
     Attributes:
@@ -105,7 +105,7 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
     """
     _check(log_prob, path)
     own = rule.update_block(rule.init(log_prob.shape[0], log_prob), log_prob)[1].log_prob
-    stream = Stream(log_prob.shape[0], log_prob.shape[1], _largest_ratio(log_prob))
+    stream = StreamSize(log_prob.shape[0], log_prob.shape[1], _largest_ratio(log_prob))
     path = path.to(log_prob.device)
     expert, mixture = best_expert(log_prob), best_fixed_mixture(log_prob)
     best = log_prob.amax(0)
@@ -117,41 +117,41 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
 
 
 @singledispatch
-def mixture_bound(rule: MetaLearner, stream: Stream) -> float:
+def mixture_bound(rule: MetaLearner, stream: StreamSize) -> float:
     """Most that a rule loses to any mixture of fixed weights, in nats; infinite where none is known.
 
     Example:
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> mixture_bound(BayesianModelAveraging(), Stream(num_experts=3, num_steps=10, largest_ratio=2.0))
+        >>> mixture_bound(BayesianModelAveraging(), StreamSize(num_experts=3, num_steps=10, largest_ratio=2.0))
         inf
     """
     return math.inf
 
 
 @mixture_bound.register
-def _(rule: ExponentiatedGradient, stream: Stream) -> float:
+def _(rule: ExponentiatedGradient, stream: StreamSize) -> float:
     return exponentiated_gradient_bound(
         stream.num_experts, stream.num_steps, rule.learning_rate, rule.share, stream.largest_ratio
     )
 
 
 @mixture_bound.register
-def _(rule: SoftBayes, stream: Stream) -> float:
+def _(rule: SoftBayes, stream: StreamSize) -> float:
     return soft_bayes_bound(stream.num_experts, stream.num_steps, rule.learning_rate)
 
 
 @mixture_bound.register
-def _(rule: OnlineNewton, stream: Stream) -> float:
+def _(rule: OnlineNewton, stream: StreamSize) -> float:
     return newton_bound(stream.num_experts, stream.num_steps, rule.beta, rule.delta, rule.share, stream.largest_ratio)
 
 
 @mixture_bound.register
-def _(rule: CombinedRules, stream: Stream) -> float:
+def _(rule: CombinedRules, stream: StreamSize) -> float:
     return min(above + mixture_bound(part, stream) for above, part in _parts(rule, stream))
 
 
 @singledispatch
-def path_bound(rule: MetaLearner, stream: Stream, path: Tensor) -> float:
+def path_bound(rule: MetaLearner, stream: StreamSize, path: Tensor) -> float:
     """Most that a rule loses to one sequence of experts (T,), in nats; infinite where none is known.
 
     A sequence that never switches is a mixture of fixed weights, too.
@@ -159,7 +159,7 @@ def path_bound(rule: MetaLearner, stream: Stream, path: Tensor) -> float:
     Example:
         >>> import torch
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> stream = Stream(num_experts=3, num_steps=4, largest_ratio=2.0)
+        >>> stream = StreamSize(num_experts=3, num_steps=4, largest_ratio=2.0)
         >>> round(path_bound(BayesianModelAveraging(), stream, torch.tensor([1, 1, 1, 1])), 4)  # log 3
         1.0986
     """
@@ -167,34 +167,34 @@ def path_bound(rule: MetaLearner, stream: Stream, path: Tensor) -> float:
 
 
 @path_bound.register
-def _(rule: BayesianModelAveraging, stream: Stream, path: Tensor) -> float:
+def _(rule: BayesianModelAveraging, stream: StreamSize, path: Tensor) -> float:
     if _num_switches(path) or rule.prune_below is not None:  # the pruned may have been right
         return math.inf
     return averaging_bound(stream.num_experts) if rule.log_prior is None else -float(rule.log_prior[path[0]])
 
 
 @path_bound.register
-def _(rule: FixedShare, stream: Stream, path: Tensor) -> float:
+def _(rule: FixedShare, stream: StreamSize, path: Tensor) -> float:
     return fixed_share_bound(stream.num_experts, stream.num_steps, _num_switches(path), rule.share)
 
 
 @path_bound.register
-def _(rule: MarkovSwitching, stream: Stream, path: Tensor) -> float:
+def _(rule: MarkovSwitching, stream: StreamSize, path: Tensor) -> float:
     return path_prior_bound(rule.transition, path, None if rule.log_prior is None else rule.log_prior.exp())
 
 
 @path_bound.register
-def _(rule: DynamicModelAveraging, stream: Stream, path: Tensor) -> float:
+def _(rule: DynamicModelAveraging, stream: StreamSize, path: Tensor) -> float:
     num_switches = _num_switches(path)
     return forgetting_bound(stream.num_experts, stream.num_steps, num_switches, rule.forgetting, stream.largest_ratio)
 
 
 @path_bound.register
-def _(rule: CombinedRules, stream: Stream, path: Tensor) -> float:
+def _(rule: CombinedRules, stream: StreamSize, path: Tensor) -> float:
     return min(above + path_bound(part, stream, path) for above, part in _parts(rule, stream))
 
 
-def _parts(rule: CombinedRules, stream: Stream) -> list[tuple[float, MetaLearner]]:
+def _parts(rule: CombinedRules, stream: StreamSize) -> list[tuple[float, MetaLearner]]:
     """Each of the rules, with the most that the rule over them loses to it; mixtures differ no more than experts do."""
     above = stream._replace(num_experts=len(rule.rules))
     paths = torch.arange(len(rule.rules), device="cpu").unsqueeze(1).expand(-1, stream.num_steps)

@@ -129,8 +129,8 @@ _SWITCH = _Switch()
 def _unvalidated() -> Iterator[None]:
     """Distributions check their arguments by reading values, which ``torch.func`` and tracing forbid.
 
-    GPyTorch's likelihoods leave no other door than the default of all distributions. The first in turns it off and the
-    last out restores it, whatever the order in which threads come and go.
+    GPyTorch's likelihoods can only be reached through the default of all distributions. The first thread that enters
+    turns it off and the last that leaves restores it, in whatever order they do.
     """
     with _SWITCH.lock:
         if _SWITCH.depth == 0:

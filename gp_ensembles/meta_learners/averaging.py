@@ -151,7 +151,7 @@ class BayesianModelAveraging(MetaLearner):
                 if not readable_all(density.isfinite()):
                     return None
                 after = _after(state, last, length)
-            # The dying still speak once: they were in force.
+            # An expert that dies at a target still had weight in its prediction.
             weights.append(output.log_weights[:, :length])
             densities.append(output.log_prob[:length])
             state = after

@@ -17,13 +17,12 @@ Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal co
 
 
 class MetaState(NamedTuple):
-    """What a weight rule carries from one target to the next.
+    """State of a weight rule between two targets.
 
     Attributes:
         log_weights: Log weights after the last target seen, shape (M,); minus infinity for a dead expert.
         num_seen: Number of steps taken, a scalar integer tensor.
-        memory: What a rule remembers besides, shape (M, K), one row an expert; K is zero for rules whose weights
-            are all there is to know.
+        memory: Further statistics of the rule, shape (M, K), one row an expert; K is zero for rules that need none.
     """
 
     log_weights: Tensor
@@ -32,7 +31,7 @@ class MetaState(NamedTuple):
 
 
 class MetaOutput(NamedTuple):
-    """What a weight rule says about a block of targets.
+    """Weights and mixture log densities over a block of targets.
 
     Attributes:
         log_weights: Log weights in force **before** each target, shape (M, B); they sum to one over M.

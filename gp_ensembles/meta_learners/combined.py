@@ -1,4 +1,4 @@
-"""Several rules at once: which of them to trust is learned like everything else."""
+"""A mixture of weight rules, themselves weighed by a further rule."""
 
 from collections.abc import Sequence
 
@@ -17,8 +17,8 @@ class CombinedRules(MetaLearner):
     .. math:: w = \sum_r W_r\, w_r, \qquad w^\top p = \sum_r W_r\, p_r
 
     So the log loss exceeds that of the best rule by no more than the further rule's regret, log R for Bayesian model
-    averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others); this is
-    how not to choose.
+    averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others);
+    this makes the choice unnecessary.
 
     Args:
         rules: The rules, at least two; none may be built for another number of experts than the ensemble has.

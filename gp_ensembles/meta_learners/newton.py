@@ -1,4 +1,4 @@
-r"""Second-order rules for the best mixture: they also remember how curved the mixture's log density was.
+r"""Second-order rules for the best mixture: they also accumulate the curvature of the mixture's log density.
 
 With :math:`g_t = p(y_t) / w_t^\top p(y_t)` the gradient at the weights in force, :math:`g_t g_t^\top` is minus the
 Hessian. Both rules end a step with the exact projection on the simplex in the norm of the curvature.

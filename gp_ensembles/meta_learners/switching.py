@@ -229,7 +229,7 @@ class MarkovSwitching(MetaLearner):
         return pack(state, current, weights, densities)
 
     def _linear_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-        """The block with one scale a community, or ``None`` where that cannot be trusted."""
+        """The block with one scale a community, or ``None`` where round-off could matter."""
         num_experts, num_steps = log_prob.shape
         transition = self.transition.to(log_prob.dtype)
         # The state is the column before the first target. Scales cancel in the weights, so no gradient

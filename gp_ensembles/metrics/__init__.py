@@ -9,15 +9,15 @@ Predictions are made before each target, with the weights then in force; NaN is 
   :func:`init_scores`, :func:`update_scores`, :func:`summarize`; mean absolute and squared standardized errors too.
 - :mod:`~gp_ensembles.metrics.discrete`, for classes and counts: error rate, log loss, Brier score, calibration error,
   ranked probability score.
-- :mod:`~gp_ensembles.metrics.regret`: what a stream lost to the best expert, the best mixture of fixed weights or the
-  best sequence of experts in hindsight.
+- :mod:`~gp_ensembles.metrics.regret`: what a stream lost to the expert that is best in hindsight
+  (:func:`static_regret`) or so far (:func:`anytime_regret`), to the best mixture of fixed weights
+  (:func:`mixture_regret`) or the best sequence of experts (:func:`switching_regret`), and who these rivals are.
 - :mod:`~gp_ensembles.metrics.regret_bounds`: the most that each weight rule can lose to those, and what a Gaussian
   ensemble can lose to a fixed function (:func:`batch_estimate`, :func:`static_bound`).
 """
 
 from gp_ensembles.metrics.discrete import (
     ClassScores,
-    ClassSummary,
     init_class_scores,
     ranked_probability_of_counts,
     ranked_probability_of_poisson,
@@ -26,8 +26,6 @@ from gp_ensembles.metrics.discrete import (
     update_class_scores,
 )
 from gp_ensembles.metrics.regret import (
-    BestExpert,
-    BestMixture,
     anytime_regret,
     best_expert,
     best_fixed_mixture,
@@ -37,7 +35,6 @@ from gp_ensembles.metrics.regret import (
     switching_regret,
 )
 from gp_ensembles.metrics.regret_bounds import (
-    BatchEstimate,
     averaging_bound,
     batch_estimate,
     exponentiated_gradient_bound,
@@ -63,7 +60,6 @@ from gp_ensembles.metrics.scores import (
 )
 from gp_ensembles.metrics.streaming import (
     RowScores,
-    ScoreSummary,
     StreamScores,
     count_scores,
     init_scores,
@@ -72,13 +68,8 @@ from gp_ensembles.metrics.streaming import (
 )
 
 __all__ = [
-    "BatchEstimate",
-    "BestExpert",
-    "BestMixture",
     "ClassScores",
-    "ClassSummary",
     "RowScores",
-    "ScoreSummary",
     "StreamScores",
     "anytime_regret",
     "aukl",

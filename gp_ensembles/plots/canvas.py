@@ -25,7 +25,7 @@ REST = "#d5dae0"
 
 
 def new_figure(num_rows: int, num_columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A blank figure of the house style, in inches, and its axes row by row."""
+    """A blank figure in the common style, its size in inches, and its axes row by row."""
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained", facecolor="white")
     axes = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
     for axis in axes:
@@ -39,7 +39,7 @@ def new_figure(num_rows: int, num_columns: int, width: float, height: float) -> 
 
 
 def label(axis: Axes, title: str, x: str, y: str) -> None:
-    """Title and axis labels in the house style."""
+    """Title and axis labels in the common style."""
     axis.set_title(title, loc="left", fontsize=10, color=INK)
     axis.set_xlabel(x, fontsize=9, color=INK)
     axis.ticklabel_format(axis="both", style="plain", useOffset=False)

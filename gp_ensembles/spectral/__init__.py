@@ -9,7 +9,7 @@
   that the draws go through.
 """
 
-from gp_ensembles.spectral.density import StationaryForm, form_of, log_spectral_density, stationary_form
+from gp_ensembles.spectral.density import StationaryForm, log_spectral_density, stationary_form
 from gp_ensembles.spectral.frequencies import (
     BaseDraws,
     FrequencyDraws,
@@ -17,9 +17,6 @@ from gp_ensembles.spectral.frequencies import (
     OrthogonalDraws,
     SobolDraws,
     SpectralComponent,
-    components_of,
-    draw_batch,
-    kernel_outputscale,
     spectral_components,
 )
 
@@ -31,10 +28,6 @@ __all__ = [
     "SobolDraws",
     "SpectralComponent",
     "StationaryForm",
-    "components_of",
-    "draw_batch",
-    "form_of",
-    "kernel_outputscale",
     "log_spectral_density",
     "spectral_components",
     "stationary_form",

@@ -14,7 +14,8 @@ from gp_ensembles.bayesian_quadrature import AT_ORIGIN, IN_EACH_INPUT, SpectralM
 from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods
 from gp_ensembles.bayesian_quadrature.spectral_mixture import covariance
 from gp_ensembles.features import RandomFourierFeatures, stack_kernels
-from gp_ensembles.spectral import BaseDraws, IIDDraws, OrthogonalDraws, SobolDraws, components_of
+from gp_ensembles.spectral import BaseDraws, IIDDraws, OrthogonalDraws, SobolDraws
+from gp_ensembles.spectral.frequencies import components_of
 
 REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
 GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}

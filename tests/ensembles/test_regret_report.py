@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles import regret_report
-from gp_ensembles.ensembles.regret import Stream, mixture_bound, path_bound
+from gp_ensembles.ensembles.regret import StreamSize, mixture_bound, path_bound
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     CombinedRules,
@@ -148,7 +148,7 @@ def test_a_path_of_ones_own_choice():
 
 
 def test_combined_rules_add_the_price_of_choosing():
-    stream, path = Stream(M, T, 4.0), torch.zeros(T, dtype=torch.int64)
+    stream, path = StreamSize(M, T, 4.0), torch.zeros(T, dtype=torch.int64)
     rule = CombinedRules([SoftBayes(), SoftBayes(0.1), DiscountedOnlineNewton()], BayesianModelAveraging())
     best = min(soft_bayes_bound(M, T), soft_bayes_bound(M, T, 0.1))
     assert mixture_bound(rule, stream) == pytest.approx(math.log(3) + best)

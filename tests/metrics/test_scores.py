@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles import metrics
+from gp_ensembles.metrics.streaming import ScoreSummary
 from gp_ensembles.numerics import mixtures, normal
 
 
@@ -173,7 +174,7 @@ def test_stream_summary_equals_whole_stream_scores():
     summary = metrics.summarize(state)
     assert int(state.num_rows) == 30
     assert int(state.num_scored) == int((~torch.isnan(y)).sum())
-    expected = metrics.ScoreSummary(
+    expected = ScoreSummary(
         log_score=metrics.log_score(mixtures.log_prob(log_weights, mean, variance, y), y),
         log_score_gaussian=metrics.log_score(normal.log_prob(y, center, spread), y),
         crps=metrics.observed_mean(metrics.crps_mixture(log_weights, mean, variance, y), y),
