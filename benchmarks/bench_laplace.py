@@ -12,8 +12,8 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import Expert, GaussianExpert, MultiOutputExpert
-from gp_ensembles.experts.inference import MomentMatching
 from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import FeatureMap, RandomFourierFeatures, stack_kernels
 from gp_ensembles.filters import gaussian_state, textbook_step
 from gp_ensembles.likelihoods import LogisticLikelihood
@@ -85,7 +85,7 @@ def laplace_table() -> None:
         base = textbook(num_experts, num_features, 960)
         laplace, moments = (
             LaplaceExpert(map_, LogisticLikelihood()),
-            LaplaceExpert(map_, LogisticLikelihood(), inference=MomentMatching()),
+            LaplaceExpert(map_, LogisticLikelihood(), latent_update=MomentMatchingUpdate()),
         )
         blocks = [shell(expert, labels, X, None) for expert in (laplace, moments)]
         gaussian_row = shell(GaussianExpert(map_), y[:300], X[:300], 1)

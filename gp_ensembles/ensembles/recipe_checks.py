@@ -4,7 +4,7 @@ import math
 from numbers import Integral, Real
 from typing import TypeGuard
 
-from gp_ensembles.experts.inference import Inference
+from gp_ensembles.experts.latent_update import LatentUpdate
 
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
 
@@ -110,19 +110,19 @@ def check_flag(recipe: object, field: str, value: object) -> None:
         raise TypeError(f"{field} of {type(recipe).__name__} must be True or False, got {value!r}")
 
 
-def check_inference(recipe: object, value: object) -> None:
-    """Raise unless a recipe's inference is absent or an object that makes rules.
+def check_latent_update(recipe: object, value: object) -> None:
+    """Raise unless the way in which experts learn is absent or an object that says it.
 
     Raises:
         TypeError: If it is not, for instance a name or a class.
 
     Example:
-        >>> check_inference(object(), None)
+        >>> check_latent_update(object(), None)
     """
-    if value is not None and not isinstance(value, Inference):
+    if value is not None and not isinstance(value, LatentUpdate):
         raise TypeError(
-            f"inference of {type(recipe).__name__} must be an object such as Laplace() or MomentMatching(), or None "
-            f"for the default, got {_described(value)}"
+            f"latent_update of {type(recipe).__name__} must be an object such as LaplaceUpdate() or "
+            f"MomentMatchingUpdate(), or None for the default, got {_described(value)}"
         )
 
 

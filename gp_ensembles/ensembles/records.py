@@ -17,7 +17,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
-from gp_ensembles.experts.inference import Laplace, MomentMatching
+from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     CombinedRules,
@@ -36,7 +36,7 @@ _KINDS: tuple[type, ...] = (
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
     DiscountedOnlineNewton, CombinedRules, StickySwitching, TwinSwitching,
-    FitSettings, LBFGS, Adam, Laplace, MomentMatching,
+    FitSettings, LBFGS, Adam, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
 TABLE: Mapping[str, type] = {kind.__name__: kind for kind in _KINDS}
 _DEFAULT = "auto"

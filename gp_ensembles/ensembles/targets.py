@@ -12,11 +12,11 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
-from gp_ensembles.ensembles.recipe_checks import check_count, check_flag, check_inference, check_positive
+from gp_ensembles.ensembles.recipe_checks import check_count, check_flag, check_latent_update, check_positive
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.inference import Inference
 from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts.latent_update import LatentUpdate
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
@@ -137,7 +137,7 @@ class BinaryTarget(Target):
 
     Attributes:
         is_probit: Whether the link is probit and not logistic.
-        inference: How experts learn; by Laplace's method if left out.
+        latent_update: How experts learn; by Laplace's method if left out.
 
     Raises:
         TypeError: If a field is of another type.
@@ -146,16 +146,16 @@ class BinaryTarget(Target):
     is_real = False
     num_labels = 2
     is_probit: bool = False
-    inference: Inference | None = None
+    latent_update: LatentUpdate | None = None
 
     def __post_init__(self) -> None:
         check_flag(self, "is_probit", self.is_probit)
-        check_inference(self, self.inference)
+        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
         likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
-        return LaplaceExpert(features, likelihood, inference=self.inference)
+        return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
@@ -170,7 +170,7 @@ class ClassTarget(Target):
 
     Attributes:
         num_classes: Number of classes C.
-        inference: How experts learn; by Laplace's method if left out.
+        latent_update: How experts learn; by Laplace's method if left out.
 
     Raises:
         TypeError: If a field is of another type.
@@ -180,16 +180,16 @@ class ClassTarget(Target):
     is_real = False
     is_ordered = False
     num_classes: int
-    inference: Inference | None = None
+    latent_update: LatentUpdate | None = None
 
     def __post_init__(self) -> None:
         check_count(self, "num_classes", self.num_classes, least=2)
         object.__setattr__(self, "num_labels", self.num_classes)
-        check_inference(self, self.inference)
+        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
-        return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), inference=self.inference)
+        return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
@@ -204,7 +204,7 @@ class LevelTarget(Target):
 
     Attributes:
         num_levels: Number of levels J.
-        inference: How experts learn; by Laplace's method if left out.
+        latent_update: How experts learn; by Laplace's method if left out.
 
     Raises:
         TypeError: If a field is of another type.
@@ -213,17 +213,17 @@ class LevelTarget(Target):
 
     is_real = False
     num_levels: int
-    inference: Inference | None = None
+    latent_update: LatentUpdate | None = None
 
     def __post_init__(self) -> None:
         check_count(self, "num_levels", self.num_levels, least=2)
         object.__setattr__(self, "num_labels", self.num_levels)
-        check_inference(self, self.inference)
+        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
         likelihood = OrdinalLikelihood(self.num_levels, Probit(), batch_shape=features.batch_shape)
-        return LaplaceExpert(features, likelihood, inference=self.inference)
+        return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
@@ -237,21 +237,21 @@ class CountTarget(Target):
     """Counts 0, 1, 2, ... whose log rate is the function.
 
     Attributes:
-        inference: How experts learn; by Laplace's method if left out.
+        latent_update: How experts learn; by Laplace's method if left out.
 
     Raises:
-        TypeError: If the inference is not an object that makes rules.
+        TypeError: If the latent update is not an object such as ``LaplaceUpdate()``.
     """
 
     is_real = False
-    inference: Inference | None = None
+    latent_update: LatentUpdate | None = None
 
     def __post_init__(self) -> None:
-        check_inference(self, self.inference)
+        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
-        return LaplaceExpert(features, LogPoissonLikelihood(), inference=self.inference)
+        return LaplaceExpert(features, LogPoissonLikelihood(), latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""

@@ -5,8 +5,8 @@ from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, EvidenceFit, fit_e
 from gp_ensembles.experts.evidence import log_evidence
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_laplace import LaplaceInformation, negative_hessian, sample_hyperparameters
-from gp_ensembles.experts.inference import Inference, Laplace, MomentMatching
 from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate, MomentMatchingUpdate
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import InverseGammaNoise, StudentTExpert
@@ -18,12 +18,12 @@ __all__ = [
     "EvidenceFit",
     "Expert",
     "GaussianExpert",
-    "Inference",
     "InverseGammaNoise",
-    "Laplace",
     "LaplaceExpert",
     "LaplaceInformation",
-    "MomentMatching",
+    "LaplaceUpdate",
+    "LatentUpdate",
+    "MomentMatchingUpdate",
     "MultiOutputExpert",
     "RobustExpert",
     "StudentTExpert",

@@ -7,8 +7,8 @@ from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.inference import Inference, Laplace
 from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
+from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters import latent, latent_vector
@@ -28,7 +28,7 @@ class BoundLaplace(BoundExpert):
         prior_variance: Prior variance of the weights, shape (\*batch).
         adaptation: How the weights change.
         likelihood: The likelihood, with the experts' batch shape or none.
-        inference: How the expert learns.
+        latent_update: How the expert learns.
         predictive: How predictions are computed.
     """
 
@@ -38,17 +38,17 @@ class BoundLaplace(BoundExpert):
         prior_variance: Tensor,
         adaptation: Adaptation | None,
         likelihood: Likelihood,
-        inference: Inference,
+        latent_update: LatentUpdate,
         predictive: Predictive,
     ) -> None:
         super().__init__(features, prior_variance, adaptation)
         self.likelihood = likelihood
-        self.inference = inference
+        self.latent_update = latent_update
         self.predictive = predictive
         self.num_latent = latent_dim(likelihood)
         density = partial(log_prob, likelihood)
-        self._rule = inference.rule(density, prior_variance)
-        self._vector_rule = inference.vector_rule(density, self.num_latent, prior_variance)
+        self._rule = latent_update.rule(density, prior_variance)
+        self._vector_rule = latent_update.vector_rule(density, self.num_latent, prior_variance)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, LatentPredictions]:
         """See :meth:`BoundExpert.update_block`."""
@@ -81,7 +81,7 @@ class BoundLaplace(BoundExpert):
             self.prior_variance.reshape(-1)[index],
             None if self.adaptation is None else self.adaptation.take(batch_shape, index),
             take_likelihood(self.likelihood, batch_shape, index),
-            self.inference,
+            self.latent_update,
             self.predictive,
         )
 
@@ -106,8 +106,8 @@ class LaplaceExpert(Expert):
             :mod:`gp_ensembles.likelihoods`. Its parameters, if any, have the feature map's ``batch_shape`` first, or
             none and are then shared.
         adaptation: How the weights change before every row; ``None`` for static weights.
-        inference: How the expert learns: :class:`~gp_ensembles.experts.inference.Laplace` by default, or
-            :class:`~gp_ensembles.experts.inference.MomentMatching`.
+        latent_update: How the expert learns: :class:`~gp_ensembles.experts.latent_update.LaplaceUpdate` by default, or
+            :class:`~gp_ensembles.experts.latent_update.MomentMatchingUpdate`.
         predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.GaussHermite` by default, or
             :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
 
@@ -132,13 +132,13 @@ class LaplaceExpert(Expert):
         features: FeatureMap,
         likelihood: Likelihood,
         adaptation: Adaptation | None = None,
-        inference: Inference | None = None,
+        latent_update: LatentUpdate | None = None,
         predictive: Predictive | None = None,
     ) -> None:
         super().__init__(features, adaptation)
         self.num_latent = latent_dim(likelihood)
         self.likelihood = likelihood.to(features.prior_variance)
-        self.inference = Laplace() if inference is None else inference
+        self.latent_update = LaplaceUpdate() if latent_update is None else latent_update
         self.predictive = GaussHermite() if predictive is None else predictive
 
     def init(self) -> GaussianState:
@@ -149,7 +149,12 @@ class LaplaceExpert(Expert):
         """Read the hyperparameters once, differentiably."""
         features = self.features
         return BoundLaplace(
-            features.bind(), features.prior_variance, self.adaptation, self.likelihood, self.inference, self.predictive
+            features.bind(),
+            features.prior_variance,
+            self.adaptation,
+            self.likelihood,
+            self.latent_update,
+            self.predictive,
         )
 
     def check_targets(self, y: Tensor) -> None:
@@ -157,7 +162,7 @@ class LaplaceExpert(Expert):
         check_support(self.likelihood, y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """By Laplace's approximation, whatever the inference; see :meth:`Expert.log_evidence`."""
+        """By Laplace's approximation, however the expert learns; see :meth:`Expert.log_evidence`."""
         Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
         try:
             return laplace_log_evidence(Phi, y, partial(log_prob, self.likelihood), prior_variance, self.num_latent)
@@ -170,13 +175,13 @@ class LaplaceExpert(Expert):
             take_experts(self.features, self.batch_shape, index),
             take_likelihood(self.likelihood, self.batch_shape, index),
             None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
-            self.inference,
+            self.latent_update,
             self.predictive,
         )
 
     def with_adaptation(self, adaptation: Adaptation | None) -> "LaplaceExpert":
         """See :meth:`Expert.with_adaptation`."""
-        return LaplaceExpert(self.features, self.likelihood, adaptation, self.inference, self.predictive)
+        return LaplaceExpert(self.features, self.likelihood, adaptation, self.latent_update, self.predictive)
 
 
 def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tensor) -> Likelihood:

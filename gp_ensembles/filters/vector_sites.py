@@ -112,7 +112,7 @@ class VectorLaplaceRule(VectorRule):
 class VectorMomentMatchingRule(VectorRule):
     r"""What gives the latent vector the mean and covariance of its exact posterior, by nodes that move to it.
 
-    With the softmax and the nodes that :class:`~gp_ensembles.experts.inference.MomentMatching` chooses, posterior means
+    With the softmax and the nodes of :class:`~gp_ensembles.experts.latent_update.MomentMatchingUpdate`, posterior means
     are wrong by up to these shares of a prior standard deviation, and covariances of a prior variance:
 
     ======= =============== ================ ================ =================

@@ -19,7 +19,7 @@ from gp_ensembles.ensembles.targets import (
     UnknownNoiseTarget,
 )
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
-from gp_ensembles.experts.inference import Laplace, MomentMatching
+from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import FixedShare
@@ -39,12 +39,20 @@ def rows(num_rows=30):
         (lambda: ClassTarget(2.0), TypeError, "num_classes of ClassTarget must be a whole number, got 2.0"),
         (lambda: ClassTarget("3"), TypeError, "num_classes of ClassTarget must be a whole number, got '3'"),
         (lambda: ClassTarget(True), TypeError, "num_classes of ClassTarget must be a whole number"),
-        (lambda: ClassTarget(3, Laplace), TypeError, "inference of ClassTarget .* got the class Laplace: call it"),
+        (
+            lambda: ClassTarget(3, LaplaceUpdate),
+            TypeError,
+            "latent_update of ClassTarget .* the class LaplaceUpdate: call",
+        ),
         (lambda: LevelTarget(1), ValueError, "num_levels of LevelTarget must be at least 2, got 1"),
         (lambda: LevelTarget(3.0), TypeError, "num_levels of LevelTarget must be a whole number"),
-        (lambda: BinaryTarget(inference="Laplace"), TypeError, r"inference of BinaryTarget .*Laplace\(\).*'Laplace'"),
-        (lambda: BinaryTarget(Laplace()), TypeError, "is_probit of BinaryTarget must be True or False"),
-        (lambda: CountTarget(3), TypeError, "inference of CountTarget must be an object"),
+        (
+            lambda: BinaryTarget(latent_update="Laplace"),
+            TypeError,
+            r"latent_update of BinaryTarget .*LaplaceUpdate\(\)",
+        ),
+        (lambda: BinaryTarget(LaplaceUpdate()), TypeError, "is_probit of BinaryTarget must be True or False"),
+        (lambda: CountTarget(3), TypeError, "latent_update of CountTarget must be an object"),
         (lambda: UnknownNoiseTarget(1.5), ValueError, "noise_discount of UnknownNoiseTarget .* at most 1, got 1.5"),
         (lambda: UnknownNoiseTarget(0.0), ValueError, "noise_discount of UnknownNoiseTarget must be positive"),
         (lambda: UnknownNoiseTarget("0.9"), TypeError, "noise_discount of UnknownNoiseTarget must be a number"),
@@ -58,9 +66,9 @@ def test_targets_are_checked_when_they_are_made(make, kind, words):
 
 
 def test_legal_targets():
-    assert ClassTarget(2, MomentMatching()).num_labels == 2
+    assert ClassTarget(2, MomentMatchingUpdate()).num_labels == 2
     assert LevelTarget(2).num_labels == 2
-    assert not BinaryTarget(True, Laplace()).is_real
+    assert not BinaryTarget(True, LaplaceUpdate()).is_real
     assert UnknownNoiseTarget(1).noise_discount == 1
     assert OutlierTarget(3).threshold == 3
 

@@ -18,8 +18,8 @@ from scipy import integrate
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.latent_mixture import LatentMixture
 from gp_ensembles.experts import fit_empirical_bayes, sample_hyperparameters
-from gp_ensembles.experts.inference import MomentMatching
 from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilisedForgetting
 from gp_ensembles.likelihoods import (
@@ -234,7 +234,7 @@ def test_two_levels_are_two_classes(link, binary):
 
 @pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "ordinal, probit"])
 def test_moment_matching_is_an_inference_too(name):
-    expert, X, y = build(name, inference=MomentMatching())
+    expert, X, y = build(name, latent_update=MomentMatchingUpdate())
     laplace, _, _ = build(name)
     with torch.no_grad():
         _, steps = expert.update(expert.init(), X, y)
@@ -376,7 +376,7 @@ def test_probit_approximation_is_near():
 
 def test_laplace_likelihood_of_gpytorch_runs():
     """It has a kink: no second derivative to speak of, but moment matching needs none."""
-    expert = LaplaceExpert(features(), batched(LaplaceLikelihood), inference=MomentMatching())
+    expert = LaplaceExpert(features(), batched(LaplaceLikelihood), latent_update=MomentMatchingUpdate())
     with torch.no_grad():
         _, steps = expert.update(expert.init(), inputs(), targets("real"))
     assert np.isfinite(steps.log_prob.numpy()).all()

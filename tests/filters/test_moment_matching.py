@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpytorch.likelihoods import BetaLikelihood, NegativeBinomialLikelihood, StudentTLikelihood
 
-from gp_ensembles.experts.inference import MomentMatching
+from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.likelihoods import Logit, LogPoissonLikelihood, OrdinalLikelihood, Probit, log_prob
 
 MEANS = torch.tensor([-1.5, 0.0, 0.8], dtype=torch.float64)
@@ -31,7 +31,7 @@ LIKELIHOODS = {
 
 def matched(density, mean, variance, y, num_nodes=32):
     """Mean and variance of each latent value after its target, by the rule."""
-    sites = MomentMatching(num_nodes).rule(density, mean).solve(mean, variance, y)
+    sites = MomentMatchingUpdate(num_nodes).rule(density, mean).solve(mean, variance, y)
     after = variance / (1 + sites.precision * variance)
     return (mean + variance * sites.shift) / (1 + sites.precision * variance), after
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.experts.inference import Laplace, MomentMatching
+from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.filters.latent_vector import update_block
 from gp_ensembles.filters.sites import ConvergenceWarning
 from gp_ensembles.filters.states import GaussianState
@@ -41,7 +41,7 @@ def test_weights_after_a_row_have_their_exact_moments(num_classes, y):
     prior = spread_out(size, 1.0, seed=1)
     phi = torch.tensor([0.8, -1.1], dtype=torch.float64)
     design = torch.block_diag(*[phi.unsqueeze(0)] * num_classes)
-    rule = MomentMatching().vector_rule(softmax, num_classes, prior)
+    rule = MomentMatchingUpdate().vector_rule(softmax, num_classes, prior)
     state = GaussianState(torch.cat([prior, prior_mean.unsqueeze(-1)], dim=-1))
     state, latent = update_block(state, phi.unsqueeze(0), target, rule, None, prior[0, 0])
     before, spread = design @ prior_mean, design @ prior @ design.mT
@@ -64,7 +64,7 @@ def test_wide_priors_and_surprises_are_resolved(num_classes, scale, tolerance, s
     mean = torch.zeros(num_classes, dtype=torch.float64)
     mean[1] = -surprise * scale**0.5
     y = torch.ones((), dtype=torch.float64)
-    gradient, curvature = MomentMatching().vector_rule(softmax, num_classes, mean).solve(mean, covariance, y)
+    gradient, curvature = MomentMatchingUpdate().vector_rule(softmax, num_classes, mean).solve(mean, covariance, y)
     center, after = dense_moments(mean, covariance, y)
     torch.testing.assert_close((mean + covariance @ gradient - center) / scale**0.5, 0 * mean, rtol=0, atol=tolerance)
     got = covariance - covariance @ curvature @ covariance
@@ -78,7 +78,7 @@ def test_sobol_nodes_are_good_to_two_per_cent(scale, surprise, tolerance):
     """Five classes have too many axes for a grid of the nodes that are allowed."""
     mean = torch.tensor([-surprise * scale**0.5, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     covariance = torch.diag(torch.full_like(mean, scale))
-    gradient, curvature = MomentMatching().vector_rule(softmax, 5, mean).solve(mean, covariance, 0 * mean[0])
+    gradient, curvature = MomentMatchingUpdate().vector_rule(softmax, 5, mean).solve(mean, covariance, 0 * mean[0])
     center, after = dense_moments(mean, covariance, 0 * mean[0], num_places=15, reach=6)
     torch.testing.assert_close((mean + scale * gradient - center) / scale**0.5, 0 * mean, rtol=0, atol=5e-3)
     got = covariance - covariance @ curvature @ covariance
@@ -91,7 +91,9 @@ def test_a_class_far_out_of_reach_leaves_a_covariance(num_classes):
     mean = torch.zeros(num_classes, dtype=torch.float64)
     mean[0] = -60.0
     covariance = torch.diag(torch.full_like(mean, 25.0))
-    gradient, curvature = MomentMatching().vector_rule(softmax, num_classes, mean).solve(mean, covariance, 0 * mean[0])
+    gradient, curvature = (
+        MomentMatchingUpdate().vector_rule(softmax, num_classes, mean).solve(mean, covariance, 0 * mean[0])
+    )
     after = covariance - covariance @ curvature @ covariance
     assert float(torch.linalg.eigvalsh(0.5 * (after + after.mT))[0]) > 0.1
     assert float((mean + covariance @ gradient)[0]) > -45  # sure of the wrong class, a slope of one moves by 25
@@ -103,7 +105,7 @@ def test_a_sharp_density_between_the_nodes_is_found(noise, place):
     """Of a Gaussian density the posterior is known; at first all of its mass lies on one node."""
     mean = torch.zeros(2, dtype=torch.float64)
     covariance = spread_out(2, 1.0, seed=4)
-    rule = MomentMatching().vector_rule(lambda z, y: -0.5 * (z - place).square().sum(-1) / noise + 0 * y, 2, mean)
+    rule = MomentMatchingUpdate().vector_rule(lambda z, y: -0.5 * (z - place).square().sum(-1) / noise + 0 * y, 2, mean)
     gradient, curvature = rule.solve(mean, covariance, mean[0])
     identity = torch.diag(torch.ones_like(mean))
     want = torch.linalg.inv(covariance + noise * identity)
@@ -115,8 +117,8 @@ def test_a_batch_of_vectors_is_its_members():
     covariance = torch.stack([spread_out(3, scale, seed) for seed, scale in enumerate((0.3, 1.0, 9.0))])
     mean = torch.tensor([[0.0, 1.0, -1.0], [2.0, 0.0, 0.0], [-9.0, 4.0, 4.0]], dtype=torch.float64)
     y = torch.zeros((), dtype=torch.float64)
-    for inference in (Laplace(), MomentMatching()):
-        rule = inference.vector_rule(softmax, 3, mean)
+    for latent_update in (LaplaceUpdate(), MomentMatchingUpdate()):
+        rule = latent_update.vector_rule(softmax, 3, mean)
         with torch.no_grad():
             both = rule.solve(mean, covariance, y)
             for m in range(3):
@@ -133,7 +135,7 @@ def test_newton_comes_back_from_where_the_softmax_is_flat(scale, lead):
     covariance = spread_out(3, scale, seed=3)
     y = torch.tensor(1.0, dtype=torch.float64)
     with torch.no_grad():
-        gradient, curvature = Laplace().vector_rule(softmax, 3, mean).solve(mean, covariance, y)
+        gradient, curvature = LaplaceUpdate().vector_rule(softmax, 3, mean).solve(mean, covariance, y)
     probability = (mean + covariance @ gradient).softmax(-1)
     slope = torch.nn.functional.one_hot(y.long(), 3) - probability
     torch.testing.assert_close(gradient, slope, rtol=0, atol=1e-6)
@@ -146,7 +148,7 @@ def test_newton_comes_back_from_where_the_softmax_is_flat(scale, lead):
 def test_newton_says_when_it_hits_the_cap():
     """The second expert's density grows faster than the prior falls: its mode lies at infinity."""
     bend = torch.tensor([-1.0, 5.0], dtype=torch.float64)
-    rule = Laplace().vector_rule(lambda z, y: bend * z.square().sum(-1) + 0 * y, 2, bend)
+    rule = LaplaceUpdate().vector_rule(lambda z, y: bend * z.square().sum(-1) + 0 * y, 2, bend)
     mean = torch.ones(2, 2, dtype=torch.float64)
     covariance = torch.diag_embed(mean)
     with torch.no_grad(), pytest.warns(ConvergenceWarning, match="100 damped Newton steps for expert 1"):

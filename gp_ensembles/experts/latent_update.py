@@ -14,7 +14,7 @@ from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 _VECTOR_NODES = 1024
 
 
-class Inference(ABC):
+class LatentUpdate(ABC):
     """Makes the rule by which a filter learns, for a log density."""
 
     @abstractmethod
@@ -28,26 +28,26 @@ class Inference(ABC):
 
 @final
 @dataclass(frozen=True)
-class Laplace(Inference):
+class LaplaceUpdate(LatentUpdate):
     """Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 4).
 
     Example:
-        >>> Laplace() == Laplace()
+        >>> LaplaceUpdate() == LaplaceUpdate()
         True
     """
 
     def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
-        """See :meth:`Inference.rule`."""
+        """See :meth:`LatentUpdate.rule`."""
         return LaplaceRule(log_density)
 
     def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
-        """See :meth:`Inference.vector_rule`."""
+        """See :meth:`LatentUpdate.vector_rule`."""
         return VectorLaplaceRule(log_density)
 
 
 @final
 @dataclass(frozen=True)
-class MomentMatching(Inference):
+class MomentMatchingUpdate(LatentUpdate):
     """Mean and variance of the posterior of the latent value: assumed-density filtering (Opper 1998; Minka 2001).
 
     The quadrature's nodes move to where the posterior is. Against a dense grid, 32 nodes give both to 1e-7 for prior
@@ -63,7 +63,7 @@ class MomentMatching(Inference):
         ValueError: If the number of nodes is out of range.
 
     Example:
-        >>> MomentMatching().num_nodes
+        >>> MomentMatchingUpdate().num_nodes
         32
     """
 
@@ -74,10 +74,10 @@ class MomentMatching(Inference):
             raise ValueError(f"the number of nodes must lie between 2 and 100, got {self.num_nodes}")
 
     def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
-        """See :meth:`Inference.rule`."""
+        """See :meth:`LatentUpdate.rule`."""
         return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like))
 
     def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
-        """See :meth:`Inference.vector_rule`."""
+        """See :meth:`LatentUpdate.vector_rule`."""
         most = max(_VECTOR_NODES, 16 * num_latent)
         return VectorMomentMatchingRule(log_density, *normal_nodes(self.num_nodes, num_latent, like, most))
