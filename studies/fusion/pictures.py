@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from studies.fusion.methods import METHODS
-from studies.fusion.scores import FusionScores, Setting
+from studies.fusion.tables import FusionScores, Setting
 
 _MOST = 9  # models that a picture can tell apart
 
@@ -30,7 +30,7 @@ def draw_boxes(scores: FusionScores, path: Path) -> None:
     size = (max(6.0, 1.5 + 0.32 * len(methods) * most), 3.8)
     figure, axes = new_figure(len(widths), 1, size[0], size[1] * len(widths))
     for axis, (width, settings) in zip(axes, by_width.items(), strict=True):
-        boxes = {name: [scores.values(name, setting, "nlpd") for setting in settings] for name in methods}
+        boxes = {name: [scores.results.values("nlpd", name, setting) for setting in settings] for name in methods}
         groups = [_group(setting, settings) for setting in settings]
         draw_score_boxes(axis, boxes, groups)
         truth = [scores.truth[width, split] for split in range(plan.splits)]

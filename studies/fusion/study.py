@@ -4,20 +4,26 @@ The hyperparameters of all models are those of the made-up rows. The fixed exper
 processes on disjoint parts of the first half of the training rows, and weights are learned on the second half.
 """
 
-import sys
+import math
+import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.summary import versions
-from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
-from studies.fusion.methods import INFERENCES, METHODS
-from studies.fusion.pictures import draw_boxes
-from studies.fusion.scores import FusionPlan, FusionScores, Setting, named, run_fusion
-from studies.fusion.sets import NUM_ROWS
-from studies.fusion.tables import findings, long_rows, summary_rows, table_text
+import torch
 
+from gp_ensembles.cli.torch_files import fingerprint
+from gp_ensembles.cli.writing import make_folder
+from studies.fusion.methods import INFERENCES, METHODS, FusionTask
+from studies.fusion.pictures import draw_boxes
+from studies.fusion.sets import NUM_ROWS, expert_source, made_up_mixture, make_priors, split_mixture
+from studies.fusion.tables import CHECKS, FusionPlan, FusionScores, Setting, findings, summary_rows, table_text
+from studies.harness.parts import Parts, Record, Results, running
+from studies.harness.plan import check_range, chosen
+from studies.harness.report import write_report
+
+_VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 _FEWEST_ROWS = 50
 
 
@@ -93,12 +99,21 @@ def run(
     """
     plan = _plan(str(figure), options)
     make_folder(out)
-    parts = out / "fusion_parts"
-    try:
-        scores = run_fusion(plan, parts, progress)
-    except KeyboardInterrupt:
-        print(f"gp-ensembles: finished parts are in {parts}; the same command goes on with them", file=sys.stderr)
-        raise
+    scores = FusionScores(plan, {}, Results(plan, ("method", "setting", "split"), plan.splits))
+    total = len(plan.settings) * len(plan.methods) * plan.splits
+    with running(scores.results, out / "fusion_parts", total, progress) as parts:
+        for width in dict.fromkeys(setting.half_width for setting in plan.settings):
+            rows = made_up_mixture(width, plan.num_rows, plan.seed)
+            for number in range(plan.splits):
+                split = split_mixture(rows, plan.seed, number)
+                scores.truth[width, number] = split.truth
+                experts = expert_source(split, plan.seed, number)
+                for setting in (setting for setting in plan.settings if setting.half_width == width):
+                    priors = make_priors(rows.X, setting.num_frequencies, plan.seed, number)
+                    for method in plan.methods:
+                        generator = torch.Generator().manual_seed(10_000 * (plan.seed + 1) + number)
+                        task = FusionTask(split, setting.num_experts, priors, experts, plan.inference, generator)
+                        _run_part(parts, plan, (method, setting, number), task)
     return _written(scores, str(figure), out)
 
 
@@ -108,18 +123,10 @@ def _plan(figure: str, options: Options) -> FusionPlan:
         raise ValueError(f"--figure of fusion must be one of {', '.join(FIGURES)}, got {figure}")
     if options.inference not in INFERENCES:
         raise ValueError(f"--inference must be one of {', '.join(INFERENCES)}, got {options.inference}")
-    given = list(METHODS) if options.models is None else list(options.models)
-    unknown = [name for name in given if name not in METHODS]
-    if unknown or not given:
-        raise ValueError(f"there is no model {unknown[0] if unknown else ''}; choose from {', '.join(METHODS)}")
-    if len(set(given)) < len(given):
-        raise ValueError(f"a model is named twice: {', '.join(given)}")
-    if options.splits < 1:
-        raise ValueError(f"--splits={options.splits} is out of range; give at least 1")
-    if options.seed < 0:
-        raise ValueError(f"--seed must be zero or positive, got {options.seed}")
-    if options.num_rows < _FEWEST_ROWS:
-        raise ValueError(f"--max_rows={options.num_rows} is out of range; this figure needs {_FEWEST_ROWS} rows")
+    methods = chosen(options.models, METHODS, "model")
+    check_range("splits", options.splits, 1)
+    check_range("seed", options.seed, 0)
+    check_range("max_rows", options.num_rows, _FEWEST_ROWS)
     kind = FIGURES[figure]
     settings = [
         Setting(experts, frequencies, half_width)
@@ -127,25 +134,62 @@ def _plan(figure: str, options: Options) -> FusionPlan:
         for experts in kind.experts
         for frequencies in kind.frequencies
     ]
-    methods = [name for name in METHODS if name in given]
     return FusionPlan(settings, methods, options.splits, options.inference, options.seed, options.num_rows)
 
 
+def _run_part(parts: Parts, plan: FusionPlan, key: tuple[str, Setting, int], task: FusionTask) -> None:
+    """A method on a split; one that does not depend on the experts or frequencies is run once for all of them."""
+    method, setting, split = key
+    uses = METHODS[method].uses
+    settings: dict[str, object] = {
+        "version": _VERSION,
+        "method": method,
+        "experts": setting.num_experts if "num_experts" in uses else 0,
+        "frequencies": setting.num_frequencies if "frequencies" in uses else 0,
+        "half_width": setting.half_width,
+        "split": split,
+        "inference": plan.inference if "frequencies" in uses else "none",
+        "seed": plan.seed,
+        "rows": plan.num_rows,
+    }
+    name = "-".join(str(value) for value in settings.values())
+    settings["data"] = fingerprint(*task.split[:4])
+    label = f"{method}, {setting}, split {split + 1} of {plan.splits}"
+    parts.run(key, name, settings, lambda: _ran(method, task, settings), label)
+
+
+def _ran(method: str, task: FusionTask, settings: dict[str, object]) -> Record:
+    kind = METHODS[method]
+    if "experts" in kind.uses:
+        task.experts(task.num_experts)  # their training is not in the seconds of what fuses them
+    clock = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # what they warn of stands in the table
+        answer = kind.run(task)
+    seconds = time.perf_counter() - clock
+    nlpd = -float(answer.log_prob.mean())
+    if not math.isfinite(nlpd):
+        raise ValueError(f"a density of a test target is not finite: the mean of their logarithms is {-nlpd}")
+    return Record(settings, {"nlpd": nlpd, "seconds": seconds, **answer.checks}, {})
+
+
 def _written(scores: FusionScores, figure: str, out: Path) -> str:
-    plan, stem = scores.plan, out / f"fusion_figure_{figure}"
+    plan, results = scores.plan, scores.results
     title = (
         f"Fusion, Figure {figure}: {FIGURES[figure].title}; {plan.splits} split(s) of {plan.num_rows} rows, "
         f"inference by {plan.inference}"
     )
     titles = "".join(f"{name}: {METHODS[name].title}\n" for name in plan.methods)
     found = findings(scores)
-    text = "\n".join([title, _REMARK, "", titles, table_text(scores), "", *found])
-    failures = []
-    for (method, setting, split), reason in scores.failures.items():
-        failures.append({"method": method, **setting._asdict(), "split": split, "reason": reason})
-        text += f"\n{method}, {named(setting)}, split {split + 1} failed: {reason}"
-    header, lines = long_rows(scores)
-    write_text(stem.with_suffix(".csv"), as_csv(header, lines))
+    text = "\n".join([title, _REMARK, "", titles, table_text(scores), "", *found, *results.failure_lines()])
+    lines: list[list[object]] = []
+    for (method, setting, split), record in results.records.items():
+        assert isinstance(setting, Setting)
+        assert isinstance(split, int)
+        found_scores = [record.scores.get(kind, math.nan) for kind in ("seconds", *CHECKS)]
+        truth = scores.truth[setting.half_width, split]
+        lines.append([*setting, method, split, record.scores["nlpd"], truth, *found_scores])
+    header = ["experts", "frequencies", "half_width", "method", "split", "nlpd", "truth", "seconds", *CHECKS]
     content = {
         "title": title,
         "remark": _REMARK,
@@ -155,13 +199,7 @@ def _written(scores: FusionScores, figure: str, out: Path) -> str:
         "num_rows": plan.num_rows,
         "rows": summary_rows(scores),
         "findings": found,
-        "failures": failures,
-        "versions": versions(),
+        "failures": results.failed(),
     }
-    write_json(stem.with_suffix(".json"), content)
-    write_text(stem.with_suffix(".txt"), text + "\n")
-    try:
-        draw_boxes(scores, stem.with_suffix(".png"))
-    except ImportError as error:
-        text += f"\nno picture: {error}"
-    return text
+    pictures = {"": lambda path: draw_boxes(scores, path)}
+    return write_report(out / f"fusion_figure_{figure}", text, (header, lines), content, pictures)

@@ -1,22 +1,74 @@
-"""The scores of a figure as text, as rows of files, and as what is to be read from them."""
+"""What a figure of the fusion paper varies, and its scores as text and as what is to be read from them."""
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from gp_ensembles.cli.text_tables import aligned
 from studies.fusion.methods import METHODS
-from studies.fusion.scores import FusionScores, Setting, mean_of, named
+from studies.harness.parts import Results, mean_of
 
 ORDER = ("MoGPE", "PoGPE", "P-BHS", "BHS")  # the paper's, the best first
-_CHECKS = ("rhat", "high_pareto_k", "divergences", "chains_with_weight")
+CHECKS = ("rhat", "high_pareto_k", "divergences", "chains_with_weight")
 _EVEN = 0.005  # nats; smaller differences are not worth a word
+
+
+class Setting(NamedTuple):
+    """Where a figure has a group of boxes.
+
+    Attributes:
+        num_experts: Number of experts K.
+        num_frequencies: Number of frequencies M of every function.
+        half_width: Inputs are uniform on [-half_width, half_width].
+    """
+
+    num_experts: int
+    num_frequencies: int
+    half_width: float
+
+    def __str__(self) -> str:
+        return f"K = {self.num_experts}, M = {self.num_frequencies}, |x| < {self.half_width:g}"
+
+
+class FusionPlan(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        settings: The figure's groups.
+        methods: Names of the methods, in the order of the table.
+        splits: How many splits.
+        inference: Name of the inference.
+        seed: Seed of the made-up rows, splits and frequencies.
+        num_rows: How many rows are made up.
+    """
+
+    settings: Sequence[Setting]
+    methods: Sequence[str]
+    splits: int
+    inference: str
+    seed: int
+    num_rows: int
+
+
+class FusionScores(NamedTuple):
+    """What came of a plan.
+
+    Attributes:
+        plan: The plan.
+        truth: Mean negative log density under the true mixture, by half width and split.
+        results: Finished parts by method, setting and split.
+    """
+
+    plan: FusionPlan
+    truth: dict[tuple[float, int], float]
+    results: Results[FusionPlan]
 
 
 def table_text(scores: FusionScores) -> str:
     """The table for the eye: methods down within each setting, splits across."""
     plan = scores.plan
-    checks = [kind for kind in _CHECKS if any(kind in record.scores for record in scores.records.values())]
+    checks = [kind for kind in CHECKS if any(kind in record.scores for record in scores.results.records.values())]
     header = ["method", "K", "M", "|x| <", "NLPD", *(f"split {k + 1}" for k in range(plan.splits)), "seconds", *checks]
     rows: list[list[object]] = []
     for setting in plan.settings:
@@ -33,7 +85,7 @@ def table_text(scores: FusionScores) -> str:
                     f"{setting.half_width:g}",
                     f"{mean_of(found):.3f}",
                     *(f"{value:.3f}" for value in found),
-                    *(scores.mean(method, setting, kind) for kind in ("seconds", *checks)),
+                    *(scores.results.mean(kind, method, setting) for kind in ("seconds", *checks)),
                 ]
             )
     return aligned(header, rows)
@@ -48,7 +100,7 @@ def findings(scores: FusionScores) -> list[str]:
             columns = [_nlpd(scores, method, setting) for method in ORDER]
             ranked = [all(low < high for low, high in pairwise(split)) for split in zip(*columns, strict=True)]
             words = " < ".join(ORDER)
-            lines.append(f"{named(setting)}: {words} on {sum(ranked)} of {plan.splits} split(s)")
+            lines.append(f"{setting}: {words} on {sum(ranked)} of {plan.splits} split(s)")
     for width in dict.fromkeys(setting.half_width for setting in plan.settings):
         settings = [setting for setting in plan.settings if setting.half_width == width]
         if len(settings) > 1:
@@ -56,32 +108,21 @@ def findings(scores: FusionScores) -> list[str]:
     return [line for line in lines if line]
 
 
-def long_rows(scores: FusionScores) -> tuple[list[str], list[list[object]]]:
-    """Header and rows of the CSV file: a line for each setting, method and split."""
-    header = ["experts", "frequencies", "half_width", "method", "split", "nlpd", "truth", "seconds", *_CHECKS]
-    rows: list[list[object]] = []
-    for (method, setting, split), record in scores.records.items():
-        found = [record.scores.get(kind, math.nan) for kind in ("seconds", *_CHECKS)]
-        truth = scores.truth[setting.half_width, split]
-        rows.append([*setting, method, split, record.scores["nlpd"], truth, *found])
-    return header, rows
-
-
 def summary_rows(scores: FusionScores) -> list[dict[str, object]]:
     """Means and standard deviations over splits for the JSON file."""
     rows: list[dict[str, object]] = []
     for setting in scores.plan.settings:
         for method in scores.plan.methods:
-            found = [value for value in scores.values(method, setting, "nlpd") if not math.isnan(value)]
+            found = scores.results.known("nlpd", method, setting)
             if found:
                 rows.append(
                     {
                         **setting._asdict(),
                         "method": method,
                         "splits": len(found),
-                        "nlpd": scores.mean(method, setting, "nlpd"),
-                        "deviation": scores.deviation(method, setting, "nlpd"),
-                        "seconds": scores.mean(method, setting, "seconds"),
+                        "nlpd": scores.results.mean("nlpd", method, setting),
+                        "deviation": scores.results.deviation("nlpd", method, setting),
+                        "seconds": scores.results.mean("seconds", method, setting),
                     }
                 )
     return rows
@@ -90,7 +131,7 @@ def summary_rows(scores: FusionScores) -> list[dict[str, object]]:
 def _nlpd(scores: FusionScores, method: str, setting: Setting) -> list[float]:
     if method == "truth":
         return [scores.truth[setting.half_width, split] for split in range(scores.plan.splits)]
-    return scores.values(method, setting, "nlpd")
+    return scores.results.values("nlpd", method, setting)
 
 
 def _trend(scores: FusionScores, method: str, settings: Sequence[Setting]) -> str:
@@ -106,6 +147,6 @@ def _trend(scores: FusionScores, method: str, settings: Sequence[Setting]) -> st
         return ""
     better = sum(after < before - _EVEN for before, after in done)
     worse = sum(after > before + _EVEN for before, after in done)
-    means = " -> ".join(f"{scores.mean(method, setting, 'nlpd'):.3f}" for setting in settings)
+    means = " -> ".join(f"{scores.results.mean('nlpd', method, setting):.3f}" for setting in settings)
     where = f"{', '.join(moved)}, |x| < {first.half_width:g}"
     return f"{method}, {where}: {means}; better on {better} and worse on {worse} of {len(done)} split(s)"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from studies.maskerade.scores import Scores
-from studies.maskerade.tables import Layout
+from studies.harness.parts import Results
+from studies.maskerade.tables import Layout, Plan
 
 _SHOWN = {
     "rmse_standardized": "RMSE, standardized targets",
@@ -15,7 +15,7 @@ _SHOWN = {
 }
 
 
-def draw_scores(layout: Layout, scores: Scores, path: Path) -> None:
+def draw_scores(layout: Layout, results: Results[Plan], path: Path) -> None:
     """Two panels a set: error and joint log density, a dot a part, methods down, the paper's number as a line.
 
     Raises:
@@ -24,16 +24,16 @@ def draw_scores(layout: Layout, scores: Scores, path: Path) -> None:
     from gp_ensembles.plots import save_figure
     from gp_ensembles.plots.canvas import ALARM, INK, SERIES, label, new_figure
 
-    methods = [m for m in scores.plan.methods if any(scores.values(name, m, "seconds") for name in scores.plan.sets)]
-    sets = [name for name in scores.plan.sets if any(scores.values(name, m, "seconds") for m in methods)]
+    methods = [m for m in results.plan.methods if any(results.found(name, m) for name in results.plan.sets)]
+    sets = [name for name in results.plan.sets if any(results.found(name, m) for m in methods)]
     figure, axes = new_figure(len(sets), len(_SHOWN), 11.0, (1.1 + 0.3 * len(methods)) * len(sets))
     panels = [(name, kind) for name in sets for kind in _SHOWN]
     for axis, (name, kind) in zip(axes, panels, strict=True):
         for place, method in enumerate(methods):
-            values = scores.values(name, method, kind)
+            values = results.known(kind, name, method)
             axis.plot(values, [place] * len(values), "o", color=SERIES[0], alpha=0.45, markersize=4)
             if values:
-                axis.plot([scores.mean(name, method, kind)], [place], "|", color=INK, markersize=13, markeredgewidth=2)
+                axis.plot([results.mean(kind, name, method)], [place], "|", color=INK, markersize=13, markeredgewidth=2)
         paper = _printed(layout, name, kind)
         if not math.isnan(paper):
             axis.axvline(paper, color=ALARM, linestyle="--", linewidth=1.2, label="paper")
@@ -44,7 +44,7 @@ def draw_scores(layout: Layout, scores: Scores, path: Path) -> None:
     save_figure(figure, path)
 
 
-def draw_evidence(scores: Scores, path: Path) -> None:
+def draw_evidence(results: Results[Plan], path: Path) -> None:
     """Evidence against evaluations for each method that has one, the first part of each set.
 
     Raises:
@@ -52,8 +52,8 @@ def draw_evidence(scores: Scores, path: Path) -> None:
     """
     from gp_ensembles.plots import plot_evidence, save_figure
 
-    for name in scores.plan.sets:
-        found = {method: scores.records.get((name, method, 0)) for method in scores.plan.methods}
+    for name in results.plan.sets:
+        found = {method: results.records.get((name, method, 0)) for method in results.plan.methods}
         known = {m: record.curves for m, record in found.items() if record is not None and record.curves}
         if known:
             columns: Sequence[str] = ("evaluations", "log_evidence", "log_evidence_sd")

@@ -6,29 +6,29 @@ joint predictions; the prior is :func:`default_prior`, except for the method ``m
 inputs are the cosine of a sum throughout. RBF and Matern kernels are fitted from three starts until they converge.
 """
 
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.summary import versions
-from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
+import torch
+
+from gp_ensembles.cli.sentences import one_sentence
+from gp_ensembles.cli.torch_files import fingerprint
+from gp_ensembles.cli.writing import make_folder
+from studies.harness.parts import Parts, Record, Results, running
+from studies.harness.plan import check_range, chosen
+from studies.harness.report import write_report
 from studies.maskerade.methods import METHODS
 from studies.maskerade.pictures import draw_evidence, draw_scores
-from studies.maskerade.scores import Plan, Scores, run_plan
-from studies.maskerade.tables import (
-    LAYOUTS,
-    Layout,
-    evidence_text,
-    long_rows,
-    summary_rows,
-    table_text,
-)
+from studies.maskerade.predictions import scored
+from studies.maskerade.sets import Split, load_sample, split_sample
+from studies.maskerade.tables import ALL_SCORES, LAYOUTS, Layout, Plan, evidence_text, table_text
 
 TABLES = tuple(LAYOUTS)
 _EVIDENCE = 6
 _FEWEST = 5
+_VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 
 
 class Options(NamedTuple):
@@ -90,69 +90,90 @@ def run(
     layout = LAYOUTS[table]
     plan = _plan(layout, options)
     make_folder(out)
-    parts = out / "maskerade_parts"
-    try:
-        scores = run_plan(plan, data, parts, progress)
-    except KeyboardInterrupt:
-        print(f"gp-ensembles: finished parts are in {parts}; the same command goes on with them", file=sys.stderr)
-        raise
-    return _written(table, layout, scores, out / f"maskerade_table_{table}")
+    results = Results(plan, ("set", "method", "part"), plan.parts)
+    total = len(plan.sets) * plan.parts * len(plan.methods)
+    with running(results, out / "maskerade_parts", total, progress) as parts:
+        for name in plan.sets:
+            try:
+                sample = load_sample(data, name)
+            except ValueError as error:
+                parts.skip([(name, "all methods", -1)], one_sentence(error), plan.parts * len(plan.methods))
+                continue
+            for part in range(plan.parts):
+                split = split_sample(sample, plan.holdout.choose(len(sample.table.y), part, plan.seed))
+                results.notes.extend(note for note in split.notes if note not in results.notes)
+                for method in plan.methods:
+                    _run_part(parts, plan, (name, method, part), split)
+    return _written(table, layout, results, out / f"maskerade_table_{table}")
 
 
 def _plan(layout: Layout, options: Options) -> Plan:
     """The options as a plan, or what is wrong with them."""
     sets, methods = options.sets or list(layout.sets), options.methods or layout.methods
-    for kind, given, known in (("set", sets, list(layout.sets)), ("method", methods, list(METHODS))):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise ValueError(f"there is no {kind} {unknown[0]} in this table; choose from {', '.join(known)}")
-        if len(set(given)) < len(given):
-            raise ValueError(f"a {kind} is named twice: {', '.join(given)}")
-    if options.evaluations < _FEWEST:
-        raise ValueError(f"--evaluations={options.evaluations} is too small a budget; give at least {_FEWEST}")
-    folds, limit = layout.holdout.parts if options.folds is None else options.folds, layout.holdout.limit
-    if folds < 1 or (limit is not None and folds > limit):
-        most = "" if limit is None else f" and at most {limit}"
-        raise ValueError(f"--folds={folds} is out of range; give at least 1{most}")
-    if options.seed < 0:
-        raise ValueError(f"--seed must be zero or positive, got {options.seed}")
+    chosen(sets, layout.sets, "set")
+    chosen(methods, METHODS, "method")
+    check_range("evaluations", options.evaluations, _FEWEST)
+    folds = layout.holdout.parts if options.folds is None else options.folds
+    check_range("folds", folds, 1, layout.holdout.limit)
+    check_range("seed", options.seed, 0)
     return Plan(sets, methods, layout.holdout, folds, options.evaluations, options.seed)
 
 
-def _written(table: int, layout: Layout, scores: Scores, stem: Path) -> str:
-    plan = scores.plan
+def _run_part(parts: Parts, plan: Plan, key: tuple[str, str, int], split: Split) -> None:
+    name, method, part = key
+    settings: dict[str, object] = {
+        "version": _VERSION,
+        "set": name,
+        "split": plan.holdout.title,
+        "part": part,
+        "method": method,
+        "evaluations": plan.evaluations,
+        "seed": plan.seed,
+        "data": fingerprint(split.X, split.y, split.test_X, split.test_y),
+    }
+    file = f"{name}-{plan.holdout.key}-{part}-{method}-{plan.evaluations}-seed{plan.seed}"
+    label = f"{name}, {method}, part {part + 1} of {plan.parts}"
+    parts.run(key, file, settings, lambda: _ran(method, split, plan.evaluations, plan.seed + part, settings), label)
+
+
+def _ran(method: str, split: Split, evaluations: int, seed: int, settings: dict[str, object]) -> Record:
+    clock = time.perf_counter()
+    answer = METHODS[method].run(split, evaluations, torch.Generator().manual_seed(seed))
+    found = scored(answer.posterior, split)
+    cost = {"seconds": time.perf_counter() - clock, "evaluations": float(answer.evaluations)}
+    return Record(settings, found | cost | answer.diagnostics, answer.curves)
+
+
+def _written(table: int, layout: Layout, results: Results[Plan], stem: Path) -> str:
+    plan = results.plan
     title = f"MASKERADE, table {table}: {layout.title}; {plan.evaluations} evaluations, {plan.parts} split(s) a set"
-    text = f"{title}\n{layout.remark}\n"
-    text += "".join(f"{note}\n" for note in scores.notes) + f"\n{table_text(layout, scores)}"
+    text = "\n".join([title, layout.remark, *results.notes, "", table_text(layout, results)])
     if table == _EVIDENCE:
-        text += f"\n\n{evidence_text(scores)}"
-    failures = []
-    for (name, method, part), reason in scores.failures.items():
-        failures.append({"set": name, "method": method, "part": part, "reason": reason})
-        where = name if part < 0 else f"{name}, {method}, split {part + 1}"
-        text += f"\n{where} failed: {reason}"
-    header, lines = long_rows(scores)
-    write_text(stem.with_suffix(".csv"), as_csv(header, lines))
+        text += f"\n\n{evidence_text(results)}"
+    text = "\n".join([text, *results.failure_lines()])
+    rows: list[dict[str, object]] = []
+    for name in plan.sets:
+        summaries = (results.summary(ALL_SCORES, name, method) for method in plan.methods)
+        rows += [summary for summary in summaries if summary is not None]
+        rows += [{"set": name, "method": printed.name, "mean": printed.scores} for printed in layout.sets[name]]
     content = {
         "table": table,
         "title": layout.title,
         "remark": layout.remark,
-        "notes": scores.notes,
+        "notes": results.notes,
         "split": plan.holdout.title,
         "parts": plan.parts,
         "evaluations": plan.evaluations,
         "seed": plan.seed,
-        "rows": summary_rows(layout, scores),
-        "failures": failures,
-        "versions": versions(),
+        "rows": rows,
+        "failures": results.failed(),
     }
-    write_json(stem.with_suffix(".json"), content)
-    write_text(stem.with_suffix(".txt"), text + "\n")
-    try:
+
+    def draw(path: Path) -> None:
         if table == _EVIDENCE:
-            draw_evidence(scores, stem.with_suffix(".png"))
+            draw_evidence(results, path)
         else:
-            draw_scores(layout, scores, stem.with_suffix(".png"))
-    except ImportError as error:
-        text += f"\nno picture: {error}"
-    return text
+            draw_scores(layout, results, path)
+
+    lines = ([*results.fields, *ALL_SCORES], results.rows(ALL_SCORES))
+    return write_report(stem, text, lines, content, {"": draw})

@@ -1,11 +1,12 @@
 """Our scores beside those that the MASKERADE paper printed."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gp_ensembles.cli.text_tables import aligned
+from studies.harness.parts import Results
 from studies.maskerade.predictions import SCORES
-from studies.maskerade.scores import Scores
 from studies.maskerade.sets import (
     BLOCKS,
     FIFTEEN_FOLDS,
@@ -18,7 +19,27 @@ from studies.maskerade.sets import (
 ALL = ("maskerade-i", "maskerade-u", "maskerade-r", "maskerade-paper", "sobol", "sm", "rbf", "matern")
 POLICIES = ("maskerade-i-noascents", "maskerade-r-noascents", "maskerade-u-noascents")
 _COSTS = ("evaluations", "seconds")
-_DIAGNOSTICS = ("log_evidence", "log_evidence_sd", "best_log_likelihood", "kernels")
+ALL_SCORES = (*SCORES, *_COSTS, "log_evidence", "log_evidence_sd", "best_log_likelihood", "kernels")
+
+
+class Plan(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        sets: Names of the sets.
+        methods: Names of the methods.
+        holdout: How test rows are chosen.
+        parts: How many splits of each set.
+        evaluations: Likelihoods that a method may spend on a part.
+        seed: Seed of the first part; the next ones count on from it.
+    """
+
+    sets: Sequence[str]
+    methods: Sequence[str]
+    holdout: Holdout
+    parts: int
+    evaluations: int
+    seed: int
 
 
 class Printed(NamedTuple):
@@ -123,37 +144,37 @@ LAYOUTS: dict[int, Layout] = {
 }
 
 
-def table_text(layout: Layout, scores: Scores) -> str:
+def table_text(layout: Layout, results: Results[Plan]) -> str:
     """The table for the eye: a block for each set, methods down, the paper's rows below them."""
     blocks = []
-    for name in scores.plan.sets:
+    for name in results.plan.sets:
         rows: list[list[object]] = []
-        for method in scores.plan.methods:
-            if not scores.values(name, method, "seconds"):
+        for method in results.plan.methods:
+            if not results.found(name, method):
                 continue
-            cells = [_spread(scores, name, method, kind) for kind in layout.columns]
-            costs = [_number(scores.mean(name, method, kind)) for kind in _COSTS]
-            rows.append([method, *cells, *costs, str(len(scores.values(name, method, "seconds")))])
+            cells = [_spread(results, name, method, kind) for kind in layout.columns]
+            costs = [_number(results.mean(kind, name, method)) for kind in _COSTS]
+            rows.append([method, *cells, *costs, str(len(results.found(name, method)))])
         for printed in layout.sets[name]:
             cells = [_number(printed.scores.get(kind, math.nan)) for kind in layout.columns]
             rows.append([printed.name, *cells, "-", "-", "-"])
         if not rows:
             continue
-        title = f"{name}: {scores.plan.holdout.title}"
+        title = f"{name}: {results.plan.holdout.title}"
         blocks.append(f"{title}\n" + aligned(["method", *layout.columns, *_COSTS, "parts"], rows))
     return "\n\n".join(blocks)
 
 
-def evidence_text(scores: Scores) -> str:
+def evidence_text(results: Results[Plan]) -> str:
     """Table 6: the log evidence as known after a quarter, a half, three quarters and all of the budget."""
-    budget = scores.plan.evaluations
+    budget = results.plan.evaluations
     marks = sorted({max(1, round(share * budget)) for share in (0.3, 0.5, 0.75, 1.0)})
     blocks = []
-    for name in scores.plan.sets:
+    for name in results.plan.sets:
         rows: list[list[object]] = []
-        for method in scores.plan.methods:
-            for part in range(scores.plan.parts):
-                record = scores.records.get((name, method, part))
+        for method in results.plan.methods:
+            for part in range(results.plan.parts):
+                record = results.records.get((name, method, part))
                 if record is None or "log_evidence" not in record.curves:
                     continue
                 rows.append([method, str(part + 1), *(known_after(record.curves, mark) for mark in marks)])
@@ -177,33 +198,8 @@ def known_after(curves: dict[str, list[float]], evaluations: int) -> str:
     return f"{curves['log_evidence'][known[-1]]:.6g} ± {curves['log_evidence_sd'][known[-1]]:.2g}"
 
 
-def long_rows(scores: Scores) -> tuple[list[str], list[list[object]]]:
-    """Header and rows of the CSV file: a line for each set, method and part; NaN where a method has no such number."""
-    kinds = [*SCORES, *_COSTS, *_DIAGNOSTICS]
-    rows: list[list[object]] = []
-    for (name, method, part), record in scores.records.items():
-        rows.append([name, method, part, *(record.scores.get(kind, math.nan) for kind in kinds)])
-    return ["set", "method", "part", *kinds], rows
-
-
-def summary_rows(layout: Layout, scores: Scores) -> list[dict[str, object]]:
-    """Means and standard deviations over parts, and the paper's rows, for the JSON file."""
-    rows: list[dict[str, object]] = []
-    for name in scores.plan.sets:
-        for method in scores.plan.methods:
-            kinds = [kind for kind in (*SCORES, *_COSTS, *_DIAGNOSTICS) if scores.values(name, method, kind)]
-            if not kinds:
-                continue
-            mean = {kind: scores.mean(name, method, kind) for kind in kinds}
-            deviation = {kind: scores.deviation(name, method, kind) for kind in kinds}
-            parts = len(scores.values(name, method, "seconds"))
-            rows.append({"set": name, "method": method, "parts": parts, "mean": mean, "deviation": deviation})
-        rows += [{"set": name, "method": printed.name, "mean": printed.scores} for printed in layout.sets[name]]
-    return rows
-
-
-def _spread(scores: Scores, name: str, method: str, kind: str) -> str:
-    mean, deviation = scores.mean(name, method, kind), scores.deviation(name, method, kind)
+def _spread(results: Results[Plan], name: str, method: str, kind: str) -> str:
+    mean, deviation = results.mean(kind, name, method), results.deviation(kind, name, method)
     return _number(mean) if math.isnan(deviation) else f"{_number(mean)} ± {deviation:.2g}"
 
 

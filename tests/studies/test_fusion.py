@@ -13,10 +13,8 @@ from scipy.stats import norm
 from gp_ensembles.fusion import HMC, HMCSettings, LaplaceApproximation
 from studies.__main__ import main, study_parser
 from studies.fusion import methods as fusion_methods
-from studies.fusion import scores as fusion_scores
 from studies.fusion import study as fusion
 from studies.fusion.methods import INFERENCES, METHODS, FusionAnswer, FusionTask
-from studies.fusion.scores import FusionPlan, FusionScores, Setting, mean_of
 from studies.fusion.sets import (
     expert_source,
     made_up_mixture,
@@ -24,8 +22,8 @@ from studies.fusion.sets import (
     split_mixture,
     train_experts,
 )
-from studies.fusion.tables import ORDER, findings, table_text
-from studies.harness.parts import Record
+from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, table_text
+from studies.harness.parts import Record, Results, mean_of
 
 CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
 RULES = ["stacking", "equal", "gPoE", "PoE", "barycenter"]
@@ -210,7 +208,7 @@ def test_finished_parts_are_not_run_again(tmp_path, monkeypatch, small):
     def refuse(*arguments):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(fusion_scores, "_ran", refuse)
+    monkeypatch.setattr(fusion, "_ran", refuse)
     assert fusion.run("3a", tmp_path, OPTIONS) == text
     assert "PoE" in fusion.run("3a", tmp_path, OPTIONS._replace(models=["PoE"], splits=1))
     for change in ({"seed": 1}, {"num_rows": 120}):
@@ -219,7 +217,7 @@ def test_finished_parts_are_not_run_again(tmp_path, monkeypatch, small):
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, monkeypatch, capsys, small):
-    ran = fusion_scores._ran
+    ran = fusion._ran
 
     def interrupted(method, *arguments):
         if method == "PoE":
@@ -227,12 +225,12 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, monkey
         return ran(method, *arguments)
 
     options = OPTIONS._replace(models=["equal", "PoE"], splits=1)
-    monkeypatch.setattr(fusion_scores, "_ran", interrupted)
+    monkeypatch.setattr(fusion, "_ran", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fusion.run("3a", tmp_path, options)
     assert "goes on with them" in capsys.readouterr().err
     assert len(list((tmp_path / "fusion_parts").iterdir())) == 1
-    monkeypatch.setattr(fusion_scores, "_ran", ran)
+    monkeypatch.setattr(fusion, "_ran", ran)
     fusion.run("3a", tmp_path, options)
     assert len(list((tmp_path / "fusion_parts").iterdir())) == 4
 
@@ -256,14 +254,15 @@ def scored(columns: dict[str, list[list[float]]]) -> FusionScores:
     """Scores of methods by number of experts, 2 and up, and split."""
     settings = [Setting(K, 30, 1.0) for K in range(2, 2 + len(columns["BHS"]))]
     plan = FusionPlan(settings, list(columns), 2, "laplace", 0, 100)
-    records = {
+    results = Results(plan, ("method", "setting", "split"), 2)
+    results.records |= {
         (name, setting, split): Record({}, {"nlpd": by_split[split]}, {})
         for name, by_setting in columns.items()
         for setting, by_split in zip(settings, by_setting, strict=True)
         for split in range(2)
         if not math.isnan(by_split[split])
     }
-    return FusionScores(plan, {(1.0, 0): -0.1, (1.0, 1): -0.3}, records, {})
+    return FusionScores(plan, {(1.0, 0): -0.1, (1.0, 1): -0.3}, results)
 
 
 def test_the_ordering_and_what_more_experts_bring_are_said():
@@ -305,7 +304,7 @@ def test_means_are_over_what_there_is():
         ("3a", {"inference": "nuts"}, "--inference must be one of hmc, laplace, got nuts"),
         ("3a", {"splits": 0}, "splits=0"),
         ("3a", {"seed": -1}, "seed"),
-        ("3a", {"num_rows": 49}, "needs 50 rows"),
+        ("3a", {"num_rows": 49}, "max_rows=49 is out of range; give at least 50"),
     ],
 )
 def test_mistakes_are_named_and_cost_nothing(tmp_path, figure, change, words):

@@ -289,7 +289,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch)
     monkeypatch.setattr(maskerade, "_ran", failing)
     options = OPTIONS._replace(folds=1, sets=["airline_passengers", "co2_mauna_loa_monthly"], methods=["sobol", "rbf"])
     text = maskerade.run(5, folder, tmp_path, options)
-    assert "airline_passengers, sobol, split 1 failed: no likelihoods today" in text
+    assert "airline_passengers, sobol, part 1 failed: no likelihoods today" in text
     assert "co2_mauna_loa_monthly, all methods failed: co2_mauna_loa_monthly has rows without a target" in text
     assert "\nrbf" in text
     with pytest.raises(ValueError, match="nothing could be run; airline_passengers, sobol: no likelihoods today"):
