@@ -30,7 +30,8 @@ Inference
     ``mcmc``: :class:`HMC`, :class:`NUTS` (NumPyro), :class:`StackedChains` and :class:`EqualChains`.
     ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``leapfrog``: its trajectories;
     ``adaptation``: step size, metric and trajectory length (:class:`ChEES`, :class:`FixedLength`).
-    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`tail_ess`, :func:`mean_ess`.
+    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`tail_ess`, :func:`mean_ess`,
+    :func:`mcse_mean`.
     ``psis``: :func:`psis_loo`, leave-one-out log densities from posterior draws.
 
 Elsewhere
@@ -43,7 +44,7 @@ from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.fusion.constant_weights import pseudo_bma_plus_weights, pseudo_bma_weights, stacking_weights
 from gp_ensembles.fusion.cross_validation import k_fold, leave_one_out, random_folds
-from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat, tail_ess
+from gp_ensembles.fusion.diagnostics import bulk_ess, mcse_mean, mean_ess, rank_rhat, tail_ess
 from gp_ensembles.fusion.experts import (
     ExpertPredictions,
     PredictiveExpert,
@@ -132,6 +133,7 @@ __all__ = [
     "linear_pool",
     "log_linear_pool",
     "maximize_evidence",
+    "mcse_mean",
     "mean_ess",
     "predict_expert",
     "predict_experts",

@@ -1,4 +1,4 @@
-"""Step sizes by dual averaging of the acceptance."""
+"""Warm-up of Hamiltonian chains: step size by dual averaging, trajectory length by ChEES, diagonal metric."""
 
 import math
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from torch import Tensor
 # Shrinkage, delay and decay of the averages. Hoffman and Gelman (2014) shrink by 0.05, for the acceptance of one chain;
 # that of many is less noisy, and smaller changes end closer to the target after short windows.
 _SHRINKAGE, _DELAY, _AVERAGING_DECAY = 0.1, 10.0, 0.75
-# Of the log step size from where the adaptation began: chains that cannot move at all would drive it to zero.
+# Of the log step size since the start: chains that cannot move at all would drive it to zero.
 _LARGEST_STEP_CHANGE = 5.0
 
 
 class DualAveraging(NamedTuple):
-    r"""Where an adaptation of a step size stands; the numbers of Hoffman and Gelman (2014), section 3.2.
+    r"""State of the dual averaging of a step size (Hoffman and Gelman, 2014, section 3.2).
 
     Args:
         center: Log step size towards which the iterates are shrunk, :math:`\mu`.
         log_step: Log step size to try next.
-        log_average: Log step size to keep when the adaptation is over.
+        log_average: Log step size to keep after the warm-up.
         error: Running mean of (target acceptance - acceptance).
         num_updates: Updates so far.
     """
@@ -33,9 +33,9 @@ class DualAveraging(NamedTuple):
 
 
 def init_averaging(step: float) -> DualAveraging:
-    r"""Begin at a step size, which is also what the iterates are shrunk towards.
+    r"""The state before the first update; iterates are shrunk towards the given step size.
 
-    The original shrinks towards ten times the first step; short windows then spend most of their updates coming back.
+    Hoffman and Gelman shrink towards ten times the first step; short windows then spend most updates coming back.
 
     Example:
         >>> init_averaging(1.0).log_step
@@ -77,7 +77,7 @@ _LARGEST_LENGTH_CHANGE = 0.35  # of the log length in one update, against noise 
 @final
 @dataclass(frozen=True)
 class FixedLength:
-    """Trajectories of a length that is not adapted, in units of the metric (a standard normal has a period of 2π).
+    """Trajectories whose longest length is fixed, in units of the metric (a standard normal has a period of 2π).
 
     Args:
         length: The longest; each transition travels a part of it, uniform in (0, 1].
@@ -100,13 +100,13 @@ class FixedLength:
 @final
 @dataclass(frozen=True)
 class ChEES:
-    """Trajectories whose length climbs the change in the estimator of the expected square (Hoffman et al., 2021).
+    """Trajectory length by ascent of the change in the estimator of the expected square (ChEES; Hoffman et al., 2021).
 
-    It compares chains with one another, so that it needs four of them; fewer use ``FixedLength(start)``.
+    The criterion compares chains and needs four of them; with fewer the length stays at ``start``.
 
     Args:
-        start: Longest trajectory after the first metric is known, in its units; it never falls below half of this.
-        rate: Step of Adam on the log length.
+        start: Longest trajectory when the first metric is known, in its units; the lower bound is half of it.
+        rate: Learning rate of Adam on the log length.
 
     Raises:
         ValueError: If the length or the rate is not positive.
@@ -125,7 +125,7 @@ class ChEES:
 
 
 class LengthState(NamedTuple):
-    """Log of the longest trajectory now and averaged, Adam's mean square, and the number of updates."""
+    """Log of the longest trajectory, its running average, Adam's mean square, and the number of updates."""
 
     log_length: float
     log_average: float
@@ -134,7 +134,7 @@ class LengthState(NamedTuple):
 
 
 def init_length(length: float) -> LengthState:
-    """Begin at a length.
+    """The state before the first update.
 
     Example:
         >>> init_length(1.0)
@@ -144,7 +144,7 @@ def init_length(length: float) -> LengthState:
 
 
 def van_der_corput(index: int) -> float:
-    """Number ``index`` (from 1) of Halton's sequence in base two, in (0, 1): jitter that fills evenly.
+    """Number ``index`` (from 1) of Halton's sequence in base two, in (0, 1).
 
     Example:
         >>> [van_der_corput(index) for index in (1, 2, 3, 4)]
@@ -167,14 +167,14 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
         \Delta_c = \lVert z'_c - \bar z'\rVert^2 - \lVert z_c - \bar z\rVert^2
 
     in whitened coordinates, means over the chains weighted by the acceptances. The criterion of Hoffman, Radul and
-    Sountsov (2021) counts what a trajectory is worth and not what it costs; on mixtures of experts its trajectories
-    cost several times as much for each effective draw as those of its rate. Means of Gaussians would like longer ones.
+    Sountsov (2021) is not divided by t; on mixtures of experts it gives trajectories that cost several times as much
+    for each effective draw as those of this rate. For means of Gaussians longer ones would be better.
 
     Args:
         before: Whitened positions before the trajectories, shape (C, D).
         after: Whitened positions at their ends, shape (C, D).
         momentum: Momenta at their ends, which are velocities in whitened coordinates, shape (C, D).
-        acceptance: Acceptance probabilities, shape (C,); chains with 0 may hold anything.
+        acceptance: Acceptance probabilities, shape (C,); positions of chains with 0 are ignored.
         time: Time traveled, t.
 
     Returns:
@@ -201,7 +201,7 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
 
 
 def update_length(state: LengthState, gradient: float, rate: float, *, shortest: float, longest: float) -> LengthState:
-    """Climb one step of Adam with a derivative by the log length, and keep within the bounds.
+    """One step of Adam with the derivative by the log length, within the bounds.
 
     Example:
         >>> state = update_length(init_length(1.0), 2.0, 0.05, shortest=0.1, longest=10.0)
@@ -217,7 +217,7 @@ def update_length(state: LengthState, gradient: float, rate: float, *, shortest:
     return LengthState(log_length, weight * log_length + (1.0 - weight) * state.log_average, square, count)
 
 
-# Observations that the prior guess (the typical scale of all coordinates) counts for.
+# Observations that the typical scale of all coordinates counts for.
 _PRIOR_COUNT = 5.0
 
 
@@ -240,7 +240,7 @@ class RunningMoments(NamedTuple):
 
 
 def init_moments(theta: Tensor) -> RunningMoments:
-    """Nothing seen yet.
+    """Moments before the first draw.
 
     Example:
         >>> import torch
@@ -252,7 +252,7 @@ def init_moments(theta: Tensor) -> RunningMoments:
 
 
 def update_moments(moments: RunningMoments, theta: Tensor, gradient: Tensor) -> RunningMoments:
-    """One more draw of every chain and its gradient, shapes (C, D); Welford's recursion.
+    """Add a draw of every chain and its gradient, shapes (C, D); Welford's recursion.
 
     Example:
         >>> import torch
@@ -278,11 +278,11 @@ def update_moments(moments: RunningMoments, theta: Tensor, gradient: Tensor) -> 
 def metric_scale(moments: RunningMoments, fallback: Tensor) -> Tensor:
     """Fourth roots of the variances of positions over those of gradients, within chains; shape (D,).
 
-    For a Gaussian with independent coordinates this is the standard deviation even where the chains have seen a small
+    For a Gaussian with independent coordinates this is the standard deviation even if the chains have explored a small
     part of it, as at the beginning of a run; it is the diagonal metric of least Fisher divergence (Seyboldt, Carlson
-    and Carpenter, 2024). Variances are averaged over the chains without what separates the chains: different modes,
-    or permuted labels, would blow them up. Few draws are shrunk, in logs, towards the typical scale of all
-    coordinates. A coordinate that never moved keeps the fallback.
+    and Carpenter, 2024). Variances are those within chains: differences between modes, or permuted labels,
+    do not enter. With few draws logs are shrunk towards the typical scale of all coordinates. A coordinate that never
+    moved keeps the fallback.
 
     Args:
         moments: Of the draws since the last metric.
@@ -307,8 +307,8 @@ def metric_scale(moments: RunningMoments, fallback: Tensor) -> Tensor:
 def metric_windows(num_warmup: int) -> tuple[tuple[int, int], ...]:
     """Windows of the warm-up, (first, end) in transitions, at whose ends metrics are taken from their draws.
 
-    Between the windows the chains settle: what they do right after a change of the metric is no sample. The last 40 %
-    of the warm-up are for the step size, whose adaptation starts again at every metric.
+    Draws right after a change of the metric are left out. The last 40 % of the warm-up are for the step size, whose
+    adaptation starts again with every metric.
 
     Example:
         >>> metric_windows(500)

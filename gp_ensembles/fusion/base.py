@@ -12,7 +12,7 @@ from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import FunctionPrior, check_priors
 
-_DRAWS = 64  # draws whose bases are in memory at once
+_DRAWS = 64  # draws whose bases are held in memory at once
 
 
 class LatentFunctions(NamedTuple):
@@ -67,7 +67,7 @@ class FusionModel(ABC):
         self.X, self.y = _checked_rows(X, y)
         self.functions = {name: group for name, group in functions.items() if group.num_functions}
         check_priors([group.prior for group in self.functions.values()], X)
-        # Block name -> shape, in the order in which the blocks stand in a vector of parameters.
+        # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
         means, stddevs = [], []
         for name, (prior, num_functions) in self.functions.items():
@@ -84,7 +84,7 @@ class FusionModel(ABC):
         self.prior_stddev = torch.cat(stddevs) if stddevs else X.new_zeros(0)
         self._standard = all(group.prior.prior_stddev is None for group in self.functions.values())
         self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
-        # Made once where no hyperparameter enters: then a gradient needs no sine.
+        # Bases with fixed hyperparameters are computed once.
         self._bases = {
             name: group.prior.basis(self.X).contiguous()
             for name, group in self.functions.items()
@@ -99,7 +99,7 @@ class FusionModel(ABC):
     def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N).
 
-        They sum to one over the experts in a linear pool, and to nothing in particular in a log-linear one.
+        Weights sum to one over the experts in a linear pool, but need not in a log-linear one.
         """
 
     @abstractmethod
@@ -117,16 +117,16 @@ class FusionModel(ABC):
             theta: Parameters, shape (..., P).
             X: Inputs, shape (N, D).
             predictions: For models that stack fixed experts, the experts' predictions at X; other models take none.
-            generator: Source of randomness of what the parameters leave open (:class:`GPPrior`); torch's global
-                one if ``None``. Functions of a :class:`FourierPrior` need none.
+            generator: Source of randomness of conditional draws (:class:`GPPrior`); torch's global one if
+                ``None``. :class:`FourierPrior` needs none.
 
         Raises:
-            ValueError: If shapes do not fit, or predictions are missing or not wanted.
+            ValueError: If shapes do not fit, or predictions are missing or superfluous.
         """
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters P; zero where there is nothing to learn, as in stacking a single expert."""
+        """Number of parameters P; zero for the stacking of a single expert."""
         return sum(self._sizes)
 
     def unpack(self, theta: Tensor) -> dict[str, Tensor]:
@@ -191,8 +191,8 @@ class FusionModel(ABC):
     def values_at(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Values of the functions at new inputs, by name, each (..., number, N).
 
-        Where the coefficients leave variance, values are drawn from their conditional distribution, for each input
-        by itself.
+        Where the coefficients do not determine the values (:class:`GPPrior`), they are drawn from their conditional
+        distribution, for each input by itself.
 
         Args:
             theta: Parameters, shape (..., P).

@@ -46,11 +46,11 @@ _FIRST_STEPS = 10.0
 
 
 class ChainState(NamedTuple):
-    """Chains between two transitions.
+    """State of all chains between two transitions, from which sampling goes on.
 
     Args:
         points: Positions of C chains in D dimensions, their log densities and gradients.
-        scale: Standard deviations that the metric takes for granted, shape (D,).
+        scale: Standard deviations s of the metric diag(1/s²), shape (D,).
         moments: Of the draws since the last metric.
         averaging: Adaptation of the step size.
         length: Adaptation of the longest trajectory.
@@ -76,12 +76,12 @@ class ChainState(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Step size to keep, the average of those tried."""
+        """Step size after the warm-up, the average of the adapted ones."""
         return math.exp(self.averaging.log_average)
 
     @property
     def longest(self) -> float:
-        """Longest trajectory to keep, the average of those tried."""
+        """Longest trajectory after the warm-up, the average of the adapted ones."""
         return math.exp(self.length.log_average)
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -128,22 +128,19 @@ def _value(tensor: Tensor) -> Any:
     return tensor.item()
 
 
-def init_chains(
-    log_density: LogDensity, theta: Tensor, *, scale: Tensor | None = None, generator: torch.Generator | None = None
-) -> ChainState:
-    """Chains before their first transition.
+def init_chains(log_density: LogDensity, theta: Tensor, *, generator: torch.Generator | None = None) -> ChainState:
+    """The state before the first transition.
 
-    Every chain gets a generator of its own, seeded from the given one, on the device of the positions: chains draw the
-    same numbers whatever happens to their neighbors.
+    Every chain gets a generator of its own, seeded from the given one, on the device of the positions: what a chain
+    draws does not depend on the other chains.
 
     Args:
         log_density: From positions, shape (C, D), to log densities, shape (C,).
         theta: Where the C chains start, shape (C, D), floating point and finite.
-        scale: First guess of the standard deviations, shape (D,), default 1.
         generator: Seeds the chains.
 
     Raises:
-        ValueError: If the positions, the scales or the log densities there cannot be used.
+        ValueError: If the positions or the log densities there cannot be used.
 
     Example:
         >>> import torch
@@ -153,9 +150,7 @@ def init_chains(
         tensor([-0., -0., -0., -0.], dtype=torch.float64)
     """
     points = _checked_start(log_density, theta)
-    scale = torch.ones_like(theta[0]) if scale is None else scale.detach()
-    if scale.shape != theta.shape[1:] or not bool((scale.isfinite() & (scale > 0.0)).all()):
-        raise ValueError(f"scales must be positive, one for each of the {theta.shape[1]} coordinates")
+    scale = torch.ones_like(theta[0])
     seeds_device = "cpu" if generator is None else generator.device
     seeds = torch.randint(2**62, (len(theta),), generator=generator, device=seeds_device).tolist()
     generators = [torch.Generator(theta.device).manual_seed(seed) for seed in seeds]
@@ -205,10 +200,10 @@ class Chains(NamedTuple):
         log_density: Their log densities, shape (C, S).
         acceptance: Probabilities with which the proposals were accepted, shape (C, S).
         accepted: Whether they were, shape (C, S).
-        divergent: Whether the energy was lost by more than 1000 or was not finite, shape (C, S).
-        energy: Energies of the draws with the momenta they came with, shape (C, S).
+        divergent: Whether the energy error exceeded 1000 or was not finite, shape (C, S).
+        energy: Energies of the draws and their momenta, shape (C, S).
         num_steps: Leapfrog steps (gradients) of each transition, shape (S,).
-        state: With which ``sample`` goes on; holds the step size, the longest trajectory and the metric.
+        state: State from which ``sample_hmc`` goes on; holds the step size, the longest trajectory and the metric.
 
     Example:
         >>> import torch
@@ -248,29 +243,29 @@ class Chains(NamedTuple):
         return self.energy.diff(dim=1).square().sum(1) / torch.where(spread > 0.0, spread, torch.nan)
 
     def join(self, later: "Chains") -> "Chains":
-        """These draws and those of a run that went on from ``state``."""
+        """These draws followed by those of a run that went on from ``state``."""
         pairs = list(zip(self[:6], later[:6], strict=True))
         joined = [torch.cat(pair, dim=1) for pair in pairs]
         return Chains(*joined, torch.cat([self.num_steps, later.num_steps]), later.state)  # type: ignore[call-arg, arg-type]
 
 
-# Chains that the ChEES criterion needs; an energy lost by more than this is a divergence (as in Stan).
+# Chains that the ChEES criterion needs; an energy error above this is a divergence (as in Stan).
 _FEWEST, _LOST = 4, 1000.0
 # Share of divergent transitions from which a warning is given.
 _TOLERATED = 0.01
-# Acceptance of a chain that stands still; effective draws of a chain, out of a hundred at least, that are too few.
+# Acceptance of a chain that does not move; effective draws of a chain, of at least a hundred, that are too few.
 _STILL, _FEW, _MANY = 0.01, 3.0, 100
 
 
 @final
 @dataclass(frozen=True)
 class HMCSettings:
-    """How to sample.
+    """Settings of :func:`sample_hmc`.
 
     Args:
         num_draws: Draws of each chain after the warm-up.
-        num_warmup: Transitions in which step size, trajectory length and metric are adapted; thrown away.
-        target_acceptance: Harmonic mean of the chains' acceptance probabilities that the step size aims at.
+        num_warmup: Transitions in which step size, trajectory length and metric are adapted; discarded.
+        target_acceptance: Target of the harmonic mean of the chains' acceptance probabilities.
         trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not.
         max_steps: Leapfrog steps of one trajectory at most.
 
@@ -290,9 +285,9 @@ class HMCSettings:
 
     def __post_init__(self) -> None:
         if self.num_draws < 0 or self.num_warmup < 0 or self.max_steps < 1:
-            raise ValueError("numbers of draws and of warm-up transitions cannot be negative, nor max_steps below one")
+            raise ValueError("num_draws and num_warmup must not be negative, and max_steps must be at least 1")
         if not 0.0 < self.target_acceptance < 1.0:
-            raise ValueError(f"the acceptance to aim at lies between 0 and 1, got {self.target_acceptance}")
+            raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}")
 
 
 def sample_hmc(
@@ -306,20 +301,20 @@ def sample_hmc(
     """Draw from a density by Hamiltonian Monte Carlo with many chains that move together.
 
     All chains take the same number of leapfrog steps, so that a gradient for all of them is one backward pass. The
-    longest trajectory climbs the ChEES criterion for each unit of time and each transition travels a part of it from
-    Halton's sequence (after Hoffman, Radul and Sountsov, 2021); the step size follows the harmonic mean of the
+    longest trajectory is adapted by the ChEES criterion per unit of time, and each transition has a part of that length
+    from Halton's sequence (after Hoffman, Radul and Sountsov, 2021); the step size follows the harmonic mean of the
     acceptances by dual averaging; the metric is diagonal, from variances within chains, because differences between
     chains may be different modes.
     Chains in different modes do not mix: look at ``rank_rhat`` of quantities that do not depend on labels.
 
-    Log densities may be NaN or infinite away from the start: such proposals are rejected and counted as divergent.
+    Log densities may be NaN or infinite away from the start: such proposals are rejected and count as divergent.
     Ctrl-C ends the run with a warning and the draws so far; ``draws.state`` as ``start`` goes on exactly.
 
     Args:
         log_density: From positions, shape (C, D), to log densities up to a constant, shape (C,), differentiable.
         start: Where the C chains start, shape (C, D); or a state from which a run goes on until it has made
             ``num_warmup + num_draws`` transitions in all, of which the draws still missing are returned.
-        settings: How to sample.
+        settings: Numbers of draws and warm-up, adaptation.
         generator: Seeds one generator for each chain; not used by a state, which has its own.
         progress: Whether to show a progress bar.
 
@@ -364,14 +359,14 @@ def sample_hmc(
 
 
 def _typical_acceptance(acceptance: Tensor) -> float:
-    """Harmonic mean of the chains' acceptances; one chain in eight may stand still without freezing all others."""
+    """Harmonic mean of the chains' acceptances; up to one chain in eight that does not move is left out."""
     ordered = acceptance.sort().values
     still = int((ordered < _STILL).sum().clamp(max=len(ordered) // 8))
     return float(ordered[still:].reciprocal().mean().reciprocal())
 
 
 def _cautions(draws: Chains) -> list[str]:
-    """What a user should know about draws before believing them."""
+    """Problems of the draws, one sentence for each."""
     if draws.theta.shape[1] == 0:
         return []
     moved = (draws.theta != draws.theta[:, :1]).flatten(1).any(1) | (draws.theta.shape[1] == 1)
@@ -384,11 +379,11 @@ def _cautions(draws: Chains) -> list[str]:
         )
     slow = []
     if draws.theta.shape[1] >= _MANY:
-        traveled = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in draws.log_density])
-        slow = [chain for chain in (traveled < _FEW).nonzero().squeeze(-1).tolist() if chain not in stuck]
+        effective = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in draws.log_density])
+        slow = [chain for chain in (effective < _FEW).nonzero().squeeze(-1).tolist() if chain not in stuck]
     if slow:
         cautions.append(
-            f"chains {slow} hardly traveled, less than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
+            f"chains {slow} mix slowly, less than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
             "warm up longer, start elsewhere, or reparametrize where the density has walls or funnels"
         )
     if share > _TOLERATED:
@@ -401,7 +396,7 @@ def _cautions(draws: Chains) -> list[str]:
 
 
 class _Run:
-    """A run in the making: the state after the last whole transition, and records of what came before."""
+    """A run under way: the state after the last whole transition, and the draws so far."""
 
     def __init__(self, log_density: LogDensity, settings: HMCSettings, state: ChainState) -> None:
         self.log_density = log_density
@@ -422,7 +417,7 @@ class _Run:
         self.first_length = trajectory.start if isinstance(trajectory, ChEES) else trajectory.length
 
     def advance(self) -> None:
-        """One transition of all chains; on an exception the state is that of before."""
+        """One transition of all chains; after an exception the state is unchanged."""
         state, settings = self.state, self.settings
         warming = state.iteration < settings.num_warmup
         step = math.exp(state.averaging.log_step) if warming else state.step
@@ -488,12 +483,12 @@ class _Run:
         )
 
     def summary(self) -> str:
-        """Where the adaptation stands, for the progress bar."""
+        """Step size and trajectory length, for the progress bar."""
         state = self.state
         return f"step {state.step:.3g}, longest {state.longest / state.step:.0f} steps"
 
     def draws(self) -> Chains:
-        """What was recorded."""
+        """The draws so far."""
         made = max(self.state.iteration - self.first, 0)
         log_density, acceptance, energy = self.numbers[:, :, :made]
         accepted, divergent = self.marks[:, :, :made]

@@ -1,4 +1,4 @@
-"""Predictions of rows by experts that have not learned them: K-fold cross-validation."""
+"""Predictions of training rows without their own targets: K-fold, and leave-one-out of exact Gaussian processes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ def random_folds(like: Tensor, num_folds: int, *, generator: torch.Generator | N
     """Random folds whose sizes differ by one at most.
 
     Args:
-        like: Rows to be spread, shape (N, ...); only their number and device matter.
+        like: Rows, shape (N, ...); only their number and device matter.
         num_folds: Number of folds.
         generator: Source of randomness, on the rows' device; ``None`` for torch's global one.
 
@@ -76,7 +76,7 @@ def k_fold(
         )
     labels = folds.unique()
     if len(labels) < 2:
-        raise ValueError("all rows are in one fold, and no row is left to learn from; give two folds at least")
+        raise ValueError("all rows are in one fold, so that none is left for training; give at least two folds")
     result = ExpertPredictions(*(X.new_empty(len(fits), X.shape[0], dtype=y.dtype) for _ in range(3)))
     for label in labels:
         held_out = folds == label
@@ -88,7 +88,7 @@ def k_fold(
 
 
 class LeaveOneOutPredictions(NamedTuple):
-    """Predictions of each training target from all the others.
+    """Leave-one-out predictions of the training targets.
 
     Attributes:
         mean: Means, shape (N,).
@@ -109,8 +109,8 @@ def leave_one_out(model: ExactGP) -> LeaveOneOutPredictions:
 
     .. math:: \mu_i = y_i - [K^{-1} (y - m)]_i / [K^{-1}]_{ii}, \quad \sigma_i^2 = 1 / [K^{-1}]_{ii}.
 
-    One Cholesky factorization, :math:`O(N^3)`. Hyperparameters have seen the target that is left out: an expert with
-    many of them looks better than it is.
+    One Cholesky factorization, :math:`O(N^3)`. Hyperparameters are not fitted again without the target: an expert
+    with many of them is scored too well.
 
     Args:
         model: A GPyTorch ``ExactGP`` with a Gaussian likelihood, BoTorch's of one output included; its outcome

@@ -118,7 +118,7 @@ def mean_ess(draws: Tensor) -> Tensor:
     return _ess(halves).reshape(shape)
 
 
-def standard_error(draws: Tensor) -> Tensor:
+def mcse_mean(draws: Tensor) -> Tensor:
     """Monte Carlo standard error of the mean of all draws: their standard deviation over the root of ``mean_ess``.
 
     Args:
@@ -133,7 +133,7 @@ def standard_error(draws: Tensor) -> Tensor:
     Example:
         >>> import torch
         >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> bool((standard_error(draws) - 2000**-0.5).abs() < 0.005)
+        >>> bool((mcse_mean(draws) - 2000**-0.5).abs() < 0.005)
         True
     """
     size = mean_ess(draws)

@@ -1,4 +1,4 @@
-"""What experts predict at given inputs, for every kind of model that can serve as an expert."""
+"""Predictions of experts: of BoTorch and GPyTorch models, online ensembles, tables, or classes of your own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class ExpertPredictions(NamedTuple):
         return normal.log_prob(y, self.mean, self.target_variance)
 
     def check(self) -> "ExpertPredictions":
-        """These predictions, if they can be fused.
+        """Validate, and return, these predictions.
 
         Raises:
             ValueError: If shapes differ, a mean is not finite, or a variance is not positive, a noise negative.
@@ -59,7 +59,7 @@ class ExpertPredictions(NamedTuple):
 
 
 class PredictiveExpert(ABC):
-    """A model of any kind as an expert: what :func:`predict_experts` needs of it."""
+    """Base class for experts of your own, as :func:`predict_experts` takes them."""
 
     @abstractmethod
     def predict(self, X: Tensor) -> ExpertPredictions:
@@ -72,8 +72,8 @@ def predict_expert(expert: object, X: Tensor) -> ExpertPredictions:
 
     Args:
         expert: A BoTorch model of one output; a GPyTorch ``ExactGP``; a pair of a GPyTorch model and its likelihood; an
-            ``OnlineEnsemble``, which predicts targets and so has no noise apart (an ``EnsembleModel`` has); or a
-            :class:`PredictiveExpert`. Of a mixture the mean and variance count.
+            ``OnlineEnsemble``, whose noise is part of the variance (an ``EnsembleModel`` has it apart); or a
+            :class:`PredictiveExpert`. A mixture is replaced by its mean and variance.
         X: Inputs, shape (N, D).
 
     Returns:
@@ -122,8 +122,8 @@ def _(expert: Model, X: Tensor) -> ExpertPredictions:
     shape = (X.shape[0], 1)
     if mean.shape != shape:
         raise ValueError(
-            f"an expert must predict one output, and its posterior has mean {tuple(mean.shape)} where "
-            f"{shape} was due; give each output's model by itself"
+            f"an expert must predict one output, and its posterior has mean {tuple(mean.shape)}, not {shape}; give "
+            "each output's model by itself"
         )
     return _predictions(mean.mT, variance.mT, target_variance.mT)
 
@@ -137,17 +137,16 @@ def _(expert: ExactGP, X: Tensor) -> ExpertPredictions:
 def _(expert: tuple, X: Tensor) -> ExpertPredictions:  # type: ignore[type-arg]
     if len(expert) != 2 or not isinstance(expert[0], ExactGP | ApproximateGP) or not isinstance(expert[1], Likelihood):
         found = ", ".join(type(part).__name__ for part in expert)
-        raise TypeError(f"a pair (GPyTorch model, likelihood) was due, got ({found})")
+        raise TypeError(f"a tuple as expert must be a pair (GPyTorch model, likelihood), got ({found})")
     return _gpytorch_predictions(*expert, X)
 
 
 def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1024) -> ExpertPredictions:
     """Predictions of all experts, computed once and without gradients.
 
-    Modules predict in evaluation mode and are left in the mode they were in. GPyTorch's settings in force apply: an
+    Modules predict in evaluation mode and keep the mode they were in. GPyTorch's settings in force apply: an
     ``ExactGP`` of more than 800 rows solves iteratively, unless ``gpytorch.settings.max_cholesky_size`` says otherwise.
-    Inputs that an expert was trained on tell nothing about how good it is; for them see :func:`leave_one_out` and
-    :func:`k_fold`.
+    For inputs that the experts were trained on use :func:`leave_one_out` or :func:`k_fold`.
 
     Args:
         experts: K experts, each as :func:`predict_expert` has it.
@@ -172,9 +171,9 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
                 [4.]])
     """
     if not experts:
-        raise ValueError("there must be an expert at least")
+        raise ValueError("at least one expert is needed, got none")
     if batch_size < 1:
-        raise ValueError(f"the batch size must be at least one, got {batch_size}")
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     check_inputs(X)
     every = [_predict_rows(expert, X, batch_size) for expert in experts]
     for number, predictions in enumerate(every):
@@ -187,7 +186,7 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
 
 
 def check_inputs(X: Tensor) -> None:
-    """Inputs must be a finite matrix with a row.
+    """Refuse inputs that are not a finite matrix with at least one row.
 
     Raises:
         ValueError: If not; names the row.
@@ -197,7 +196,7 @@ def check_inputs(X: Tensor) -> None:
         >>> check_inputs(torch.zeros(3, 2))
     """
     if X.ndim != 2 or X.shape[0] == 0:
-        raise ValueError(f"inputs must have shape (N, D) with a row at least, got {tuple(X.shape)}")
+        raise ValueError(f"inputs must have shape (N, D) with at least one row, got {tuple(X.shape)}")
     bad = (~torch.isfinite(X)).any(-1)
     if bool(bad.any()):
         raise ValueError(f"inputs must be finite; row {int(bad.int().argmax())} is not")
@@ -249,13 +248,13 @@ def _moments(posterior: Any) -> tuple[Tensor, Tensor]:
 
 
 def _predictions(mean: Tensor, variance: Tensor, target_variance: Tensor) -> ExpertPredictions:
-    # The noise is a difference, whose round-off may fall below zero where there is none.
+    # The noise is a difference: below zero by round-off where there is none.
     return ExpertPredictions(mean, variance, (target_variance - variance).clamp_min(0))
 
 
 @final
 class TabulatedExpert(PredictiveExpert):
-    """An expert of which only the predictions at some inputs are left.
+    """An expert that is known by its means and variances at some inputs only.
 
     Args:
         X: The inputs, shape (N, D).
@@ -264,7 +263,7 @@ class TabulatedExpert(PredictiveExpert):
         noise: Noise variances, shape (N,) or (); none if not given.
 
     Raises:
-        ValueError: If shapes do not fit, values cannot be fused, or an input stands twice with different predictions.
+        ValueError: If shapes do not fit, values cannot be fused, or an input occurs twice with different predictions.
 
     Example:
         >>> import torch
@@ -312,7 +311,7 @@ class TabulatedExpert(PredictiveExpert):
 
 
 def check_moments(mean: Tensor, variance: Tensor) -> None:
-    r"""Means and variances must have one shape, (..., K, N), be finite, and the variances positive.
+    r"""Refuse means and variances that are not finite, of one shape (..., K, N), with positive variances.
 
     Args:
         mean: The experts' means, shape (..., K, N).
@@ -340,7 +339,7 @@ def check_moments(mean: Tensor, variance: Tensor) -> None:
 
 
 def check_noise(noise: Tensor, mean: Tensor) -> None:
-    """Noise variances must be finite, not negative, and fit the means.
+    """Refuse noise variances that are not finite, negative, or do not fit the means.
 
     Raises:
         ValueError: If they are not, or do not broadcast to the means' shape.
@@ -361,7 +360,7 @@ def check_noise(noise: Tensor, mean: Tensor) -> None:
 
 
 def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
-    """Log weights (K,) or (..., K, N or 1) with the axes of the means, (..., K, N).
+    """Log weights (K,) or (..., K, N or 1), with the axes of the means (..., K, N).
 
     Raises:
         ValueError: If they do not fit the means, one is NaN or plus infinity, or all of a row are minus infinity.
@@ -385,7 +384,9 @@ def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
     if bool((torch.isnan(log_weights) | torch.isposinf(log_weights)).any()):
         raise ValueError("log weights must be numbers or minus infinity, and one is NaN or plus infinity")
     if bool(torch.isneginf(log_weights).all(-2).any()):
-        raise ValueError("a row has no expert left: all its log weights are minus infinity; give one of them weight")
+        raise ValueError(
+            "a row has no expert left: all its log weights are minus infinity; give at least one a finite log weight"
+        )
     return log_weights
 
 

@@ -1,4 +1,4 @@
-"""What an inference found as arrays by name, and back."""
+"""A fitted fusion: fitting, prediction, files, and conversion to ArviZ."""
 
 import os
 import zipfile
@@ -23,73 +23,6 @@ from gp_ensembles.fusion.mcmc import HMC
 Array = npt.NDArray[Any]
 
 
-def pack(posterior: PosteriorDraws) -> dict[str, Array]:
-    """Arrays by name, none of them of objects.
-
-    Example:
-        >>> import torch
-        >>> report = InferenceReport("MAP", 0.1, 10, torch.zeros(2))
-        >>> content = pack(PosteriorDraws(torch.zeros(2, 3), torch.zeros(2).log_softmax(0), report))
-        >>> unpack(content, torch.zeros(1)).theta.shape
-        torch.Size([2, 3])
-    """
-    report = posterior.report
-    content: dict[str, Array] = {
-        "report.method": np.asarray(report.method),
-        "report.seconds": np.asarray(report.seconds),
-        "report.num_gradients": np.asarray(report.num_gradients),
-        "report.cautions": np.asarray(report.cautions, dtype=np.str_),
-    }
-    tensors = {"theta": posterior.theta, "log_weights": posterior.log_weights, "report.log_joint": report.log_joint}
-    if report.log_evidence is not None:
-        content["report.log_evidence"] = np.asarray(report.log_evidence)
-    if report.diagnostics is not None:
-        tensors |= {f"chains.{name}": value for name, value in report.diagnostics._asdict().items()}
-    if posterior.chains is not None:
-        tensors |= {f"draws.{name}": value for name, value in posterior.chains._asdict().items() if name != "state"}
-        tensors |= {f"state.{name}": value for name, value in posterior.chains.state.to_tensors().items()}
-    return content | {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-
-
-def unpack(content: Mapping[str, Array], like: Tensor) -> PosteriorDraws:
-    """What :func:`pack` packed, on the device and in the dtype of ``like``.
-
-    Raises:
-        KeyError: If something is missing.
-
-    Example:
-        >>> import torch
-        >>> unpack({}, torch.zeros(1))
-        Traceback (most recent call last):
-        ...
-        KeyError: 'theta'
-    """
-
-    def read(name: str) -> Tensor:
-        tensor = torch.as_tensor(content[name], device=like.device)
-        return tensor.to(like.dtype) if tensor.is_floating_point() and tensor.ndim else tensor
-
-    theta, log_weights = read("theta"), read("log_weights")
-    chains = None
-    if "chains.weights" in content:
-        chains = ChainDiagnostics(*(read(f"chains.{name}") for name in ChainDiagnostics._fields))
-    draws = None
-    if "draws.theta" in content:
-        names = [name for name in content if name.startswith("state.")]
-        state = ChainState.from_tensors({name.removeprefix("state."): read(name) for name in names})
-        draws = Chains(*(read(f"draws.{name}") for name in Chains._fields[:-1]), state)  # type: ignore[call-arg, arg-type]
-    report = InferenceReport(
-        str(content["report.method"]),
-        float(content["report.seconds"]),
-        int(content["report.num_gradients"]),
-        read("report.log_joint"),
-        float(content["report.log_evidence"]) if "report.log_evidence" in content else None,
-        chains,
-        tuple(str(one) for one in content["report.cautions"]),
-    )
-    return PosteriorDraws(theta, log_weights, report, draws)
-
-
 _FORMAT = 1
 # Draws whose weights of experts are computed at once.
 _DRAWS = 256
@@ -111,12 +44,12 @@ class WeightSummary(NamedTuple):
 
 @final
 class FittedFusion:
-    """A fusion model and weighted draws of its parameters: what predicts.
+    """A fusion model with weighted draws of its parameters.
 
     Args:
         model: The model.
-        posterior: What an inference found.
-        inference: The inference, which ``more`` asks for further draws; ``None`` if there is none to ask.
+        posterior: The draws.
+        inference: The inference method, for :meth:`sample_more`; ``None`` if there is none.
 
     Raises:
         ValueError: If the draws do not fit the model.
@@ -155,7 +88,7 @@ class FittedFusion:
 
     @property
     def report(self) -> InferenceReport:
-        """How the draws were found and how far to believe them."""
+        """How the draws were inferred, with diagnostics."""
         return self.posterior.report
 
     @torch.no_grad()
@@ -247,7 +180,7 @@ class FittedFusion:
             path: The file.
         """
         goal = Path(path)
-        content = pack(self.posterior)
+        content = _to_arrays(self.posterior)
         content["check"] = _fingerprint(self.model, self.theta).cpu().numpy()
         content["model"] = np.asarray(type(self.model).__name__)
         content["format"] = np.asarray(_FORMAT)
@@ -285,7 +218,7 @@ class FittedFusion:
             if int(content["format"]) != _FORMAT:
                 raise ValueError(f"{path} has format {int(content['format'])}, this version reads {_FORMAT}")
             name, check = str(content["model"]), torch.as_tensor(content["check"]).to(model.X)
-            posterior = unpack(content, model.X)
+            posterior = _from_arrays(content, model.X)
         except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"{path} is not a saved fusion, or is damaged: {error}") from error
         if name != type(model).__name__ or posterior.theta.shape[1] != model.num_parameters:
@@ -393,3 +326,54 @@ def arviz_groups(fitted: FittedFusion) -> dict[str, dict[str, Any]]:
 
 def _array(values: Tensor) -> Any:
     return values.detach().cpu().numpy()
+
+
+def _to_arrays(posterior: PosteriorDraws) -> dict[str, Array]:
+    """Arrays by name, none of them of objects."""
+    report = posterior.report
+    content: dict[str, Array] = {
+        "report.method": np.asarray(report.method),
+        "report.seconds": np.asarray(report.seconds),
+        "report.num_gradients": np.asarray(report.num_gradients),
+        "report.cautions": np.asarray(report.cautions, dtype=np.str_),
+    }
+    tensors = {"theta": posterior.theta, "log_weights": posterior.log_weights, "report.log_joint": report.log_joint}
+    if report.log_evidence is not None:
+        content["report.log_evidence"] = np.asarray(report.log_evidence)
+    if report.diagnostics is not None:
+        tensors |= {f"diagnostics.{name}": value for name, value in report.diagnostics._asdict().items()}
+    if posterior.chains is not None:
+        tensors |= {f"chains.{name}": value for name, value in posterior.chains._asdict().items() if name != "state"}
+        tensors |= {f"state.{name}": value for name, value in posterior.chains.state.to_tensors().items()}
+    return content | {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def _from_arrays(content: Mapping[str, Array], like: Tensor) -> PosteriorDraws:
+    """What :func:`_to_arrays` made, on the device and in the dtype of ``like``.
+
+    Raises:
+        KeyError: If something is missing.
+    """
+
+    def read(name: str) -> Tensor:
+        tensor = torch.as_tensor(content[name], device=like.device)
+        return tensor.to(like.dtype) if tensor.is_floating_point() and tensor.ndim else tensor
+
+    theta, log_weights = read("theta"), read("log_weights")
+    diagnostics = chains = None
+    if "diagnostics.weights" in content:
+        diagnostics = ChainDiagnostics(*(read(f"diagnostics.{name}") for name in ChainDiagnostics._fields))
+    if "chains.theta" in content:
+        names = [name for name in content if name.startswith("state.")]
+        state = ChainState.from_tensors({name.removeprefix("state."): read(name) for name in names})
+        chains = Chains(*(read(f"chains.{name}") for name in Chains._fields[:-1]), state)  # type: ignore[call-arg, arg-type]
+    report = InferenceReport(
+        str(content["report.method"]),
+        float(content["report.seconds"]),
+        int(content["report.num_gradients"]),
+        read("report.log_joint"),
+        float(content["report.log_evidence"]) if "report.log_evidence" in content else None,
+        diagnostics,
+        tuple(str(one) for one in content["report.cautions"]),
+    )
+    return PosteriorDraws(theta, log_weights, report, chains)

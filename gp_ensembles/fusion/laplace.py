@@ -1,4 +1,4 @@
-"""A normal approximation of the posterior at its best mode."""
+"""Laplace's approximation at the best mode, and hyperparameters that maximize its evidence."""
 
 import math
 import time
@@ -23,8 +23,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
-# A step that promises less than this many nats is not worth its Hessian.
-_PROMISE = 1e-8
+# Newton's method ends where a step is expected to gain less than this many nats.
+_MIN_GAIN = 1e-8
 
 
 class NormalApproximation(NamedTuple):
@@ -35,7 +35,7 @@ class NormalApproximation(NamedTuple):
         log_joint: Log joint density there, a scalar.
         precision: Eigenvalues of the negative Hessian, ascending, shape (P,).
         directions: Its eigenvectors as columns, shape (P, P).
-        expected_gain: Nats that a further Newton step promises.
+        expected_gain: Nats that the quadratic model predicts for a further Newton step.
     """
 
     theta: Tensor
@@ -53,8 +53,8 @@ class LaplaceApproximation(InferenceMethod):
     .. math:: p(\theta \mid y) \approx N(\hat\theta, (-\nabla^2 \log p(\hat\theta, y))^{-1}), \qquad
               \log p(y) \approx \log p(\hat\theta, y) + \tfrac P2 \log 2\pi - \tfrac12 \log\det(-\nabla^2 \log p)
 
-    The mode comes from :class:`MAP` and is finished by Newton's method. It takes a fraction of the time of sampling
-    and predicts nearly as well, but of a mixture it knows one mode only: the evidence, for one, lacks the others.
+    The mode comes from :class:`MAP` and is refined by Newton's method. It takes a fraction of the time of sampling
+    and predicts nearly as well, but covers one mode of a mixture only: its evidence lacks the others.
 
     Args:
         num_restarts: Starts of the search.
@@ -108,29 +108,28 @@ class LaplaceApproximation(InferenceMethod):
 
 
 def usable_precision(mode: NormalApproximation) -> tuple[Tensor, list[str]]:
-    """Eigenvalues with which to draw, and what to say where they are not those found.
+    """Positive eigenvalues to draw with, and cautions where they were replaced.
 
-    Where the density does not fall off, the prior's own width is taken: the precision one.
+    In directions in which the density does not fall off the prior's precision, one, is taken.
     """
     cautions = []
-    # Of the rounding of a Hessian, relative to its largest eigenvalue.
+    # Round-off of a Hessian, relative to its largest eigenvalue.
     floor = float(mode.precision[-1].clamp(min=1.0)) * len(mode.precision) * torch.finfo(mode.precision.dtype).eps
     flat = mode.precision <= floor
     if bool(flat.any()):
         cautions.append(
             f"the search ended where the density rises or is flat in {int(flat.sum())} of {len(flat)} directions, so "
-            "the prior's width is taken there; allow more iterations, or sample with HMC"
+            "the prior's variance is used there; allow more iterations, or sample with HMC"
         )
     elif mode.expected_gain > 1e-3:
         cautions.append(
-            f"Newton's method has not reached the mode ({mode.expected_gain:.2g} nats are left to gain); allow more "
-            "iterations"
+            f"Newton's method has not converged ({mode.expected_gain:.2g} nats below the mode); allow more iterations"
         )
     return torch.where(flat, 1.0, mode.precision), cautions
 
 
 def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalApproximation:
-    """Climb to the top from nearby, by Newton's method with negative curvatures turned round.
+    """The mode near a point, by Newton's method with the absolute values of negative curvatures.
 
     Args:
         log_density: From positions, shape (R, P), to log densities, shape (R,).
@@ -154,11 +153,11 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalAppro
             raise NumericalError("the second derivatives of the log joint density are not finite at its mode; use HMC")
         precision, directions = torch.linalg.eigh(curvature)
         gradient = directions.mT @ (points.gradient[0] * scale)
-        # A saddle is left along its own directions, at most as fast as the prior allows.
+        # At a saddle the step follows the negative curvatures, no longer than the prior allows.
         size = torch.where(precision > 1e-3, precision, precision.abs().clamp(min=1.0))
         move = gradient / size
         expected_gain = 0.5 * float(gradient @ move)
-        if expected_gain < _PROMISE or step == _NEWTON:
+        if expected_gain < _MIN_GAIN or step == _NEWTON:
             break
         ahead = _line(log_density, points, scale * (directions @ move))
         if ahead is None:
@@ -193,7 +192,7 @@ def hessian(log_density: LogDensity, theta: Tensor) -> Tensor:
 
 
 def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | None:
-    """The whole step or a part of it that gains; ``None`` if none does."""
+    """The longest of the halved steps with a gain; ``None`` if none has one."""
     for halvings in range(_HALVINGS):
         ahead = evaluate(log_density, points.theta + 0.5**halvings * move)
         if bool(ahead.log_density > points.log_density) and bool(ahead.gradient.isfinite().all()):
@@ -211,7 +210,7 @@ _EVIDENCE_COPIES = 32
 
 
 class EvidenceMaximum(NamedTuple):
-    """Hyperparameters of the largest evidence.
+    """Hyperparameters of maximal evidence.
 
     Args:
         hyperparameters: Logarithms of length scales and amplitude of each name of functions, shape (H,) each; for
@@ -241,13 +240,13 @@ def maximize_evidence(
               - \tfrac12 \log\det A(\hat z, \eta), \qquad A = -\nabla_z^2 \log p(y, z \mid \eta)
 
     (Rasmussen and Williams, 2006, section 5.5) by L-BFGS with the exact gradient, that of the mode and of the
-    determinant included. The priors of the hyperparameters play no part, except that the search starts at the mode of
-    everything. Build the model again with the function priors fixed at what is found.
+    determinant included. The priors of the hyperparameters are ignored, except that the search starts at the joint
+    mode. Build the model again with the function priors fixed at the result.
 
     Args:
         model: A model some of whose function priors have a ``prior_stddev``.
         num_restarts: Starts of the search for the first mode.
-        max_iterations: Most steps of the hyperparameters.
+        max_iterations: Most L-BFGS steps of the hyperparameters.
         generator: Source of randomness of the starts.
         progress: Whether to show a progress bar.
 
@@ -292,7 +291,7 @@ def maximize_evidence(
 
 
 class _Split(NamedTuple):
-    """Where coefficients and hyperparameters stand in the parameters of a model."""
+    """Indices of coefficients and hyperparameters in the parameters of a model."""
 
     coefficients: Tensor
     hyperparameters: Tensor
@@ -329,12 +328,12 @@ class _Evidence:
             return (eta * torch.nan).sum(-1)
         precision, cautions = usable_precision(found)
         if cautions:
-            # Not a mode: no step may end here.
+            # Not a mode: the search must not stop here.
             return (eta * torch.nan).sum(-1)
         self.mode = found.theta
         value = found.log_joint + 0.5 * (len(precision) * math.log(2 * math.pi) - precision.log().sum())
         gradient = self._gradient(found, precision, given)
-        # The value with this gradient, for whoever differentiates it.
+        # The value with this gradient for autograd.
         return value + ((eta - eta.detach()) * gradient).sum(-1)
 
     def _log_joint(self, z: Tensor, eta: Tensor) -> Tensor:
@@ -351,7 +350,7 @@ class _Evidence:
         return likelihood - 0.5 * z.square().sum(-1) - normalizer
 
     def _gradient(self, mode: NormalApproximation, precision: Tensor, eta: Tensor) -> Tensor:
-        """Total derivative: of the log joint, of the determinant, and of the mode through the determinant."""
+        """Total derivative: of the log joint, of the determinant, and of the determinant through the mode."""
         direct = evaluate(lambda some: self._log_joint(mode.theta.unsqueeze(0), some), eta.unsqueeze(0)).gradient[0]
         by_z, by_eta = torch.zeros_like(mode.theta), torch.zeros_like(eta)
         # Half the trace of the inverse times A, with that inverse held fixed: its derivative is the determinant's.

@@ -1,4 +1,4 @@
-"""Hamiltonian trajectories of many chains at once."""
+"""Hamiltonian trajectories of many chains at once, with a random number generator for each chain."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Factors of two that a first step size may be wrong by.
+# Most doublings or halvings of the first step size.
 _MOST_DOUBLINGS = 30
 
 LogDensity = Callable[[Tensor], Tensor]
@@ -38,7 +38,7 @@ class Points(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """Where trajectories end: the points, the momenta, shape (C, D), and which chains met finite numbers only, (C,)."""
+    """Ends of trajectories: points, momenta (C, D), and whether all numbers of a chain were finite (C,)."""
 
     points: Points
     momentum: Tensor
@@ -69,8 +69,8 @@ def leapfrog(log_density: LogDensity, start: Points, momentum: Tensor, step: Ten
     r"""Steps of the leapfrog method in coordinates in which momenta are standard normal.
 
     With scales s (the metric is diag(1/s²)) and step ε the position moves by ε s ∘ q and the momentum q by ε s ∘ ∇. A
-    chain that meets a number that is not finite goes back to where it started and stays there, so that the
-    log density is never asked about nonsense.
+    chain with a number that is not finite is put back to its start, so that the log density is only evaluated at finite
+    positions.
 
     Args:
         log_density: From positions, shape (C, D), to log densities, shape (C,).
@@ -115,7 +115,7 @@ def kinetic(momentum: Tensor) -> Tensor:
 
 
 def log_acceptance(start: Points, momentum: Tensor, end: Trajectory) -> Tensor:
-    """Log Metropolis ratios of trajectories, not capped at 0; -inf where a chain met something not finite; shape (C,).
+    """Log Metropolis ratios of trajectories, not capped at 0; -inf where a number was not finite; shape (C,).
 
     Example:
         >>> import torch

@@ -28,16 +28,16 @@ from gp_ensembles.fusion.psis import psis_loo
 from gp_ensembles.metrics.regret import best_fixed_mixture
 from gp_ensembles.numerics.cholesky import NumericalError
 
-# Draws whose densities of all training rows are computed at once.
+# Draws whose log likelihoods are computed at once.
 _DRAWS = 256
-# Nats for one row within which stacking is exact.
+# Largest gap of stacking to its optimum, in nats per row.
 _GAP = 1e-7
 # What NumPyro records of each transition.
 _FIELDS = ("potential_energy", "energy", "diverging", "num_steps", "accept_prob")
 
 
 class ChainWeighting(ABC):
-    """Weights of chains that do not mix."""
+    """A rule for the weights of chains that do not mix."""
 
     @abstractmethod
     def weights(self, loo: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class ChainWeighting(ABC):
 @final
 @dataclass(frozen=True)
 class EqualChains(ChainWeighting):
-    """All chains count the same, as if their starts were draws of the posterior.
+    """Equal weights, as if the starts of the chains were draws of the posterior.
 
     Example:
         >>> import torch
@@ -56,20 +56,20 @@ class EqualChains(ChainWeighting):
     """
 
     def weights(self, loo: Tensor) -> Tensor:
-        """One over the number of chains each."""
+        """1/C each."""
         return torch.full_like(loo[:, 0], 1.0 / len(loo))
 
 
 @final
 @dataclass(frozen=True)
 class StackedChains(ChainWeighting):
-    r"""Weights with which the mixture of the chains predicts left-out rows best (Yao, Vehtari and Gelman, 2022).
+    r"""Stacking weights: the mixture of the chains predicts left-out rows best (Yao, Vehtari and Gelman, 2022).
 
     .. math:: \max_w \sum_n \log \sum_c w_c\, p_c(y_n \mid y_{-n}) + a \sum_c \log w_c
 
-    Chains that fell into poor modes get little. The optimum is found exactly. The second term counts as much as a rows
-    for each chain that only this chain could explain: without it one of many chains in the same mode would take all the
-    weight for a hair's breadth, and the draws of the others would be lost.
+    Chains in poor modes get little weight. The second term counts as much as a rows for each chain that only this chain
+    explains: without it one of many chains in the same mode would take all the weight for a tiny advantage, and the
+    draws of the others would be lost.
 
     Args:
         prior_count: Rows a; 0 for stacking alone.
@@ -93,7 +93,7 @@ class StackedChains(ChainWeighting):
             raise ValueError(f"prior_count cannot be negative, got {self.prior_count}")
 
     def weights(self, loo: Tensor) -> Tensor:
-        """The best fixed mixture of the chains."""
+        """Weights of the best fixed mixture of the chains."""
         if len(loo) == 1:
             return torch.ones_like(loo[:, 0])
         own = loo.new_full((len(loo), len(loo)), -torch.inf).fill_diagonal_(0.0)
@@ -148,18 +148,18 @@ def chain_log_likelihood(model: FusionModel, theta: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class HMC(InferenceMethod):
-    """Many Hamiltonian chains as one tensor, from modes found beforehand, combined by stacking.
+    """ChEES-HMC with many chains as one tensor, started at modes, combined by stacking.
 
-    Chains start at the modes of as many restarts, moved by a little noise. Chains of a mixture model stay in the modes
-    they start in, here as with any sampler: the combination weighs the chains by how they predict, and the report
-    shows what no permutation of the experts changes. A report without cautions is no proof of convergence.
+    Chains start at the modes of as many restarts, plus noise. Chains of a mixture model stay in the modes they start
+    in, here as with any sampler: the chains are weighted by how well they predict, and the report shows quantities that
+    no permutation of the experts changes. A report without cautions is no proof of convergence.
 
     Args:
         num_chains: Number of chains C; with fewer than four the length of trajectories is not adapted.
-        settings: How to sample.
+        settings: Settings of the sampler.
         chain_weighting: Weights of the chains.
-        start_iterations: Steps of the search for modes; 0 starts at draws of the prior.
-        jitter: Noise at the starts, in prior standard deviations.
+        start_iterations: L-BFGS steps of the search for modes; 0 starts at draws of the prior.
+        jitter: Standard deviation of the noise at the starts, in prior standard deviations.
 
     Raises:
         ValueError: If there is no chain, or another number is negative.
@@ -191,7 +191,7 @@ class HMC(InferenceMethod):
     def infer(
         self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> PosteriorDraws:
-        """Draws of all chains that have weight, with weights; Ctrl-C keeps those made so far."""
+        """Weighted draws of all chains that have weight; Ctrl-C keeps those made so far."""
         began = time.perf_counter()
         if not model.num_parameters:
             return without_parameters(model, "HMC")
@@ -201,11 +201,11 @@ class HMC(InferenceMethod):
     def sample_more(
         self, model: FusionModel, posterior: PosteriorDraws, num_draws: int, *, progress: bool = False
     ) -> PosteriorDraws:
-        """Go on from where the chains ended; with an interrupted warm-up, finish it first.
+        """Further draws of the same chains; an interrupted warm-up is finished first.
 
         Args:
             model: The model.
-            posterior: What this inference found.
+            posterior: Result of this inference.
             num_draws: Further draws of each chain.
             progress: Whether to show a progress bar.
 
@@ -254,9 +254,12 @@ class HMC(InferenceMethod):
 
 
 def _unfinished(draws: Chains, messages: list[str], seconds: float) -> PosteriorDraws:
-    """Where the chains stand, if they were stopped before the first draw."""
+    """The positions of chains that were stopped before the first draw."""
     points = draws.state.points
-    messages = [*messages, "there is no draw yet: predictions come from where the chains stand, and are no posterior"]
+    messages = [
+        *messages,
+        "there is no draw yet: predictions come from the present positions of the chains, not from the posterior",
+    ]
     report = InferenceReport("HMC", seconds, 0, points.log_density, cautions=issue_cautions(messages))
     return PosteriorDraws(points.theta, torch.zeros_like(points.log_density).log_softmax(0), report, draws)
 
@@ -264,18 +267,18 @@ def _unfinished(draws: Chains, messages: list[str], seconds: float) -> Posterior
 @final
 @dataclass(frozen=True)
 class NUTS(InferenceMethod):
-    """NumPyro's no-U-turn sampler, an independent second opinion; needs ``gp_ensembles[numpyro]``.
+    """NumPyro's no-U-turn sampler, an independent check; needs ``gp_ensembles[numpyro]``.
 
-    Log densities and gradients stay in torch, and jax calls them: any model works, but each leapfrog step pays for the
-    call, so that small models take many times as long as with :class:`HMC`. Chains start at draws of the prior and move
-    in step. They cannot go on later.
+    Log densities and gradients stay in torch, and jax calls them: any model works, but small models
+    take many times as long as with :class:`HMC`. Chains start at draws of the prior and move
+    in step. They cannot be continued.
 
     Args:
         num_chains: Number of chains.
         num_draws: Draws of each after the warm-up.
-        num_warmup: Transitions of the warm-up.
+        num_warmup: Warm-up transitions.
         max_tree_depth: A trajectory has at most two to this power less one steps.
-        target_acceptance: Acceptance probability to aim at.
+        target_acceptance: Target of the acceptance probability.
         chain_weighting: Weights of the chains.
 
     Raises:
@@ -299,12 +302,12 @@ class NUTS(InferenceMethod):
                 "numbers of chains, of draws, of warm-up transitions and the tree depth must be at least 1"
             )
         if not 0.0 < self.target_acceptance < 1.0:
-            raise ValueError(f"the acceptance to aim at lies between 0 and 1, got {self.target_acceptance}")
+            raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}")
 
     def infer(
         self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> PosteriorDraws:
-        """Draws of all chains that have weight, with weights.
+        """Weighted draws of all chains that have weight.
 
         Raises:
             ImportError: If NumPyro is not installed.
@@ -317,7 +320,7 @@ class NUTS(InferenceMethod):
             torch.randint(2**31, (), generator=generator, device="cpu" if generator is None else generator.device)
         )
         theta, fields = self._run(model, start, seed, progress)
-        # In the types of our own chains, so that everything downstream takes them.
+        # As the chains of sample_hmc.
         draws = Chains(
             theta,
             -fields["potential_energy"].to(theta),
@@ -356,7 +359,7 @@ class NUTS(InferenceMethod):
             return both(theta)[0]
 
         potential.defvjp(both, lambda gradient, weight: (weight * gradient,))
-        # The switch is jax's own and global: what it is inside callbacks no context manager reaches.
+        # jax's switch is global: its context manager does not reach into callbacks.
         before = jax.config.jax_enable_x64
         jax.config.update("jax_enable_x64", dtype == np.float64)
         try:

@@ -1,4 +1,4 @@
-"""Variational inference with independent normal distributions."""
+"""Mean-field variational inference: independent normal distributions."""
 
 import math
 import time

@@ -34,8 +34,8 @@ class BHS(FusionModel):
 
     after Yao et al. (2022). The experts must have been trained on other data than X, y, or the weights will trust
     those that overfit. Their variances are those of y: the equations of the paper leave the observation noise out,
-    but the density of y needs it. The logit of the last expert is zero, so the prior knows the experts' order. A
-    single expert leaves no parameter.
+    but the density of y needs it. The logit of the last expert is zero, so the prior depends on the experts' order. A
+    model with a single expert has no parameter.
 
     Args:
         X: Inputs on which to learn the weights, shape (N, D).
@@ -104,8 +104,8 @@ class PBHS(FusionModel):
     .. math:: p(y \mid x) \propto \prod_{k=1}^{K} N(y; \mu_k(x), v_k(x))^{w_k(x)}, \qquad \log w_k(x) = f_k(x) - \log K
 
     The pool is normal with precision :math:`\sum_k w_k / v_k`. Weights are positive and need not sum to one, so the
-    pool also learns how far to trust its own variance. Prior medians of the weights are 1/K; their prior means, which
-    the paper says to be 1/K, are :math:`e^{a^2/2} / K`. Far from the data the weights go back to the prior.
+    variance of the pool is learned as well. Prior medians of the weights are 1/K; their prior means,
+    which the paper gives as 1/K, are :math:`e^{a^2/2} / K`. Far from the data the weights return to the prior.
 
     Args:
         X: Inputs on which to learn the weights, shape (N, D), not those that the experts were trained on.

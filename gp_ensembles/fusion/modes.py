@@ -1,4 +1,4 @@
-"""Limited-memory BFGS with all starts as one tensor."""
+"""Modes of the joint density by L-BFGS with all starts as one tensor, and MAP inference from them."""
 
 import time
 from dataclasses import dataclass, field
@@ -21,17 +21,17 @@ from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.lbfgs import inverse_hessian_product, no_pairs, remember
 
-# Armijo's constant, bounds of a backtracking factor, and most backtracking steps of one search.
+# Armijo's constant, bounds of a backtracking factor, and most backtracking steps of one line search.
 _ARMIJO, _SHRINK, _MOST = 1e-4, (0.1, 0.5), 20
 
 
 class ModeSearch(NamedTuple):
-    """Where R ascents ended.
+    """Results of R searches for a mode.
 
     Args:
         points: Positions, shape (R, P), log densities, shape (R,), and gradients.
         converged: Whether the tolerance was met, shape (R,).
-        num_gradients: Gradients, each for all ascents still under way.
+        num_gradients: Gradient evaluations, each for all searches still under way.
     """
 
     points: Points
@@ -49,17 +49,17 @@ def lbfgs_ascent(
     memory: int = 10,
     progress: bool = False,
 ) -> ModeSearch:
-    """Climb to local maxima from many starts at once, by L-BFGS (Nocedal and Wright, 2006, algorithm 7.4).
+    """Local maxima from many starts at once, by L-BFGS (Nocedal and Wright, 2006, algorithm 7.4).
 
-    Every start has its own directions and step lengths, but one gradient evaluation serves all that are still under
-    way. Steps are shortened until they gain enough (Armijo); a value that is not finite counts as no gain.
+    Every start has its own directions and step lengths; one gradient evaluation serves all searches still under way.
+    Backtracking line search with Armijo's condition; a value that is not finite fails it.
 
     Args:
         log_density: From positions, shape (R, P), to log densities, shape (R,).
         start: Where to start, shape (R, P).
-        max_iterations: Most steps of each.
-        tolerance: An ascent ends where the quadratic model promises less than this many nats.
-        memory: Pairs of steps and gradients that are kept.
+        max_iterations: Most L-BFGS steps of each.
+        tolerance: A search ends where the quadratic model predicts a gain below this many nats.
+        memory: Pairs of steps and gradient changes that are kept.
         progress: Whether to show a progress bar.
 
     Example:
@@ -78,7 +78,7 @@ def lbfgs_ascent(
         for _ in range(max_iterations):
             direction = inverse_hessian_product(points.gradient, pairs)
             slope = (direction * points.gradient).sum(-1)
-            # Where memory misleads, the gradient itself leads upwards.
+            # Where the memory gives no direction of ascent, use the gradient.
             bad = ~(slope > 0.0)
             if bool(bad.any()):
                 pairs = pairs._replace(curvature=pairs.curvature.masked_fill(bad, 0.0))
@@ -93,7 +93,7 @@ def lbfgs_ascent(
             length = torch.where(fresh, (1.0 / direction.norm(dim=-1)).clamp(max=1.0), 1.0)
             found, moved, used = _search(log_density, points, direction, slope, length, active)
             num_gradients += used
-            # Without a gain along the gradient itself, round-off is all that is left.
+            # No gain along the gradient itself: the search is at round-off.
             active = active & (moved | ~fresh)
             pairs = pairs._replace(curvature=pairs.curvature.masked_fill(active & ~moved, 0.0))
             pairs = remember(pairs, found.theta - points.theta, points.gradient - found.gradient, memory)
@@ -106,7 +106,7 @@ def lbfgs_ascent(
 def _search(
     log_density: LogDensity, points: Points, direction: Tensor, slope: Tensor, length: Tensor, active: Tensor
 ) -> tuple[Points, Tensor, int]:
-    """Steps that gain enough; which starts found one; gradients used."""
+    """Backtracking line search: the points reached, which starts found one, and the number of gradients."""
     waiting = active.nonzero().squeeze(-1)
     moved = torch.zeros_like(active)
     theta, value, gradient = (tensor.clone() for tensor in points)
@@ -120,9 +120,9 @@ def _search(
         at = waiting[good]
         theta[at], value[at], gradient[at] = tried.theta[good], tried.log_density[good], tried.gradient[good]
         moved[at] = True
-        # The top of the parabola through the value, the slope and the new value.
-        promised = slope[waiting] * length[waiting]
-        factor = (0.5 * promised / (promised - gain)).clamp(*_SHRINK)
+        # The maximum of the parabola through the value, the slope and the new value.
+        linear = slope[waiting] * length[waiting]
+        factor = (0.5 * linear / (linear - gain)).clamp(*_SHRINK)
         length[waiting] *= torch.where(finite, factor, _SHRINK[0])
         waiting = waiting[~good]
     return Points(theta, value, gradient), moved, used
@@ -136,8 +136,8 @@ _HALVINGS = 20
 class ModeWeights(Enum):
     """Weights of the modes found from different starts.
 
-    ``EQUAL`` averages their predictions, which hedges against poor modes; ``JOINT`` gives each its joint density, in
-    effect the best mode alone wherever a few nats lie between them.
+    ``EQUAL`` averages their predictions, which hedges against poor modes; ``JOINT`` weighs by the joint density, in
+    effect the best mode alone unless others are within a few nats.
 
     Example:
         >>> ModeWeights("equal") is ModeWeights.EQUAL
@@ -158,7 +158,7 @@ class MAP(InferenceMethod):
 
     Args:
         num_restarts: Number of starts R.
-        max_iterations: Most steps of each.
+        max_iterations: Most L-BFGS steps of each.
         weights: Weights of the modes.
 
     Raises:
@@ -212,7 +212,7 @@ def find_modes(
     Args:
         model: The model, with at least one parameter.
         num_restarts: Number of starts R.
-        max_iterations: Most steps of each.
+        max_iterations: Most L-BFGS steps of each.
         generator: Source of randomness.
         progress: Whether to show a progress bar.
 
@@ -236,10 +236,10 @@ def find_modes(
 
 @torch.no_grad()
 def finite_starts(model: FusionModel, start: Tensor) -> Tensor:
-    """Starts (R, P), those with a log joint density that is not finite drawn towards the prior mean.
+    """Starts (R, P), each halved towards the prior mean until its log joint density is finite.
 
     Raises:
-        NumericalError: If one is not finite even next to the prior mean.
+        NumericalError: If one is not finite even near the prior mean.
     """
     for _ in range(_HALVINGS):
         bad = ~model.log_joint(start).isfinite()
@@ -253,11 +253,11 @@ def finite_starts(model: FusionModel, start: Tensor) -> Tensor:
 
 
 def unfinished(found: ModeSearch) -> list[str]:
-    """What to say of ascents that are not at a mode yet; nothing while the best one is."""
+    """A caution if the best search has not converged."""
     best = int(found.points.log_density.argmax())
     if bool(found.converged[best]):
         return []
     slope = float(found.points.gradient[best].abs().amax())
     if slope < 1e-3:
         return []
-    return [f"the best mode is not reached (largest gradient {slope:.2g}); allow more than the given max_iterations"]
+    return [f"the search for the mode has not converged (largest gradient {slope:.2g}); raise max_iterations"]

@@ -1,4 +1,9 @@
-"""How latent values of a row become weights of experts, online."""
+r"""Weights of experts that depend on the input, learned online: stacking by a recursive filter.
+
+The logits of the weights are Bayesian basis expansions, :math:`\tilde w_k(x) = \phi(x)^\top \theta_k`, and the density
+of a target under the pool of the experts' predictions is a likelihood of these latent values, so that the filter of a
+Laplace expert learns them, in one pass over the data.
+"""
 
 from abc import ABC, abstractmethod
 from typing import final
@@ -19,7 +24,7 @@ from gp_ensembles.numerics.gauss_hermite import normal_nodes
 
 
 class OnlinePool(ABC):
-    """How latent values of a row become weights of the experts' predictions."""
+    """A pool of experts whose weights are functions of latent values, one vector of them for each row."""
 
     @abstractmethod
     def num_latent(self, num_experts: int) -> int:
@@ -30,12 +35,12 @@ class OnlinePool(ABC):
         """From latent values (..., L) to log weights (..., K)."""
 
     @abstractmethod
-    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
-        """What is predicted.
+    def mixture(self, log_weights: Tensor, node_weights: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """The fused prediction, averaged over the latent values.
 
         Args:
             log_weights: Log weights at S nodes of the latent values, shape (S, K, N).
-            shares: Weights of the nodes, shape (S,).
+            node_weights: Quadrature weights of the nodes, shape (S,).
             mean: The experts' means, shape (K, N).
             variance: The experts' variances, shape (K, N).
         """
@@ -44,13 +49,13 @@ class OnlinePool(ABC):
     def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         """Log density of a target y () with log weights (..., K) of experts' predictions (K,), shape (...).
 
-        Up to an addend that the weights do not change.
+        Up to a constant that does not depend on the weights.
         """
 
 
 @final
 class OnlineLinearPool(OnlinePool):
-    """A mixture: weights are the softmax of K - 1 latent values and a zero (BHS, online).
+    """A mixture: weights are the softmax of K - 1 latent values and a zero (online BHS).
 
     Example:
         >>> OnlineLinearPool().num_latent(3)
@@ -58,29 +63,29 @@ class OnlineLinearPool(OnlinePool):
     """
 
     def num_latent(self, num_experts: int) -> int:
-        """One less than experts."""
+        """K - 1."""
         return num_experts - 1
 
     def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
         """Softmax, the last latent value zero."""
         return pad(latent, (0, 1)).log_softmax(-1)
 
-    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+    def mixture(self, log_weights: Tensor, node_weights: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
         """The experts, with the average weights."""
-        average = (log_weights + shares.log()[:, None, None]).logsumexp(0)
+        average = (log_weights + node_weights.log()[:, None, None]).logsumexp(0)
         return linear_pool(mean, variance, average)
 
     def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         """Log density of the mixture, relative to that of the best expert."""
         normal = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
         log_prob: Tensor = normal.log_prob(y)
-        # Relative to the best expert, or round-off would swallow the weights where a target is far from all.
+        # Relative to the best expert, or weights would be lost to round-off where a target is far from all experts.
         return (log_weights + (log_prob - log_prob.amax(-1, keepdim=True))).logsumexp(-1)
 
 
 @final
 class OnlineLogLinearPool(OnlinePool):
-    """A normalized product of powers: K latent values are logs of powers, less log K (P-BHS, online).
+    """A log-linear pool: log weights are K latent values less log K (online P-BHS).
 
     Example:
         >>> OnlineLogLinearPool().num_latent(3)
@@ -88,32 +93,31 @@ class OnlineLogLinearPool(OnlinePool):
     """
 
     def num_latent(self, num_experts: int) -> int:
-        """As many as experts."""
+        """K."""
         return num_experts
 
     def log_weights(self, latent: Tensor, num_experts: int) -> Tensor:
-        """Latent values with the prior median 1 / K."""
+        """Latent values less log K, so that the prior median of a weight is 1/K."""
         return latent - torch.full_like(latent, num_experts).log()
 
-    def mixture(self, log_weights: Tensor, shares: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
-        """A mixture of the products at the nodes."""
-        product = log_linear_pool(mean, variance, log_weights)
-        return Mixture(shares.log(), product.mean, product.variance)
+    def mixture(self, log_weights: Tensor, node_weights: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
+        """The mixture of the pools at the nodes."""
+        pool = log_linear_pool(mean, variance, log_weights)
+        return Mixture(node_weights.log(), pool.mean, pool.variance)
 
     def log_prob(self, log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """Log density of the product."""
-        product = log_linear_pool(mean.unsqueeze(-1), variance.unsqueeze(-1), log_weights.unsqueeze(-1))
-        normal = torch.distributions.Normal(product.mean, product.variance.sqrt(), validate_args=False)
+        """Log density of the pool."""
+        pool = log_linear_pool(mean.unsqueeze(-1), variance.unsqueeze(-1), log_weights.unsqueeze(-1))
+        normal = torch.distributions.Normal(pool.mean, pool.variance.sqrt(), validate_args=False)
         value: Tensor = normal.log_prob(y)
         return value.squeeze(-1)
 
 
-_NODES = 32  # on each axis, where there are few experts
-_MOST_NODES = 1024
+_NODES, _MOST_NODES = 32, 1024  # quadrature nodes of each latent value for few experts, and in all
 
 
 class _RowDensity:
-    """Log density of the target of one row, which is chosen from outside, as a function of its latent values."""
+    """Log density of the target of the current row as a function of its latent values."""
 
     def __init__(self, pool: OnlinePool, num_experts: int) -> None:
         self.pool, self.num_experts = pool, num_experts
@@ -133,11 +137,11 @@ class OnlineFusion(nn.Module):
         features: Basis of the logits, for one expert (no batch); its prior variance is that of a logit. A
             :class:`~gp_ensembles.features.ConstantFeatures` gives weights that are the same everywhere.
         num_experts: Number of experts K, two at least.
-        pool: :class:`OnlineLinearPool` (a mixture) or :class:`OnlineLogLinearPool` (a product of powers).
-        inference: How a target teaches the logits: moment matching by default. With
-            :class:`~gp_ensembles.experts.Laplace` a target to which the present weights are blind may teach little,
-            for the likelihood is not concave.
-        adaptation: How logits drift, such as :class:`~gp_ensembles.filters.RandomWalk`; none if ``None``.
+        pool: :class:`OnlineLinearPool` (a mixture, the default) or :class:`OnlineLogLinearPool`.
+        inference: Approximation of the update of the logits: moment matching by default. With
+            :class:`~gp_ensembles.experts.Laplace` a target that the favored experts miss may change little, for the
+            likelihood is not log-concave.
+        adaptation: Drift of the logits, such as :class:`~gp_ensembles.filters.RandomWalk`; none if ``None``.
 
     Raises:
         ValueError: If there are fewer than two experts, or the features have a batch.
@@ -170,7 +174,7 @@ class OnlineFusion(nn.Module):
     ) -> None:
         super().__init__()
         if num_experts < 2:
-            raise ValueError(f"there must be two experts at least to weigh, got {num_experts}")
+            raise ValueError(f"num_experts must be at least 2, got {num_experts}")
         if features.batch_shape:
             raise ValueError(f"the features must have no batch, got {tuple(features.batch_shape)}")
         self.features = features
@@ -194,23 +198,23 @@ class OnlineFusion(nn.Module):
 
     @torch.no_grad()
     def log_weights(self, state: GaussianState, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Log weights at nodes of the logits' distribution, which comes next in time.
+        """Log weights at quadrature nodes of the logits' predictive distribution.
 
         Args:
-            state: What has been learned.
+            state: The state.
             X: Inputs, shape (N, D).
 
         Returns:
-            Log weights, shape (S, K, N), and the nodes' own weights, shape (S,).
+            Log weights, shape (S, K, N), and the quadrature weights of the nodes, shape (S,).
         """
         return self._log_weights(self._latent(state, self.features(X)))
 
     @torch.no_grad()
     def predict(self, state: GaussianState, X: Tensor, mean: Tensor, variance: Tensor) -> Mixture:
-        """The fused prediction, the doubt about the weights averaged over.
+        """The fused prediction, averaged over the distribution of the weights.
 
         Args:
-            state: What has been learned.
+            state: The state.
             X: Inputs, shape (N, D).
             mean: The experts' means, shape (K, N).
             variance: The experts' variances, noise included, shape (K, N).
@@ -219,28 +223,28 @@ class OnlineFusion(nn.Module):
             ValueError: If shapes do not fit, or a variance is not positive.
         """
         self._check(X, mean, variance)
-        log_weights, shares = self.log_weights(state, X)
-        return self.pool.mixture(log_weights, shares, mean, variance)
+        log_weights, node_weights = self.log_weights(state, X)
+        return self.pool.mixture(log_weights, node_weights, mean, variance)
 
     @torch.no_grad()
     def update(
         self, state: GaussianState, X: Tensor, mean: Tensor, variance: Tensor, y: Tensor
     ) -> tuple[GaussianState, Mixture]:
-        """Predict rows one after another, each before its target teaches the weights.
+        """Predict rows one after another, each before the weights are updated with its target.
 
         Args:
-            state: What has been learned; it stays as it is.
+            state: The state; it is not changed.
             X: Inputs in the order of time, shape (B, D).
             mean: The experts' means, each before its target was seen, shape (K, B).
             variance: The experts' variances, noise included, shape (K, B).
             y: Targets, shape (B,); NaN where missing.
 
         Returns:
-            What has been learned then, and the predictions of the rows.
+            The state after the rows, and their predictions.
 
         Raises:
-            ValueError: If shapes do not fit, there is no row, a variance is not positive, or a target is infinite or so
-                far off that no expert's density of it is a number.
+            ValueError: If shapes do not fit, there is no row, a variance is not positive, or a target is infinite or
+                so far off that no expert's log density is finite.
         """
         self._check(X, mean, variance)
         if y.shape != mean.shape[-1:]:
@@ -251,7 +255,8 @@ class OnlineFusion(nn.Module):
         if bool((error.square() / variance.amax(0)).isinf().any()):
             row = int((error.square() / variance.amax(0)).isinf().nonzero()[0])
             raise ValueError(
-                f"the target of row {row}, {float(y[row]):g}, is impossible for every expert; leave it out (NaN)"
+                f"the target of row {row}, {float(y[row]):g}, is too far off: no expert has a finite log density of "
+                "it; leave it out (NaN)"
             )
         density = _RowDensity(self.pool, self.num_experts)
         Phi, prior = self.features(X), self.features.prior_variance
@@ -269,8 +274,8 @@ class OnlineFusion(nn.Module):
                 state, ahead = latent.update_block(state, row, target, single, self.adaptation, prior)
             moments.append(ahead)
         together = LatentMoments(*(torch.cat(parts) for parts in zip(*moments, strict=True)))
-        log_weights, shares = self._log_weights(together)
-        return state, self.pool.mixture(log_weights, shares, mean, variance)
+        log_weights, node_weights = self._log_weights(together)
+        return state, self.pool.mixture(log_weights, node_weights, mean, variance)
 
     def _latent(self, state: GaussianState, Phi: Tensor) -> LatentMoments:
         predict = latent_vector.predict if self.num_latent > 1 else latent.predict
@@ -280,15 +285,15 @@ class OnlineFusion(nn.Module):
         mean, variance = moments
         if self.num_latent == 1:
             mean, variance = mean.unsqueeze(-1), variance[..., None, None]
-        nodes, shares = normal_nodes(_NODES, self.num_latent, mean, _MOST_NODES)
+        nodes, node_weights = normal_nodes(_NODES, self.num_latent, mean, _MOST_NODES)
         root = torch.linalg.cholesky_ex(variance)[0]
         values = mean + torch.einsum("nij,sj->sni", root, nodes)
-        return self.pool.log_weights(values, self.num_experts).mT, shares
+        return self.pool.log_weights(values, self.num_experts).mT, node_weights
 
     def _check(self, X: Tensor, mean: Tensor, variance: Tensor) -> None:
         wanted = (self.num_experts, X.shape[0])
         if not X.shape[0]:
-            raise ValueError("there must be a row at least, got none")
+            raise ValueError("there must be at least one row, got none")
         if mean.shape != wanted or variance.shape != wanted:
             raise ValueError(
                 f"means and variances must be (experts, rows) = {wanted}, got {tuple(mean.shape)} and "

@@ -1,6 +1,8 @@
 r"""Pools of normal predictions: linear, which is a mixture, and log-linear, which is normal again.
 
-Logarithms throughout: weights and precisions may under- or overflow as long as what comes out of them does not.
+:func:`linear_pool` and :func:`log_linear_pool` take variances. The functions below them are the same log densities in
+terms of log standard deviations, with the experts' axis last but one, for samplers. All of them compute with
+logarithms, so that weights and precisions may underflow or overflow on the way.
 """
 
 import math
@@ -14,15 +16,15 @@ from gp_ensembles.fusion.experts import check_log_weights, check_moments
 
 
 class LogLinearPool(NamedTuple):
-    r"""Normal distributions that come from a log-linear pool, for each of N rows by itself.
+    r"""Log-linear pool of normal experts: a normal distribution for each of N rows.
 
     .. math:: \log p(y) = \log c + \sum_k w_k \log N(y; \mu_k, \sigma_k^2)
 
     Attributes:
         mean: Means, shape (..., N).
-        log_variance: Logarithms of the variances, shape (..., N); exact where the variances leave the numbers' range.
+        log_variance: Logarithms of the variances, shape (..., N); exact where the variances underflow.
         log_c: Logarithm of the normalizing constant c, shape (..., N), in nats. For weights that sum to one it is
-            not negative, and zero if and only if the experts with weight agree.
+            not negative, and zero if and only if the experts with positive weight agree.
 
     Example:
         >>> import torch
@@ -104,23 +106,6 @@ class LogLinearPool(NamedTuple):
             raise ValueError(f"the number of draws must be at least one, got {num}")
         return self.mean + self.stddev * self.mean.new_empty(num, *self.mean.shape).normal_(generator=generator)
 
-    def mixture(self, draw_log_weights: Tensor | None = None) -> Mixture:
-        """The mixture over leading axes: what pools drawn from a posterior predict together.
-
-        Args:
-            draw_log_weights: Log weights of the draws, of the means' shape but for the last axis; equal if not given.
-
-        Returns:
-            A mixture of as many components as there are draws, of N rows.
-
-        Raises:
-            ValueError: If the weights' shape does not fit the draws.
-        """
-        draws = self.mean.shape[:-1]
-        weights = _log_weights_of_draws(self.mean, draws, draw_log_weights)
-        num = max(draws.numel(), 1)
-        return Mixture(weights.reshape(num), self.mean.reshape(num, -1), self.variance.reshape(num, -1))
-
     def _standardize(self, y: Tensor) -> Tensor:
         return (y - self.mean) * (-0.5 * self.log_variance).exp()
 
@@ -138,16 +123,16 @@ def linear_pool(
         mean: The experts' means, shape (K, N) or (..., K, N).
         variance: Their variances, of the same shape. For densities of targets they include the observation noise
             (Eqs. 1 to 3 omit it, Eq. 11 needs it).
-        log_weights: Log weights, in nats and up to a constant, shape (K,), (K, N), or (..., K, N); minus infinity is no
-            weight.
+        log_weights: Log weights, in nats and up to a constant, shape (K,), (K, N), or (..., K, N); minus infinity is
+            weight zero.
         draw_log_weights: Log weights of the draws up to a constant, shape (...); equal if not given.
 
     Returns:
         A mixture of K components, or of all draws' components.
 
     Raises:
-        ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or a row has no
-            expert with weight.
+        ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or all
+            weights of a row are zero.
 
     Example:
         >>> import torch
@@ -156,7 +141,7 @@ def linear_pool(
         >>> pool.mean, pool.variance
         (tensor([0., 0.], dtype=torch.float64), tensor([2., 1.], dtype=torch.float64))
     """
-    if log_weights.ndim > mean.ndim:  # the same predictions, many draws of the weights
+    if log_weights.ndim > mean.ndim:  # many draws of the weights, one set of predictions
         shape = (*log_weights.shape[:-2], *mean.shape[-2:])
         mean, variance = mean.expand(shape), variance.expand(shape)
     check_moments(mean, variance)
@@ -179,16 +164,16 @@ def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simp
     Args:
         mean: The experts' means, shape (..., K, N).
         variance: Their variances, of the same shape. A pool of targets has the observation noise in them.
-        log_weights: Log weights in nats, shape (K,), (K, N) or (..., K, N); minus infinity is no weight.
+        log_weights: Log weights in nats, shape (K,), (K, N) or (..., K, N); minus infinity is weight zero.
         simplex: Whether weights are normalized over the experts; otherwise they are ``exp(log_weights)`` as they are,
-            and their sum sets how sure the pool is.
+            and their sum scales the precision of the pool.
 
     Returns:
         The normal distributions of the rows.
 
     Raises:
-        ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or a row has no
-            expert with weight.
+        ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or all
+            weights of a row are zero.
 
     Example:
         >>> import torch
@@ -207,7 +192,7 @@ def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simp
     log_precision = -variance.log()
     shares = weights + log_precision
     log_total = shares.logsumexp(-2)
-    # Means as seen from that of the largest share: means that agree stay exact, and squares do not cancel.
+    # Means relative to that of the largest share: equal means stay exact, and squares do not cancel.
     leader = shares.argmax(-2, keepdim=True)
     origin = mean.gather(-2, leader).detach()
     offset = mean - origin

@@ -1,4 +1,4 @@
-"""Importance weights with a smoothed tail, and leave-one-out densities from posterior draws."""
+"""Pareto-smoothed importance sampling, and leave-one-out log densities from posterior draws (PSIS-LOO)."""
 
 import math
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from torch import Tensor
 _PRIOR_SCALE, _FEWEST_POINTS = 3.0, 30
 # Vehtari et al. (2024): k is shrunk towards a half by ten observations.
 _PRIOR_COUNT, _PRIOR_SHAPE = 10.0, 0.5
-# Exceedances of which nothing can be fitted, and numbers of a block of rows in memory.
+# Exceedances that are too few for a fit, and numbers of a block of rows in memory.
 _FEW, _BLOCK = 4, 10_000_000
 
 
@@ -22,11 +22,11 @@ class SmoothedWeights(NamedTuple):
 
 
 class PSISLOO(NamedTuple):
-    """Log densities of observations given all others, and how far to believe them.
+    """Leave-one-out log densities of observations, and their reliability.
 
     Args:
         log_prob: Log predictive densities, shape (..., N).
-        pareto_k: Shapes of the tails of the weights, shape (..., N): above 0.7 a density is not to be trusted.
+        pareto_k: Shapes of the tails of the weights, shape (..., N): above 0.7 a density is unreliable.
 
     Example:
         >>> import torch

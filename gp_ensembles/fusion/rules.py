@@ -1,4 +1,4 @@
-"""Weights of experts that follow from their variances alone, for rules that learn none."""
+"""Fusion rules with fixed weights: products of experts, committee machines, barycenters; all called by :func:`fuse`."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,11 +13,15 @@ from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions, check_moments, check_noise
 from gp_ensembles.numerics.cholesky import NumericalError
 
+Space = Literal["f", "y"]
+_GRID = 41  # temperatures evaluated before the best is refined
+_REFINEMENTS = 40  # of a golden-section search: each shrinks the interval to 0.618 of it
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _SLACK = 1e-6  # relative; what a Gaussian process' variance may exceed its prior's by through round-off
 
 
 class PriorMoments(NamedTuple):
-    """What is known before any data, in the space in which experts are pooled.
+    """Moments of the Gaussian process prior, in the space (function or target) in which experts are fused.
 
     Attributes:
         variance: Prior variance of the function, shape () or (N,).
@@ -29,7 +33,7 @@ class PriorMoments(NamedTuple):
 
 
 class Weighting(ABC):
-    """Weights of experts at each row."""
+    """A rule for the weights of experts at each row, from their variances."""
 
     @abstractmethod
     def weights(self, variance: Tensor, prior: PriorMoments | None) -> Tensor:
@@ -37,10 +41,10 @@ class Weighting(ABC):
 
         Args:
             variance: The experts' variances, shape (K, N).
-            prior: What is known before any data, for weightings that compare with it.
+            prior: The prior, for weightings that compare with it.
 
         Raises:
-            ValueError: If there must be a prior, or the experts do not fit it.
+            ValueError: If a prior is needed and missing, or an expert's variance exceeds the prior's.
         """
 
 
@@ -79,10 +83,10 @@ class EqualWeights(Weighting):
 @final
 @dataclass(frozen=True)
 class EntropyWeights(Weighting):
-    r"""What each expert has learned, :math:`\tfrac12 (\log v_0 - \log v_k)` nats (Cao and Fleet 2014).
+    r"""Reduction of differential entropy, :math:`\tfrac12 (\log v_0 - \log v_k)` nats (Cao and Fleet 2014).
 
     Args:
-        normalized: Whether weights of a row sum to one; where no expert has learned anything they are then equal.
+        normalized: Whether weights of a row sum to one; where all reductions are zero they are then equal.
 
     Example:
         >>> import torch
@@ -94,8 +98,8 @@ class EntropyWeights(Weighting):
     normalized: bool = False
 
     def weights(self, variance: Tensor, prior: PriorMoments | None) -> Tensor:
-        """Losses of differential entropy from the prior."""
-        learned = differential_entropy(variance, required(prior, "differential entropies").variance, "the prior")
+        """Reductions of differential entropy from the prior."""
+        learned = _entropy_loss(variance, _required_prior(prior, "differential entropies").variance, "the prior")
         if not self.normalized:
             return learned
         total = learned.sum(0)
@@ -133,7 +137,7 @@ class SoftmaxVariance(Weighting):
 @final
 @dataclass(frozen=True)
 class GivenWeights(Weighting):
-    """Weights learned elsewhere, for example by stacking.
+    """Given weights, for example from :func:`stacking_weights`.
 
     Args:
         log_weights: Log weights, shape (K,) or (K, N), in nats; minus infinity is no weight.
@@ -151,48 +155,38 @@ class GivenWeights(Weighting):
         log_weights = self.log_weights if self.log_weights.ndim == 2 else self.log_weights.unsqueeze(-1)
         if log_weights.shape[0] != variance.shape[0] or log_weights.shape[-1] not in (1, variance.shape[1]):
             raise ValueError(
-                f"the weights {tuple(self.log_weights.shape)} do not exist for all of {variance.shape[0]} experts and "
-                f"{variance.shape[1]} rows; give shape (K,), or (K, N) for these rows"
+                f"log weights must be (K,) or (K, N) = ({variance.shape[0]}, {variance.shape[1]}), got "
+                f"{tuple(self.log_weights.shape)}"
             )
         return log_weights.exp().expand_as(variance)
 
 
-def differential_entropy(variance: Tensor, reference: Tensor, name: str) -> Tensor:
-    """Loss of differential entropy from a reference variance to variances, in nats and not negative.
+def _entropy_loss(variance: Tensor, reference: Tensor, name: str) -> Tensor:
+    """Reduction of differential entropy from a reference variance to variances, in nats and not negative.
 
     Args:
         variance: Variances, shape (K, N).
-        reference: What they are compared with, shape () or (N,).
-        name: What that is, for the message.
+        reference: Reference variance, shape () or (N,).
+        name: Its name for the message.
 
     Raises:
         ValueError: If a variance is above the reference by more than round-off; names the expert and the row.
-
-    Example:
-        >>> import torch
-        >>> differential_entropy(torch.tensor([[1.0], [0.01]]), torch.tensor(1.0), "the prior").squeeze(1)
-        tensor([0.0000, 2.3026])
     """
     above = variance > reference * (1 + _SLACK)
     if bool(above.any()):
         expert, row = above.nonzero()[0].tolist()
         raise ValueError(
-            f"expert {expert} is less sure at row {row} than {name}, whose variance would have to be at least "
-            f"{float(variance[expert, row]):.6g}; both must be in the same space and units"
+            f"the variance of expert {expert} at row {row}, {float(variance[expert, row]):.6g}, is above {name}'s; "
+            "both must be in the same space and units"
         )
     return (0.5 * (reference.log() - variance.log())).clamp_min(0)
 
 
-def required(prior: PriorMoments | None, what: str) -> PriorMoments:
-    """The prior, if there is one.
+def _required_prior(prior: PriorMoments | None, what: str) -> PriorMoments:
+    """The prior, checked.
 
     Raises:
         ValueError: If there is none, or its variance is not positive.
-
-    Example:
-        >>> import torch
-        >>> required(PriorMoments(torch.tensor(1.0), torch.tensor(0.0)), "a committee").variance
-        tensor(1.)
     """
     if prior is None:
         raise ValueError(f"{what} need a prior: give prior=PriorMoments(variance, mean) of the function")
@@ -201,11 +195,8 @@ def required(prior: PriorMoments | None, what: str) -> PriorMoments:
     return prior
 
 
-Space = Literal["f", "y"]
-
-
 class FusedMoments(NamedTuple):
-    """Mean and variance of each of N rows.
+    """Fused mean and variance of each of N rows.
 
     Attributes:
         mean: Means, shape (N,).
@@ -217,7 +208,7 @@ class FusedMoments(NamedTuple):
 
 
 class FusionRule(ABC):
-    """A rule that makes one normal prediction of K, for each row by itself."""
+    """A rule that fuses K normal predictions into one, for each row by itself."""
 
     @abstractmethod
     def combine(self, mean: Tensor, variance: Tensor, prior: PriorMoments | None) -> FusedMoments:
@@ -226,10 +217,10 @@ class FusionRule(ABC):
         Args:
             mean: The experts' means, shape (K, N).
             variance: Their variances, shape (K, N), positive.
-            prior: What is known before any data in that space; rules that do not compare with it ignore it.
+            prior: The prior in that space; only committee machines and entropy weights use it.
 
         Raises:
-            ValueError: If there must be a prior.
+            ValueError: If a prior is needed and missing.
             NumericalError: If the fused precision of a row is not positive.
         """
 
@@ -240,7 +231,7 @@ class ProductOfExperts(FusionRule):
     r"""Generalized product of experts :math:`\prod_k p_k^{w_k}` (Cao and Fleet 2014), a log-linear pool.
 
     Args:
-        weighting: The weights; one each, the default, is the product of experts (Hinton 2002), which is too sure.
+        weighting: The weights; one each, the default, is the product of experts (Hinton 2002), which is overconfident.
 
     Example:
         >>> import torch
@@ -252,7 +243,7 @@ class ProductOfExperts(FusionRule):
     weighting: Weighting = field(default_factory=UnitWeights)
 
     def combine(self, mean: Tensor, variance: Tensor, prior: PriorMoments | None) -> FusedMoments:
-        """Precisions add, each times its weight."""
+        """Weighted precisions add."""
         return _by_precision(mean, self.weighting.weights(variance, prior) / variance)
 
 
@@ -277,10 +268,10 @@ class CommitteeMachine(FusionRule):
     weighting: Weighting = field(default_factory=UnitWeights)
 
     def combine(self, mean: Tensor, variance: Tensor, prior: PriorMoments | None) -> FusedMoments:
-        """Precisions add, each times its weight, and the prior's makes up for its repetition."""
-        known = required(prior, "committees")
-        weights = self.weighting.weights(variance, known)
-        return _corrected(mean, variance, weights, FusedMoments(known.mean, known.variance))
+        """Weighted precisions add; the prior's precision corrects for its repetition."""
+        prior = _required_prior(prior, "committee machines")
+        weights = self.weighting.weights(variance, prior)
+        return _corrected(mean, variance, weights, FusedMoments(prior.mean, prior.variance))
 
 
 @final
@@ -300,13 +291,13 @@ class GRBCM(FusionRule):
     """
 
     def combine(self, mean: Tensor, variance: Tensor, prior: PriorMoments | None) -> FusedMoments:
-        """Precisions add, each times its weight, less the communication expert's repetitions."""
+        """Weighted precisions add; the communication expert's corrects for its repetition."""
         base = FusedMoments(mean[0], variance[0])
         if mean.shape[0] == 1:
             return base
         rest = variance[2:]
         weights = torch.cat(
-            [torch.ones_like(variance[1:2]), differential_entropy(rest, base.variance, "the communication expert")]
+            [torch.ones_like(variance[1:2]), _entropy_loss(rest, base.variance, "the communication expert")]
         )
         return _corrected(mean[1:], variance[1:], weights, base)
 
@@ -346,14 +337,14 @@ def fuse(
 ) -> Mixture:
     """Fuse experts' predictions by a rule, to a normal prediction of the target.
 
-    Rules of the committees' kind act on the function f, and the noise comes afterwards; the pools of Ajirak et al.
-    (2024) act on the target y, whose variances contain it. The two differ, so the space has no default.
+    Committee machines act on the function f, and the noise is added afterwards; the pools of Ajirak et al. (2024) act
+    on the target y, whose variances contain it. The two differ, so the space has no default.
 
     Args:
         predictions: What the experts predict.
         rule: The rule.
         space: ``"f"``: fuse the function's moments and add the noise; ``"y"``: fuse the targets'.
-        prior: What is known of the function before any data; in space ``"y"`` the noise is added to its variance.
+        prior: Prior of the function; in space ``"y"`` the noise is added to its variance.
         noise: Noise variance of the target, shape () or (N,); the experts' average if not given.
 
     Returns:
@@ -406,7 +397,7 @@ def _equal_noise(noise: Tensor) -> bool:
 
 
 def _corrected(mean: Tensor, variance: Tensor, weights: Tensor, base: FusedMoments) -> FusedMoments:
-    """A product of experts in which the base, which all of them contain, counts once."""
+    """A product of experts in which the base, that all of them contain counts once."""
     surplus = (1 - weights.sum(0, keepdim=True)) / base.variance
     base_mean = base.mean.expand_as(mean[0]).unsqueeze(0)
     return _by_precision(torch.cat([mean, base_mean]), torch.cat([weights / variance, surplus]))
@@ -423,14 +414,9 @@ def _require_positive(total: Tensor, what: str) -> None:
     if not bool(fine.all()):
         row = int((~fine).int().argmax())
         raise NumericalError(
-            f"the {what} is {float(total[row]):g} at row {row}: no expert has learned anything there, or they are "
-            "surer of it than numbers can say; use normalized weights, or a committee machine with a prior"
+            f"the {what} is {float(total[row]):g} at row {row}: all weights are zero there, or variances underflow; "
+            "use normalized weights, or a committee machine with a prior"
         )
-
-
-_GRID = 41  # temperatures looked at before the best is refined
-_REFINEMENTS = 40  # of a golden-section search: each shrinks the interval to 0.618 of it
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @torch.no_grad()
@@ -455,7 +441,7 @@ def fit_temperature(
         prior: As in :func:`fuse`.
 
     Returns:
-        The weighting with the best temperature found; zero where it does not matter.
+        The weighting with the best temperature; zero if all give the same weights.
 
     Raises:
         ValueError: If the targets do not fit the predictions or all are missing, or the predictions cannot be fused.
@@ -469,7 +455,7 @@ def fit_temperature(
     """
     if y.shape != predictions.mean.shape[-1:] or bool(torch.isnan(y).all()):
         raise ValueError(
-            f"{predictions.mean.shape[-1]} validation targets were due, not all missing; got shape {tuple(y.shape)}"
+            f"targets must have shape ({predictions.mean.shape[-1]},) and not all be NaN, got {tuple(y.shape)}"
         )
 
     def score(temperature: float) -> float:
@@ -479,7 +465,7 @@ def fit_temperature(
     variance = predictions.variance if space == "f" else predictions.target_variance
     scale = float((variance.amax(0) - variance.amin(0)).mean())
     even = score(0.0)
-    if not scale > 0:  # the experts are equally sure: every temperature gives equal weights
+    if not scale > 0:  # equal variances: every temperature gives equal weights
         return SoftmaxVariance(0.0)
     exponents = [-3 + 6 * number / (_GRID - 1) for number in range(_GRID)]
     scores = [score(10**exponent / scale) for exponent in exponents]
@@ -491,7 +477,7 @@ def fit_temperature(
 
 
 def _golden_section(function: Callable[[float], float], lower: float, upper: float) -> tuple[float, float]:
-    """Largest value of a function of one peak, and where it is."""
+    """Maximum of a unimodal function, and its argument."""
     left, right = upper - _GOLDEN * (upper - lower), lower + _GOLDEN * (upper - lower)
     at_left, at_right = function(left), function(right)
     for _ in range(_REFINEMENTS):

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat, standard_error, tail_ess
+from gp_ensembles.fusion.diagnostics import bulk_ess, mcse_mean, mean_ess, rank_rhat, tail_ess
 
 F64 = torch.float64
 GOLDEN = Path(__file__).parents[1] / "golden"
-ALL = (rank_rhat, bulk_ess, tail_ess, mean_ess, standard_error)
+ALL = (rank_rhat, bulk_ess, tail_ess, mean_ess, mcse_mean)
 
 
 def normal(*shape, seed=0):
@@ -34,7 +34,7 @@ def test_numbers_of_arviz(statistic):
     # are exact.
     with np.load(GOLDEN / "fusion_diagnostics.npz") as file:
         draws = torch.as_tensor(file["draws"])
-        name = {"standard_error": "mcse_mean"}.get(statistic.__name__, statistic.__name__)
+        name = statistic.__name__
         expected = torch.as_tensor(file[name])
     torch.testing.assert_close(statistic(draws), expected, rtol=1e-9, atol=0.0)
 
@@ -49,7 +49,7 @@ def test_the_closed_form_of_an_autoregression(coefficient):
 
 def test_standard_errors_are_those_of_repeated_means():
     means = autoregressive(400, 1000, 0.7, seed=3).view(100, 4, 1000).mean((1, 2))
-    claimed = standard_error(autoregressive(4, 1000, 0.7, seed=5))
+    claimed = mcse_mean(autoregressive(4, 1000, 0.7, seed=5))
     assert abs(float(means.std() / claimed) - 1.0) < 0.3
 
 

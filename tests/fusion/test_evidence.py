@@ -70,7 +70,7 @@ def test_a_gaussian_model():
 @pytest.mark.parametrize("kind", ["het", "mogpe"])
 def test_gradient_against_differences(kind, monkeypatch):
     # Differences need the modes to the last bit.
-    monkeypatch.setattr("gp_ensembles.fusion.laplace._PROMISE", 1e-14)
+    monkeypatch.setattr("gp_ensembles.fusion.laplace._MIN_GAIN", 1e-14)
     X, y = data()
     makers = {
         "het": lambda: HetGP(X, y, prior(), prior(seed=1)),

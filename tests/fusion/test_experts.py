@@ -232,9 +232,9 @@ def test_what_cannot_serve(make, error, message):
 
 def test_bad_inputs():
     X = rows()[0]
-    with pytest.raises(ValueError, match="an expert at least"):
+    with pytest.raises(ValueError, match="at least one expert"):
         predict_experts([], X)
-    with pytest.raises(ValueError, match="batch size"):
+    with pytest.raises(ValueError, match="batch_size"):
         predict_experts([Constant()], X, batch_size=0)
     for bad in (X[:, 0], X[:0]):
         with pytest.raises(ValueError, match=r"inputs must have shape \(N, D\)"):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents
 from gp_ensembles.fusion.chees import HMCSettings
-from gp_ensembles.fusion.diagnostics import standard_error
+from gp_ensembles.fusion.diagnostics import mcse_mean
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import FourierPrior
 from gp_ensembles.fusion.inference import PosteriorDraws
@@ -291,7 +291,7 @@ def frozen(name, nuts):
 def agree(draws, name, nuts):
     """Chains (C, S, ...) of a quantity against its frozen mean and standard deviation."""
     flat = draws.flatten(0, 1)
-    error = (standard_error(draws).square() + nuts[f"{name}_error"].square()).sqrt()
+    error = (mcse_mean(draws).square() + nuts[f"{name}_error"].square()).sqrt()
     score = (flat.mean(0) - nuts[f"{name}_mean"]) / error
     assert score.abs().max() < 4.0, score
     torch.testing.assert_close(flat.std(0), nuts[f"{name}_sd"], rtol=0.12, atol=0)
@@ -459,7 +459,7 @@ def test_starts_far_out_are_drawn_in():
 
 
 def test_flat_directions_are_said():
-    """Stopped long before the top, at a saddle: the prior's width and a warning."""
+    """Stopped long before the top, at a saddle: the prior's variance and a warning."""
     one = torch.ones(3, dtype=torch.float64)
     mode = NormalApproximation(one, one[0], torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64), torch.diag(one), 0.0)
     precision, cautions = usable_precision(mode)
@@ -468,7 +468,7 @@ def test_flat_directions_are_said():
 
 
 def test_unfinished_search_is_said():
-    with pytest.warns(UserWarning, match="not reached"):
+    with pytest.warns(UserWarning, match="has not converged"):
         MAP(num_restarts=2, max_iterations=2).infer(small("mogpe"), generator=seeded(), progress=False)
 
 

@@ -147,7 +147,7 @@ def test_bad_rows_are_refused(arguments, message):
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="two experts at least"):
+    with pytest.raises(ValueError, match="num_experts must be at least 2"):
         OnlineFusion(waves(), 1)
     kernel = ScaleKernel(RBFKernel(batch_shape=torch.Size([2])), batch_shape=torch.Size([2])).double()
     with pytest.raises(ValueError, match="no batch"):
@@ -166,5 +166,5 @@ def test_an_outlier_far_from_all_teaches_as_a_far_one_does():
         states.append(float(state.covariance))
     assert states[1] < PRIOR
     assert states[2] == pytest.approx(states[1], rel=1e-6)
-    with pytest.raises(ValueError, match="impossible for every expert"):
+    with pytest.raises(ValueError, match="no expert has a finite log density"):
         fusion.update(fusion.init(), X, mean, variance, torch.tensor([1e200], dtype=torch.float64))
