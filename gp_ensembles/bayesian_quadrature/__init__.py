@@ -3,25 +3,28 @@
 ``marginalize(RegressionProblem(X, y), Budget(200))`` gives a :class:`Marginalization`: the evidence, the posterior over
 the number of spectral mixture components, predictions, and the heaviest kernels.
 
-==================  ====================================================================================================
-marginalization     ``marginalize``: the loop within a ``Budget``; its result, ``Marginalization``
-problem             ``RegressionProblem``: data and prior; the log marginal likelihoods of many kernels at once
-search              ``Search``: in which order kernels are evaluated; the state of a search and its checkpoints
-policies            which kernels are evaluated next: information, uncertainty, recombination, prior draws
-acquisition         acquisition functions of the policies, as BoTorch's
-ascent              gradient ascents of the posterior density, and their starts at peaks of the periodogram
-prior               ``Hyperprior``: the prior over kernels as a map from the unit cube; quantiles of its marginals
-default_priors      ``default_prior`` and ``paper_prior`` from the data
-spectral_mixture    ``SpectralMixtures`` and their covariance; ``SpectralMixtureKernel`` for GPyTorch
-hyperkernel         the kernel between kernels: energy distances and maximum mean discrepancies of spectral mixtures
-surrogate           the Gaussian process on the square root of the likelihood (WSABI-L), and its fit
-quadrature          nodes, estimates of the evidence, posterior weights of kernels, the jackknife
-prediction          predictions of the mixture; ``KernelMixtureModel`` for BoTorch
-==================  ====================================================================================================
+================  ======================================================================================================
+marginalization   ``marginalize``: the loop within a ``Budget``; ``Marginalization``, its result
+problem           ``RegressionProblem``: data and prior; log marginal likelihoods of many kernels at once
+search            ``Search``: the order in which kernels are evaluated; the state of a search and its checkpoints
+policies          selection of the next kernels: ``InformationPolicy`` (MASKERADE-I), ``UncertaintyPolicy`` (-U),
+                  ``PriorPolicy`` (-R), ``RecombinationPolicy`` for large batches; ``AcquisitionOptimizer``
+acquisition       acquisition functions of the policies, as BoTorch's
+ascent            gradient ascents of the posterior density, and their starts at peaks of the periodogram
+prior             ``Hyperprior``: the prior over kernels as a map from the unit cube; its marginals ``HalfNormal``,
+                  ``Normal`` and ``LogNormal``; a ``fixed`` or ``inferred`` output scale and noise
+default_priors    ``default_prior`` and ``paper_prior``, made from the data
+spectral_mixture  ``SpectralMixtures`` and their covariance; ``SpectralMixtureKernel`` for GPyTorch; reflection of
+                  components ``AT_ORIGIN`` or, for products of cosines, ``IN_EACH_INPUT``
+hyperkernel       the kernel between kernels: ``MaximumMeanDiscrepancy`` of mixtures with an ``EnergyDistance`` or
+                  ``MaternDistance`` between ``AtomCoordinates``; ``KernelDistance``, to be given to a problem
+surrogate         the Gaussian process on the square root of the likelihood (WSABI-L), and its fit
+quadrature        nodes, estimates of the evidence, posterior weights of kernels, the jackknife
+prediction        predictions of the mixture; ``KernelMixtureModel`` for BoTorch
+================  ======================================================================================================
 
-The paper's hyper-kernel is computed inside the surrogate; :class:`MMDHyperKernel` is the same as a GPyTorch kernel, for
-Gaussian processes over spectral mixtures of one's own. ``KernelDistance`` with ``EnergyDistance`` or ``MaternDistance``
-is what a :class:`RegressionProblem` takes to change it, ``IN_EACH_INPUT`` to take products of cosines over inputs.
+The surrogate computes the paper's hyper-kernel on distances computed once. :class:`MMDHyperKernel` is the same as a
+GPyTorch kernel, for Gaussian processes of one's own over spectral mixtures.
 """
 
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior, paper_prior

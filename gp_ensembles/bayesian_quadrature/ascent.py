@@ -20,8 +20,8 @@ _TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a tr
 def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
     r"""For each number of components, kernels at the largest peaks of a periodogram; none for several inputs.
 
-    Peaks are found one at a time: the largest of the periodogram of what is left of the targets when a straight line
-    and the sinusoids of all peaks before have been fitted by least squares. For every n there are four kernels: with
+    Peaks are found one at a time: the largest of the periodogram of the residuals when a straight line and the
+    sinusoids of all peaks before have been fitted by least squares. For every n there are four kernels: with
     and without a component for a trend, and with scales at the prior's median or a quarter of a cycle over the range.
     (Wilson and Adams (2013) start from the empirical spectrum too.)
 
@@ -127,7 +127,7 @@ def gradient_ascent(
     r"""L-BFGS from a kernel towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept.
 
     The coordinates are v = the normal quantiles of the cube's coordinates that n components use, in which the prior is
-    a standard normal distribution; n stays what it is. A likelihood that cannot be computed ends the ascent.
+    a standard normal distribution; n does not change. A likelihood that cannot be computed ends the ascent.
 
     Args:
         likelihoods: Log-likelihoods of the data.

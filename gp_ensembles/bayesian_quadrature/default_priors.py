@@ -37,7 +37,7 @@ def mean_spacing_nyquist(X: Tensor) -> Tensor:
 
 
 def grid_nyquist(X: Tensor) -> Tensor:
-    r"""Half of one over the step of the grid that each input lies on, gaps or not; from the mean spacing off grids.
+    r"""Nyquist frequency of the grid that each input lies on, gaps or not, shape (D,); from the mean spacing off grids.
 
     A series with missing rows has the Nyquist frequency of the complete one; its mean spacing says too little.
 
@@ -76,7 +76,7 @@ def smallest_gap_nyquist(X: Tensor) -> Tensor:
 def nyquist_scales(X: Tensor, nyquist: Tensor) -> LogNormal:
     r"""Prior of the scales in which one over the range and the Nyquist frequency are five deviations from the median.
 
-    (Hamid et al., 2022, section 3.1.1.) Meant for one input: in several, length scales this short fit nothing.
+    (Hamid et al., 2022, section 3.1.1.) Meant for one input: with several, length scales this short do not generalize.
 
     Example:
         >>> import torch

@@ -163,7 +163,7 @@ class RecombinationPolicy(NamedTuple):
 
 
 class PriorPolicy(NamedTuple):
-    """Draws from the prior, whatever the evaluations so far (MASKERADE-R).
+    """Draws from the prior, independent of the evaluations so far (MASKERADE-R).
 
     Example:
         >>> import torch

@@ -18,7 +18,7 @@ class Marginal(Protocol):
     r"""Prior of one positive (or signed) number for each input; any class with these methods will do.
 
     ``icdf`` maps probabilities (\*batch, D) to values, differentiably; ``log_prob`` is the density of the values;
-    ``standardize`` maps values to a scale on which the prior's width is about one (what distances are measured on).
+    ``standardize`` maps values to a scale on which the prior's width is about one (on which distances are computed).
     """
 
     @property
@@ -159,7 +159,7 @@ def draw_seed(generator: torch.Generator | None) -> int:
 
 
 def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
-    """Scrambled Sobol points in double precision, shape (count, dimension), whatever torch's default dtype.
+    """Scrambled Sobol points in double precision, shape (count, dimension), independent of torch's default dtype.
 
     Example:
         >>> sobol_points(2, 4, seed=0).shape
@@ -328,7 +328,7 @@ class Hyperprior:
         return torch.cat([sticks, means, means + size * num_inputs, scalars])
 
     def fixed_features(self, components: int) -> dict[int, float]:
-        """Columns that stay what they are while n components are optimized, for BoTorch's optimizers."""
+        """Columns held fixed while n components are optimized, for BoTorch's optimizers."""
         used = set(self.active_columns(components).tolist())
         rest = {column: 0.5 for column in range(1, self.num_columns) if column not in used}
         return {0: float(components), **rest}
@@ -337,7 +337,7 @@ class Hyperprior:
         """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C).
 
         Raises:
-            ValueError: If n is not in 1..N, or nothing is to be drawn.
+            ValueError: If n is not in 1..N, or the number of draws is below 1.
         """
         if not 1 <= components <= self.max_components:
             raise ValueError(f"the prior has 1 to {self.max_components} components, not {components}")
@@ -406,7 +406,7 @@ class Hyperprior:
         else:
             alpha = torch.full_like(rest, self.concentration)
             share = beta_quantile(sticks, alpha, alpha * rest.clamp_min(1.0))
-        share = share.clamp(_LEAST, 1.0 - _LEAST)  # a piece that rounds to nothing would lose the others behind it
+        share = share.clamp(_LEAST, 1.0 - _LEAST)  # a piece that rounds to zero or one would make later pieces zero
         share = torch.where(rest > 0, share, (rest == 0).to(sticks))
         share = torch.cat([share, (components == self.max_components).to(sticks).unsqueeze(-1)], -1)
         left = torch.cat([torch.ones_like(share[..., :1]), (1.0 - share[..., :-1]).cumprod(-1)], -1)
@@ -423,9 +423,9 @@ def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator
         >>> prior.num_components(draw_stratified(prior, 7, generator=torch.Generator().manual_seed(0))).bincount()
         tensor([0, 3, 2, 2])
     """
-    wanted = prior.log_prob_components.exp() * count
-    counts = wanted.floor().long()
-    rest = (wanted - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]
+    expected = prior.log_prob_components.exp() * count
+    counts = expected.floor().long()
+    rest = (expected - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]
     counts[rest] += 1
     parts = [prior.draw(int(k), n, generator=generator) for n, k in enumerate(counts.tolist(), 1) if k]
     return torch.cat(parts) if parts else prior.bounds.new_zeros(0, prior.num_columns)

@@ -19,7 +19,7 @@ from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     covariance_at_lags,
 )
 
-_CHUNK_BYTES = 2**25  # matrices worked on at once: about what caches hold; more is slower, not faster
+_CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
 _SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
 _MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
 _MEMORY_SHARE = 0.8  # of the available memory that one likelihood may take
@@ -27,7 +27,7 @@ _BANDWIDTH = 2.0  # of the discrepancy's kernel between standardized atoms, for 
 
 
 class RegressionProblem:
-    r"""A data set and a prior over kernels, whose evidence and posterior are wanted.
+    r"""Regression data with a prior over kernels: the problem that is marginalized.
 
     Args:
         X: Inputs, shape (N, D).
@@ -140,15 +140,15 @@ class Lags(NamedTuple):
 
     Args:
         values: Distinct absolute differences, shape (U,).
-        places: Which of them stands at each place of the covariance matrix, shape (N, N).
+        inverse: Index of the lag at each place of the covariance matrix, shape (N, N).
     """
 
     values: Tensor
-    places: Tensor
+    inverse: Tensor
 
 
 def distinct_lags(X: Tensor) -> Lags | None:
-    """The distinct lags of inputs (N, D), or ``None`` where they are too many (or D > 1) to be worth it.
+    """The distinct lags of inputs (N, D), or ``None`` where they are too many to save time, or D > 1.
 
     Example:
         >>> import torch
@@ -164,7 +164,7 @@ def distinct_lags(X: Tensor) -> Lags | None:
     steps, index = torch.unique((lags / unit).round(), return_inverse=True)
     if 4 * steps.numel() > lags.numel():
         return None
-    # the mean of the lags that share a step, so that nothing is moved by more than rounding
+    # the mean of the lags that share a step, so that no lag changes by more than rounding
     sums = lags.new_zeros(steps.numel()).index_add(0, index.reshape(-1), lags.reshape(-1))
     return Lags(sums / index.reshape(-1).bincount(minlength=steps.numel()), index)
 
@@ -227,7 +227,7 @@ class LogMarginalLikelihoods:
         if self._lags is None:
             return covariance(mixtures, self.X, self.X, self.reflection)
         values = covariance_at_lags(mixtures, self._lags.values)
-        return values[..., self._lags.places]
+        return values[..., self._lags.inverse]
 
 
 class _LogMarginal(torch.autograd.Function):

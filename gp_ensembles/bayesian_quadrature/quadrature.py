@@ -164,7 +164,7 @@ class EvidenceEstimate(NamedTuple):
         covariance: Shape (N, N).
         log_scale: Logarithm of the largest likelihood, by which the others are divided.
         replicates: Means of the surrogates that each lack a tenth of the evaluations, shape (G, N), for a jackknife:
-            the surrogate's own covariance presumes that the surrogate is right, and misses an unseen spike.
+            the surrogate's own covariance presumes that the surrogate is right.
     """
 
     mean: Tensor

@@ -112,20 +112,20 @@ def init_search(
     count = max(2, min(evaluations, round(search.initial_share * evaluations)))
     drawn = draw_stratified(problem.prior, count, generator=generator)
     pending = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that the first few have all sizes
-    nothing = Evaluations(drawn[:0], problem.y[:0])
+    empty = Evaluations(drawn[:0], problem.y[:0])
     seconds = {"likelihoods": 0.0, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
-    return SearchState(nothing, problem.y[:0].long(), (), seconds, generator.get_state(), nodes_seed, pending)
+    return SearchState(empty, problem.y[:0].long(), (), seconds, generator.get_state(), nodes_seed, pending)
 
 
 def evaluate_draws(problem: RegressionProblem, search: Search, state: SearchState, evaluations: int) -> SearchState:
     """Evaluate the next few pending draws; after the last of them, kernels at the peaks of the periodogram."""
     clock = time.perf_counter()
     cube = state.pending[:_CHUNK]
-    state = _with(state, cube, problem.evaluate(cube), _PRIOR)._replace(pending=state.pending[_CHUNK:])
+    state = _append(state, cube, problem.evaluate(cube), _PRIOR)._replace(pending=state.pending[_CHUNK:])
     if search.use_periodogram and not len(state.pending) and not prior_covers_likelihood(search, state):
         peaks = periodogram_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - state.num_evaluations)]
-        state = _with(state, peaks, problem.evaluate(peaks), _PERIODOGRAM)
-    return _timed(state, "likelihoods", clock)
+        state = _append(state, peaks, problem.evaluate(peaks), _PERIODOGRAM)
+    return _add_seconds(state, "likelihoods", clock)
 
 
 def _in_turns(components: Tensor) -> Tensor:
@@ -145,13 +145,13 @@ def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchSta
         return state
     found = gradient_ascent(problem.likelihoods, problem.prior, state.evaluations.cube[row], limit)
     first = state.num_evaluations
-    state = _with(state, found.cube, found.log_likelihood, _ASCENT)
+    state = _append(state, found.cube, found.log_likelihood, _ASCENT)
     values = found.log_likelihood.nan_to_num(nan=-torch.inf)
     top = int(values.argmax())
     before = float(state.evaluations.log_likelihood[row])
     ascent = AscentPath(first + top, float(values[top]), float(values[top]) - before)
     kept = tuple(old for index, old in enumerate(state.ascents) if index != continued)
-    return _timed(state._replace(ascents=(*kept, ascent)), "ascents", clock)
+    return _add_seconds(state._replace(ascents=(*kept, ascent)), "ascents", clock)
 
 
 def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
@@ -175,10 +175,10 @@ def evaluate_batch(
     if policy is None:
         policy = InformationPolicy() if prior_covers_likelihood(search, state) else PriorPolicy()
     cube = policy.select(surrogate, nodes_for(problem, state), limit, generator=generator).detach()
-    state = _timed(state, "policy", clock)
+    state = _add_seconds(state, "policy", clock)
     clock = time.perf_counter()
-    state = _with(state, cube, problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
-    return _timed(state, "likelihoods", clock)
+    state = _append(state, cube, problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
+    return _add_seconds(state, "likelihoods", clock)
 
 
 def surrogate_for(problem: RegressionProblem, state: SearchState) -> Surrogate:
@@ -226,13 +226,13 @@ def _started_from(state: SearchState) -> Tensor:
     return others[near < 1e-5]
 
 
-def _with(state: SearchState, cube: Tensor, values: Tensor, origin: int) -> SearchState:
+def _append(state: SearchState, cube: Tensor, values: Tensor, origin: int) -> SearchState:
     origins = torch.cat([state.origins, state.origins.new_full((values.numel(),), origin)])
     return state._replace(evaluations=state.evaluations.append(cube, values), origins=origins)
 
 
-def _timed(state: SearchState, what: str, since: float) -> SearchState:
-    return state._replace(seconds={**state.seconds, what: state.seconds[what] + time.perf_counter() - since})
+def _add_seconds(state: SearchState, part: str, since: float) -> SearchState:
+    return state._replace(seconds={**state.seconds, part: state.seconds[part] + time.perf_counter() - since})
 
 
 def fingerprint(problem: RegressionProblem, search: Search) -> str:

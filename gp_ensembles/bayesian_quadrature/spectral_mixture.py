@@ -146,7 +146,7 @@ def _stationary(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
 
 
 def _component(mixtures: SpectralMixtures, q: int, x1: Tensor, x2: Tensor, reflection: Reflection) -> Tensor:
-    """Several inputs: everything is a matrix product and one exponential, whatever D."""
+    """One component for several inputs, by matrix products and one exponential for any D."""
     weight = mixtures.weights[..., q, None, None]
     mean, scale = mixtures.means[..., q, None, :], mixtures.scales[..., q, None, :]
     center = x1.mean(-2, keepdim=True).detach()  # stationary: only rounding depends on it
@@ -167,7 +167,7 @@ def _cosine_of_difference(phase1: Tensor, phase2: Tensor) -> Tensor:
 
 
 def _decay(a: Tensor, b: Tensor) -> Tensor:
-    """exp(-|a - b|^2 / 2): the exponent is one matrix product, for memory traffic is what this costs."""
+    """exp(-|a - b|^2 / 2): the exponent is one matrix product, to save memory traffic."""
     if a.dtype != torch.float64:  # products lose as many digits as the points are far from the center
         apart = ((a[..., d, None] - b[..., None, :, d]).square() for d in range(a.shape[-1]))
         return (-0.5 * functools.reduce(torch.add, apart)).exp()
