@@ -1,4 +1,4 @@
-"""Recipes for the experts of an ensemble: what to build from the warm-up rows, not yet fitted."""
+"""Records of the experts of an ensemble: what to build from the warm-up rows, not yet fitted."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.ensembles.recipe_checks import check_count, check_name, check_orders, check_smoothness, check_starts
+from gp_ensembles.ensembles.spec_checks import check_count, check_name, check_orders, check_smoothness, check_starts
 from gp_ensembles.features.base import FeatureMap, log_scale
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.fourier import RandomFourierFeatures
@@ -28,10 +28,10 @@ _LINEAR_START = 0.01  # starting prior variance of a linear part: small, so that
 
 
 class Basis(ABC):
-    """A recipe: given warm-up rows, feature maps with starting hyperparameters, a batch entry per start.
+    """A record: given warm-up rows, feature maps with starting hyperparameters, a batch entry per start.
 
     Maps of one ensemble need distinct names. A map is called by its kind, followed by the settings that differ from the
-    defaults ("rff nu=1.5"), so that recipes of one kind can stand side by side; ``name`` calls it as you like.
+    defaults ("rff nu=1.5"), so that bases of one kind can stand side by side; ``name`` calls it as you like.
     """
 
     @abstractmethod
@@ -240,7 +240,7 @@ class KernelDictionary(Basis):
 
 
 def _label(basis: FourierBasis | HilbertBasis | RadialBasis | LinearBasis | SplineBasis, kind: str) -> str:
-    """The recipe's own name, or its kind and what differs from the defaults."""
+    """The basis own name, or its kind and what differs from the defaults."""
     if basis.name is not None:
         return basis.name
     settings = [(field, getattr(basis, field.name)) for field in fields(basis)]

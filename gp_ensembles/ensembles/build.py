@@ -12,7 +12,7 @@ from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
 from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.recipe_checks import check_count, check_positive
+from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes

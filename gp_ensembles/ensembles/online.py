@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from gp_ensembles.ensembles.bound import BoundEnsemble, named_tensors
 from gp_ensembles.ensembles.ensemble import (
     Ensemble,
     EnsembleState,
@@ -16,7 +17,6 @@ from gp_ensembles.ensembles.failures import Block, explain
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.latent_mixture import LatentMixture
-from gp_ensembles.ensembles.live import Live, named_tensors
 from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
@@ -76,7 +76,7 @@ class OnlineEnsemble(nn.Module):
         widest = max(ensemble.experts, key=lambda e: e.num_experts * e.features.num_features**2)
         self.block_size = block_size or choose_block_size(widest.features.num_features, widest.num_experts)
         start = ensemble.init() if state is None else state
-        self._live: Live | None = None
+        self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
@@ -123,17 +123,17 @@ class OnlineEnsemble(nn.Module):
             NumericalError: If an expert's predictive covariance is not positive definite or its variance not a
                 number any more; names the expert and the row of this call.
         """
-        live = self._bind()
-        check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
+        bound = self._bind()
+        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded)
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in self.ensemble.experts:
             expert.check_targets(y)
-        size = min([self.block_size, *live.limits])
+        size = min([self.block_size, *bound.limits])
         if X.shape[0] <= size:
-            return self._observe_block(live, live.runners, X, y, has_gaps)
+            return self._observe_block(bound, bound.runners, X, y, has_gaps)
         before = [value.clone() for _, value in named_tensors(self.state)]
         try:
-            return self._observe_blocks(live, X, y, has_gaps, size)
+            return self._observe_blocks(bound, X, y, has_gaps, size)
         except BaseException:
             with uninterrupted():
                 for (_, value), old in zip(named_tensors(self.state), before, strict=True):
@@ -143,12 +143,12 @@ class OnlineEnsemble(nn.Module):
     @torch.no_grad()
     def predict(self, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
-        live = self._bind()
-        check_inputs(X, self.ensemble.num_inputs, live.like, live.bounded)
-        experts, log_weights = live.state.experts, self.log_weights
-        parts = [predict_mixture(live.bound, experts, log_weights, rows) for rows in X.split(_PREDICT_ROWS)]
+        bound = self._bind()
+        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded)
+        experts, log_weights = bound.state.experts, self.log_weights
+        parts = [predict_mixture(bound.experts, experts, log_weights, rows) for rows in X.split(_PREDICT_ROWS)]
         mixture = concatenate_mixtures(parts)
-        return mixture._replace(responses=live.responses) if isinstance(mixture, LatentMixture) else mixture
+        return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 
     def condition_on(self, X: Tensor, y: Tensor) -> "OnlineEnsemble":
         """A new ensemble that has also learned these rows; this one is unchanged. Arguments as in observe."""
@@ -158,7 +158,7 @@ class OnlineEnsemble(nn.Module):
 
     def _observe_block(
         self,
-        live: Live,
+        bound: BoundEnsemble,
         runners: Sequence[Runner],
         X: Tensor,
         y: Tensor,
@@ -166,13 +166,13 @@ class OnlineEnsemble(nn.Module):
         alive: Tensor | None = None,
         first_row: int = 0,
     ) -> EnsemblePredictions:
-        state = live.state.meta
+        state = bound.state.meta
         try:
-            staged = zip(runners, evaluate(live.bound, X), strict=True)
+            staged = zip(runners, evaluate(bound.experts, X), strict=True)
             steps = flatten([runner.stage(Phi, y, has_gaps) for runner, Phi in staged])
             meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
         except NumericalError as error:
-            block = Block(live.bound, live.state.experts, runners, alive, X, y, first_row)
+            block = Block(bound.experts, bound.state.experts, runners, alive, X, y, first_row)
             raise explain(error, self.ensemble, block) from error
         # For one row the weights in force may be the state's own memory, which is about to change.
         log_weights = output.log_weights.clone()
@@ -185,10 +185,12 @@ class OnlineEnsemble(nn.Module):
                 runner.commit()
             for old, new in zip(state, meta, strict=True):
                 old.copy_(new)
-        return predictions._replace(responses=live.responses) if live.responses else predictions
+        return predictions._replace(responses=bound.responses) if bound.responses else predictions
 
-    def _observe_blocks(self, live: Live, X: Tensor, y: Tensor, has_gaps: bool, size: int) -> EnsemblePredictions:
-        runners = list(live.runners)
+    def _observe_blocks(
+        self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int
+    ) -> EnsemblePredictions:
+        runners = list(bound.runners)
         compact: dict[int, CompactRunner] = {}
         alive: Tensor | None = None
         num_dead = 0
@@ -199,10 +201,10 @@ class OnlineEnsemble(nn.Module):
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 for runner in compact.values():
                     runner.scatter()
-                compact = self._without(dead, live.bound)
-                runners = [compact.get(k, runner) for k, runner in enumerate(live.runners)]
+                compact = self._without(dead, bound.experts)
+                runners = [compact.get(k, runner) for k, runner in enumerate(bound.runners)]
             gaps = has_gaps and bool(torch.isnan(targets).any())
-            blocks.append(self._observe_block(live, runners, rows, targets, gaps, alive, number * size))
+            blocks.append(self._observe_block(bound, runners, rows, targets, gaps, alive, number * size))
         for runner in compact.values():
             runner.scatter()
         return concatenate_predictions(blocks)
@@ -216,10 +218,10 @@ class OnlineEnsemble(nn.Module):
                 compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return compact
 
-    def _bind(self) -> Live:
-        if self._live is None or not self._live.is_fresh(self._buffers):
-            self._live = Live(self.ensemble, self.state)
-        return self._live
+    def _bind(self) -> BoundEnsemble:
+        if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
+            self._bound_ensemble = BoundEnsemble(self.ensemble, self.state)
+        return self._bound_ensemble
 
     @property
     def device(self) -> torch.device:
@@ -232,7 +234,7 @@ class OnlineEnsemble(nn.Module):
         return value
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_live": None}
+        return {**self.__dict__, "_bound_ensemble": None}
 
 
 def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
@@ -255,4 +257,4 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
         kinds.append(new)
     check_shapes(module, state_dict, prefix)
     module._kinds = tuple(kinds)
-    module._live = None
+    module._bound_ensemble = None

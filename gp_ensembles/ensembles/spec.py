@@ -20,7 +20,7 @@ from gp_ensembles.ensembles.build import (
     static_group,
 )
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.recipe_checks import check_made
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,

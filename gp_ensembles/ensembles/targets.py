@@ -12,7 +12,7 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
-from gp_ensembles.ensembles.recipe_checks import check_count, check_flag, check_latent_update, check_positive
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_latent_update, check_positive
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from gp_ensembles.ensembles import Mixture
-from gp_ensembles.experts.inference import Inference, MomentMatching
+from gp_ensembles.experts.latent_update import LatentUpdate, MomentMatchingUpdate
 from gp_ensembles.features import FeatureMap
 from gp_ensembles.filters import latent, latent_vector
 from gp_ensembles.filters.adaptation import Adaptation
@@ -138,9 +138,9 @@ class OnlineFusion(nn.Module):
             :class:`~gp_ensembles.features.ConstantFeatures` gives weights that are the same everywhere.
         num_experts: Number of experts K, two at least.
         pool: :class:`OnlineLinearPool` (a mixture, the default) or :class:`OnlineLogLinearPool`.
-        inference: Approximation of the update of the logits: moment matching by default. With
-            :class:`~gp_ensembles.experts.Laplace` a target that the favored experts miss may change little, for the
-            likelihood is not log-concave.
+        latent_update: Approximation of the update of the logits: moment matching by default. With
+            :class:`~gp_ensembles.experts.LaplaceUpdate` a target that the favored experts miss may change little, for
+            the likelihood is not log-concave.
         adaptation: Drift of the logits, such as :class:`~gp_ensembles.filters.RandomWalk`; none if ``None``.
 
     Raises:
@@ -169,7 +169,7 @@ class OnlineFusion(nn.Module):
         num_experts: int,
         *,
         pool: OnlinePool | None = None,
-        inference: Inference | None = None,
+        latent_update: LatentUpdate | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class OnlineFusion(nn.Module):
         self.features = features
         self.num_experts = num_experts
         self.pool = OnlineLinearPool() if pool is None else pool
-        self.inference = MomentMatching() if inference is None else inference
+        self.latent_update = MomentMatchingUpdate() if latent_update is None else latent_update
         self.adaptation = adaptation
 
     @property
@@ -262,8 +262,8 @@ class OnlineFusion(nn.Module):
         Phi, prior = self.features(X), self.features.prior_variance
         moments: list[LatentMoments] = []
         vector = self.num_latent > 1
-        rule = self.inference.vector_rule(density, self.num_latent, prior) if vector else None
-        single = None if vector else self.inference.rule(density, prior)
+        rule = self.latent_update.vector_rule(density, self.num_latent, prior) if vector else None
+        single = None if vector else self.latent_update.rule(density, prior)
         for t in range(len(y)):
             density.mean, density.variance, density.target = mean[:, t], variance[:, t], y[t]
             row, target = Phi[t : t + 1], y[t : t + 1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.experts.inference import Laplace, MomentMatching
+from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.features import ConstantFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.fusion import OnlineFusion, OnlineLinearPool, OnlineLogLinearPool
@@ -68,13 +68,13 @@ def test_one_target_teaches_what_quadrature_says(name, num_experts):
 
 
 @pytest.mark.parametrize("name", POOLS)
-@pytest.mark.parametrize("inference", [MomentMatching(), Laplace()], ids=["moments", "Laplace"])
-def test_exchanging_experts_exchanges_their_weights(name, inference):
+@pytest.mark.parametrize("latent_update", [MomentMatchingUpdate(), LaplaceUpdate()], ids=["moments", "Laplace"])
+def test_exchanging_experts_exchanges_their_weights(name, latent_update):
     mean, variance, y = predictions(2, 12)
     X = torch.linspace(-1, 1, 12, dtype=torch.float64).unsqueeze(-1)
     weights = []
     for order in ([0, 1], [1, 0]):
-        fusion = OnlineFusion(waves(), 2, pool=POOLS[name](), inference=inference)
+        fusion = OnlineFusion(waves(), 2, pool=POOLS[name](), latent_update=latent_update)
         state, _ = fusion.update(fusion.init(), X, mean[order], variance[order], y)
         found, shares = fusion.log_weights(state, X)
         weights.append((found.exp() * shares[:, None, None]).sum(0)[order])

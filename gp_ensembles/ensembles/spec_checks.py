@@ -1,4 +1,4 @@
-"""What a recipe for experts may hold: checks that name the recipe, its field and what is allowed."""
+"""What a record of an ensemble may hold: checks that name the record, its field and what is allowed."""
 
 import math
 from numbers import Integral, Real
@@ -9,7 +9,7 @@ from gp_ensembles.experts.latent_update import LatentUpdate
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
 
 
-def check_count(recipe: object, field: str, value: object, *, even: bool = False, least: int = 1) -> None:
+def check_count(record: object, field: str, value: object, *, even: bool = False, least: int = 1) -> None:
     """Raise unless a size is a whole number of at least ``least``, and even (and at least two) if asked for.
 
     Raises:
@@ -19,7 +19,7 @@ def check_count(recipe: object, field: str, value: object, *, even: bool = False
     Example:
         >>> check_count(object(), "num_features", 20, even=True)
     """
-    where = f"{field} of {type(recipe).__name__}"
+    where = f"{field} of {type(record).__name__}"
     if not _is_whole(value):
         raise TypeError(f"{where} must be a whole number, got {value!r}")
     least = max(least, 2) if even else least
@@ -27,7 +27,7 @@ def check_count(recipe: object, field: str, value: object, *, even: bool = False
         raise ValueError(f"{where} must be {'an even number of ' if even else ''}at least {least}, got {value}")
 
 
-def check_smoothness(recipe: object, nu: object) -> None:
+def check_smoothness(record: object, nu: object) -> None:
     """Raise unless the smoothness is that of a Matern kernel with a closed form, or infinite.
 
     Raises:
@@ -37,14 +37,14 @@ def check_smoothness(recipe: object, nu: object) -> None:
     Example:
         >>> check_smoothness(object(), 2.5)
     """
-    where = f"nu of {type(recipe).__name__}"
+    where = f"nu of {type(record).__name__}"
     if not _is_number(nu):
         raise TypeError(f"{where} must be a number, got {nu!r}")
     if float(nu) not in _SMOOTHNESS:
         raise ValueError(f"{where} must be 0.5, 1.5 or 2.5 (Matern) or infinity (RBF), got {nu}")
 
 
-def check_starts(recipe: object, starts: object) -> None:
+def check_starts(record: object, starts: object) -> None:
     """Raise unless the starting length scales are a tuple of positive numbers, at least one.
 
     Raises:
@@ -54,14 +54,14 @@ def check_starts(recipe: object, starts: object) -> None:
     Example:
         >>> check_starts(object(), (0.2, 0.7))
     """
-    where = f"starts of {type(recipe).__name__}"
+    where = f"starts of {type(record).__name__}"
     if not isinstance(starts, tuple) or not all(_is_number(start) for start in starts):
         raise TypeError(f"{where} must be a tuple of numbers such as (0.2, 0.7), got {starts!r}")
     if not starts or not all(0.0 < start < math.inf for start in starts):
         raise ValueError(f"{where} must be positive numbers, at least one, got {starts}")
 
 
-def check_orders(recipe: object, orders: object) -> None:
+def check_orders(record: object, orders: object) -> None:
     """Raise unless the orders are a tuple of distinct whole numbers of at least one.
 
     Raises:
@@ -71,15 +71,15 @@ def check_orders(recipe: object, orders: object) -> None:
     Example:
         >>> check_orders(object(), (2, 3))
     """
-    where = f"orders of {type(recipe).__name__}"
+    where = f"orders of {type(record).__name__}"
     if not isinstance(orders, tuple) or not all(_is_whole(order) for order in orders):
         raise TypeError(f"{where} must be a tuple of whole numbers such as (2, 3), got {orders!r}")
     if not orders or min(orders) < 1 or len(set(orders)) < len(orders):
         raise ValueError(f"{where} must be distinct whole numbers of at least 1, at least one, got {orders}")
 
 
-def check_name(recipe: object, name: object) -> None:
-    """Raise unless a recipe's own name is absent, or words without the slash that parts the names of experts.
+def check_name(record: object, name: object) -> None:
+    """Raise unless a basis's own name is absent, or words without the slash that parts the names of experts.
 
     Raises:
         TypeError: If it is not a string.
@@ -88,7 +88,7 @@ def check_name(recipe: object, name: object) -> None:
     Example:
         >>> check_name(object(), "rough")
     """
-    where = f"name of {type(recipe).__name__}"
+    where = f"name of {type(record).__name__}"
     if name is None:
         return
     if not isinstance(name, str):
@@ -97,7 +97,7 @@ def check_name(recipe: object, name: object) -> None:
         raise ValueError(f"{where} must not be blank and must hold no '/', which parts an expert's name, got {name!r}")
 
 
-def check_flag(recipe: object, field: str, value: object) -> None:
+def check_flag(record: object, field: str, value: object) -> None:
     """Raise unless a field is True or False.
 
     Raises:
@@ -107,10 +107,10 @@ def check_flag(recipe: object, field: str, value: object) -> None:
         >>> check_flag(object(), "is_probit", True)
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{field} of {type(recipe).__name__} must be True or False, got {value!r}")
+        raise TypeError(f"{field} of {type(record).__name__} must be True or False, got {value!r}")
 
 
-def check_latent_update(recipe: object, value: object) -> None:
+def check_latent_update(record: object, value: object) -> None:
     """Raise unless the way in which experts learn is absent or an object that says it.
 
     Raises:
@@ -121,12 +121,12 @@ def check_latent_update(recipe: object, value: object) -> None:
     """
     if value is not None and not isinstance(value, LatentUpdate):
         raise TypeError(
-            f"latent_update of {type(recipe).__name__} must be an object such as LaplaceUpdate() or "
+            f"latent_update of {type(record).__name__} must be an object such as LaplaceUpdate() or "
             f"MomentMatchingUpdate(), or None for the default, got {_described(value)}"
         )
 
 
-def check_positive(recipe: object, field: str, value: object, *, most: float = math.inf) -> None:
+def check_positive(record: object, field: str, value: object, *, most: float = math.inf) -> None:
     """Raise unless a field is a finite positive number, not above ``most``.
 
     Raises:
@@ -136,7 +136,7 @@ def check_positive(recipe: object, field: str, value: object, *, most: float = m
     Example:
         >>> check_positive(object(), "threshold", 4.0)
     """
-    where = f"{field} of {type(recipe).__name__}"
+    where = f"{field} of {type(record).__name__}"
     if not _is_number(value):
         raise TypeError(f"{where} must be a number, got {value!r}")
     if not (0 < value < math.inf and value <= most):

@@ -1,4 +1,4 @@
-"""What the shell reads from its ensemble once and uses until it is stale."""
+"""An ensemble with its hyperparameters read: what ``OnlineEnsemble`` reads once and uses until it is stale."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState, responses_o
 from gp_ensembles.ensembles.runners import Runner, make_runner
 
 
-class Live:
+class BoundEnsemble:
     """What is read from the hyperparameters once, and how to tell that it is stale.
 
     It is stale when a hyperparameter changed (GPyTorch writes through ``.data``, so values are compared, not
@@ -25,11 +25,11 @@ class Live:
         self.state = state
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
-        self.bound = ensemble.bind()
-        self.responses = tuple(response.frozen() for response in responses_of(self.bound))
+        self.experts = ensemble.bind()
+        self.responses = tuple(response.frozen() for response in responses_of(self.experts))
         limits = (e.adaptation.max_rows for e in ensemble.experts if e.adaptation is not None)
         self.limits = [limit for limit in limits if limit is not None]  # longest blocks that adaptations allow
-        self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.bound, state.experts, strict=True)]
+        self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.experts, state.experts, strict=True)]
 
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
         """Whether nothing that was read has changed since, and the state still lies in these buffers."""
