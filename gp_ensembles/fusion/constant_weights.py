@@ -1,4 +1,4 @@
-"""Weights of experts that do not depend on the input, learned from log densities of held-out targets."""
+"""Constant weights of experts from log densities of held-out targets: stacking and pseudo Bayesian model averaging."""
 
 import torch
 from torch import Tensor
@@ -46,8 +46,8 @@ def pseudo_bma_weights(log_prob: Tensor) -> Tensor:
         Log weights, shape (K,).
 
     Raises:
-        ValueError: If there is no expert or target, a log density is NaN or plus infinity, or every expert found a
-            target impossible.
+        ValueError: If there is no expert or target, a log density is NaN or plus infinity, or every expert has
+            minus infinity at some target.
 
     Example:
         >>> import torch
@@ -65,8 +65,8 @@ def pseudo_bma_plus_weights(
     r"""Log weights of pseudo Bayesian model averaging, averaged over a Bayesian bootstrap (Yao et al. 2018).
 
     Targets get weights :math:`\alpha` from a flat Dirichlet distribution, and the weights of the experts are the
-    average of :math:`\operatorname{softmax}_k N \sum_n \alpha_n \log p_{nk}`. They tell better than
-    :func:`pseudo_bma_weights` how unsure the sum of N log densities is.
+    average of :math:`\operatorname{softmax}_k N \sum_n \alpha_n \log p_{nk}`. Unlike
+    :func:`pseudo_bma_weights` they allow for the uncertainty of the sum of N log densities.
 
     Args:
         log_prob: The experts' log densities of left-out targets, shape (K, N), in nats.
@@ -90,10 +90,10 @@ def pseudo_bma_plus_weights(
     if num_draws < 1:
         raise ValueError(f"the number of draws must be at least one, got {num_draws}")
     num_rows = log_prob.shape[1]
-    # An expert that found a target impossible has no weight whatever the draw.
+    # An expert with minus infinity at some target has weight zero in every draw.
     alive = ~torch.isneginf(log_prob).any(1)
     values = log_prob[alive].T
-    values = values - values.amax(1, keepdim=True)  # of every draw's softmax nothing changes, and sums stay small
+    values = values - values.amax(1, keepdim=True)  # does not change the softmax, and keeps sums small
     log_total = values.new_full(values.shape[1:], -torch.inf)
     for first in range(0, num_draws, max(_BLOCK // num_rows, 1)):
         size = min(max(_BLOCK // num_rows, 1), num_draws - first)
@@ -123,4 +123,4 @@ def _check_densities(log_prob: Tensor) -> None:
             f"target {row}; leave out missing targets"
         )
     if bool(torch.isneginf(log_prob).any(1).all()):
-        raise ValueError("every expert found a target impossible; use stacking_weights, which needs one to find it not")
+        raise ValueError("every expert has log density minus infinity at some target; use stacking_weights instead")

@@ -56,7 +56,7 @@ def k_fold(
         batch_size: Rows predicted at once.
 
     Returns:
-        Predictions, shapes (K, N); their ``log_prob(y)`` is what weights are learned from.
+        Predictions, shapes (K, N); their ``log_prob(y)`` is what stacking needs.
 
     Raises:
         ValueError: If shapes do not fit, all rows are in one fold, or an expert's predictions cannot be fused.

@@ -1,11 +1,11 @@
-"""Whether chains agree, and what their draws are worth: rank R-hat and effective sample sizes."""
+"""Convergence diagnostics of Markov chains: rank R-hat, effective sample sizes, Monte Carlo standard error."""
 
 import math
 
 import torch
 from torch import Tensor
 
-# Draws of a half chain below which nothing can be said.
+# Fewest draws of a half chain for a diagnostic.
 _FEWEST = 2
 
 
@@ -41,7 +41,7 @@ def rank_rhat(draws: Tensor) -> Tensor:
 
 
 def bulk_ess(draws: Tensor) -> Tensor:
-    """Effective sample size of rank-normalized draws: how well the center of a distribution is known.
+    """Effective sample size of rank-normalized draws, for the center of a distribution.
 
     Vehtari et al. (2021), section 4; autocorrelations by Geyer's initial monotone sequence over split chains.
 

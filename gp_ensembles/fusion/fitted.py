@@ -126,8 +126,8 @@ class FittedFusion:
     ) -> WeightSummary:
         """Posterior of the experts' weights at inputs X.
 
-        Weights of a log-linear pool need not sum to one. The experts of a mixture that is learned have no fixed
-        labels: where chains are in different modes, an expert is not the same in all draws.
+        Weights of a log-linear pool need not sum to one. The experts of :class:`MoGPE` have no fixed labels:
+        in different modes the same index may be another expert.
 
         Args:
             X: Inputs, shape (N, D).
@@ -159,15 +159,13 @@ class FittedFusion:
             progress: Whether to show a progress bar.
 
         Raises:
-            TypeError: If the inference keeps no state to go on from; only chains do.
-            ValueError: If no inference is known, as after loading without one.
+            TypeError: If the inference method is not :class:`HMC`.
+            ValueError: If there is no inference method, as after loading without one.
         """
         if self.inference is None:
-            raise ValueError("no inference is known to go on with; give the one used before to load(..., inference=)")
+            raise ValueError("sample_more needs the inference method of before; give it to load(..., inference=)")
         if not isinstance(self.inference, HMC):
-            raise TypeError(
-                f"{type(self.inference).__name__} keeps no state to go on from; fit again with more draws, or use HMC"
-            )
+            raise TypeError(f"{type(self.inference).__name__} cannot continue; fit again with more draws, or use HMC")
         more = self.inference.sample_more(self.model, self.posterior, num_draws, progress=progress)
         return FittedFusion(self.model, more, self.inference)
 
@@ -269,7 +267,7 @@ def fit_fusion(
 
 @torch.no_grad()
 def _fingerprint(model: FusionModel, theta: Tensor) -> Tensor:
-    """Numbers that tell one model from another: the prior and the likelihoods of one draw."""
+    """Fingerprint of a model: log prior and log likelihoods of one draw."""
     one = theta[:1]
     return torch.cat([model.log_prior(one), model.log_likelihood(one).flatten()])
 

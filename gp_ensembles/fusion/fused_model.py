@@ -1,4 +1,4 @@
-"""A fitted fusion wherever BoTorch takes a model."""
+"""A fitted fusion as a BoTorch model."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -15,7 +15,7 @@ from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert
 from gp_ensembles.fusion.fitted import FittedFusion
 from gp_ensembles.fusion.models import BHS, PBHS
 
-_FLOOR = 1e-10  # share of the targets' variance that a component keeps where no noise is wanted
+_FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 
 
 @final
@@ -23,8 +23,8 @@ class FusedModel(Model):
     r"""A fusion and its experts as one BoTorch model of one output, differentiable in the inputs.
 
     The posterior at a point is the predictive mixture over the draws of the parameters. Weights depend on the input,
-    and nothing says which expert two points share: there is no joint distribution, so that q must be one. Optimize
-    acquisition functions one point at a time. Analytic ones take mean and variance for those of a normal distribution.
+    and the joint distribution of two points is not defined, so that q must be one: optimize acquisition functions one
+    point at a time. Analytic ones treat mean and variance as those of a normal distribution.
 
     Args:
         fitted: The fitted fusion.
@@ -82,9 +82,8 @@ class FusedModel(Model):
         Args:
             X: Inputs, shape (\*batch, 1, D).
             output_indices: ``None`` or [0].
-            observation_noise: Whether the experts' noise is part of it; in a product of powers noise also weighs the
-                experts, so that the mean depends on it. Models that learn their own experts have no function apart
-                from the noise: theirs always is part.
+            observation_noise: Whether the experts' noise is part of it; in a product of powers noise also changes the
+                weights of experts, and so the mean. Models that learn their own experts always include it.
             posterior_transform: As in BoTorch.
 
         Raises:
@@ -106,7 +105,7 @@ class FusedModel(Model):
         self.eval()
         batch_shape, flat = X.shape[:-2], X.reshape(-1, X.shape[-1])
         predictions = self._predictions(flat, observation_noise) if self.experts else None
-        # What an exact GP's coefficients leave open is drawn: the same noise each time, or no optimizer would settle.
+        # Conditional draws of a GPPrior use the same noise in every call, so that optimizers see one function.
         generator = torch.Generator(X.device).manual_seed(0)
         mixture = model.predictive(
             self.fitted.theta, flat, predictions, draw_log_weights=self.fitted.log_weights, generator=generator
@@ -126,7 +125,7 @@ class FusedModel(Model):
         return ExpertPredictions(mean, variance, own)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Model:
-        """Not possible: weights are learned from all targets at once.
+        """Not supported: weights are learned from all targets at once.
 
         Raises:
             UnsupportedError: Always.

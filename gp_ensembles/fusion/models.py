@@ -32,7 +32,7 @@ class BHS(FusionModel):
     .. math:: p(y \mid x) = \sum_{k=1}^{K} w_k(x)\, N(y; \mu_k(x), v_k(x)), \qquad
               w(x) = \mathrm{softmax}(f_1(x), \dots, f_{K-1}(x), 0)
 
-    after Yao et al. (2022). The experts must have been trained on other data than X, y, or the weights will trust
+    after Yao et al. (2022). The experts must have been trained on other data than X, y, or the weights will favor
     those that overfit. Their variances are those of y: the equations of the paper leave the observation noise out,
     but the density of y needs it. The logit of the last expert is zero, so the prior depends on the experts' order. A
     model with a single expert has no parameter.
@@ -167,8 +167,8 @@ class MoGPE(FusionModel):
               w(x) = \mathrm{softmax}(g_1(x), \dots, g_{K-1}(x), 0)
 
     with functions f, s and g of three priors. The posterior has many modes, copies under permutation of the experts
-    among them, and no sampler moves between them: combine many chains by stacking, and report what no permutation
-    changes. Variances come from the noise functions: there is no variance of f to add, as f is sampled.
+    among them, and no sampler moves between them: combine many chains by stacking, and report quantities that no
+    permutation changes. Variances are those of the noise: f is sampled and has no variance of its own.
 
     Args:
         X: Training inputs, shape (N, D).
@@ -246,7 +246,7 @@ class PoGPE(FusionModel):
               \log w_k(x) = g_k(x) - \log K
 
     One normal density for each input, with precision :math:`\sum_k w_k e^{-2 s_k}`; weights are positive and need not
-    sum to one. Weights and noises of an expert are only seen through :math:`w_k e^{-2 s_k}`.
+    sum to one. Weights and noises of an expert are only identified through :math:`w_k e^{-2 s_k}`.
 
     Args:
         X: Training inputs, shape (N, D).
@@ -433,7 +433,7 @@ def _no_predictions(predictions: ExpertPredictions | None) -> None:
 
 @torch.no_grad()
 def _warn_of_scale(y: Tensor, X: Tensor, prior: FunctionPrior) -> None:
-    """Warn of targets far outside what the prior of a mean function reaches: nothing could be learned from them.
+    """Warn of targets far outside the prior of the mean function.
 
     Args:
         y: Targets, shape (N,).

@@ -63,7 +63,7 @@ def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWe
         efficiency: Effective over actual number of draws, r; 1 for independent draws.
 
     Returns:
-        Log weights that sum to one over S, and Pareto k; infinite k where fewer than five weights form a tail.
+        Log weights that sum to one over S, and Pareto k, infinite where the tail has fewer than five weights.
 
     Raises:
         ValueError: If ratios are NaN or plus infinity, a column has no weight at all, or ``efficiency`` is not

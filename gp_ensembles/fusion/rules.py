@@ -256,7 +256,7 @@ class CommitteeMachine(FusionRule):
 
     Args:
         weighting: The weights; one each, the default, is the BCM (Tresp 2000), :class:`EntropyWeights` the robust one,
-            rBCM (Deisenroth and Ng 2015). If they sum to one nothing of the prior is left.
+            rBCM (Deisenroth and Ng 2015). If they sum to one the prior cancels.
 
     Example:
         >>> import torch
@@ -279,8 +279,8 @@ class CommitteeMachine(FusionRule):
 class GRBCM(FusionRule):
     r"""Generalized robust Bayesian committee machine, GRBCM (Liu et al. 2018).
 
-    The first expert is the communication expert, which learned from a random subset of the data; each of the others
-    learned from this subset and from data of its own. The communication expert stands where a committee has the prior,
+    The first expert is the communication expert, trained on a random subset of the data; each of the others
+    was trained on this subset and on data of its own. It takes the place of the prior,
     and the second expert, the first of the others, has weight one. No prior is needed.
 
     Example:

@@ -146,12 +146,12 @@ def test_chains_go_on_after_a_file(tmp_path):
         first, second = fitted.sample_more(5, progress=False), read.sample_more(5, progress=False)
     assert first.posterior.chains.theta.shape[1] == 25
     assert torch.equal(first.posterior.chains.theta, second.posterior.chains.theta)
-    with pytest.raises(ValueError, match="no inference is known"):
+    with pytest.raises(ValueError, match="sample_more needs"):
         FittedFusion.load(tmp_path / "fusion.npz", joint()).sample_more(5)
 
 
 def test_only_chains_have_more():
-    with pytest.raises(TypeError, match="LaplaceApproximation keeps no state"):
+    with pytest.raises(TypeError, match="LaplaceApproximation cannot continue"):
         fit(stacking(), LaplaceApproximation(num_draws=3)).sample_more(5)
 
 
