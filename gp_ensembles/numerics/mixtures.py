@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
@@ -43,9 +44,7 @@ def log_prob(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> 
         >>> log_prob(log_weights, torch.zeros(2, 1), torch.ones(2, 1), torch.zeros(1))
         tensor([-0.9189])
     """
-    error = y.unsqueeze(-2) - mean
-    component = -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi))
-    return logsumexp_over_experts(log_weights + component)
+    return logsumexp_over_experts(log_weights + normal.log_prob(y.unsqueeze(-2), mean, variance))
 
 
 def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
