@@ -124,7 +124,7 @@ class _Cached(NamedTuple):
 
 
 class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch asks for one; its models are untyped
-    r"""A BoTorch model of one output that sees N rows through K knots.
+    r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
 
     Args:
         X: Inputs, shape (N, D).
@@ -195,7 +195,7 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
 
     @abstractmethod
     def upper_bound(self) -> Tensor:
-        """Upper bound of the exact log evidence at the present hyperparameters, shape (); infinite if none is known."""
+        """Upper bound of the exact log evidence at the present hyperparameters, shape (); infinite if there is none."""
 
     @abstractmethod
     def bound_gap(self) -> float:

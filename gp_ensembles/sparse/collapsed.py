@@ -1,6 +1,6 @@
 r"""Collapsed objectives of a sparse Gaussian process with normal noise, all in O(N K^2).
 
-:func:`project` sees the data through the knots, :func:`condition` gives the knots' posterior, and an
+A :class:`Projection` has the data's covariances given the knots, :func:`condition` gives the knots' posterior, and an
 :class:`Approximation` says what is maximized and predicted: :class:`VFE`, :class:`FITC` and their relatives, members of
 the power EP family (Bui, Yan and Turner, 2017).
 """
@@ -83,7 +83,7 @@ class KnotsPosterior(NamedTuple):
 
 
 def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise: Tensor) -> Projection:
-    """Project data on knots.
+    """The data's covariances given knots.
 
     Args:
         knots: Covariance of the knots, any nugget included, shape (K, K).
@@ -120,7 +120,7 @@ def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
     r"""Log density of the residuals, :math:`\log N(r;\, 0,\, Q + D)`, in O(N K^2).
 
     Args:
-        projection: The data seen through the knots.
+        projection: The data's covariances given the knots.
         diagonal: Diagonal of D, shape (N,).
 
     Returns:
@@ -359,5 +359,5 @@ def upper_bound(projection: Projection) -> Tensor:
     """
     noise = projection.noise.expand_as(projection.residual) + projection.nugget
     wide = noise + (projection.unexplained - projection.nugget).clamp_min(0.0).sum()
-    silent = projection._replace(residual=torch.zeros_like(projection.residual))
-    return log_density(silent, noise) + log_density(projection, wide) - log_density(silent, wide)
+    zero = projection._replace(residual=torch.zeros_like(projection.residual))
+    return log_density(zero, noise) + log_density(projection, wide) - log_density(zero, wide)

@@ -86,7 +86,7 @@ class Coordinates:
 
     @torch.no_grad()
     def read(self) -> Tensor:
-        """Where the model is, shape (P,)."""
+        """The model's coordinates, shape (P,)."""
         parts = [
             (parameter if constraint is None else constraint.transform(parameter).log() * _power(name)).reshape(-1)
             for name, parameter, constraint in self._parts
@@ -105,7 +105,7 @@ class Coordinates:
         moved = self.model.knots[self.knots].clone()
         share = point[at:].sigmoid().reshape(self._shape)
         place = self._low[self._free] + self._width[self._free] * share
-        # What does not move stays to the last bit: a category a little off is none.
+        # What has not moved keeps its bits: a category that is a little off is none.
         still = point[at:].reshape(self._shape) == self._start_logits
         moved[:, self._free] = torch.where(still, self._start, place)
         self.model.knots[self.knots] = moved
@@ -121,7 +121,7 @@ class Coordinates:
             value = self.model.objective()
         moving = [parameter for _, parameter, _ in self._parts]
         moving = [*moving, self.model.knots] if self._shape[0] else moving
-        # A kernel may know nothing of what moves: categories have no gradient, nor has a constant kernel's knot.
+        # A kernel may not depend on what moves: categories have no gradient, nor has a constant kernel's knot.
         gradients = (
             torch.autograd.grad(value, moving, allow_unused=True) if value.requires_grad else [None] * len(moving)
         )
@@ -143,16 +143,16 @@ class Coordinates:
 
     @torch.no_grad()
     def widen(self) -> None:
-        """Let bounds of later fits stand around the present hyperparameters, too."""
+        """Make bounds of later fits relative to the present hyperparameters, too."""
         for name, parameter, constraint in self._parts:
             if constraint is not None:
                 self.model.widen_start_range(name, constraint.transform(parameter))
 
     @torch.no_grad()
     def at_bounds(self) -> list[str]:
-        """Names of noises at their largest and lengthscales at their smallest, as the data's own scales never are.
+        """Names of noises at their upper and lengthscales at their lower bounds, which hints at data of another scale.
 
-        The other ends are reached in earnest: a plane has no lengthscale, and some targets have no noise.
+        The other bounds are legitimate optima: a plane has no lengthscale, and some targets have no noise.
         """
         found = []
         for name, parameter, constraint in self._parts:
@@ -165,7 +165,7 @@ class Coordinates:
         return found
 
     def _share(self) -> Tensor:
-        """Where the moving knots are in their box, as shares of its width, shape (k, free columns)."""
+        """Positions of the moving knots in their box, as shares of its width, shape (k, free columns)."""
         knots = self.model.knots.detach()[self.knots][:, self._free]
         return (knots - self._low[self._free]) / self._width[self._free]
 
@@ -181,7 +181,7 @@ class Coordinates:
             else:
                 value: Tensor = constraint.transform(parameter)
                 least, most = self.model.start_range(name, value)
-                # A value set by hand since then is no reason to move it at once.
+                # A value that was set by hand since then lies inside, too.
                 low = torch.maximum(torch.minimum(least / _FACTOR, value), constraint.lower_bound + 1e-6 * value)
                 high = torch.minimum(torch.maximum(most * _FACTOR, value), constraint.upper_bound - 1e-6 * value)
                 sides = (low.log() * _power(name), high.log() * _power(name))
@@ -252,7 +252,7 @@ def fit_sparse(
     ascent = _LBFGSB(Coordinates(model, moving, hyperparameters=hyperparameters))
     try:
         message = ascent.run(max_iterations, tolerance)
-    finally:  # whatever happens, the best parameters seen are the model's
+    finally:  # also after an error or an interruption
         ascent.settle()
     return FitResult(ascent.best, ascent.num_evaluations, message)
 
@@ -386,7 +386,7 @@ def initialize_from_subset(model: ModelT, num_rows: int, generator: torch.Genera
             continue
         if value > reached:
             best, reached = exact, value
-    Coordinates(model)  # bounds of later fits stand around the given hyperparameters ...
+    Coordinates(model)  # bounds of later fits are relative to the given hyperparameters ...
     found = model.with_knots(model.knots)
     if best is not None:
         fit_sparse(best, max_iterations=_LONG)

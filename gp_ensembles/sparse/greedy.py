@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
               t^2 = 1 + v^\top \Sigma^{-1} v
 
     to the bound of :class:`~gp_ensembles.sparse.VFE` at fixed hyperparameters. The two tables of
-    candidates and data are changed in place: to make new ones takes several times as long as the arithmetic.
+    candidates and data are changed in place: allocating new ones takes several times as long as the arithmetic.
 
     Args:
         covariance: Covariances of candidates and data that the knots leave unexplained, :math:`s v`, shape (M, N).
@@ -99,7 +99,7 @@ def init_candidates(
     """Candidates given the knots of a projection, in O(M N K): two matrix products.
 
     Args:
-        projection: The data seen through the knots so far.
+        projection: The data's covariances given the knots so far.
         knots_with_candidates: Covariances, shape (K, M).
         candidates_with_data: Covariances, shape (M, N).
         prior: Prior variances of the candidates, any nugget included, shape (M,).
@@ -136,7 +136,7 @@ def init_candidates_with_sites(
     by :math:`\sqrt{W_i}` have unit noise.
 
     Args:
-        projection: The data seen through the knots so far; its residual and noise do not matter.
+        projection: The data's covariances given the knots so far; its residual and noise do not matter.
         sites: The sites; precisions that are not positive count as next to nothing.
         knots_with_candidates: Covariances, shape (K, M).
         candidates_with_data: Covariances, shape (M, N).
@@ -245,7 +245,7 @@ def _init_from_model(model: SparseModel, site_model: SparseModel, C: Tensor) -> 
     if isinstance(model, SparseVariationalGP) and isinstance(site_model, SparseVariationalGP):
         sites, prior = site_model.optimize_posterior().sites, prior + model.jitter
         return init_candidates_with_sites(model.projection(), sites, with_knots, with_data, prior)
-    raise ValueError(f"gains of knots are not known for a {type(model).__name__}: choose them by OneAtATime")
+    raise ValueError(f"a {type(model).__name__} has no exact gains of knots; choose them by OneAtATime")
 
 
 def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
@@ -265,7 +265,7 @@ class GreedyBlocks(Strategy):
 
     Hyperparameters start from an exact fit of some rows. Where blocks end early, the knots are chosen anew at these
     hyperparameters once, and more of them: with few knots the fit may have explained everything by noise. Gains are
-    those of the evidence lower bound, whatever the objective is. In the end all knots move off the rows.
+    those of the evidence lower bound, whatever the approximation is. In the end all knots move off the rows.
 
     Args:
         max_knots: Most knots.
@@ -317,7 +317,7 @@ class GreedyBlocks(Strategy):
         return kmeans_knots(X, min(self.num_initial, self.max_knots, distinct), generator=generator)
 
     def search(self, run: SelectionRun[ModelT]) -> str:
-        """Blocks, once more from the start's scales if they end early, and what follows them."""
+        """Blocks, again from the start's hyperparameters if they end early, then reselection and polish."""
         start = run.model
         if self.subset_size and has_free_hyperparameters(run.model):
             start = initialize_from_subset(run.model, self.subset_size, run.generator)

@@ -142,8 +142,8 @@ def ridge_leverage_scores(X: Tensor, kernel: Kernel, noise: float, rank: int = 2
 
     .. math:: \ell_i = \big(K (K + \tau^2 I)^{-1}\big)_{ii}
 
-    (Alaoui and Mahoney, 2015), with K's incomplete Cholesky factor of the given rank in its place and what that leaves
-    open added as if rows were independent: no N x N matrix is made.
+    (Alaoui and Mahoney, 2015), with K approximated by an incomplete Cholesky factor of the given rank and a diagonal of
+    what it leaves unexplained: no N x N matrix is made.
 
     Args:
         X: Inputs, shape (N, D).
@@ -171,9 +171,9 @@ def ridge_leverage_scores(X: Tensor, kernel: Kernel, noise: float, rank: int = 2
         factor = torch.linalg.solve_triangular(lower, _covariances(kernel, pivots, X), upper=False)  # (r, N)
         small = torch.diag_embed(torch.ones_like(factor[:, 0])) + factor @ factor.mT / noise
         white = torch.linalg.solve_triangular(torch.linalg.cholesky(small), factor, upper=False)
-        seen = white.square().sum(0) / noise
+        explained = white.square().sum(0) / noise
         left = (_variances(kernel, X) - factor.square().sum(0)).clamp_min(0.0)
-        scores: Tensor = (seen + left / (left + noise)).clamp(0.0, 1.0)
+        scores: Tensor = (explained + left / (left + noise)).clamp(0.0, 1.0)
     return scores
 
 
@@ -203,7 +203,7 @@ def dpp_knots(X: Tensor, num_knots: int, kernel: Kernel, *, generator: torch.Gen
     r"""An approximate draw of a k-determinantal point process, :math:`p(S) \propto \det K_{SS}`, shape (num_knots, D).
 
     Exchanges of the Metropolis kind (Anari et al., 2016; Burt et al., 2020, use them for knots), started from greedy
-    variance: a knot and a row change places with probability min(1, the ratio of the remaining variances).
+    variance: a knot is exchanged for a row with probability min(1, the ratio of the remaining variances).
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.
@@ -225,14 +225,14 @@ def dpp_knots(X: Tensor, num_knots: int, kernel: Kernel, *, generator: torch.Gen
             if row not in chosen:
                 chosen.append(row)
         for _ in range(_SWEEPS * num_knots):
-            place = int(torch.randint(num_knots, (), generator=generator, device="cpu"))
+            slot = int(torch.randint(num_knots, (), generator=generator, device="cpu"))
             row = int(torch.randint(len(pool), (), generator=generator, device="cpu"))
             if row in chosen:
                 continue
-            others = pool[[index for position, index in enumerate(chosen) if position != place]]
-            old, new = _remaining(pool[[chosen[place], row]], others, kernel)
+            others = pool[[index for position, index in enumerate(chosen) if position != slot]]
+            old, new = _remaining(pool[[chosen[slot], row]], others, kernel)
             if float(torch.rand((), generator=generator, device="cpu", dtype=torch.float64)) * float(old) < float(new):
-                chosen[place] = row
+                chosen[slot] = row
     return pool[chosen]
 
 

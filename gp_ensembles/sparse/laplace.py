@@ -138,7 +138,7 @@ def laplace_evidence(prior: LatentPrior, log_density: LogDensity, y: Tensor, mod
     .. math:: \log p(y \mid \hat f) - \frac12 (\hat f - m)^\top S^{-1} (\hat f - m)
               - \frac12 \log |I + W^{1/2} S W^{1/2}|
 
-    The mode moves with the parameters. A Newton step from it, taken with the parameters' graph, lands on it and has its
+    The mode moves with the parameters. A Newton step from it, recorded by autograd, stays on it and has its
     derivatives (implicit function theorem), so no gradient is written by hand.
 
     Args:
@@ -315,11 +315,11 @@ class SparseLaplaceGP(SparseModel):
             return self._find_mode(self._latent_prior(self.knots)[1])
 
     def upper_bound(self) -> Tensor:
-        """None is known: infinity."""
+        """Infinity: there is none."""
         return torch.full_like(self.train_y[0], torch.inf)
 
     def bound_gap(self) -> float:
-        """Infinite, for no upper bound is known."""
+        """Infinite, for there is no upper bound."""
         return math.inf
 
     def subset_of_data(self, rows: Tensor) -> Self:
@@ -355,7 +355,7 @@ class SparseLaplaceGP(SparseModel):
             X: Further inputs, shape (n, D).
             Y: Further targets, shape (n, 1).
             offset: Their offsets, shape (n,); none if ``None``.
-            **settings: None are known.
+            **settings: None are accepted.
 
         Raises:
             ValueError: As when a model is made, or if a setting is given.

@@ -77,13 +77,13 @@ def candidate_objectives(model: SparseModel) -> Callable[[Tensor], Tensor]:
 @torch.no_grad()
 def _evaluate(model: SparseModel, rows: Tensor) -> Tensor:
     values = model.train_y.new_full((len(rows),), -torch.inf)
-    for place, row in enumerate(rows.tolist()):
+    for index, row in enumerate(rows.tolist()):
         other = model.with_knots(torch.cat([model.knots, model.train_X[row : row + 1]]))
         try:
             value = other.objective()
         except NumericalError:
             continue
-        values[place] = torch.where(value.isfinite(), value, -torch.inf)
+        values[index] = torch.where(value.isfinite(), value, -torch.inf)
     return values
 
 

@@ -98,15 +98,15 @@ class SparseGP(SparseModel):
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
     def projection(self, knots: Tensor | None = None) -> Projection:
-        """The data seen through the knots (or through others), differentiable in everything."""
+        """The data's covariances given the knots (or given others), differentiable in everything."""
         Z = self.knots if knots is None else knots
         own, cross = self.kernel_matrix(Z, Z), self.kernel_matrix(Z, self.train_X)
         delta = self.nugget_variance(own)
         prior = self.kernel_diagonal(self.train_X) + delta
         residual = self.train_y - self.mean_module(self.train_X)
         own = own + torch.diag_embed(delta.expand(Z.shape[0]))
-        seen = project(own, cross, prior, residual, self.likelihood.noise.squeeze(-1))
-        return seen._replace(nugget=delta)
+        projection = project(own, cross, prior, residual, self.likelihood.noise.squeeze(-1))
+        return projection._replace(nugget=delta)
 
     def objective(self) -> Tensor:
         """The approximation's objective, with the log densities of registered priors, in nats, shape ()."""
@@ -170,7 +170,7 @@ class SparseGP(SparseModel):
         Args:
             X: Further inputs, shape (n, D).
             Y: Further targets, shape (n, 1).
-            **settings: None are known.
+            **settings: None are accepted.
 
         Raises:
             ValueError: If a setting is given, shapes do not fit, or a value is not finite.

@@ -149,7 +149,7 @@ def select_laplace_knots(
     """Choose knots and fit hyperparameters by Laplace's log evidence of counts, labels and the like.
 
     A knot changes the unexplained variance of every row, so that its gain has no shortcut: a candidate costs an
-    objective, O(N K^2), its mode sought from the last one. :class:`GreedyBlocks` needs gains: use it for other models.
+    objective, O(N K^2), by Newton's method from the last mode. :class:`GreedyBlocks` needs gains; use it elsewhere.
 
     Args:
         X: Inputs, shape (N, D).
@@ -187,7 +187,7 @@ def select_laplace_knots(
     """
     y = _check(X, y)
     if isinstance(strategy, GreedyBlocks):
-        raise ValueError("gains of knots are not known for Laplace's evidence: choose them by OneAtATime")
+        raise ValueError("Laplace's evidence has no exact gains of knots; choose them by OneAtATime")
     start = strategy.initial_knots(X, generator=generator)
     model = SparseLaplaceGP(X, y, start, *deepcopy((kernel, likelihood, mean)), offset=offset, noise=noise)
     return _search(model, strategy, progress=progress, generator=generator)

@@ -22,7 +22,7 @@ class SelectionStep(NamedTuple):
         action: What was done.
         num_knots: Knots after it.
         objective: Objective after it, log densities of priors included, in nats.
-        upper_bound: Upper bound of the log evidence at the same hyperparameters; infinite where none is known.
+        upper_bound: Upper bound of the log evidence at the same hyperparameters; infinite where there is none.
         seconds: Seconds since the beginning.
         rows: Training rows added as knots (none by a refit).
     """

@@ -316,17 +316,17 @@ class SparseVariationalGP(SparseModel):
 
     @torch.no_grad()
     def projection(self) -> Projection:
-        """The data seen through the knots; its residual and noise are zeros and one."""
+        """The data's covariances given the knots; its residual and noise are zeros and one."""
         own, cross = self._own(), self.kernel_matrix(self.knots, self.train_X)
         prior = self.kernel_diagonal(self.train_X) + self.jitter
         return project(own, cross, prior, torch.zeros_like(prior), prior.new_ones(()))
 
     def upper_bound(self) -> Tensor:
-        """None is known: infinity."""
+        """Infinity: there is none."""
         return torch.full_like(self.train_y[0], torch.inf)
 
     def bound_gap(self) -> float:
-        """Infinite, for no upper bound is known."""
+        """Infinite, for there is no upper bound."""
         return math.inf
 
     def subset_of_data(self, rows: Tensor) -> Self:
@@ -372,7 +372,7 @@ class SparseVariationalGP(SparseModel):
         Args:
             X: Further inputs, shape (n, D).
             Y: Further targets, shape (n, 1).
-            **settings: None are known.
+            **settings: None are accepted.
 
         Raises:
             ValueError: As when a model is made, or if a setting is given.
@@ -386,8 +386,8 @@ class SparseVariationalGP(SparseModel):
     def export(self) -> SingleTaskVariationalGP:
         """BoTorch's variational GP with these hyperparameters (not copied), knots, and their optimal posterior.
 
-        Its knots are trainable. Its ``load_state_dict`` wants ``keep_transforms=False`` in BoTorch 0.18, which looks
-        for targets at the wrong place otherwise.
+        Its knots are trainable. Its ``load_state_dict`` needs ``keep_transforms=False`` in BoTorch 0.18, which looks
+        for targets under the wrong name otherwise.
         """
         model = SingleTaskVariationalGP(
             self.train_X,
@@ -453,9 +453,9 @@ def _constant(likelihood: Likelihood, y: Tensor) -> ConstantMean:
     """A constant that starts at the latent value that explains all targets best, to about 0.02."""
     best = y.new_zeros(())
     wide = torch.cat([torch.linspace(-30.0, 30.0, 121, dtype=y.dtype, device=y.device), y.median().unsqueeze(0)])
-    for places in (wide, torch.linspace(-0.5, 0.5, 41, dtype=y.dtype, device=y.device)):
-        values = torch.stack([log_prob(likelihood, (best + place).expand_as(y), y).sum() for place in places])
-        best = best + places[values.nan_to_num(nan=-torch.inf).argmax()]
+    for grid in (wide, torch.linspace(-0.5, 0.5, 41, dtype=y.dtype, device=y.device)):
+        values = torch.stack([log_prob(likelihood, (best + shift).expand_as(y), y).sum() for shift in grid])
+        best = best + grid[values.nan_to_num(nan=-torch.inf).argmax()]
     mean = ConstantMean().to(y)
     mean.constant.data.fill_(float(best))
     return mean

@@ -506,9 +506,9 @@ class TestSelection:
         most = select(one_at_a_time(start, iterations=2, max_knots=6))
         assert most.stop_reason == "there are 6 knots, the most allowed"
         assert len(most.history) == 1
-        picky = select(one_at_a_time(start, count=2, iterations=2, tolerance=1e6))
-        assert "added no more than" in picky.stop_reason
-        assert picky.model.num_knots == 6
+        strict = select(one_at_a_time(start, count=2, iterations=2, tolerance=1e6))
+        assert "added no more than" in strict.stop_reason
+        assert strict.model.num_knots == 6
 
     def test_every_row_a_knot(self):
         X = torch.tensor([[0.0], [1.0], [2.0], [2.0]], dtype=torch.float64)
@@ -521,8 +521,8 @@ class TestSelection:
     def test_other_strategies(self):
         several = select(Simultaneous(5, LBFGSB(10)))
         assert several.history[-1].objective > several.history[0].objective
-        placed = select(Reinitialization(5, greedy_variance_knots, num_rounds=2, fit_iterations=5))
-        assert placed.knots.shape[0] == 5
+        ruled = select(Reinitialization(5, greedy_variance_knots, num_rounds=2, fit_iterations=5))
+        assert ruled.knots.shape[0] == 5
         with pytest.raises(ValueError, match="choose them by OneAtATime"):
             select(GreedyBlocks(max_knots=8, subset_size=0, fit_iterations=2))
 

@@ -36,8 +36,8 @@ KERNELS = {
     "no scale": lambda: MaternKernel(nu=0.5),
 }
 FORMS = {
-    "covariance": lambda belief: GaussianState(belief.moments),
-    "square root": lambda belief: SquareRootState(*belief),
+    "covariance": lambda posterior: GaussianState(posterior.moments),
+    "square root": lambda posterior: SquareRootState(*posterior),
 }
 each_kernel = pytest.mark.parametrize("name", KERNELS)
 
@@ -102,12 +102,12 @@ def test_an_expert_is_the_subset_of_regressors_row_by_row(name: str) -> None:
 @pytest.mark.parametrize("approximation", [VFE(), DIC()], ids=["VFE", "DIC"])
 def test_an_expert_goes_on_where_the_model_stopped(name: str, form: str, approximation) -> None:
     model = sparse(KERNELS[name](), approximation=approximation)
-    features, belief = inducing_features(model), weights_posterior(model)
+    features, posterior = inducing_features(model), weights_posterior(model)
     expert = GaussianExpert(features, copied_likelihood(model))
     X, y = rows(9, seed=2)
     offset = model.mean_module(X).detach()
-    state, steps = expert.update(FORMS[form](belief), X, y - offset)
-    before, after = expert.predict(FORMS[form](belief), X), expert.predict(state, X)
+    state, steps = expert.update(FORMS[form](posterior), X, y - offset)
+    before, after = expert.predict(FORMS[form](posterior), X), expert.predict(state, X)
     agree((before[0] + offset, before[1]), moments(like(model, model.train_X, model.train_y, DIC()), X))
     both = torch.cat([model.train_X, X]), torch.cat([model.train_y, y])
     agree((after[0] + offset, after[1]), moments(like(model, *both, DIC()), X))
@@ -118,18 +118,18 @@ def test_an_expert_goes_on_where_the_model_stopped(name: str, form: str, approxi
     assert float(steps.log_prob.sum().detach()) == pytest.approx(evidence[0] - evidence[1], abs=1e-7)
 
 
-def test_the_belief_is_that_of_the_models_approximation() -> None:
+def test_the_posterior_is_that_of_the_models_approximation() -> None:
     """Dense Bayesian regression on the features, with FITC's noise."""
     model = sparse(KERNELS["rbf"](), approximation=FITC())
-    belief, features = weights_posterior(model), inducing_features(model)
+    posterior, features = weights_posterior(model), inducing_features(model)
     with torch.no_grad():
         Phi, residual = features(model.train_X), model.train_y - model.mean_module(model.train_X)
         diagonal = FITC().diagonal(model.projection())
         precision = torch.eye(8, dtype=Phi.dtype) / features.prior_variance + Phi.mT @ (Phi / diagonal[:, None])
         covariance = torch.linalg.inv(precision)
-        torch.testing.assert_close(belief.covariance, covariance, rtol=1e-7, atol=1e-9)
-        torch.testing.assert_close(belief.mean, covariance @ Phi.mT @ (residual / diagonal), rtol=1e-7, atol=1e-8)
-        assert torch.equal(belief.moments[:, -1], belief.mean)
+        torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(posterior.mean, covariance @ Phi.mT @ (residual / diagonal), rtol=1e-7, atol=1e-8)
+        assert torch.equal(posterior.moments[:, -1], posterior.mean)
 
 
 def test_nothing_is_shared_with_the_model() -> None:
@@ -159,7 +159,7 @@ def variants() -> list[SparseGP]:
 
 def test_models_of_one_structure_are_a_batch() -> None:
     models = variants()
-    features, belief, start = inducing_features(models), weights_posterior(models), start_online(models)
+    features, posterior, start = inducing_features(models), weights_posterior(models), start_online(models)
     assert features.batch_shape == start.features.batch_shape == (3,)
     assert start.likelihood.noise.shape == (3, 1)
     X, _ = rows(9, seed=4)
@@ -168,8 +168,8 @@ def test_models_of_one_structure_are_a_batch() -> None:
     for number, model in enumerate(models):
         torch.testing.assert_close(features(X)[number], inducing_features(model)(X), rtol=1e-9, atol=1e-11)
         single = weights_posterior(model)
-        torch.testing.assert_close(belief.mean[number], single.mean)
-        torch.testing.assert_close(belief.covariance[number], single.covariance)
+        torch.testing.assert_close(posterior.mean[number], single.mean)
+        torch.testing.assert_close(posterior.covariance[number], single.covariance)
         torch.testing.assert_close(start.inducing.unexplained(X)[number], inducing_features(model).unexplained(X))
         other = model.with_knots(model.knots)
         other.approximation = DIC()
@@ -285,7 +285,7 @@ def test_models_that_do_not_fit_together() -> None:
         start_online(sparse(KERNELS["rbf"](), mean=LinearMean(2)))
 
 
-def test_forms_of_a_belief() -> None:
-    belief = WeightsPosterior(torch.tensor([1.0, 2.0]), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
-    assert belief.covariance.tolist() == [[4.0, 2.0], [2.0, 2.0]]
-    assert belief.moments.tolist() == [[4.0, 2.0, 1.0], [2.0, 2.0, 2.0]]
+def test_forms_of_a_posterior() -> None:
+    posterior = WeightsPosterior(torch.tensor([1.0, 2.0]), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+    assert posterior.covariance.tolist() == [[4.0, 2.0], [2.0, 2.0]]
+    assert posterior.moments.tolist() == [[4.0, 2.0, 1.0], [2.0, 2.0, 2.0]]

@@ -455,11 +455,11 @@ def test_batches_must_have_rows():
 def test_scales_from_a_subset_and_other_strategies():
     found = select(strategy=blocks(max_knots=8, subset_size=30, fit_iterations=5))
     assert found.history[-1].objective > found.history[0].objective
-    placed = select(
+    found = select(
         strategy=Reinitialization(8, greedy_variance_knots, num_rounds=2, fit_iterations=5, polish_iterations=5)
     )
-    assert placed.knots.shape == (8, 2)
-    assert placed.history[-1].objective > placed.history[0].objective
+    assert found.knots.shape == (8, 2)
+    assert found.history[-1].objective > found.history[0].objective
 
 
 def test_the_generator_decides():
@@ -519,11 +519,11 @@ def test_duplicates_few_rows_and_single_precision():
     assert single.model.posterior(X.float()).mean.dtype == torch.float32
 
 
-def test_rows_are_picked_once():
+def test_rows_are_chosen_once():
     model = make_model("logistic", knots=1)
-    picked = greedy_elbo_rows(model, 30)
-    assert len(set(picked.rows.tolist())) == len(picked.rows)
-    assert bool((picked.gains > 0.0).all())
+    found = greedy_elbo_rows(model, 30)
+    assert len(set(found.rows.tolist())) == len(found.rows)
+    assert bool((found.gains > 0.0).all())
 
 
 def test_further_rows_are_those_of_a_model_of_all():

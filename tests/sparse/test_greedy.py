@@ -144,8 +144,8 @@ def sparse_model(seed=0, kernel=None, nugget=1e-6):
 @pytest.mark.parametrize("kernel", [None, ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2))])
 def test_greedy_rows_are_the_best_of_brute_force(kernel):
     model = sparse_model(kernel=kernel)
-    picked = greedy_elbo_rows(model, 5)
-    for row, gain in zip(picked.rows.tolist(), picked.gains, strict=True):
+    found = greedy_elbo_rows(model, 5)
+    for row, gain in zip(found.rows.tolist(), found.gains, strict=True):
         with torch.no_grad():
             before = model.objective()
             grown = [model.with_knots(torch.cat([model.knots, x.unsqueeze(0)])) for x in model.train_X]
@@ -159,13 +159,13 @@ def test_greedy_rows_are_the_best_of_brute_force(kernel):
 def test_greedy_rows_of_a_random_subset(generator):
     model = sparse_model()
     state = generator.get_state()
-    picked = greedy_elbo_rows(model, 4, num_candidates=10, generator=generator)
+    found = greedy_elbo_rows(model, 4, num_candidates=10, generator=generator)
     again = greedy_elbo_rows(model, 4, num_candidates=10, generator=generator.clone_state().set_state(state))
-    assert torch.equal(picked.rows, again.rows)
-    assert len(set(picked.rows.tolist())) == 4
+    assert torch.equal(found.rows, again.rows)
+    assert len(set(found.rows.tolist())) == 4
     other = greedy_elbo_rows(model, 4, num_candidates=10, generator=generator)
-    assert not torch.equal(picked.rows, other.rows)
-    assert float(picked.gains.sum()) < float(greedy_elbo_rows(model, 4).gains.sum())
+    assert not torch.equal(found.rows, other.rows)
+    assert float(found.gains.sum()) < float(greedy_elbo_rows(model, 4).gains.sum())
 
 
 def test_greedy_rows_stop_when_nothing_is_left():
