@@ -1,5 +1,6 @@
-"""The README tells the truth: its Python runs, its commands, files and links exist."""
+"""The README and the pages under docs tell the truth: their Python runs, their commands, files and links exist."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -11,43 +12,54 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_python_block_runs_in_order(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert blocks
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPTIONAL = {"ax.md": "ax"}  # what a page needs beside the package's own development tools
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@each_page
+def test_every_python_block_runs_in_order(page, capsys):
+    if page.name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[page.name], reason="an optional extra")
     namespace: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
-    assert capsys.readouterr().out
+        exec(compile(block, page.name, "exec"), namespace)
+    assert not any("print(" in block for block in blocks) or capsys.readouterr().out
 
 
-def test_every_link_and_config_exists():
-    links = [target for target in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in target]
-    configs = re.findall(r"configs/[a-z0-9_*]+\.yaml", README)
-    assert links
-    assert configs
-    for target in [*links, *configs]:
-        assert list(ROOT.glob(target)), target
+@each_page
+def test_every_link_and_config_exists(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert "://" in target or (page.parent / target).exists(), target
+    for target in re.findall(r"\bconfigs/[a-z0-9_*]+\.yaml", text):
+        assert list(ROOT.glob(target)) or list(ROOT.glob(f"studies/{target}")), target
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 200
 
 
 def test_every_command_exists(capsys):
-    commands = set(re.findall(r"^gp-ensembles (\w+)", README, flags=re.MULTILINE))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    commands = set(re.findall(r"^gp-ensembles (\w+)", text, flags=re.MULTILINE))
     assert commands >= {"stream", "resume", "compare", "demo"}
     for command in commands:
         with pytest.raises(SystemExit) as stop:
             main([command, "--help"])
         assert stop.value.code == 0
-    targets = set(re.findall(r"make (\w+)", README))
+    targets = set(re.findall(r"\bmake (demo|test|study|\w+s)\b(?=[ `\n])", README))
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert {"demo", "test"} <= targets
-    for target in targets:
+    for target in targets & {"demo", "test", "study"}:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
-def test_every_name_in_code_exists():
+@each_page
+def test_every_name_in_code_exists(page):
     """Dotted names in backticks that start with a package of ours can be imported."""
-    import importlib
-
-    for name in re.findall(r"`(gp_ensembles(?:\.\w+)+)`", README):
+    for name in re.findall(r"`(gp_ensembles(?:\.\w+)+)`", page.read_text(encoding="utf-8")):
         parts = name.split(".")
         for split in range(len(parts), 0, -1):
             try:
