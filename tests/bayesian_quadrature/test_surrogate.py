@@ -1,4 +1,4 @@
-"""The surrogate, its fit and its integrals: golden values, exact quadrature, dense sums, degenerate stores."""
+"""The surrogate, its fit and its integrals: golden values, exact quadrature, dense sums, degenerate evaluations."""
 
 import numpy as np
 import pytest
@@ -201,7 +201,7 @@ def test_integrals_of_a_few_likelihoods(count):
     assert not bool(integral.posterior_sd.isnan().any())
 
 
-# --- the store and its scale ---------------------------------------------------------------------------------------
+# --- evaluations and their scale -------------------------------------------------------------------------------------
 
 
 def test_only_ratios_of_likelihoods_count():
@@ -219,20 +219,20 @@ def test_failed_likelihoods_are_left_out():
     one = small_surrogate()
     cube = torch.cat([one.evaluations.cube, one.kernel_distance.prior.draw(3, 1)])
     values = torch.cat([one.evaluations.log_likelihood, tensor(torch.nan, -torch.inf, torch.nan)])
-    store = Evaluations(cube, values)
-    other = Surrogate(store, one.kernel_distance, one.parameters)
-    assert store.num_failed == 2
+    evaluations = Evaluations(cube, values)
+    other = Surrogate(evaluations, one.kernel_distance, one.parameters)
+    assert evaluations.num_failed == 2
     assert torch.equal(other.solved, one.solved)
     assert torch.equal(other.evaluations.cube, one.evaluations.cube)
 
 
 def test_best_kernels_and_appending():
-    store = Evaluations(torch.arange(4.0).unsqueeze(-1), torch.tensor([1.0, torch.nan, 3.0, 2.0]))
-    assert store.best(2).cube.squeeze(-1).tolist() == [2.0, 3.0]
-    assert store.best(9).log_likelihood.tolist() == [3.0, 2.0, 1.0]
-    longer = store.append(torch.tensor([[7.0]]), torch.tensor([9.0]))
+    evaluations = Evaluations(torch.arange(4.0).unsqueeze(-1), torch.tensor([1.0, torch.nan, 3.0, 2.0]))
+    assert evaluations.best(2).cube.squeeze(-1).tolist() == [2.0, 3.0]
+    assert evaluations.best(9).log_likelihood.tolist() == [3.0, 2.0, 1.0]
+    longer = evaluations.append(torch.tensor([[7.0]]), torch.tensor([9.0]))
     assert longer.best(1).cube.item() == 7.0
-    assert store.log_likelihood.numel() == 4
+    assert evaluations.log_likelihood.numel() == 4
 
 
 def test_roots_of_likelihoods():
