@@ -116,7 +116,7 @@ def _output(values: Namespace) -> Output:
 
 
 def _stream(parser: ArgumentParser, values: Namespace) -> int:
-    config = config_from(parser, values)
+    config = config_from(values)
     table = read_table(values.data, values.target, values.features, values.data_folder)
     if config.drop_constant:
         table = without_constant(table, config.warmup)

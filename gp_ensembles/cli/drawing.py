@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.text_tables import as_csv
-
 
 class Curve(NamedTuple):
     """A line and the band around it.
@@ -33,30 +31,30 @@ class Panel(NamedTuple):
     curves: list[Curve]
 
 
-def panels_csv(panels: Sequence[Panel], names: Sequence[str]) -> str:
-    """All curves of all panels as one CSV table, a row for each point.
+def panels_table(panels: Sequence[Panel], names: Sequence[str]) -> tuple[list[str], list[list[object]]]:
+    """Header and rows of one table of all curves of all panels, a row for each point.
 
     Args:
         panels: The panels.
         names: Names of the columns for the panel's title, the curve's name and the place.
 
     Example:
-        >>> print(panels_csv([Panel("a", [Curve("c", [1.0], [2.0], [1.5], [2.5])])], ["panel", "curve", "x"]), end="")
-        panel,curve,x,lowest,median,highest
-        a,c,1,1.5,2.0,2.5
+        >>> header, rows = panels_table([Panel("a", [Curve("c", [1.0], [2.0], [1.5], [2.5])])], ["panel", "curve", "x"])
+        >>> rows
+        [['a', 'c', 1, 1.5, 2.0, 2.5]]
     """
-    rows = [
+    rows: list[list[object]] = [
         [panel.title, curve.name, int(x), *heights]
         for panel in panels
         for curve in panel.curves
         for x, *heights in zip(curve.x, curve.low, curve.middle, curve.high, strict=True)
     ]
-    return as_csv([*names, "lowest", "median", "highest"], rows)
+    return [*names, "lowest", "median", "highest"], rows
 
 
 def save_panels(
     panels: Sequence[Panel], path: Path, x_label: str, y_label: str, linear_within: float = math.inf
-) -> str | None:
+) -> None:
     """Draw panels side by side, two in a row, and save the picture.
 
     Args:
@@ -67,14 +65,12 @@ def save_panels(
         linear_within: The vertical axes are linear up to this distance from zero and logarithmic beyond, if
             curves reach twice as far: everywhere linear by default, everywhere logarithmic for 0.
 
-    Returns:
-        Why there is no picture, if there is none: matplotlib is not installed.
+    Raises:
+        ImportError: If matplotlib is not installed.
     """
-    try:
-        from gp_ensembles.plots import save_figure
-        from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
-    except ImportError as error:
-        return str(error)
+    from gp_ensembles.plots import save_figure
+    from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
+
     num_columns = min(2, len(panels))
     num_rows = -(-len(panels) // num_columns)
     figure, axes = new_figure(num_rows, num_columns, 5.5 * num_columns, 3.4 * num_rows)
@@ -97,4 +93,3 @@ def save_panels(
             axis.set_yscale("symlog", linthresh=linear_within)
         axis.legend(frameon=False, fontsize=8)
     save_figure(figure, path)
-    return None

@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.summary import versions
-from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
+from gp_ensembles.cli.writing import make_folder
 from studies.doebe.methods import Method, family_methods, whole_methods
 from studies.doebe.pictures import draw_deltas, draw_losses, draw_samples
 from studies.doebe.scores import Scores, score_sets
@@ -29,6 +27,7 @@ from studies.doebe.tables import (
     samples_table,
 )
 from studies.doebe.weights import run_weights
+from studies.harness.report import write_report
 
 MAX_ROWS = 6000
 
@@ -111,7 +110,6 @@ def run(
     for failed, reason in scores.failures.items():
         text += f"\n{failed} failed: {reason}"
     header, lines = long_rows(scores, found.methods)
-    write_text(stem.with_suffix(".csv"), as_csv(header, lines))
     content = {
         "experiment": name,
         "title": found.title,
@@ -119,12 +117,6 @@ def run(
         "seeds": seeds,
         "rows": [dict(zip(header, line, strict=True)) for line in lines],
         "failures": scores.failures,
-        "versions": versions(),
     }
-    write_json(stem.with_suffix(".json"), content)
-    write_text(stem.with_suffix(".txt"), text + "\n")
-    try:
-        found.picture(scores, found.methods, stem.with_suffix(".png"))
-    except ImportError as error:
-        text += f"\nno picture: {error}"
-    return text
+    pictures = {"": lambda path: found.picture(scores, found.methods, path)}
+    return write_report(stem, text, (header, lines), content, pictures)

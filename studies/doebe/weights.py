@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.cli.text_tables import aligned, as_csv
+from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.cli.torch_files import fingerprint
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
+from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.data import Stream, folder_names
 from gp_ensembles.ensembles.bases import HilbertBasis
 from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, fitted_experts, static_group
@@ -20,7 +21,8 @@ from gp_ensembles.meta_learners import BayesianModelAveraging
 from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Rule
 from studies.doebe.recording import NUM_FEATURES, WALK
 from studies.doebe.sets import DRIFT, load_stream
-from studies.harness.parts import kept_record
+from studies.harness.parts import Record, kept_or_made, kept_record
+from studies.harness.report import write_report
 
 # The first shows what the paper's Figure 3 shows (a thinned SARCOS recording in place of Kuka #1); on the others the
 # dynamic expert leads from the start and no rule loses it.
@@ -159,15 +161,8 @@ def run_weights(data: Path | None, stem: Path, seeds: int, max_rows: int | None,
             picture = stem.parent / f"{stem.name}_{name}-seed{seed}.png"
             mark = fingerprint(stream.warm_X, stream.warm_y, stream.X, stream.y)
             settings: dict[str, object] = {"version": _VERSION, "data": mark}
-            kept = kept_record(path, settings)
-            must_draw = kept is None or not picture.exists()
-            if kept is None:
-                weights = weigh(twin_densities(stream, name, progress), int((~torch.isnan(stream.y)).sum()))
-                scores = {f"{found.rule}; {key}": value for found in weights for key, value in found.summary().items()}
-                curves = {found.rule: found.log_weight.tolist() for found in weights}
-                write_json(path, {"settings": settings, "scores": scores, "curves": curves})
-                kept = kept_record(path, settings)
-                assert kept is not None
+            must_draw = kept_record(path, settings) is None or not picture.exists()
+            kept = kept_or_made(path, settings, partial(_ran, stream, name, settings, progress))
             for rule, _ in RULES:
                 values: list[object] = [kept.scores[f"{rule}; {key}"] for key in _COLUMNS]
                 values[_COLUMNS.index("at_row")] = round(kept.scores[f"{rule}; at_row"])
@@ -178,9 +173,13 @@ def run_weights(data: Path | None, stem: Path, seeds: int, max_rows: int | None,
             except ImportError as error:
                 notes.append(f"no picture: {error}")
     header = ["stream", "seed", "rule", *_COLUMNS]
-    write_text(stem.with_suffix(".csv"), as_csv(header, rows))
-    write_json(stem.with_suffix(".json"), {"rows": [dict(zip(header, row, strict=True)) for row in rows]})
+    content = {"rows": [dict(zip(header, row, strict=True)) for row in rows]}
     title = "DOEBE, experiment 2: weight of the dynamic one of two additive Hilbert-space experts, after the warm-up"
     text = "\n".join([title, "", aligned(header, rows), *dict.fromkeys(notes)])
-    write_text(stem.with_suffix(".txt"), text + "\n")
-    return text
+    return write_report(stem, text, (header, rows), content, {})
+
+
+def _ran(stream: Stream, name: str, settings: dict[str, object], progress: bool) -> Record:
+    weights = weigh(twin_densities(stream, name, progress), int((~torch.isnan(stream.y)).sum()))
+    scores = {f"{found.rule}; {key}": value for found in weights for key, value in found.summary().items()}
+    return Record(settings, scores, {found.rule: found.log_weight.tolist() for found in weights})

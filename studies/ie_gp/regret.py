@@ -13,12 +13,9 @@ from typing import NamedTuple, Protocol
 import torch
 from gpytorch.kernels import ScaleKernel
 from torch import Tensor
-from tqdm import tqdm
 
-from gp_ensembles.cli.drawing import Curve, Panel, panels_csv, save_panels
-from gp_ensembles.cli.summary import versions
+from gp_ensembles.cli.drawing import Curve, Panel, panels_table, save_panels
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
 from gp_ensembles.data import gp_draw, switching_gps
 from gp_ensembles.ensembles.bases import KernelDictionary
 from gp_ensembles.ensembles.ensemble import Ensemble
@@ -29,7 +26,8 @@ from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
 from gp_ensembles.metrics import batch_estimate, static_bound, static_regret, switching_bound, switching_regret
-from studies.harness.parts import Record, kept_or_made
+from studies.harness.parts import Parts, Record, Results, running
+from studies.harness.report import write_report
 
 NUM_ROWS = 4000
 NUM_FEATURES = 100
@@ -162,26 +160,27 @@ def static_figure(out: Path, *, draws: int, num_rows: int | None = None, progres
     Raises:
         ValueError: If there are too few rows.
     """
-    settings, path = _settings(num_rows), out / "runs"
-    found = []
-    for draw in tqdm(range(draws), desc="static regret", unit="draw", disable=not progress):
-        found.append(_record(path / f"static_{draw}.json", settings, draw, static_regret_curves))
-    return _write(
-        10, {"IE-GP on one function of its dictionary": found}, out, "cumulative regret, nats", _static_curves
-    )
+    settings = _settings(num_rows)
+    results = Results(None, ("test", "draw"), draws)
+    with running(results, out / "runs", draws, progress) as parts:
+        for draw in range(draws):
+            _run_part(parts, ("static", draw), f"static_{draw}", settings, static_regret_curves)
+    titles = {"static": "IE-GP on one function of its dictionary"}
+    return _written(10, results, titles, out, "cumulative regret, nats", _static_curves)
 
 
 def switching_figure(out: Path, *, draws: int, num_rows: int | None = None, progress: bool = False) -> str:
     """Figure 11: average switching regret of SIE-GP, its bound, and IE-GP beside them; as :func:`static_figure`."""
-    settings, path = _settings(num_rows), out / "runs"
-    found: dict[str, list[Record]] = {}
+    settings = _settings(num_rows)
+    results = Results(None, ("test", "draw"), draws)
     tests = {"same": SAME_INPUTS, "new": NEW_INPUTS}
-    for name, test in tests.items():
-        found[test.title] = []
-        curves_of = partial(switching_regret_curves, test)
-        for draw in tqdm(range(draws), desc=test.title, unit="draw", disable=not progress):
-            found[test.title].append(_record(path / f"switching_{name}_{draw}.json", settings, draw, curves_of))
-    return _write(11, found, out, "regret a row, nats", _switching_curves, linear_within=0.01)
+    with running(results, out / "runs", len(tests) * draws, progress) as parts:
+        for name, test in tests.items():
+            for draw in range(draws):
+                curves_of = partial(switching_regret_curves, test)
+                _run_part(parts, (name, draw), f"switching_{name}_{draw}", settings, curves_of)
+    titles = {name: test.title for name, test in tests.items()}
+    return _written(11, results, titles, out, "regret a row, nats", _switching_curves, linear_within=0.01)
 
 
 def _settings(num_rows: int | None) -> dict[str, object]:
@@ -218,18 +217,17 @@ class _CurvesOf(Protocol):
     def __call__(self, num_rows: int, num_features: int, *, generator: torch.Generator) -> RegretCurves: ...
 
 
-def _record(path: Path, settings: dict[str, object], draw: int, curves_of: _CurvesOf) -> Record:
-    """The regret of one draw, read back if it was made before."""
-    make_folder(path.parent)
+def _run_part(parts: Parts, key: tuple[str, int], name: str, settings: dict[str, object], curves_of: _CurvesOf) -> None:
+    """The regret of one draw."""
+    num_rows = settings["num_rows"]
+    assert isinstance(num_rows, int)
 
     def make() -> Record:
-        num_rows = settings["num_rows"]
-        assert isinstance(num_rows, int)
-        curves = curves_of(num_rows, NUM_FEATURES, generator=torch.Generator().manual_seed(draw))
+        curves = curves_of(num_rows, NUM_FEATURES, generator=torch.Generator().manual_seed(key[1]))
         share = max(regret / bound for regret, bound in zip(curves.regret, curves.bound, strict=True))
         return Record(settings, {"largest_share_of_bound": share}, curves._asdict())
 
-    return kept_or_made(path, settings, make)
+    parts.run(key, name, settings, make, f"{key[0]}, draw {key[1] + 1}")
 
 
 def _static_curves(found: list[Record]) -> list[Curve]:
@@ -250,28 +248,27 @@ def _curve(name: str, found: list[Record], part: str, averaged: bool) -> Curve:
     return Curve(name, lengths, middle.tolist(), values.amin(0).tolist(), values.amax(0).tolist())
 
 
-def _write(
+def _written(
     figure: int,
-    found: Mapping[str, list[Record]],
+    results: Results[None],
+    titles: Mapping[str, str],
     out: Path,
     quantity: str,
     curves_of: Callable[[list[Record]], list[Curve]],
     linear_within: float = math.inf,
 ) -> str:
+    found = {title: list(results.found(name).values()) for name, title in titles.items() if results.found(name)}
     panels = [Panel(title, curves_of(records)) for title, records in found.items()]
-    write_text(out / f"figure_{figure}.csv", panels_csv(panels, ["test", "curve", "rows"]))
-    problem = save_panels(panels, out / f"figure_{figure}.png", "length of the stream, rows", quantity, linear_within)
     shares = {
         title: max(record.scores["largest_share_of_bound"] for record in records) for title, records in found.items()
     }
-    summary = {
+    content = {
         "figure": figure,
-        "draws": len(next(iter(found.values()))),
+        "draws": results.num_repetitions,
         "largest_share_of_bound": shares,
         "runs": {title: [record._asdict() for record in records] for title, records in found.items()},
-        "versions": versions(),
+        "failures": results.failed(),
     }
-    write_json(out / f"figure_{figure}.json", summary)
     lines = []
     for panel in panels:
         lengths = panel.curves[0].x
@@ -279,7 +276,11 @@ def _write(
         rows = [[int(lengths[i]), *(curve.middle[i] for curve in panel.curves)] for i in places]
         share = shares[panel.title]
         verdict = "below its bound at every length of every draw" if share <= 1 else "NOT always below its bound"
-        lines += [f"{panel.title}: {quantity}, medians of {summary['draws']} draws"]
+        lines += [f"{panel.title}: {quantity}, medians of {results.num_repetitions} draws"]
         lines += [aligned(["rows", *(curve.name for curve in panel.curves)], rows)]
         lines += [f"{panel.curves[0].name} is {verdict}: at most {100 * share:.1f} % of it"]
-    return "\n".join([*lines, *([] if problem is None else [f"no picture: {problem}"])])
+    x_label = "length of the stream, rows"
+    draw = partial(save_panels, panels, x_label=x_label, y_label=quantity, linear_within=linear_within)
+    text = "\n".join([*lines, *results.failure_lines()])
+    table = panels_table(panels, ["test", "curve", "rows"])
+    return write_report(out / f"figure_{figure}", text, table, content, {"": draw})

@@ -4,23 +4,24 @@ Figures 2, 3 and 4 (error, predictive log-likelihood and running time on real st
 10 and 11 (regret on synthetic streams) are in :mod:`studies.ie_gp.regret`.
 """
 
-import statistics
+import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from tqdm import tqdm
 
-from gp_ensembles.cli.drawing import Curve, Panel, panels_csv, save_panels
-from gp_ensembles.cli.summary import versions
+from gp_ensembles.cli.drawing import Curve, Panel, panels_table, save_panels
 from gp_ensembles.cli.text_tables import aligned, as_csv
 from gp_ensembles.cli.torch_files import fingerprint
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
+from gp_ensembles.cli.writing import write_text
 from gp_ensembles.data import Stream, Table, folder_names, load_folder, split_stream
 from gp_ensembles.metrics import observed_mean, running_nmse
-from studies.harness.parts import Record, kept_record, numbers
-from studies.ie_gp.methods import METHODS, MethodRun, MethodSettings, run_method
+from studies.harness.parts import Record, Results, Spread, numbers, running
+from studies.harness.plan import check_range
+from studies.harness.report import write_report
+from studies.ie_gp.methods import METHODS, MethodRun, MethodSettings, Start, run_method
 from studies.ie_gp.regret import static_figure, switching_figure
 
 # Whether the file's inputs are scaled to [0, 1] already; others are, by the range of the warm-up rows.
@@ -30,6 +31,7 @@ DATASETS: Mapping[str, bool] = {
 _SCORES = ("nmse", "mse_last_1000", "log_score", "worst_row_share", "fit_seconds", "stream_seconds")
 _LAST = 1000
 _POINTS = 200  # points of a curve that are kept
+_NO_SPREAD = Spread(math.nan, math.nan, math.nan)
 _UNSETTLED = 50  # a curve begins after this part of the stream: averages over less are noise
 
 
@@ -47,14 +49,6 @@ _FIGURES: Mapping[int, Quantity] = {
     4: Quantity("seconds", "seconds since the stream began", 0.0),
 }
 FIGURES = (*_FIGURES, 10, 11)
-
-
-class Spread(NamedTuple):
-    """A score over the draws."""
-
-    median: float
-    lowest: float
-    highest: float
 
 
 class Protocol(NamedTuple):
@@ -100,8 +94,7 @@ def run(figure: int, data: Path | None, out: Path, *, draws: int, max_rows: int 
     """
     if figure not in FIGURES:
         raise ValueError(f"figure {figure} is not among those that can be made again: {', '.join(map(str, FIGURES))}")
-    if draws < 1:
-        raise ValueError(f"at least one draw is needed, got {draws}")
+    check_range("draws", draws, 1)
     if figure == 10:
         return static_figure(out, draws=draws, num_rows=max_rows, progress=progress)
     if figure == 11:
@@ -126,27 +119,19 @@ def real_streams(
     names = [name for name in DATASETS if name in there]
     if not names:
         raise ValueError(f"{data} has none of the streams {', '.join(DATASETS)}; choose another folder")
-    make_folder(out / "runs")
-    records: dict[str, dict[str, list[Record]]] = {}
-    with tqdm(total=len(names) * len(METHODS) * draws, unit="run", disable=not progress) as bar:
+    results = Results(protocol, ("stream", "method", "draw"), draws)
+    with running(results, out / "runs", len(names) * len(METHODS) * draws, progress) as parts:
         for name in names:
             stream, settings = _prepared(load_folder(data, name), protocol, max_rows)
-            records[name] = {}
             for method, start in METHODS.items():
-                found = []
                 for draw in range(draws):
-                    bar.set_postfix_str(f"{name}, {method}")
-                    path = out / "runs" / f"{name}_{method}_{draw}.json"
-                    record = kept_record(path, settings)
-                    if record is None:
-                        made = run_method(start, stream, protocol.methods, draw)
-                        record = Record(settings, *_scored(made, stream))
-                        write_json(path, record._asdict())
-                    found.append(record)
-                    bar.update()
-                records[name][method] = found
+                    make = partial(_ran, start, stream, protocol, draw, settings)
+                    label = f"{name}, {method}, draw {draw + 1} of {draws}"
+                    parts.run((name, method, draw), f"{name}_{method}_{draw}", settings, make, label)
     absent = [name for name in DATASETS if name not in there]
-    return _write(figure, out, records, protocol, draws, absent)
+    if absent:
+        results.notes.append(f"not in the folder: {', '.join(absent)}")
+    return _written(figure, out, results, names)
 
 
 def scaled_stream(table: Table, num_warmup: int) -> Stream:
@@ -171,6 +156,10 @@ def _prepared(table: Table, protocol: Protocol, max_rows: int | None) -> tuple[S
         "data": fingerprint(table.X, table.y),
     }
     return scaled_stream(table, protocol.num_warmup), settings
+
+
+def _ran(start: Start, stream: Stream, protocol: Protocol, draw: int, settings: dict[str, object]) -> Record:
+    return Record(settings, *_scored(run_method(start, stream, protocol.methods, draw), stream))
 
 
 def _scored(made: MethodRun, stream: Stream) -> tuple[dict[str, float], dict[str, list[float]]]:
@@ -201,42 +190,20 @@ def _scored(made: MethodRun, stream: Stream) -> tuple[dict[str, float], dict[str
     return scores, curves
 
 
-def _write(
-    figure: int,
-    out: Path,
-    records: Mapping[str, Mapping[str, list[Record]]],
-    protocol: Protocol,
-    draws: int,
-    absent: list[str],
-) -> str:
-    spreads = {
-        (name, method): {score: _spread([record.scores[score] for record in found]) for score in _SCORES}
-        for name, methods in records.items()
-        for method, found in methods.items()
-    }
+def _written(figure: int, out: Path, results: Results[Protocol], names: list[str]) -> str:
+    protocol, draws, quantity = results.plan, results.num_repetitions, _FIGURES[figure]
+    keys = [(name, method) for name in names for method in METHODS if results.found(name, method)]
+    spreads = {key: {score: results.spread(score, *key) or _NO_SPREAD for score in _SCORES} for key in keys}
     table = [[*key, *(spread[score].median for score in _SCORES)] for key, spread in spreads.items()]
     header = ["stream", "method", *_SCORES]
     full = [f"{score}_{part}" for score in _SCORES for part in Spread._fields]
     rows = [[*key, *(value for score in _SCORES for value in spread[score])] for key, spread in spreads.items()]
     write_text(out / "table.csv", as_csv(["stream", "method", *full], rows))
-    quantity = _FIGURES[figure]
-    panels = [
-        Panel(name, [curve for method, found in methods.items() if (curve := _curve(method, found, quantity))])
-        for name, methods in records.items()
-    ]
-    write_text(out / f"figure_{figure}.csv", panels_csv(panels, ["stream", "method", "row"]))
-    problem = save_panels(panels, out / f"figure_{figure}.png", "row", quantity.label, quantity.linear_within)
-    summary = {
-        "figure": figure,
-        "draws": draws,
-        "protocol": {"num_warmup": protocol.num_warmup, **protocol.methods._asdict()},
-        "runs": {
-            name: {method: [record.scores for record in found] for method, found in methods.items()}
-            for name, methods in records.items()
-        },
-        "versions": versions(),
-    }
-    write_json(out / f"figure_{figure}.json", summary)
+    panels = []
+    for name in names:
+        records = {method: list(results.found(name, method).values()) for method in METHODS}
+        curves = (_curve(method, found, quantity) for method, found in records.items() if found)
+        panels.append(Panel(name, [curve for curve in curves if curve is not None]))
     notes = [f"medians of {draws} draws of the frequencies"]
     if found := spreads.get(("toms_hardware", "IE-GP")):
         ours = found["mse_last_1000"]
@@ -245,15 +212,20 @@ def _write(
             f"{ours.lowest:.2e} to {ours.highest:.2e} over the draws); published: a distributed variant 5.39e-04, "
             f"AdaRaker 1.13e-02"
         )
-    if absent:
-        notes.append(f"not in the folder: {', '.join(absent)}")
-    if problem is not None:
-        notes.append(f"no picture: {problem}")
-    return "\n".join([aligned(header, table), *notes])
-
-
-def _spread(values: list[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
+    text = "\n".join([aligned(header, table), *notes, *results.notes, *results.failure_lines()])
+    content = {
+        "figure": figure,
+        "draws": draws,
+        "protocol": {"num_warmup": protocol.num_warmup, **protocol.methods._asdict()},
+        "runs": {
+            name: {method: [record.scores for record in results.found(name, method).values()] for method in METHODS}
+            for name in names
+        },
+        "failures": results.failed(),
+    }
+    curves_table = panels_table(panels, ["stream", "method", "row"])
+    draw = partial(save_panels, panels, x_label="row", y_label=quantity.label, linear_within=quantity.linear_within)
+    return write_report(out / f"figure_{figure}", text, curves_table, content, {"": draw})
 
 
 def _curve(method: str, found: list[Record], quantity: Quantity) -> Curve | None:

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
+from studies.harness.parts import Results
 from studies.ie_gplvm.methods import METHODS
-from studies.ie_gplvm.scores import LatentScores, error_of
+from studies.ie_gplvm.tables import LatentPlan, error_of
 
 _INCHES = 2.4  # a side of a panel
 _ACROSS = 6  # most panels beside one another
 
 
-def draw_embeddings(scores: LatentScores, path: Path) -> None:
+def draw_embeddings(results: Results[LatentPlan], path: Path) -> None:
     """Scatter plots, colored by label: sets below one another, methods across; what was not run is an empty panel.
 
     Raises:
@@ -18,7 +19,7 @@ def draw_embeddings(scores: LatentScores, path: Path) -> None:
     from gp_ensembles.plots import save_figure
     from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
 
-    plan = scores.plan
+    plan = results.plan
     colors = (*SERIES, INK)  # ten, one for each digit
     across = min(len(plan.methods), _ACROSS)
     down = -(-len(plan.methods) // across)
@@ -32,7 +33,7 @@ def draw_embeddings(scores: LatentScores, path: Path) -> None:
         for axis, method in zip(panels, plan.methods, strict=False):
             axis.set_xticks([])
             axis.set_yticks([])
-            record = scores.records.get((name, METHODS[method].run, 0))
+            record = results.records.get((name, METHODS[method].run, 0))
             if record is None:
                 label(axis, f"{name}, {method}\nnot run", "", "")
                 continue

@@ -5,21 +5,26 @@ run are shuffled by its seed; a tenth of them (a twentieth for MNIST) is what th
 embedding's error is the share of rows whose nearest neighbor in it has another label.
 """
 
-import sys
+import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.summary import versions
-from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import make_folder, write_json, write_text
+from gp_ensembles.cli.neighbors import neighbor_error
+from gp_ensembles.cli.sentences import one_sentence
+from gp_ensembles.cli.torch_files import fingerprint
+from gp_ensembles.cli.writing import make_folder
+from studies.harness.parts import Parts, Record, Results, running
+from studies.harness.plan import check_range, chosen
+from studies.harness.report import write_report
 from studies.ie_gplvm.gpytorch_model import LEARNING_RATE, MINIBATCH, NUM_INDUCING
-from studies.ie_gplvm.methods import METHODS, Effort, without_umap
+from studies.ie_gplvm.methods import CONSTANTS, METHODS, RUNS, Effort, LatentTask, without_umap
 from studies.ie_gplvm.pictures import draw_embeddings
-from studies.ie_gplvm.scores import LatentPlan, LatentScores, run_gplvm
-from studies.ie_gplvm.sets import load_sets
-from studies.ie_gplvm.tables import findings, long_rows, summary_rows, table_text
+from studies.ie_gplvm.sets import START_SHARES, LatentRows, load_sets, shuffled_rows
+from studies.ie_gplvm.tables import LatentPlan, long_rows, sizes, summary_rows, table_text
 
+_VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
 FIGURE = 7
 _REMARK = (
     "Error: share of rows whose nearest other row in the embedding has another label, in percent; median, lowest and "
@@ -83,57 +88,97 @@ def run(
         ['figure_7.csv', 'figure_7.json', 'figure_7.txt']
     """
     methods, notes = _methods(options.methods)
-    if options.draws < 1:
-        raise ValueError(f"at least one draw is needed, got {options.draws}")
-    if options.seed < 0:
-        raise ValueError(f"--seed must be zero or positive, got {options.seed}")
-    if options.max_rows is not None and options.max_rows < 1:
-        raise ValueError(f"--max_rows must be positive, got {options.max_rows}")
-    if min(options.effort) < 1:
-        raise ValueError(f"--block_size and --iterations must be positive, got {tuple(options.effort)}")
+    check_range("draws", options.draws, 1)
+    check_range("seed", options.seed, 0)
+    if options.max_rows is not None:
+        check_range("max_rows", options.max_rows, 1)
+    check_range("block_size", options.effort.block_size, 1)
+    check_range("iterations", options.effort.iterations, 1)
     tables, absent = load_sets(data, options.dataset)
     if absent:
         where = "without --data" if data is None else "in the folder"
         notes.append(f"not there {where}: {', '.join(absent)}")
     make_folder(out)
-    parts = out / "figure_7_parts"
     plan = LatentPlan(tables, methods, options.draws, options.seed, options.max_rows, options.effort)
-    try:
-        scores = run_gplvm(plan, parts, progress)
-    except KeyboardInterrupt:
-        print(f"gp-ensembles: finished parts are in {parts}; the same command goes on with them", file=sys.stderr)
-        raise
-    return _written(scores, out, notes)
+    results = Results(plan, ("set", "run", "draw"), plan.draws)
+    results.notes.extend(notes)
+    runs = list(dict.fromkeys(METHODS[method].run for method in methods))
+    with running(results, out / "figure_7_parts", len(tables) * plan.draws * len(runs), progress) as parts:
+        for name, table in tables.items():
+            for draw in range(plan.draws):
+                try:
+                    rows = shuffled_rows(table, START_SHARES[name], plan.seed + draw, plan.max_rows)
+                except ValueError as error:
+                    parts.skip([(name, run, draw) for run in runs], one_sentence(error), len(runs))
+                    continue
+                for run in runs:
+                    _run_part(parts, plan, (name, run, draw), rows)
+    return _written(results, out)
 
 
 def _methods(given: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The methods that can be run, in the order of the table, and a note on one that cannot."""
-    wanted = list(METHODS) if given is None else list(given)
-    unknown = [name for name in wanted if name not in METHODS]
-    if unknown or not wanted:
-        raise ValueError(f"there is no method {unknown[0] if unknown else ''}; choose from {', '.join(METHODS)}")
-    if len(set(wanted)) < len(wanted):
-        raise ValueError(f"a method is named twice: {', '.join(wanted)}")
+    wanted = chosen(given, METHODS, "method")
     reason = without_umap() if "umap" in wanted else None
     if reason is None:
-        return [name for name in METHODS if name in wanted], []
+        return wanted, []
     if wanted == ["umap"]:
         raise ValueError(f"umap cannot be run: {reason}")
-    return [name for name in METHODS if name in wanted and name != "umap"], [f"umap was left out: {reason}"]
+    return [name for name in wanted if name != "umap"], [f"umap was left out: {reason}"]
 
 
-def _written(scores: LatentScores, out: Path, notes: list[str]) -> str:
-    plan, stem = scores.plan, out / f"figure_{FIGURE}"
+def _run_part(parts: Parts, plan: LatentPlan, key: tuple[str, str, int], rows: LatentRows) -> None:
+    name, run, draw = key
+    uses = next(method.uses for method in METHODS.values() if method.run == run)
+    settings: dict[str, object] = {
+        "version": _VERSION,
+        "set": name,
+        "run": run,
+        "seed": plan.seed + draw,
+        "rows": len(rows.Y),
+        **{part: value for part, value in plan.effort._asdict().items() if part in uses},
+    }
+    # The first draw is for the picture, so its places are kept.
+    pictured = draw == 0
+    file = "-".join([*(str(value) for value in settings.values()), *["places"] * pictured])
+    settings |= {"pictured": pictured, "data": fingerprint(rows.Y, rows.label), "num_start": rows.num_start}
+    settings |= CONSTANTS.get(run, {})
+    task = LatentTask(rows, plan.seed + draw, plan.effort)
+    label = f"{name}, {run}, draw {draw + 1} of {plan.draws}"
+    parts.run(key, file, settings, lambda: _ran(run, task, settings), label)
+
+
+def _ran(run: str, task: LatentTask, settings: dict[str, object]) -> Record:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other libraries about their own ways; what they give is scored
+        clock = time.process_time()
+        answer = RUNS[run](task)
+        cpu_seconds = time.process_time() - clock
+    rows = task.rows
+    scores = {f"error_{reading}": neighbor_error(X, rows.label) for reading, X in answer.embeddings.items()}
+    scores |= {
+        "seconds": answer.seconds,
+        "cpu_seconds": cpu_seconds,
+        "columns": float(rows.Y.shape[1]),
+        "dropped": float(rows.num_dropped),
+    }
+    scores |= {"num_start": float(rows.num_start), **answer.checks}
+    curves: dict[str, list[float]] = {}
+    if settings["pictured"]:
+        curves["label"] = rows.label.tolist()
+        for reading, X in answer.embeddings.items():
+            # Six digits are enough for the eye and make the file a third of its size.
+            places = [[float(f"{value:.6g}") for value in column] for column in X.T.tolist()]
+            curves |= {f"{reading}_{axis}": column for axis, column in zip("xy", places, strict=True)}
+    return Record(settings, scores, curves)
+
+
+def _written(results: Results[LatentPlan], out: Path) -> str:
+    plan = results.plan
     title = f"IE-GPLVM, figure {FIGURE}: embeddings in two dimensions, {plan.draws} draw(s) from seed {plan.seed}"
     titles = "".join(f"{name}: {METHODS[name].title}\n" for name in plan.methods)
-    found = [_effort(plan), *findings(scores), *notes]
-    try:
-        draw_embeddings(scores, stem.with_suffix(".png"))
-    except ImportError as error:
-        found.append(f"no picture: {error}")
-    text = "\n".join([title, _REMARK, "", titles, table_text(scores), "", *found])
-    header, lines = long_rows(scores)
-    write_text(stem.with_suffix(".csv"), as_csv(header, lines))
+    notes = [_effort(plan), *sizes(results), *results.failure_lines(), *results.notes]
+    text = "\n".join([title, _REMARK, "", titles, table_text(results), "", *notes])
     content = {
         "title": title,
         "remark": _REMARK,
@@ -141,13 +186,12 @@ def _written(scores: LatentScores, out: Path, notes: list[str]) -> str:
         "seed": plan.seed,
         "max_rows": plan.max_rows,
         **plan.effort._asdict(),
-        "rows": summary_rows(scores),
-        "notes": found,
-        "versions": versions(),
+        "rows": summary_rows(results),
+        "notes": notes,
+        "failures": results.failed(),
     }
-    write_json(stem.with_suffix(".json"), content)
-    write_text(stem.with_suffix(".txt"), text + "\n")
-    return text
+    pictures = {"": lambda path: draw_embeddings(results, path)}
+    return write_report(out / f"figure_{FIGURE}", text, long_rows(results), content, pictures)
 
 
 def _effort(plan: LatentPlan) -> str:

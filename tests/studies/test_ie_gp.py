@@ -258,7 +258,7 @@ def static_draw(num_rows, num_features, seed):
     generator = torch.Generator().manual_seed(seed)
     X = 5 * torch.rand(num_rows, 1, dtype=torch.float64, generator=generator)
     draw = synthetic_regret.gp_draw(X, noise=0.1, generator=generator)
-    features = synthetic_regret.dictionary_features(X, num_features, generator=generator)
+    ((_, features),) = synthetic_regret.KernelDictionary(num_features).build(X, generator=generator)
     with torch.no_grad():
         return draw.table.y, features(X)
 
@@ -299,7 +299,7 @@ def test_errors_name_what_is_wrong(folder, tmp_path):
         ie_gp.run(5, folder, tmp_path, **arguments)
     with pytest.raises(ValueError, match="give it with --data"):
         ie_gp.run(2, None, tmp_path, **arguments)
-    with pytest.raises(ValueError, match="at least one draw"):
+    with pytest.raises(ValueError, match="draws=0"):
         ie_gp.run(2, folder, tmp_path, **{**arguments, "draws": 0})
     with pytest.raises(ValueError, match="use at least 32"):
         ie_gp.run(10, None, tmp_path, **{**arguments, "max_rows": 10})

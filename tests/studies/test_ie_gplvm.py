@@ -21,8 +21,8 @@ from gp_ensembles.cli.neighbors import neighbor_error
 from gp_ensembles.data import Table
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
 from studies.__main__ import main, study_parser
+from studies.harness.parts import Results
 from studies.ie_gplvm import methods as gplvm_methods
-from studies.ie_gplvm import scores as gplvm_scores
 from studies.ie_gplvm import study as gplvm
 from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
 from studies.ie_gplvm.methods import (
@@ -36,7 +36,7 @@ from studies.ie_gplvm.methods import (
     without_umap,
 )
 from studies.ie_gplvm.sets import START_SHARES, load_sets, shuffled_rows
-from studies.ie_gplvm.tables import table_text
+from studies.ie_gplvm.tables import LatentPlan, table_text
 
 CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
@@ -287,7 +287,7 @@ def test_finished_parts_are_not_made_again(tmp_path, monkeypatch, plain):
     def refuse(*arguments):
         raise AssertionError("made again")
 
-    monkeypatch.setattr(gplvm_scores, "_ran", refuse)
+    monkeypatch.setattr(gplvm, "_ran", refuse)
     assert gplvm.run(None, tmp_path, OPTIONS) == text
     assert "pca" in gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca"], draws=1))
     # What a method has no use for does not make it again.
@@ -322,12 +322,12 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setitem(RUNS, "pca", failing)
     text = gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca", "kernel_pca"]))
-    assert "pca on digits, draw 1 failed: no components today" in text
-    assert "pca on digits, draw 2 failed: neighbors need at least two rows and finite places" in text
+    assert "digits, pca, draw 1 failed: no components today" in text
+    assert "digits, pca, draw 2 failed: neighbors need at least two rows and finite places" in text
     assert (tmp_path / "figure_7.png").is_file()  # with an empty panel
-    with pytest.raises(ValueError, match="nothing could be run; pca on digits: no components today"):
+    with pytest.raises(ValueError, match="nothing could be run; digits, pca: no components today"):
         gplvm.run(None, tmp_path / "other", OPTIONS._replace(methods=["pca"]))
-    with pytest.raises(ValueError, match="nothing could be run; pca on digits: digits: 10% of 20 rows are too few"):
+    with pytest.raises(ValueError, match="nothing could be run; digits, pca: digits: 10% of 20 rows are too few"):
         gplvm.run(None, tmp_path / "other", OPTIONS._replace(methods=["pca"], max_rows=20))
 
 
@@ -366,8 +366,8 @@ def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
 
 
 def test_a_table_without_records_is_a_header():
-    plan = gplvm_scores.LatentPlan({"digits": made_up()}, ["pca"], 1, 0, None, Effort())
-    assert table_text(gplvm_scores.LatentScores(plan, {}, {})).split()[:2] == ["set", "method"]
+    plan = LatentPlan({"digits": made_up()}, ["pca"], 1, 0, None, Effort())
+    assert table_text(Results(plan, ("set", "run", "draw"), 1)).split()[:2] == ["set", "method"]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_a_table_without_records_is_a_header():
         ({"methods": ["tsne"]}, "no method tsne; choose from ie_gplvm, ie_gplvm_one_space"),
         ({"methods": []}, "no method"),
         ({"methods": ["pca", "pca"]}, "named twice"),
-        ({"draws": 0}, "at least one draw"),
+        ({"draws": 0}, "draws=0"),
         ({"seed": -1}, "seed"),
         ({"max_rows": 0}, "max_rows"),
         ({"effort": Effort(block_size=0)}, "block_size"),

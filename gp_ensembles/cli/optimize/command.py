@@ -60,8 +60,9 @@ def run_optimize(values: Namespace) -> int:
     write_text(values.out / "curves.csv", curves_csv(summaries))
     write_text(values.out / "optimize.md", text + "\n")
     print(text)
-    obstacle = draw_regrets(summaries, results.problems, values.out)
-    if obstacle is not None:
-        print(f"no pictures: {obstacle}")
+    try:
+        draw_regrets(summaries, results.problems, values.out)
+    except ImportError as error:
+        print(f"no pictures: {error}")
     print(values.out / "optimize.md")
     return 2 if results.failures else 0

@@ -8,13 +8,13 @@ from gp_ensembles.cli.optimize.problems import Problem
 from gp_ensembles.cli.optimize.tables import Interval, Summary
 
 
-def draw_regrets(summaries: Sequence[Summary], problems: dict[str, Problem], out: Path) -> str | None:
+def draw_regrets(summaries: Sequence[Summary], problems: dict[str, Problem], out: Path) -> None:
     """Draw ``simple_regret.png`` for problems that stand still and ``cumulative_regret.png`` for those that move.
 
     Simple regret is drawn on a log scale: lines are geometric means over seeds, bands 95 % t-intervals of logarithms.
 
-    Returns:
-        Why there is no picture, if there is none: matplotlib is not installed.
+    Raises:
+        ImportError: If matplotlib is not installed.
     """
     standing = [_panel(summaries, name, True) for name, problem in problems.items() if not problem.moves]
     moving = [_panel(summaries, name, False) for name, problem in problems.items() if problem.moves]
@@ -23,9 +23,8 @@ def draw_regrets(summaries: Sequence[Summary], problems: dict[str, Problem], out
         ("cumulative_regret.png", "cumulative regret", [panel for panel in moving if panel.curves], float("inf")),
     )
     for file, y_label, panels, linear_within in pictures:
-        if panels and (reason := save_panels(panels, out / file, "evaluations", y_label, linear_within)):
-            return reason
-    return None
+        if panels:
+            save_panels(panels, out / file, "evaluations", y_label, linear_within)
 
 
 def _panel(summaries: Sequence[Summary], name: str, simple: bool) -> Panel:
