@@ -238,7 +238,7 @@ def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = sample_hmc(half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30), generator=seeded(17))
+        draws = sample_hmc(half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30, max_steps=32), generator=seeded(17))
     assert (draws.theta > 0.0).all()
     assert draws.log_density.isfinite().all()
     assert draws.divergent.any()
@@ -358,4 +358,4 @@ def test_walls_are_reported():
 
     start = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
     with pytest.warns(UserWarning, match="diverged|mix slowly"):
-        sample_hmc(log_density, start, HMCSettings(200, 200), generator=torch.Generator().manual_seed(1))
+        sample_hmc(log_density, start, HMCSettings(100, 100, max_steps=32), generator=torch.Generator().manual_seed(1))
