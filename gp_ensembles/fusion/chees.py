@@ -43,6 +43,45 @@ from gp_ensembles.fusion.leapfrog import (
 
 # Leapfrog steps of the longest trajectory while no metric is known.
 _FIRST_STEPS = 10.0
+# Chains that the ChEES criterion needs; an energy error above this is a divergence (as in Stan).
+_FEWEST, _LOST = 4, 1000.0
+# Share of divergent transitions from which a warning is given.
+_TOLERATED = 0.01
+# Acceptance of a chain that does not move; effective draws of a chain, of at least a hundred, that are too few.
+_STILL, _FEW, _MANY = 0.01, 3.0, 100
+
+
+@final
+@dataclass(frozen=True)
+class HMCSettings:
+    """Settings of :func:`sample_hmc`.
+
+    Args:
+        num_draws: Draws of each chain after the warm-up.
+        num_warmup: Transitions in which step size, trajectory length and metric are adapted; discarded.
+        target_acceptance: Target of the harmonic mean of the chains' acceptance probabilities.
+        trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not.
+        max_steps: Leapfrog steps of one trajectory at most.
+
+    Raises:
+        ValueError: If a number is out of its range.
+
+    Example:
+        >>> HMCSettings(num_draws=100, num_warmup=100).target_acceptance
+        0.75
+    """
+
+    num_draws: int = 500
+    num_warmup: int = 500
+    target_acceptance: float = 0.75
+    trajectory: ChEES | FixedLength = field(default_factory=ChEES)
+    max_steps: int = 256
+
+    def __post_init__(self) -> None:
+        if self.num_draws < 0 or self.num_warmup < 0 or self.max_steps < 1:
+            raise ValueError("num_draws and num_warmup must not be negative, and max_steps must be at least 1")
+        if not 0.0 < self.target_acceptance < 1.0:
+            raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}")
 
 
 class ChainState(NamedTuple):
@@ -119,79 +158,6 @@ class ChainState(NamedTuple):
             raise ValueError(f"these are not the tensors of a ChainState: {error} is missing") from error
 
 
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64, device="cpu")
-
-
-def _value(tensor: Tensor) -> Any:
-    """The number that ``_number`` wrote: a float or an integer."""
-    return tensor.item()
-
-
-def init_chains(log_density: LogDensity, theta: Tensor, *, generator: torch.Generator | None = None) -> ChainState:
-    """The state before the first transition.
-
-    Every chain gets a generator of its own, seeded from the given one, on the device of the positions: what a chain
-    draws does not depend on the other chains.
-
-    Args:
-        log_density: From positions, shape (C, D), to log densities, shape (C,).
-        theta: Where the C chains start, shape (C, D), floating point and finite.
-        generator: Seeds the chains.
-
-    Raises:
-        ValueError: If the positions or the log densities there cannot be used.
-
-    Example:
-        >>> import torch
-        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
-        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
-        >>> state.points.log_density
-        tensor([-0., -0., -0., -0.], dtype=torch.float64)
-    """
-    points = _checked_start(log_density, theta)
-    scale = torch.ones_like(theta[0])
-    seeds_device = "cpu" if generator is None else generator.device
-    seeds = torch.randint(2**62, (len(theta),), generator=generator, device=seeds_device).tolist()
-    generators = [torch.Generator(theta.device).manual_seed(seed) for seed in seeds]
-    momentum, _ = refresh(generators, theta)
-    step = reasonable_step(log_density, points, momentum, scale, 0.1)
-    return ChainState(
-        points,
-        scale,
-        init_moments(points.theta),
-        init_averaging(step),
-        init_length(_FIRST_STEPS * step),
-        0,
-        generator_states(generators),
-    )
-
-
-def _checked_start(log_density: LogDensity, theta: Tensor) -> Points:
-    if theta.ndim != 2 or not theta.is_floating_point() or 0 in theta.shape:
-        raise ValueError(
-            f"chains start at a floating tensor of shape (chains, parameters), got {tuple(theta.shape)} {theta.dtype}"
-        )
-    with torch.enable_grad():
-        value = log_density(theta.detach().clone().requires_grad_())
-    if value.shape != theta.shape[:1]:
-        raise ValueError(
-            f"the log density must turn shape {tuple(theta.shape)} into {tuple(theta.shape[:1])}, one number for each "
-            f"chain, but gave {tuple(value.shape)}"
-        )
-    if not value.requires_grad:
-        raise ValueError("the log density does not depend on the parameters, or leaves torch, so it has no gradient")
-    points = evaluate(log_density, theta.detach().clone())
-    finite = points.theta.isfinite().all(-1) & points.log_density.isfinite() & points.gradient.isfinite().all(-1)
-    if not bool(finite.all()):
-        bad = (~finite).nonzero().squeeze(-1).tolist()
-        raise ValueError(
-            f"the log density or its gradient is not finite where chains {bad} start; start them elsewhere, for "
-            "instance at modes or at smaller values"
-        )
-    return points
-
-
 class Chains(NamedTuple):
     """Draws of C chains after the warm-up, S of each, in D dimensions.
 
@@ -249,45 +215,43 @@ class Chains(NamedTuple):
         return Chains(*joined, torch.cat([self.num_steps, later.num_steps]), later.state)  # type: ignore[call-arg, arg-type]
 
 
-# Chains that the ChEES criterion needs; an energy error above this is a divergence (as in Stan).
-_FEWEST, _LOST = 4, 1000.0
-# Share of divergent transitions from which a warning is given.
-_TOLERATED = 0.01
-# Acceptance of a chain that does not move; effective draws of a chain, of at least a hundred, that are too few.
-_STILL, _FEW, _MANY = 0.01, 3.0, 100
+def init_chains(log_density: LogDensity, theta: Tensor, *, generator: torch.Generator | None = None) -> ChainState:
+    """The state before the first transition.
 
-
-@final
-@dataclass(frozen=True)
-class HMCSettings:
-    """Settings of :func:`sample_hmc`.
+    Every chain gets a generator of its own, seeded from the given one, on the device of the positions: what a chain
+    draws does not depend on the other chains.
 
     Args:
-        num_draws: Draws of each chain after the warm-up.
-        num_warmup: Transitions in which step size, trajectory length and metric are adapted; discarded.
-        target_acceptance: Target of the harmonic mean of the chains' acceptance probabilities.
-        trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not.
-        max_steps: Leapfrog steps of one trajectory at most.
+        log_density: From positions, shape (C, D), to log densities, shape (C,).
+        theta: Where the C chains start, shape (C, D), floating point and finite.
+        generator: Seeds the chains.
 
     Raises:
-        ValueError: If a number is out of its range.
+        ValueError: If the positions or the log densities there cannot be used.
 
     Example:
-        >>> HMCSettings(num_draws=100, num_warmup=100).target_acceptance
-        0.75
+        >>> import torch
+        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
+        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
+        >>> state.points.log_density
+        tensor([-0., -0., -0., -0.], dtype=torch.float64)
     """
-
-    num_draws: int = 500
-    num_warmup: int = 500
-    target_acceptance: float = 0.75
-    trajectory: ChEES | FixedLength = field(default_factory=ChEES)
-    max_steps: int = 256
-
-    def __post_init__(self) -> None:
-        if self.num_draws < 0 or self.num_warmup < 0 or self.max_steps < 1:
-            raise ValueError("num_draws and num_warmup must not be negative, and max_steps must be at least 1")
-        if not 0.0 < self.target_acceptance < 1.0:
-            raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}")
+    points = _checked_start(log_density, theta)
+    scale = torch.ones_like(theta[0])
+    seeds_device = "cpu" if generator is None else generator.device
+    seeds = torch.randint(2**62, (len(theta),), generator=generator, device=seeds_device).tolist()
+    generators = [torch.Generator(theta.device).manual_seed(seed) for seed in seeds]
+    momentum, _ = refresh(generators, theta)
+    step = reasonable_step(log_density, points, momentum, scale, 0.1)
+    return ChainState(
+        points,
+        scale,
+        init_moments(points.theta),
+        init_averaging(step),
+        init_length(_FIRST_STEPS * step),
+        0,
+        generator_states(generators),
+    )
 
 
 def sample_hmc(
@@ -356,6 +320,40 @@ def sample_hmc(
     for caution in _cautions(draws):
         warnings.warn(caution, stacklevel=2)
     return draws
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64, device="cpu")
+
+
+def _value(tensor: Tensor) -> Any:
+    """The number that ``_number`` wrote: a float or an integer."""
+    return tensor.item()
+
+
+def _checked_start(log_density: LogDensity, theta: Tensor) -> Points:
+    if theta.ndim != 2 or not theta.is_floating_point() or 0 in theta.shape:
+        raise ValueError(
+            f"chains start at a floating tensor of shape (chains, parameters), got {tuple(theta.shape)} {theta.dtype}"
+        )
+    with torch.enable_grad():
+        value = log_density(theta.detach().clone().requires_grad_())
+    if value.shape != theta.shape[:1]:
+        raise ValueError(
+            f"the log density must turn shape {tuple(theta.shape)} into {tuple(theta.shape[:1])}, one number for each "
+            f"chain, but gave {tuple(value.shape)}"
+        )
+    if not value.requires_grad:
+        raise ValueError("the log density does not depend on the parameters, or leaves torch, so it has no gradient")
+    points = evaluate(log_density, theta.detach().clone())
+    finite = points.theta.isfinite().all(-1) & points.log_density.isfinite() & points.gradient.isfinite().all(-1)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero().squeeze(-1).tolist()
+        raise ValueError(
+            f"the log density or its gradient is not finite where chains {bad} start; start them elsewhere, for "
+            "instance at modes or at smaller values"
+        )
+    return points
 
 
 def _typical_acceptance(acceptance: Tensor) -> float:

@@ -25,6 +25,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
 # Newton's method ends where a step is expected to gain less than this many nats.
 _MIN_GAIN = 1e-8
+# Copies of the parameters whose third derivatives are in memory at once.
+_EVIDENCE_COPIES = 32
 
 
 class NormalApproximation(NamedTuple):
@@ -203,10 +205,6 @@ def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | Non
 def _log_volume(scale: Tensor) -> float:
     """Twice the logarithm of the normalizer of a normal distribution with these standard deviations."""
     return len(scale) * math.log(2 * math.pi) + 2 * float(scale.log().sum())
-
-
-# Copies of the parameters whose third derivatives are in memory at once.
-_EVIDENCE_COPIES = 32
 
 
 class EvidenceMaximum(NamedTuple):

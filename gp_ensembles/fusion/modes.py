@@ -23,6 +23,8 @@ from gp_ensembles.numerics.lbfgs import inverse_hessian_product, no_pairs, remem
 
 # Armijo's constant, bounds of a backtracking factor, and most backtracking steps of one line search.
 _ARMIJO, _SHRINK, _MOST = 1e-4, (0.1, 0.5), 20
+# Times that a start is halved towards the prior mean until its log joint density is finite.
+_HALVINGS = 20
 
 
 class ModeSearch(NamedTuple):
@@ -128,10 +130,6 @@ def _search(
     return Points(theta, value, gradient), moved, used
 
 
-# Times that a start is halved towards the prior mean until its log joint density is finite.
-_HALVINGS = 20
-
-
 @final
 class ModeWeights(Enum):
     """Weights of the modes found from different starts.
@@ -194,7 +192,7 @@ class MAP(InferenceMethod):
         found = find_modes(model, self.num_restarts, self.max_iterations, generator=generator, progress=progress)
         value = found.points.log_density
         chosen = value if self.weights is ModeWeights.JOINT else torch.zeros_like(value)
-        cautions = issue_cautions(unfinished(found))
+        cautions = issue_cautions(_unconverged(found))
         report = InferenceReport("MAP", time.perf_counter() - began, found.num_gradients, value, cautions=cautions)
         return PosteriorDraws(found.points.theta, chosen.log_softmax(0), report)
 
@@ -252,7 +250,7 @@ def finite_starts(model: FusionModel, start: Tensor) -> Tensor:
     )
 
 
-def unfinished(found: ModeSearch) -> list[str]:
+def _unconverged(found: ModeSearch) -> list[str]:
     """A caution if the best search has not converged."""
     best = int(found.points.log_density.argmax())
     if bool(found.converged[best]):

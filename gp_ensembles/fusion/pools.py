@@ -14,6 +14,8 @@ from torch import Tensor
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.fusion.experts import check_log_weights, check_moments
 
+_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
 
 class LogLinearPool(NamedTuple):
     r"""Log-linear pool of normal experts: a normal distribution for each of N rows.
@@ -214,9 +216,6 @@ def _log_weights_of_draws(like: Tensor, draws: torch.Size, log_weights: Tensor |
     if not bool(torch.isfinite(total)):
         raise ValueError("log weights of the draws must be numbers or minus infinity, and not all minus infinity")
     return log_weights - total
-
-
-_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class PooledNormal(NamedTuple):
