@@ -14,7 +14,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from gp_ensembles.cli.neighbors import neighbor_error
+from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import load_folder
 from gp_ensembles.gplvm import (
     IEGPLVM,

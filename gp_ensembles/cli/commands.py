@@ -12,10 +12,9 @@ from tqdm import tqdm
 from gp_ensembles.cli.config import StreamConfig
 from gp_ensembles.cli.pictures import PICTURES, Gallery
 from gp_ensembles.cli.predictions import MODEL, score_table
-from gp_ensembles.cli.preparation import warm_up_rows
+from gp_ensembles.cli.preparation import check_targets, warm_up_rows
 from gp_ensembles.cli.session import Session
 from gp_ensembles.cli.summary import summarize_session, summary_table
-from gp_ensembles.cli.target_checks import check_targets
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
 from gp_ensembles.data import Table
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import yaml
 
-import gp_ensembles
-
 
 def configs_folder() -> Path:
     """The folder of the configs: inside an installed package, beside the package in a checkout.
@@ -18,7 +16,7 @@ def configs_folder() -> Path:
         >>> (configs_folder() / "auto.yaml").is_file()
         True
     """
-    package = Path(gp_ensembles.__file__).parent
+    package = Path(__file__).parents[1]
     for folder in (package / "configs", package.parent / "configs"):
         if (folder / "auto.yaml").is_file():
             return folder

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.cli.baselines import Baselines
+from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.config import StreamConfig
-from gp_ensembles.cli.discrete_baselines import DiscreteBaselines
 from gp_ensembles.cli.predictions import (
     Chunk,
     Scores,
@@ -22,11 +21,13 @@ from gp_ensembles.cli.predictions import (
 from gp_ensembles.cli.preparation import (
     build_baselines,
     build_ensemble,
+    check_targets,
+    complaint,
+    first_illegal,
     fit_standardizer,
     prepare,
     warm_up_rows,
 )
-from gp_ensembles.cli.target_checks import check_targets, complaint, first_illegal
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.numerics.cholesky import NumericalError

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
+from gp_ensembles.cli.preparation import check_targets
 from gp_ensembles.cli.session import Session
-from gp_ensembles.cli.target_checks import check_targets
 from gp_ensembles.data import Table, constant_columns, load, load_folder, read_csv
 
 _PREFIX = "name:"

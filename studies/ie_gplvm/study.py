@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.neighbors import neighbor_error
+from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.cli.sentences import one_sentence
 from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.embed import command, scores
-from gp_ensembles.cli.embed.labels import make_labels
+from gp_ensembles.cli.embed import command, summary
 from gp_ensembles.cli.embed.options import EmbedOptions, Variant, build_model
-from gp_ensembles.cli.neighbors import neighbor_error
+from gp_ensembles.cli.embed.rows import make_labels
+from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.gplvm import (
     IEGPLVM,
     Embeddings,
@@ -186,8 +186,8 @@ def test_equal_places_are_neighbors_of_one_another():
     X = torch.tensor([[0.0], [0.0], [0.0], [9.0]], dtype=torch.float64)
     assert neighbor_error(X, torch.tensor([1.0, 1.0, 1.0, 2.0])) == 0.25
     everywhere = torch.ones(4, dtype=torch.bool)
-    assert scores._error_of(make_labels("kind", ["a", "a", "", "b"]), X, everywhere) == pytest.approx(1 / 3)
-    assert scores._error_of(make_labels("kind", ["a", "", "", ""]), X, everywhere) is None
+    assert summary._error_of(make_labels("kind", ["a", "a", "", "b"]), X, everywhere) == pytest.approx(1 / 3)
+    assert summary._error_of(make_labels("kind", ["a", "", "", ""]), X, everywhere) is None
 
 
 def interrupt_after(monkeypatch, num_blocks, act):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gp_ensembles.cli import session as session_module
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.config import StreamConfig
+from gp_ensembles.cli.preparation import check_targets, first_illegal
 from gp_ensembles.cli.session import Session
-from gp_ensembles.cli.target_checks import check_targets, first_illegal
 from gp_ensembles.data import Table, read_csv
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings

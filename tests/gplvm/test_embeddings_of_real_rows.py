@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, KernelPCA
 
-from gp_ensembles.cli.neighbors import neighbor_error
+from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import load_folder
 from gp_ensembles.gplvm import ie_gplvm
 

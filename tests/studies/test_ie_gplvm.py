@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier
 
-from gp_ensembles.cli.neighbors import neighbor_error
+from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import Table
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
 from studies.__main__ import main, study_parser

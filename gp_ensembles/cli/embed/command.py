@@ -10,12 +10,11 @@ from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
 from gp_ensembles.cli.config import check_device
-from gp_ensembles.cli.embed.checkpoint import load_run
 from gp_ensembles.cli.embed.folder import PICTURE, EmbedFolder
 from gp_ensembles.cli.embed.options import EmbedOptions, Variant, expert_names
 from gp_ensembles.cli.embed.preparation import prepare
-from gp_ensembles.cli.embed.run import EmbedRun
-from gp_ensembles.cli.embed.sources import Wanted, read_rows, split_names
+from gp_ensembles.cli.embed.rows import Wanted, read_rows, split_names
+from gp_ensembles.cli.embed.run import EmbedRun, load_run
 from gp_ensembles.cli.embed.summary import report_run, summarize_run
 from gp_ensembles.cli.writing import CHECKPOINT
 from gp_ensembles.data.table import number_in

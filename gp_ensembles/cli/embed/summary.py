@@ -1,16 +1,94 @@
-"""What a run of ``embed`` came to: one dictionary for a file, a few lines for the eye."""
+"""How good embeddings are, beside principal components, as one dictionary for a file and lines for the eye."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
 
 from gp_ensembles.cli.embed.folder import EMBEDDINGS, IMPUTED, PICTURE, SUMMARY, WEIGHTS
 from gp_ensembles.cli.embed.options import expert_names
-from gp_ensembles.cli.embed.run import EmbedRun
-from gp_ensembles.cli.embed.scores import Quality, model_quality, principal_quality
+from gp_ensembles.cli.embed.rows import Labels
+from gp_ensembles.cli.embed.run import EmbedRun, map_back
 from gp_ensembles.cli.summary import device_name, versions
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.cli.writing import CHECKPOINT
+
+
+def neighbor_error(X: Tensor, label: Tensor) -> float:
+    """Share of rows whose nearest other row has another label: the leave-one-out error of one nearest neighbor.
+
+    Args:
+        X: Places of the rows, shape (N, d).
+        label: Labels, shape (N,).
+
+    Raises:
+        ValueError: If there are fewer than two rows, or a place is not finite.
+
+    Example:
+        >>> X = torch.tensor([[0.0], [1.0], [3.0], [3.5]], dtype=torch.float64, device="cpu")
+        >>> neighbor_error(X, torch.tensor([0, 1, 1, 1], dtype=torch.int64, device="cpu"))
+        0.5
+    """
+    if len(X) < 2 or not bool(X.isfinite().all()):
+        raise ValueError(f"neighbors need at least two rows and finite places, got {len(X)} rows")
+    nearest = NearestNeighbors(n_neighbors=1).fit(X.double().cpu().numpy()).kneighbors(return_distance=False)
+    other = label[torch.as_tensor(nearest[:, 0], dtype=torch.int64, device=label.device)]
+    return float((other != label).double().mean())
+
+
+class Quality(NamedTuple):
+    """What an embedding is worth.
+
+    Attributes:
+        neighbor_error: Share of the labeled rows whose nearest labeled neighbor has another label; ``None`` without
+            categories.
+        variance_explained: One minus the ratio of the squared errors of rows mapped back to their squared distances
+            from the column means, observed entries only, in the units of the model.
+        rmse: Root mean squared error of each column, in units of the data, shape (D,); NaN where nothing was observed.
+    """
+
+    neighbor_error: float | None
+    variance_explained: float
+    rmse: Tensor
+
+
+def principal_quality(run: EmbedRun) -> tuple[Tensor, Quality]:
+    """Principal components of all rows at once, gaps filled by column means: scores (n, d) and their quality."""
+    Y = run.prepared.Y.double()
+    mean = Y.nanmean(0)
+    centered = torch.where(torch.isnan(Y), 0.0, Y - mean)
+    num_latent = run.model.num_latent
+    if len(Y) < Y.shape[1]:
+        axes = torch.linalg.svd(centered, full_matrices=False).Vh[:num_latent].mT
+    else:
+        axes = torch.linalg.eigh(centered.mT @ centered).eigenvectors[:, -num_latent:].flip(-1)
+    scores = centered @ axes
+    return scores, _quality(run, scores, scores @ axes.mT + mean)
+
+
+def model_quality(run: EmbedRun, X: Tensor, expert: Tensor) -> Quality:
+    """Quality of latent inputs (n, d), each in the space of its expert (n,), by the model as it is now."""
+    mean, _ = map_back(run, X, expert)
+    return _quality(run, X, mean.double())
+
+
+def _quality(run: EmbedRun, X: Tensor, back: Tensor) -> Quality:
+    Y = run.prepared.Y.double()
+    squares, spread = (back - Y).square(), (Y - Y.nanmean(0)).square()
+    explained = 1.0 - float(squares.nansum() / spread.nansum())
+    rmse = squares.nanmean(0).sqrt() * run.prepared.scale
+    return Quality(_error_of(run.prepared.rows.labels, X, run.prepared.present), explained, rmse)
+
+
+def _error_of(labels: Labels | None, X: Tensor, present: Tensor) -> float | None:
+    """Error of the nearest labeled neighbor; ``None`` without categories or with fewer than two labeled rows."""
+    if labels is None or not labels.categories:
+        return None
+    known = ~torch.isnan(labels.values[present])
+    return neighbor_error(X[known], labels.values[present][known]) if int(known.sum()) > 1 else None
+
 
 _SPACES = ("one latent space", "as reported", "principal components")
 
