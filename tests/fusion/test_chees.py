@@ -238,7 +238,9 @@ def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = sample_hmc(half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30, max_steps=32), generator=seeded(17))
+        draws = sample_hmc(
+            half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30, max_steps=32), generator=seeded(17)
+        )
     assert (draws.theta > 0.0).all()
     assert draws.log_density.isfinite().all()
     assert draws.divergent.any()
