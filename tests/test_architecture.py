@@ -23,7 +23,7 @@ MAX_LINES = 500
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {"data", "metrics", "interfaces", "plots", "bo", "bayesian_quadrature", "sparse", "fusion", "gplvm"}
+    | {"data", "metrics", "estimators", "plots", "bo", "bayesian_quadrature", "sparse", "fusion", "gplvm"}
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
@@ -73,7 +73,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"gpytorch", "faiss"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
-    "interfaces": (
+    "estimators": (
         frozenset({"ensembles", "metrics", "numerics", "data", "gplvm"}),
         frozenset({"numpy", "pandas", "sklearn", "river"}),
     ),
@@ -85,7 +85,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
-    "": (EVERYTHING | {"cli"}, frozenset()),
+    # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used.
+    "": (EVERYTHING | {"cli"}, frozenset({"lazy_loader"})),
 }
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
@@ -93,7 +94,7 @@ DOORS: dict[str, frozenset[str]] = {
     "bo": frozenset({"ax"}),
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
-    "interfaces": frozenset({"river", "sklearn"}),
+    "estimators": frozenset({"river", "sklearn"}),
     "cli": frozenset({"gp_ensembles.plots"}),
 }
 

@@ -56,6 +56,10 @@ class Outcomes:
         if report.failed:
             self.failed.append(f"{report.nodeid}\n{report.longreprtext}")
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.append(f"{report.nodeid}\n{report.longreprtext}")
+
 
 def run_contract(source: str, table: str, line: str, code: str, keyword: str, folder: Path) -> Outcomes:
     """Run the contract tests of a file, with the recipe's line in their table, for what the line adds."""

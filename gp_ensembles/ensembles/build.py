@@ -43,6 +43,10 @@ class FitSettings:
     Raises:
         TypeError: If a number is none.
         ValueError: If a number is out of range.
+
+    Example:
+        >>> FitSettings(num_samples=1).method
+        LBFGS(max_iterations=200, gradient_tolerance=1e-05, loss_tolerance=1e-07)
     """
 
     method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable record)

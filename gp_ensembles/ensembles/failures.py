@@ -131,6 +131,6 @@ def _mend(expert: Expert) -> str:
     if not isinstance(expert.adaptation, ExponentialForgetting):
         return ""
     return (
-        "; under ExponentialForgetting the covariance winds up where inputs do not vary: use StabilisedForgetting or "
+        "; under ExponentialForgetting the covariance winds up where inputs do not vary: use StabilizedForgetting or "
         "RandomWalk instead"
     )

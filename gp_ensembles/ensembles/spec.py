@@ -46,6 +46,11 @@ class StickySwitching(GroupedRule):
 
     Attributes:
         stay: That probability.
+
+    Example:
+        >>> StickySwitching(0.9).build(group_size=2, num_groups=1).transition
+        tensor([[0.9000, 0.1000],
+                [0.1000, 0.9000]], dtype=torch.float64)
     """
 
     stay: float = 0.99
@@ -62,6 +67,11 @@ class TwinSwitching(GroupedRule):
 
     Attributes:
         delta: Probability per step of passing to one twin.
+
+    Example:
+        >>> TwinSwitching(0.1).build(group_size=1, num_groups=2).transition
+        tensor([[0.9000, 0.1000],
+                [0.1000, 0.9000]], dtype=torch.float64)
     """
 
     delta: float = 0.01

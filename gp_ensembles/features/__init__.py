@@ -10,7 +10,7 @@ from gp_ensembles.features.hilbert_tensor import HilbertTensorFeatures, full_gri
 from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.neural import NeuralFeatures
-from gp_ensembles.features.optimized_fourier import OptimisedFourierFeatures
+from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures, kmeans_centers
 from gp_ensembles.features.rescale import Clamp, Standardize
@@ -31,7 +31,7 @@ __all__ = [
     "InducingPointFeatures",
     "LinearFeatures",
     "NeuralFeatures",
-    "OptimisedFourierFeatures",
+    "OptimizedFourierFeatures",
     "RadialBasisFeatures",
     "RandomFourierFeatures",
     "SelectColumns",

@@ -14,7 +14,7 @@ from gp_ensembles.spectral.frequencies import components_of, kernel_outputscale
 
 
 @final
-class OptimisedFourierFeatures(FeatureMap):
+class OptimizedFourierFeatures(FeatureMap):
     r"""Sines and cosines at trainable frequencies (sparse spectrum GP; Lazaro-Gredilla et al., 2010).
 
     .. math:: \phi(x) = \sqrt{\tfrac{2}{F}} \big[\sin(\omega_r^\top x)_{r \le F/2},
@@ -33,7 +33,7 @@ class OptimisedFourierFeatures(FeatureMap):
 
     Example:
         >>> import torch
-        >>> features = OptimisedFourierFeatures(torch.tensor([[1.0], [2.0]], dtype=torch.float64))
+        >>> features = OptimizedFourierFeatures(torch.tensor([[1.0], [2.0]], dtype=torch.float64))
         >>> features(torch.zeros(1, 1, dtype=torch.float64)).detach()
         tensor([[0.0000, 0.0000, 0.7071, 0.7071]], dtype=torch.float64)
     """
@@ -73,7 +73,7 @@ class OptimisedFourierFeatures(FeatureMap):
 
         Example:
             >>> from gpytorch.kernels import RBFKernel
-            >>> OptimisedFourierFeatures.from_kernel(RBFKernel(), 2, 10).frequencies.shape
+            >>> OptimizedFourierFeatures.from_kernel(RBFKernel(), 2, 10).frequencies.shape
             torch.Size([5, 2])
         """
         with torch.no_grad():

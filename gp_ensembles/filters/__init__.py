@@ -2,7 +2,7 @@
 
 from gp_ensembles.filters.adaptation import Adaptation, Schedule
 from gp_ensembles.filters.dispatch import predict, predict_joint, update_block
-from gp_ensembles.filters.forgetting import ExponentialForgetting, StabilisedForgetting
+from gp_ensembles.filters.forgetting import ExponentialForgetting, StabilizedForgetting
 from gp_ensembles.filters.gaussian import textbook_filter, textbook_step
 from gp_ensembles.filters.states import (
     FilterState,
@@ -35,7 +35,7 @@ __all__ = [
     "RandomWalk",
     "Schedule",
     "SquareRootState",
-    "StabilisedForgetting",
+    "StabilizedForgetting",
     "StepPredictions",
     "StudentTPredictions",
     "StudentTState",

@@ -15,7 +15,7 @@ class ExponentialForgetting(Adaptation):
 
     A row that is n rows old counts :math:`\lambda^n`, an effective memory of :math:`1 / (1 - \lambda)` rows. In
     directions that are not excited the covariance grows exponentially and without limit (it winds up); use
-    :class:`StabilisedForgetting` where inputs may stand still.
+    :class:`StabilizedForgetting` where inputs may stand still.
 
     Args:
         factor: :math:`\lambda`, from 0.5 to 1: a number, or a tensor () or (\*batch).
@@ -63,7 +63,7 @@ class ExponentialForgetting(Adaptation):
         return ExponentialForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 
-class StabilisedForgetting(Adaptation):
+class StabilizedForgetting(Adaptation):
     r"""What was learned fades back to the prior, so the covariance never exceeds it.
 
     .. math:: \theta_t = \sqrt{\lambda}\, \theta_{t-1} + w_t, \qquad
@@ -82,7 +82,7 @@ class StabilisedForgetting(Adaptation):
 
     Example:
         >>> import torch
-        >>> StabilisedForgetting(0.5).schedule(2, torch.tensor(1.0, dtype=torch.float64)).steps
+        >>> StabilizedForgetting(0.5).schedule(2, torch.tensor(1.0, dtype=torch.float64)).steps
         tensor([1.0000, 3.0000], dtype=torch.float64)
     """
 
@@ -117,9 +117,9 @@ class StabilisedForgetting(Adaptation):
         """See :meth:`Adaptation.check_shape`."""
         _check_factor_shape(self.factor, batch_shape)
 
-    def take(self, batch_shape: torch.Size, index: Tensor) -> "StabilisedForgetting":
+    def take(self, batch_shape: torch.Size, index: Tensor) -> "StabilizedForgetting":
         """See :meth:`Adaptation.take`."""
-        return StabilisedForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
+        return StabilizedForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 
 def _check_factor(factor: Tensor | float) -> Tensor:

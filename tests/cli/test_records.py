@@ -61,8 +61,9 @@ def test_nested_records_survive_the_trip():
 
 
 RULES = [
-    BayesianModelAveraging(prune_below=1e-16), DynamicModelAveraging(0.9), FixedShare(0.1), ExponentiatedGradient(0.2, 0.01),
-    SoftBayes(), OnlineNewton(0.5), DiscountedOnlineNewton(discount=0.9), TwinSwitching(0.1),
+    BayesianModelAveraging(prune_below=1e-16), DynamicModelAveraging(0.9), FixedShare(0.1),
+    ExponentiatedGradient(0.2, 0.01), SoftBayes(), OnlineNewton(0.5),
+    DiscountedOnlineNewton(discount=0.9), TwinSwitching(0.1),
     CombinedRules([SoftBayes(0.1), FixedShare()], over=FixedShare(0.2)),
 ]  # fmt: skip
 

@@ -37,7 +37,7 @@ from gp_ensembles.features import (
     InducingPointFeatures,
     LinearFeatures,
     NeuralFeatures,
-    OptimisedFourierFeatures,
+    OptimizedFourierFeatures,
     RadialBasisFeatures,
     RandomFourierFeatures,
     SelectColumns,
@@ -147,7 +147,7 @@ def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
 
 
 def fourier_optimized(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return OptimisedFourierFeatures.from_kernel(matern(batch, dtype), D, 6, generator=seeded())
+    return OptimizedFourierFeatures.from_kernel(matern(batch, dtype), D, 6, generator=seeded())
 
 
 def hilbert_additive(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:

@@ -21,7 +21,7 @@ from gpytorch.kernels import (
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from gp_ensembles.features import OptimisedFourierFeatures, RandomFourierFeatures, stack_kernels
+from gp_ensembles.features import OptimizedFourierFeatures, RandomFourierFeatures, stack_kernels
 from gp_ensembles.spectral import BaseDraws, IIDDraws, OrthogonalDraws, SobolDraws
 
 SINGLE = torch.Size()
@@ -185,7 +185,7 @@ def test_golden(golden) -> None:
     features = RandomFourierFeatures(kernel, 5, BaseDraws(normals, normals.new_full((20,), 0.5)))
     expected = torch.as_tensor(data["phi"]).roll(20, -1)  # stored as cosines, sines
     torch.testing.assert_close(features(X).detach(), expected, rtol=1e-8, atol=1e-11)
-    fixed = OptimisedFourierFeatures(normals / torch.as_tensor(data["lengthscale"]))
+    fixed = OptimizedFourierFeatures(normals / torch.as_tensor(data["lengthscale"]))
     torch.testing.assert_close(fixed(X).detach(), expected, rtol=1e-8, atol=1e-11)
 
 
@@ -276,8 +276,8 @@ def test_clear_errors() -> None:
     with pytest.raises(ValueError, match=r"active_dims \[3\] of RBFKernel are not among the 2 input columns"):
         build(RBFKernel(active_dims=[3]), 2, 8)
     with pytest.raises(ValueError, match="the kernel is a sum of 2"):
-        OptimisedFourierFeatures.from_kernel(RBFKernel() + RBFKernel(), 1, 8)
+        OptimizedFourierFeatures.from_kernel(RBFKernel() + RBFKernel(), 1, 8)
     with pytest.raises(ValueError, match="must be finite"):
-        OptimisedFourierFeatures(torch.full((1, 1), torch.nan))
+        OptimizedFourierFeatures(torch.full((1, 1), torch.nan))
     with pytest.raises(TypeError, match="floating point"):
-        OptimisedFourierFeatures(torch.ones(1, 1, dtype=torch.long))
+        OptimizedFourierFeatures(torch.ones(1, 1, dtype=torch.long))

@@ -11,7 +11,7 @@ from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
     RandomWalk,
-    StabilisedForgetting,
+    StabilizedForgetting,
     gaussian_state,
     square_root_state,
 )
@@ -37,9 +37,9 @@ ADAPTATIONS = {
     "forgetting": ExponentialForgetting(0.95),
     "forgetting of each expert": ExponentialForgetting(FACTORS),
     "fast forgetting": ExponentialForgetting(0.55),
-    "stabilized": StabilisedForgetting(0.95),
-    "stabilized of each expert": StabilisedForgetting(FACTORS),
-    "fast stabilized": StabilisedForgetting(0.5),
+    "stabilized": StabilizedForgetting(0.95),
+    "stabilized of each expert": StabilizedForgetting(FACTORS),
+    "fast stabilized": StabilizedForgetting(0.5),
 }
 
 
@@ -157,7 +157,7 @@ def unexcited(adaptation, num_rows):
 def test_only_stabilized_forgetting_cannot_wind_up():
     assert float(unexcited(ExponentialForgetting(0.9), 500)[1, 1]) > 1e22
     assert float(unexcited(RandomWalk(0.1), 500)[1, 1]) == pytest.approx(51)
-    bounded = unexcited(StabilisedForgetting(0.9), 500)
+    bounded = unexcited(StabilizedForgetting(0.9), 500)
     assert float(bounded[1, 1]) == pytest.approx(1)
     assert float(torch.linalg.eigvalsh(bounded).max()) <= 1 + 1e-9
 
@@ -166,7 +166,7 @@ def test_only_stabilized_forgetting_cannot_wind_up():
 @settings(max_examples=25)
 def test_stabilized_covariance_never_exceeds_the_prior(factor, seed):
     Phi, y, noise, prior = problem(seed=seed)
-    state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, StabilisedForgetting(factor), prior)
+    state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, StabilizedForgetting(factor), prior)
     largest = torch.linalg.eigvalsh(state.covariance)[:, -1]
     assert bool((largest <= prior * (1 + 1e-9)).all())
 
@@ -211,7 +211,7 @@ def test_gradients_flow_through_every_adaptation():
         (lambda: RandomWalk(-1e-3), "not negative"),
         (lambda: RandomWalk(torch.tensor([torch.nan])), "finite"),
         (lambda: ExponentialForgetting(1.01), "0.5, 1"),
-        (lambda: StabilisedForgetting(0.1), "remembers about"),
+        (lambda: StabilizedForgetting(0.1), "remembers about"),
         (lambda: CorrelatedWalk(torch.ones(2, 3)), "shape"),
         (lambda: CorrelatedWalk(torch.tensor([[1.0, 0.5], [0.0, 1.0]])), "symmetric"),
         (lambda: CorrelatedWalk(torch.tensor([[1.0, 2.0], [2.0, 1.0]])), "eigenvalue"),

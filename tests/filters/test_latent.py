@@ -13,7 +13,7 @@ from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
     RandomWalk,
-    StabilisedForgetting,
+    StabilizedForgetting,
     gaussian_state,
     textbook_filter,
 )
@@ -41,7 +41,7 @@ ADAPTATIONS = {
     "walk": RandomWalk(0.05),
     "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
     "forgetting": ExponentialForgetting(0.9),
-    "stabilized": StabilisedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
+    "stabilized": StabilizedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
 }
 
 

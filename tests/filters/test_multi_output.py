@@ -9,7 +9,7 @@ from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
     RandomWalk,
-    StabilisedForgetting,
+    StabilizedForgetting,
     adaptive,
     gaussian_state,
 )
@@ -21,7 +21,7 @@ ADAPTATIONS = {
     "walk": RandomWalk(0.05),
     "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
     "forgetting": ExponentialForgetting(torch.tensor([0.9, 1.0], dtype=torch.float64)),
-    "stabilized": StabilisedForgetting(0.9),
+    "stabilized": StabilizedForgetting(0.9),
 }
 SCALE = torch.tensor([[1.0, 2.0, 0.5, 1.0, 30.0], [1.0, 0.1, 1.0, 3.0, 1.0]], dtype=torch.float64)
 GAPS = {"none": 0.0, "some": 0.2, "most": 0.9}

@@ -13,7 +13,7 @@ from river import datasets, evaluate, metrics
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
-from gp_ensembles.interfaces.river import RiverRegressor
+from gp_ensembles.estimators.river import RiverRegressor
 
 small = replace(
     e_doebe,

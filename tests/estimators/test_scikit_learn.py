@@ -15,7 +15,7 @@ from gp_ensembles.data import Standardizer
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
-from gp_ensembles.interfaces.scikit_learn import EnsembleRegressor
+from gp_ensembles.estimators.scikit_learn import OnlineRegressor
 
 small = replace(
     e_doebe,
@@ -31,14 +31,14 @@ def table(num_rows=150, seed=0):
     return X, 50 + 3 * np.sin(X[:, 0]) + 0.2 * X[:, 1] + 0.1 * rng.normal(size=num_rows)
 
 
-@parametrize_with_checks([EnsembleRegressor(small, warmup=60, random_state=0)])
+@parametrize_with_checks([OnlineRegressor(small, warmup=60, random_state=0)])
 def test_conventions(estimator, check):
     check(estimator)
 
 
 def test_equals_the_ensemble_behind_it():
     X, y = table()
-    model = EnsembleRegressor(small, warmup=60, random_state=3).fit(X, y)
+    model = OnlineRegressor(small, warmup=60, random_state=3).fit(X, y)
     mean, std = model.predict(X[:20], return_std=True)
     rows, targets = torch.from_numpy(X), torch.from_numpy(y)
     standardizer = Standardizer.fit(rows[:60], targets[:60])
@@ -55,8 +55,8 @@ def test_equals_the_ensemble_behind_it():
 
 def test_fit_equals_partial_fit_in_pieces():
     X, y = table()
-    whole = EnsembleRegressor(small, warmup=60, random_state=0).fit(X, y)
-    pieces = EnsembleRegressor(small, warmup=60, random_state=0)
+    whole = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
+    pieces = OnlineRegressor(small, warmup=60, random_state=0)
     for start in range(0, 150, 7):
         pieces.partial_fit(X[start : start + 7], y[start : start + 7])
     np.testing.assert_allclose(pieces.predict(X), whole.predict(X), rtol=1e-9)
@@ -64,7 +64,7 @@ def test_fit_equals_partial_fit_in_pieces():
 
 def test_before_the_warm_up_it_predicts_the_running_mean():
     X, y = table()
-    model = EnsembleRegressor(small, warmup=60).partial_fit(X[:20], y[:20])
+    model = OnlineRegressor(small, warmup=60).partial_fit(X[:20], y[:20])
     mean, std = model.predict(X[:2], return_std=True)
     np.testing.assert_allclose(mean, y[:20].mean())
     np.testing.assert_allclose(std, y[:20].std(ddof=1))
@@ -75,7 +75,7 @@ def test_missing_targets_quantiles_samples_and_constant_columns():
     X, y = table()
     X = np.column_stack([X, np.ones(150)])
     y[[3, 70, 71]] = np.nan
-    model = EnsembleRegressor(small, warmup=60, random_state=0).partial_fit(X, y)
+    model = OnlineRegressor(small, warmup=60, random_state=0).partial_fit(X, y)
     low, high = model.predict_quantiles(X[:30], [0.05, 0.95])
     samples = model.sample_y(X[:30], n_samples=4000, random_state=0)
     assert samples.shape == (30, 4000)
@@ -85,7 +85,7 @@ def test_missing_targets_quantiles_samples_and_constant_columns():
 
 def test_pickle_clone_and_pipeline():
     X, y = table()
-    model = make_pipeline(StandardScaler(), EnsembleRegressor(small, warmup=60, random_state=0)).fit(X, y)
+    model = make_pipeline(StandardScaler(), OnlineRegressor(small, warmup=60, random_state=0)).fit(X, y)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(clone(model).fit(X, y).predict(X), model.predict(X))
@@ -93,7 +93,7 @@ def test_pickle_clone_and_pipeline():
 
 def test_bad_input_changes_nothing():
     X, y = table()
-    model = EnsembleRegressor(small, warmup=60, random_state=0).fit(X, y)
+    model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
     before = model.predict(X)
     with pytest.raises(ValueError, match="shape"):
         model.partial_fit(X, y[:-1])
@@ -105,6 +105,6 @@ def test_bad_input_changes_nothing():
         model.partial_fit(X, y + np.inf)
     np.testing.assert_array_equal(model.predict(X), before)
     with pytest.raises(ValueError, match="at least 10"):
-        EnsembleRegressor(small, warmup=60).fit(X[:6], y[:6])
+        OnlineRegressor(small, warmup=60).fit(X[:6], y[:6])
     with pytest.raises(ValueError, match="constant"):
-        EnsembleRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80])
+        OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80])

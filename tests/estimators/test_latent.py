@@ -12,8 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from gp_ensembles.estimators.latent import EnsembleGPLVM
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
-from gp_ensembles.interfaces.latent import EnsembleGPLVM
 
 WARMUP = 30
 

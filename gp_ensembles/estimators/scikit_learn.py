@@ -12,12 +12,12 @@ from torch import Tensor
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
+from gp_ensembles.estimators.warm_up import WarmUpEnsemble
 
 Array = np.ndarray[Any, Any]
 
 
-class EnsembleRegressor(RegressorMixin, BaseEstimator):
+class OnlineRegressor(RegressorMixin, BaseEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
@@ -38,7 +38,7 @@ class EnsembleRegressor(RegressorMixin, BaseEstimator):
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(80, 2))
         >>> y = 3 * X[:, 0] + 10 + 0.1 * rng.normal(size=80)
-        >>> model = EnsembleRegressor(replace(oebe, bases=(LinearBasis(),)))
+        >>> model = OnlineRegressor(replace(oebe, bases=(LinearBasis(),)))
         >>> mean, std = model.fit(X[:60], y[:60]).partial_fit(X[60:], y[60:]).predict(X[:3], return_std=True)
         >>> bool(np.abs(mean - y[:3]).max() < 0.5), bool((std > 0.05).all())
         (True, True)

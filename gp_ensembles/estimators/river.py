@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.interfaces.warm_up import WarmUpEnsemble
+from gp_ensembles.estimators.warm_up import WarmUpEnsemble
 
 try:
     import pandas as pd

@@ -1,0 +1,35 @@
+from . import data as data
+from . import estimators as estimators
+from . import experts as experts
+from . import features as features
+from . import filters as filters
+from . import meta_learners as meta_learners
+from . import metrics as metrics
+from . import plots as plots
+from .bayesian_quadrature import marginalize as marginalize
+from .bo import EnsembleModel as EnsembleModel
+from .bo import ThompsonLoop as ThompsonLoop
+from .ensembles import Ensemble as Ensemble
+from .ensembles import EnsembleSpec as EnsembleSpec
+from .ensembles import FitSettings as FitSettings
+from .ensembles import OnlineEnsemble as OnlineEnsemble
+from .ensembles import bases as bases
+from .ensembles import targets as targets
+from .ensembles.presets import auto as auto
+from .ensembles.presets import auto_for as auto_for
+from .ensembles.presets import die_gp as die_gp
+from .ensembles.presets import doebe as doebe
+from .ensembles.presets import dsie_gp as dsie_gp
+from .ensembles.presets import e_doebe as e_doebe
+from .ensembles.presets import ie_gp as ie_gp
+from .ensembles.presets import oebe as oebe
+from .ensembles.presets import sdoebe as sdoebe
+from .ensembles.presets import sie_gp as sie_gp
+from .ensembles.presets import soebe as soebe
+from .estimators.latent import EnsembleGPLVM as EnsembleGPLVM
+from .estimators.scikit_learn import OnlineRegressor as OnlineRegressor
+from .fusion import fit_fusion as fit_fusion
+from .gplvm import ie_gplvm as ie_gplvm
+from .sparse import select_knots as select_knots
+
+__version__: str
