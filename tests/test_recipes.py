@@ -1,5 +1,6 @@
 """The recipes of CONTRIBUTING.md, followed to the letter: their code is run, used, and put to the contract tests."""
 
+import ast
 import importlib.util
 import re
 import tomllib
@@ -62,19 +63,21 @@ class Outcomes:
 
 
 def run_contract(source: str, table: str, line: str, code: str, keyword: str, folder: Path) -> Outcomes:
-    """Run the contract tests of a file, with the recipe's line in their table, for what the line adds."""
+    """Run the contract tests of a file with the recipe's code and line below their table, for what the line adds."""
     text = (TESTS / source).read_text(encoding="utf-8")
-    opening = re.compile(rf"^{table}(: [^=\n]+)? = ([\[{{])$", re.MULTILINE)
-    assert len(opening.findall(text)) == 1
-    start = opening.search(text)
-    assert start is not None
-    with_line = f"{text[: start.end()]}\n    {line.strip()}{text[start.end() :]}"
+    tables = [
+        node.end_lineno
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table
+    ]
+    assert len(tables) == 1
+    lines = text.splitlines()
     copy = folder / f"{folder.name}.py"  # a name of its own, as modules stay imported
-    copy.write_text(with_line.replace(start[0], f"{code}\n\n{start[0]}", 1), encoding="utf-8")
+    copy.write_text("\n".join([*lines[: tables[0]], code, line, *lines[tables[0] :]]) + "\n", encoding="utf-8")
     settings = folder / "pytest.ini"
     own = tomllib.loads((TESTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
-    lines = [f"{key} =\n  " + "\n  ".join(own[key]) for key in ("markers", "filterwarnings")]
-    settings.write_text("\n".join(["[pytest]", *lines]) + "\n", encoding="utf-8")
+    own_lines = [f"{key} =\n  " + "\n  ".join(own[key]) for key in ("markers", "filterwarnings")]
+    settings.write_text("\n".join(["[pytest]", *own_lines]) + "\n", encoding="utf-8")
     outcomes, fixtures = Outcomes(), load(TESTS / "conftest.py")
     off = [f"-pno:{plugin}" for plugin in ("cacheprovider", "terminal", "timeout", "xdist")]
     options = ["-c", str(settings), "--import-mode=importlib", "-k", keyword, *off]
