@@ -10,6 +10,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
+from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.latent_mixture import Response
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
@@ -131,6 +132,9 @@ class Ensemble(nn.Module):
             likelihood.noise = variance.to(features.prior_variance).reshape(1)
             experts.append(GaussianExpert(features, likelihood))
         return cls(experts, meta_learner)
+
+    def __repr__(self) -> str:
+        return ensemble_text("Ensemble", self.names, None, type(self.meta_learner).__name__)
 
     @property
     def num_inputs(self) -> int:

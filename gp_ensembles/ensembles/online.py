@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.bound import BoundEnsemble, named_tensors
+from gp_ensembles.ensembles.display import ensemble_html, ensemble_text
 from gp_ensembles.ensembles.ensemble import (
     Ensemble,
     EnsembleState,
@@ -232,6 +233,16 @@ class OnlineEnsemble(nn.Module):
         value = self._buffers[name]
         assert value is not None
         return value
+
+    def __repr__(self) -> str:
+        return ensemble_text("OnlineEnsemble", self.names, self.log_weights.exp(), self._rule_name())
+
+    def _repr_html_(self) -> str:
+        """A table of experts with weights as bars, for notebooks."""
+        return ensemble_html("OnlineEnsemble", self.names, self.log_weights.exp(), self._rule_name())
+
+    def _rule_name(self) -> str:
+        return type(self.ensemble.meta_learner).__name__
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_bound_ensemble": None}

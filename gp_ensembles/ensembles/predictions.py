@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.ensembles.display import band_html, predictions_text
 from gp_ensembles.ensembles.latent_mixture import LatentMixture, Response
 from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
@@ -38,6 +39,15 @@ class EnsemblePredictions(NamedTuple):
     def mixture(self) -> AnyMixture:
         """The predictive mixture of each row; a dead expert, whose weight is zero, stands in as N(0, 1)."""
         return make_mixture(self.log_weights, self.experts, self.responses)
+
+    def __repr__(self) -> str:
+        return predictions_text(self.mean.shape, self.log_weights.shape[0], self.log_prob)
+
+    def _repr_html_(self) -> str:
+        """The last rows as a band, for notebooks; classes without an order and several outputs have only the text."""
+        if self.mean.ndim > 1 or self.mean.numel() < 2:
+            return repr(self)
+        return band_html(repr(self), self.mean, self.variance.sqrt())
 
 
 def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Response, ...]) -> AnyMixture:
