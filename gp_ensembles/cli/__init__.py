@@ -1,15 +1,11 @@
-"""Streams from files: configs, sessions that can be resumed, scores against baselines, and the command line."""
+"""The command line. Nothing here is meant to be imported by a program; use :mod:`gp_ensembles.ensembles` instead.
 
-from gp_ensembles.cli.baselines import Baselines
-from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
-from gp_ensembles.cli.config import StreamConfig, load_config
-from gp_ensembles.cli.session import Session
-
-__all__ = [
-    "Baselines",
-    "Session",
-    "StreamConfig",
-    "load_checkpoint",
-    "load_config",
-    "save_checkpoint",
-]
+- ``__main__``, ``running``: words into a command, threads, exit codes, errors as one sentence (``sentences``).
+- ``stream_commands``, ``commands``, ``compare``, ``demo``: what ``stream``, ``resume``, ``compare``, ``demo`` do.
+- ``config``, ``named_configs``: what a run is, read from YAML; the configs that travel with the package.
+- ``tables``, ``preparation``: where rows come from, what is checked before they are streamed.
+- ``session``, ``predictions``, ``discrete``, ``baselines``: the stream itself, its predictions and scores.
+- ``writing``, ``checkpoint``, ``torch_files``: the folder of a run, checkpoints.
+- ``summary``, ``text_tables``, ``pictures``, ``drawing``: what a run came to, for the eye.
+- ``embed``, ``optimize``: the commands of these names.
+"""

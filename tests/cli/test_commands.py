@@ -10,7 +10,8 @@ import time
 import pytest
 import torch
 
-from gp_ensembles.cli.__main__ import main, normalized
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.running import normalized
 from gp_ensembles.metrics import nmse
 
 WARMUP = 100
@@ -310,3 +311,22 @@ def test_the_module_is_the_command_line():
     told = subprocess.run([sys.executable, "-m", "gp_ensembles"], capture_output=True, text=True, check=False)
     assert told.returncode == 2
     assert "stream,resume,compare,demo" in told.stdout
+
+
+def test_help_and_version_import_nothing_slow(tmp_path):
+    code = (
+        "import sys\n"
+        "from gp_ensembles.cli.__main__ import main\n"
+        "assert main(['--version']) == 0\n"
+        "assert main(['configs']) == 0\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit as stop:\n"
+        "    assert stop.code == 0\n"
+        "print(sorted({'botorch', 'gpytorch', 'sklearn', 'matplotlib', 'pandas', 'river'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("gp_ensembles ")
+    assert any(line.strip().startswith("stream ") for line in lines)
+    assert lines[-1] == "[]"

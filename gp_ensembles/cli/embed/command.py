@@ -44,7 +44,7 @@ _ABOUT = {
 }
 
 
-def add_embed(parser: ArgumentParser) -> None:
+def add_options(name: str, parser: ArgumentParser) -> None:
     """Give a parser the options of the command."""
     parser.add_argument("data", type=str, help=_DATA)
     parser.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
@@ -64,9 +64,11 @@ def add_embed(parser: ArgumentParser) -> None:
     parser.add_argument("--variant", type=Variant, default=start.variant, help="how the experts and weights change")
     dtypes = Literal["float64", "float32"]
     parser.add_argument("--dtype", type=dtypes, default=start.dtype, help="precision of the model")
+    parser.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
+    parser.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
 
 
-def run_embed(values: Namespace) -> int:
+def run_command(name: str, values: Namespace) -> int:
     """Embed the rows of a table and write everything down; print the table of qualities.
 
     Files are ``embeddings.csv``, ``weights.csv``, ``summary.json``, ``checkpoint.pt``, ``embedding.png`` and, where

@@ -14,7 +14,7 @@ from gp_ensembles.cli.writing import write_text
 _SLOW = ("saas-logei",)
 
 
-def add_optimize(parser: ArgumentParser) -> None:
+def add_options(name: str, parser: ArgumentParser) -> None:
     """Give a parser the options of the command."""
     methods = [name for name in METHODS if name not in _SLOW]
     parser.add_argument("--problems", type=str, nargs="+", default=list(PROBLEMS), help=f"of {', '.join(PROBLEMS)}")
@@ -28,7 +28,7 @@ def add_optimize(parser: ArgumentParser) -> None:
     )
 
 
-def run_optimize(values: Namespace) -> int:
+def run_command(name: str, values: Namespace) -> int:
     """Make the runs that are not there yet, then the tables and the pictures; print the table.
 
     Files are ``runs/PROBLEM-METHOD-SEED.csv``, ``optimize.csv``, ``optimize.md``, ``curves.csv``,
