@@ -13,13 +13,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # An environment with the hard dependencies only: neither the checkout nor the extras can be imported.
-WITHOUT_EXTRAS = f"""\
-import sys
-sys.path = [path for path in sys.path if path != {str(ROOT)!r}]
+WITHOUT_EXTRAS = """\
+import os, sys
+sys.path = [path for path in sys.path if not os.path.isdir(os.path.join(path, "studies"))]
 class NotInstalled:
     def find_spec(name, path=None, target=None):
-        if name.split(".")[0] in {{"river", "pandas", "matplotlib", "faiss", "umap", "ax", "arviz", "numpyro"}}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.split(".")[0] in {"river", "pandas", "matplotlib", "faiss", "umap", "ax", "arviz", "numpyro"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, NotInstalled)
 """
 
