@@ -13,7 +13,7 @@ from gp_ensembles.data import Standardizer, constant_columns, load_folder
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.build import dynamic_group
 from gp_ensembles.experts import Expert, GaussianExpert, RobustExpert, fit_empirical_bayes
-from gp_ensembles.filters import Adaptation, CorrelatedWalk, ExponentialForgetting, StabilisedForgetting
+from gp_ensembles.filters import Adaptation, CorrelatedWalk, ExponentialForgetting, StabilizedForgetting
 
 WARMUP, ROWS = 1000, 8000
 Kind = type[GaussianExpert] | type[RobustExpert]
@@ -72,7 +72,7 @@ def drift_table(folder: Path) -> None:
         change: Adaptation = CorrelatedWalk(1e-3 * unit * features.shape[1])
         cells.append(run(base.with_adaptation(change), X, y)[1])
         cells += [run(base.with_adaptation(ExponentialForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
-        cells += [run(base.with_adaptation(StabilisedForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
+        cells += [run(base.with_adaptation(StabilizedForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
         print(f"| {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |", flush=True)
 
 

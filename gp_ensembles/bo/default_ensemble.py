@@ -23,7 +23,7 @@ from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.forgetting import StabilisedForgetting
+from gp_ensembles.filters.transitions import StabilizedForgetting
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
 from gp_ensembles.spectral.frequencies import OrthogonalDraws
@@ -84,7 +84,7 @@ def kernel_ensemble(
             constant = ConstantFeatures(X.shape[-1], X.new_ones(()))
             constant.requires_grad_(False)
             features = Concatenate([fourier, constant])
-            adaptation = None if factor is None else StabilisedForgetting(factor)
+            adaptation = None if factor is None else StabilizedForgetting(factor)
             likelihood = _gaussian_likelihood().to(X)
             if num_outputs == 1:
                 experts.append(GaussianExpert(features, likelihood, adaptation))

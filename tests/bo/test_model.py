@@ -31,7 +31,7 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert, MultiOutputExpert, StudentTExpert
 from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
-from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilisedForgetting
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     DynamicModelAveraging,
@@ -50,7 +50,7 @@ ADAPTATIONS = {
     "walk per feature": RandomWalk(torch.linspace(0.01, 0.1, NUM_FEATURES, dtype=DTYPE)),
     "correlated walk": CorrelatedWalk(torch.kron(torch.diag_embed(torch.ones(NUM_FEATURES // 2, dtype=DTYPE)), FULL)),
     "forgetting": ExponentialForgetting(0.9),
-    "stabilized": StabilisedForgetting(0.95),
+    "stabilized": StabilizedForgetting(0.95),
 }
 
 

@@ -107,7 +107,7 @@ def test_a_wound_up_covariance_is_explained():
     online = OnlineEnsemble(Ensemble(experts, FixedShare(), list(adaptations)))
     online.expert_1_moments.mul_(1e100)
     before = snapshot(online)
-    with pytest.raises(NumericalError, match=r"expert 'fading' failed at row \d+ .*use StabilisedForgetting or Random"):
+    with pytest.raises(NumericalError, match=r"expert 'fading' failed at row \d+ .*use StabilizedForgetting or Random"):
         online.observe(X, y)
     assert unchanged(online, before)
 

@@ -8,7 +8,7 @@ from scipy import stats
 from gp_ensembles.experts import MultiOutputExpert, StudentTExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilisedForgetting
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.likelihoods import MulticlassLikelihood
 
 M, N, D = 2, 7, 2
@@ -26,8 +26,8 @@ ADAPTATIONS = {
     "correlated walk of each expert": CorrelatedWalk(torch.stack([GENERIC, 2 * GENERIC.flip(0, 1)])),
     "forgetting": ExponentialForgetting(0.9),
     "forgetting of each expert": ExponentialForgetting(FACTORS),
-    "stabilized": StabilisedForgetting(0.9),
-    "stabilized of each expert": StabilisedForgetting(FACTORS),
+    "stabilized": StabilizedForgetting(0.9),
+    "stabilized of each expert": StabilizedForgetting(FACTORS),
 }
 
 
@@ -158,7 +158,7 @@ def moved_classes(change, mean, covariance, prior, m, num_classes):
         own = slice(c * F, (c + 1) * F)
         mean[own], covariance[own, own] = moved(change, mean[own], start[own, own], prior, m)
         for d in range(num_classes):
-            if d != c and isinstance(change, ExponentialForgetting | StabilisedForgetting):
+            if d != c and isinstance(change, ExponentialForgetting | StabilizedForgetting):
                 factor = float(change.factor.expand(M)[m])
                 fade = 1 / factor if isinstance(change, ExponentialForgetting) else factor
                 covariance[own, d * F : (d + 1) * F] = fade * start[own, d * F : (d + 1) * F]

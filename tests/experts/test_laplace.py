@@ -21,7 +21,7 @@ from gp_ensembles.experts import fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
-from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilisedForgetting
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.likelihoods import (
     GaussHermite,
     LogisticLikelihood,
@@ -114,7 +114,7 @@ def dense_newton(expert, m, phi, y, mean, covariance):
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_updates_are_dense_newton(name):
-    expert, X, y = build(name, adaptation=StabilisedForgetting(0.95))
+    expert, X, y = build(name, adaptation=StabilizedForgetting(0.95))
     y[3] = torch.nan
     with torch.no_grad():
         state, steps = expert.update(expert.init(), X, y)
