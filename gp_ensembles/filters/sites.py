@@ -1,4 +1,4 @@
-r"""What one target teaches about its latent value, as a Gaussian factor: the rules that make one.
+r"""What one target teaches about its latent value or vector, as a Gaussian factor: the rules that make one.
 
 A target y with density :math:`p(y \mid z)`, :math:`z = \phi^\top \theta`, is replaced by a *site*, a Gaussian in z with
 precision h and shift b (its precision times its mean). With z normal before the target, mean m and variance s, it is
@@ -76,6 +76,14 @@ class LaplaceRule(SiteRule):
 
     Args:
         log_density: Elementwise log density of latent values and targets.
+
+    Example:
+        >>> import torch
+        >>> rule = LaplaceRule(lambda z, y: -0.5 * (y - z).square() / 0.5)
+        >>> zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        >>> sites = rule.solve(zero, one, one)
+        >>> sites.precision, sites.point
+        (tensor([2.], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
     """
 
     def __init__(self, log_density: LogDensity) -> None:
@@ -166,6 +174,14 @@ class MomentMatchingRule(SiteRule):
         log_density: Elementwise log density of latent values and targets.
         nodes: Nodes for the standard normal distribution, shape (K,).
         weights: Their weights, which sum to one, shape (K,).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.numerics.gauss_hermite import gauss_hermite
+        >>> zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        >>> rule = MomentMatchingRule(lambda z, y: -0.5 * (y - z).square() / 0.5, *gauss_hermite(32, one))
+        >>> rule.solve(zero, one, one).point
+        tensor([0.6667], dtype=torch.float64)
     """
 
     def __init__(self, log_density: LogDensity, nodes: Tensor, weights: Tensor) -> None:
@@ -272,6 +288,13 @@ class VectorLaplaceRule(VectorRule):
 
     Args:
         log_density: Log density of latent vectors (..., C) and targets (...), concave in the latent vector.
+
+    Example:
+        >>> import torch
+        >>> rule = VectorLaplaceRule(lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1))
+        >>> zero, one = torch.zeros(2, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> rule.solve(zero, torch.diag_embed(zero + 1), one).gradient
+        tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
     def __init__(self, log_density: LogDensity) -> None:
@@ -348,6 +371,15 @@ class VectorMomentMatchingRule(VectorRule):
         log_density: Log density of latent vectors (..., C) and targets (...).
         nodes: Nodes for the standard normal distribution in C dimensions, shape (K, C).
         weights: Their weights, which sum to one, shape (K,).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.numerics.gauss_hermite import normal_nodes
+        >>> zero, one = torch.zeros(2, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> nodes, weights = normal_nodes(16, 2, zero, 1024)
+        >>> rule = VectorMomentMatchingRule(lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1), nodes, weights)
+        >>> rule.solve(zero, torch.diag_embed(zero + 1), one).gradient
+        tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
     def __init__(self, log_density: LogDensity, nodes: Tensor, weights: Tensor) -> None:

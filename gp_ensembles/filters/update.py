@@ -120,7 +120,7 @@ def update_block(
         >>> Phi, y = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
         >>> state, steps = update_block(gaussian_state(10 * noise, 1), Phi, y, RandomWalk(0.01), noise)
         >>> steps.mean
-        tensor([0.0000, 0.9099, 0.9544], dtype=torch.float64)
+        tensor([0.0000, 0.9099, 0.9552], dtype=torch.float64)
     """
     prior = _prior_variance(state, transition, prior_variance)
     if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
@@ -202,7 +202,7 @@ def predict(
         >>> one = torch.ones((), dtype=torch.float64)
         >>> Phi = torch.ones(1, 1, dtype=torch.float64)
         >>> predict(gaussian_state(one, 1), Phi, ExponentialForgetting(0.5), one).variance
-        tensor([3.], dtype=torch.float64)
+        tensor([3.0000], dtype=torch.float64)
     """
     prior = _prior_variance(state, transition, prior_variance)
     if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
@@ -247,6 +247,9 @@ def predict_joint(
 
 def _prior_variance(state: FilterState, transition: Adaptation | None, given: Tensor | None) -> Tensor:
     """The prior variance, or any tensor of its shape where nothing depends on its value."""
+    if type(state) not in _WANTED:
+        names = ", ".join(kind.__name__ for kind in _WANTED)
+        raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
     if given is not None:
         return given
     if transition is not None and transition.needs_prior_variance:
@@ -259,6 +262,4 @@ def _prior_variance(state: FilterState, transition: Adaptation | None, given: Te
 
 def _wrong_observation(state: FilterState, observation: object) -> TypeError:
     kind = type(state)
-    if kind not in _WANTED:
-        return TypeError(f"the state must be one of {', '.join(k.__name__ for k in _WANTED)}, got {kind.__name__}")
     return TypeError(f"the observation for a {kind.__name__} is {_WANTED[kind]}; got {type(observation).__name__}")
