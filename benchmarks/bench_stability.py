@@ -5,7 +5,7 @@ import time
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters import FilterState, gaussian_state, square_root_state, update_block
+from gp_ensembles.filters import LinearState, gaussian_state, square_root_state, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -19,11 +19,11 @@ def smooth_stream(num_rows: int, num_features: int, noise: float) -> tuple[Tenso
     return Phi, Phi @ weights + noise**0.5 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
 
 
-def run(state: FilterState, Phi: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, int]:
+def run(state: LinearState, Phi: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, int]:
     means, variances, rows = [], [], 0
     for design, targets in zip(Phi.split(32), y.split(32), strict=True):
         try:
-            state, steps = update_block(state, design, targets, noise)
+            state, steps = update_block(state, design, targets, None, noise)
         except NumericalError:
             break
         means.append(steps.mean)

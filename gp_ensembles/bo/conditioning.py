@@ -20,10 +20,9 @@ from gp_ensembles.ensembles.predictions import flatten
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.multi_output import BoundMultiOutput
-from gp_ensembles.filters.adaptation import Adaptation
-from gp_ensembles.filters.ahead import step_ahead
 from gp_ensembles.filters.multi_output import num_groups
 from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions, SquareRootState
+from gp_ensembles.filters.transitions import Adaptation, step_ahead
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 
 _BLOCK = 64  # rows learned at once: the cost of a block grows with its square, that of a call does not

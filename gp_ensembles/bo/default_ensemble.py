@@ -23,7 +23,7 @@ from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.forgetting import StabilizedForgetting
+from gp_ensembles.filters.transitions import StabilizedForgetting
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
 from gp_ensembles.spectral.frequencies import OrthogonalDraws

@@ -9,8 +9,8 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, EvidenceFit, fit_empirical_bayes
 from gp_ensembles.experts.evidence import batched_log_evidence
-from gp_ensembles.filters.adaptation import Adaptation
 from gp_ensembles.filters.states import FilterState
+from gp_ensembles.filters.transitions import Adaptation
 
 _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
 

@@ -19,7 +19,7 @@ from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_baye
 from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.filters.walking import RandomWalk
+from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.meta_learners import MetaLearner
 
 _REAL = RealTarget()

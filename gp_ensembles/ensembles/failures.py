@@ -11,8 +11,8 @@ from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
 from gp_ensembles.ensembles.predictions import flatten
 from gp_ensembles.ensembles.runners import CompactRunner, Runner
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.filters.forgetting import ExponentialForgetting
 from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions
+from gp_ensembles.filters.transitions import ExponentialForgetting
 from gp_ensembles.numerics.cholesky import NumericalError
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.

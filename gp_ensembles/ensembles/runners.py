@@ -8,11 +8,17 @@ from torch import Tensor
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.multi_output import BoundMultiOutput
-from gp_ensembles.filters.adaptation import Schedule
-from gp_ensembles.filters.adaptive import moment_scales, scale_rows, unscale_steps
-from gp_ensembles.filters.multi_output import GroupGain, apply_gains, apply_gains_, condition_block, num_groups
+from gp_ensembles.filters.multi_output import (
+    GroupGain,
+    apply_gains,
+    apply_gains_,
+    condition_multi_output,
+    num_groups,
+)
+from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
 from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions
 from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters.transitions import make_schedule
 
 
 class Runner(ABC):
@@ -45,7 +51,7 @@ class CovarianceRunner(Runner):
             self._prepared[num_rows] = self._prepare(num_rows)
         schedule, stream, scales = self._prepared[num_rows]
         self._staged = None
-        design, targets = scale_rows(Phi, y, schedule)
+        design, targets = scale_features(Phi, schedule), scale_targets(y, schedule)
         predictions = unscale_steps(stream.stage(design, targets, has_gaps), y, schedule)
         self._staged = stream, scales
         return predictions
@@ -61,9 +67,7 @@ class CovarianceRunner(Runner):
 
     def _prepare(self, num_rows: int) -> tuple[Schedule, BlockStream, Tensor | None]:
         bound = self._bound
-        schedule = Schedule()
-        if bound.adaptation is not None:
-            schedule = bound.adaptation.schedule(num_rows, bound.prior_variance.detach())
+        schedule = make_schedule(bound.adaptation, num_rows, bound.prior_variance.detach())
         stream = BlockStream(self._moments, bound.noise, schedule.walk, num_rows, schedule.steps)
         if schedule.mean_scale is None and schedule.covariance_scale is None:
             return schedule, stream, None
@@ -84,10 +88,8 @@ class MultiOutputRunner(Runner):
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         bound = self._bound
-        schedule = Schedule()
-        if bound.adaptation is not None:
-            schedule = bound.adaptation.schedule(y.shape[0], bound.prior_variance)
-        gains, predictions = condition_block(self._state, Phi, y, bound.noise, bound.scale, schedule)
+        schedule = make_schedule(bound.adaptation, y.shape[0], bound.prior_variance)
+        gains, predictions = condition_multi_output(self._state, Phi, y, bound.observation, schedule)
         same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
         self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
         return predictions

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.filters.adaptation import Adaptation
 from gp_ensembles.filters.states import FilterState, Predictions
+from gp_ensembles.filters.transitions import Adaptation
 
 
 class BoundExpert(ABC):

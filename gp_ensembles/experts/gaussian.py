@@ -11,9 +11,6 @@ from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters import adaptive
-from gp_ensembles.filters.adaptation import Adaptation
-from gp_ensembles.filters.forgetting import ExponentialForgetting
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
@@ -23,6 +20,8 @@ from gp_ensembles.filters.states import (
     gaussian_state,
     square_root_state,
 )
+from gp_ensembles.filters.transitions import Adaptation, ExponentialForgetting
+from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]
 
@@ -52,13 +51,12 @@ class BoundGaussian(BoundExpert):
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[LinearState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState | SquareRootState)
-        return adaptive.update_block(state, Phi, y, self.noise, self.adaptation, self.prior_variance)
+        return update_block(state, Phi, y, self.adaptation, self.noise, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState | SquareRootState)
-        mean, variance = adaptive.predict(state, Phi, self.noise, self.adaptation, self.prior_variance)
-        return StepPredictions(mean, variance, torch.zeros_like(mean))
+        return predict(state, Phi, self.adaptation, self.noise, prior_variance=self.prior_variance)
 
     def take(self, index: Tensor) -> "BoundGaussian":
         """See :meth:`BoundExpert.take`."""
@@ -82,7 +80,7 @@ class GaussianExpert(Expert):
         likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; its noise is
             :math:`\sigma^2`. By default a new one: noise at least 1e-6 (targets are standardized), start 0.5.
         adaptation: How the weights change before every row, for instance
-            :class:`~gp_ensembles.filters.adaptation.RandomWalk`; ``None`` for static weights.
+            :class:`~gp_ensembles.filters.transitions.RandomWalk`; ``None`` for static weights.
         initial_state: :func:`~gp_ensembles.filters.states.gaussian_state` (covariance form) or
             :func:`~gp_ensembles.filters.states.square_root_state`. By default the covariance form where it is
             sound: in float64 unless the noise is below a millionth of the prior variance or old rows are forgotten

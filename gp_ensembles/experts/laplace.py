@@ -11,10 +11,16 @@ from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters import latent, latent_vector
-from gp_ensembles.filters.adaptation import Adaptation
-from gp_ensembles.filters.latent import LatentMoments
-from gp_ensembles.filters.states import FilterState, GaussianState, LatentPredictions, gaussian_state
+from gp_ensembles.filters.sites import SiteRule, VectorRule
+from gp_ensembles.filters.states import (
+    FilterState,
+    GaussianState,
+    LatentMoments,
+    LatentPredictions,
+    gaussian_state,
+)
+from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -47,17 +53,16 @@ class BoundLaplace(BoundExpert):
         self.predictive = predictive
         self.num_latent = latent_dim(likelihood)
         density = partial(log_prob, likelihood)
-        self._rule = latent_update.rule(density, prior_variance)
-        self._vector_rule = latent_update.vector_rule(density, self.num_latent, prior_variance)
+        self._rule: SiteRule | VectorRule
+        if self.num_latent == 1:
+            self._rule = latent_update.rule(density, prior_variance)
+        else:
+            self._rule = latent_update.vector_rule(density, self.num_latent, prior_variance)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, LatentPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
-        change, prior_variance = self.adaptation, self.prior_variance
-        if self.num_latent == 1:
-            after, moments = latent.update_block(state, Phi, y, self._rule, change, prior_variance)
-        else:
-            after, moments = latent_vector.update_block(state, Phi, y, self._vector_rule, change, prior_variance)
+        after, moments = update_block(state, Phi, y, self.adaptation, self._rule, prior_variance=self.prior_variance)
         predictions = self._predictions(moments)
         seen = ~torch.isnan(y)
         if not bool(seen.any()):
@@ -69,9 +74,8 @@ class BoundLaplace(BoundExpert):
     def predict(self, state: FilterState, Phi: Tensor) -> LatentPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
-        if self.num_latent == 1:
-            return self._predictions(latent.predict(state, Phi, self.adaptation, self.prior_variance))
-        return self._predictions(latent_vector.predict(state, Phi, self.adaptation, self.prior_variance))
+        moments = predict(state, Phi, self.adaptation, self._rule, prior_variance=self.prior_variance)
+        return self._predictions(moments)
 
     def take(self, index: Tensor) -> "BoundLaplace":
         """See :meth:`BoundExpert.take`."""

@@ -6,8 +6,14 @@ from typing import final
 
 from torch import Tensor
 
-from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
-from gp_ensembles.filters.vector_sites import VectorLaplaceRule, VectorMomentMatchingRule, VectorRule
+from gp_ensembles.filters.sites import (
+    LaplaceRule,
+    MomentMatchingRule,
+    SiteRule,
+    VectorLaplaceRule,
+    VectorMomentMatchingRule,
+    VectorRule,
+)
 from gp_ensembles.numerics.derivatives import LogDensity
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 
@@ -54,7 +60,7 @@ class MomentMatchingUpdate(LatentUpdate):
     variances up to one and to 2e-4 up to four, for classes, levels, counts and shares. Heavy tails narrower than the
     prior put a sharp peak on a wide foot: with Student-t noise of a tenth to a fortieth of the prior variance the
     posterior variance is wrong by 1 to 3 %, with 100 nodes by less than 1e-4. For unordered classes see
-    :class:`~gp_ensembles.filters.vector_sites.VectorMomentMatchingRule`.
+    :class:`~gp_ensembles.filters.sites.VectorMomentMatchingRule`.
 
     Attributes:
         num_nodes: Number of quadrature nodes for one latent value, from 2 to 100.

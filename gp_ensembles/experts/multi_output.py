@@ -11,9 +11,10 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_real_targets, default_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.adaptation import Adaptation
-from gp_ensembles.filters.multi_output import multi_output_state, predict, update_block
+from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
 from gp_ensembles.filters.states import FilterState, MultiOutputState, StepPredictions
+from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -39,17 +40,17 @@ class BoundMultiOutput(BoundExpert):
         super().__init__(features, prior_variance, adaptation)
         self.noise = noise
         self.scale = scale
+        self.observation = MultiOutputNoise(noise, scale)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[MultiOutputState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`; targets have shape (B, O)."""
         assert isinstance(state, MultiOutputState)
-        return update_block(state, Phi, y, self.noise, self.scale, self.adaptation, self.prior_variance)
+        return update_block(state, Phi, y, self.adaptation, self.observation, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, MultiOutputState)
-        mean, variance = predict(state, Phi, self.noise, self.scale, self.adaptation, self.prior_variance)
-        return StepPredictions(mean, variance, torch.zeros_like(mean[..., 0]))
+        return predict(state, Phi, self.adaptation, self.observation, prior_variance=self.prior_variance)
 
     def take(self, index: Tensor) -> "BoundMultiOutput":
         """See :meth:`BoundExpert.take`."""

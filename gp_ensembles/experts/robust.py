@@ -11,10 +11,10 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output, default_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters import latent
-from gp_ensembles.filters.adaptation import Adaptation, exact_tensor
 from gp_ensembles.filters.sites import RobustRule
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, gaussian_state
+from gp_ensembles.filters.transitions import Adaptation, exact_tensor
+from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 
@@ -52,7 +52,9 @@ class BoundRobust(BoundExpert):
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
-        after, (mean, variance) = latent.update_block(state, Phi, y, self._rule, self.adaptation, self.prior_variance)
+        after, (mean, variance) = update_block(
+            state, Phi, y, self.adaptation, self._rule, prior_variance=self.prior_variance
+        )
         variance = variance + self.noise.unsqueeze(-1)
         log_prob = torch.where(torch.isnan(y), 0.0, normal.log_prob(y, mean, variance))
         return after, StepPredictions(mean, variance, log_prob)
@@ -60,7 +62,7 @@ class BoundRobust(BoundExpert):
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
-        mean, variance = latent.predict(state, Phi, self.adaptation, self.prior_variance)
+        mean, variance = predict(state, Phi, self.adaptation, self._rule, prior_variance=self.prior_variance)
         return StepPredictions(mean, variance + self.noise.unsqueeze(-1), torch.zeros_like(mean))
 
     def take(self, index: Tensor) -> "BoundRobust":

@@ -11,9 +11,10 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.adaptation import Adaptation, exact_tensor
 from gp_ensembles.filters.states import FilterState, StudentTPredictions, StudentTState
-from gp_ensembles.filters.student_t import predict, student_t_state, update_block
+from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
+from gp_ensembles.filters.transitions import Adaptation, exact_tensor
+from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -89,16 +90,17 @@ class BoundStudentT(BoundExpert):
         super().__init__(features, prior.moments[..., 0, 0], adaptation)
         self.prior = prior
         self.discount = discount
+        self._noise_discount = None if discount is None else NoiseDiscount(discount, prior.concentration, prior.rate)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StudentTState, StudentTPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StudentTState)
-        return update_block(state, Phi, y, self.adaptation, self.prior, self.discount)
+        return update_block(state, Phi, y, self.adaptation, self._noise_discount, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StudentTPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StudentTState)
-        return predict(state, Phi, self.adaptation, self.prior, self.discount)
+        return predict(state, Phi, self.adaptation, self._noise_discount, prior_variance=self.prior_variance)
 
     def take(self, index: Tensor) -> "BoundStudentT":
         """See :meth:`BoundExpert.take`."""

@@ -1,12 +1,41 @@
-"""Recursive Bayes for linear weights: the type of the state chooses the algebra."""
+"""Recursive Bayes for linear weights: the types of state and observation choose the algebra.
 
-from gp_ensembles.filters.adaptation import Adaptation, Schedule
-from gp_ensembles.filters.dispatch import predict, predict_joint, update_block
-from gp_ensembles.filters.forgetting import ExponentialForgetting, StabilizedForgetting
-from gp_ensembles.filters.gaussian import textbook_filter, textbook_step
+``update_block(state, Phi, y, transition, observation)`` predicts and learns a block of targets whatever the state, and
+``predict(state, Phi, transition, observation)`` predicts rows that all come next (``predict_joint`` with their
+covariance). A transition, here called an adaptation, says how the weights change before every row; an observation says
+what a target tells about them.
+
+=================  ====================================================================================================
+``update``         the one signature, and which algebra serves which state
+``states``         states, first states and predictions
+``transitions``    random walks and forgetting
+``schedule``       a transition over a block as a random walk in rescaled coordinates
+``block``          the exact block filter in covariance form, and under any transition
+``square_root``    the same in square-root form, for float32 and tiny noise
+``stream``         the same in place on scratch memory, for long streams; ``choose_block_size``
+``student_t``      unknown noise variance (normal-inverse-gamma)
+``multi_output``   outputs that share a covariance
+``latent``         targets that are not Gaussian: blocks of scalar latent values, rows of latent vectors
+``sites``          what one such target says: Laplace, moment matching, robust; scalar and vector
+``textbook``       one row at a time as the textbooks have it: the reference of the tests
+=================  ====================================================================================================
+"""
+
+from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
+from gp_ensembles.filters.sites import (
+    ConvergenceWarning,
+    LaplaceRule,
+    MomentMatchingRule,
+    RobustRule,
+    SiteRule,
+    VectorLaplaceRule,
+    VectorMomentMatchingRule,
+    VectorRule,
+)
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
+    LatentMoments,
     LatentPredictions,
     LinearState,
     MultiOutputState,
@@ -15,36 +44,55 @@ from gp_ensembles.filters.states import (
     StepPredictions,
     StudentTPredictions,
     StudentTState,
-    concatenate_steps,
     gaussian_state,
     square_root_state,
 )
 from gp_ensembles.filters.stream import choose_block_size
-from gp_ensembles.filters.walking import CorrelatedWalk, RandomWalk
+from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
+from gp_ensembles.filters.textbook import textbook_filter, textbook_step
+from gp_ensembles.filters.transitions import (
+    Adaptation,
+    CorrelatedWalk,
+    ExponentialForgetting,
+    RandomWalk,
+    StabilizedForgetting,
+)
+from gp_ensembles.filters.update import predict, predict_joint, update_block
 
 __all__ = [
     "Adaptation",
+    "ConvergenceWarning",
     "CorrelatedWalk",
     "ExponentialForgetting",
     "FilterState",
     "GaussianState",
+    "LaplaceRule",
+    "LatentMoments",
     "LatentPredictions",
     "LinearState",
+    "MomentMatchingRule",
+    "MultiOutputNoise",
     "MultiOutputState",
+    "NoiseDiscount",
     "Predictions",
     "RandomWalk",
-    "Schedule",
+    "RobustRule",
+    "SiteRule",
     "SquareRootState",
     "StabilizedForgetting",
     "StepPredictions",
     "StudentTPredictions",
     "StudentTState",
+    "VectorLaplaceRule",
+    "VectorMomentMatchingRule",
+    "VectorRule",
     "choose_block_size",
-    "concatenate_steps",
     "gaussian_state",
+    "multi_output_state",
     "predict",
     "predict_joint",
     "square_root_state",
+    "student_t_state",
     "textbook_filter",
     "textbook_step",
     "update_block",

@@ -15,6 +15,9 @@ Row t of :math:`L^{-1}` uses targets up to t only, so its diagonal gives the one
 The state keeps [Σ | μ] in one tensor, so :math:`\Phi [\Sigma | \mu]` and :math:`L^{-1} [C | \Phi \mu - y] = [W | -e]`
 are one product and one triangular solve, and the update of both moments is
 :math:`[\Sigma | \mu] - W^\top [W | -e]`.
+
+:func:`update_linear` does so under any transition, in this form or in that of
+:mod:`gp_ensembles.filters.square_root`: it rescales the block, filters it, and scales everything back.
 """
 
 import math
@@ -23,9 +26,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.states import GaussianState, StepPredictions
-from gp_ensembles.filters.walks import total_walk, walk_rows, walk_variance
+from gp_ensembles.filters.schedule import (
+    count_steps,
+    scale_features,
+    scale_state,
+    scale_targets,
+    total_walk,
+    unscale_steps,
+    walk_ahead,
+    walk_rows,
+    walk_variance,
+)
+from gp_ensembles.filters.square_root import predict_square_root, update_square_root
+from gp_ensembles.filters.states import GaussianState, LinearState, StepPredictions, concatenate_steps
+from gp_ensembles.filters.transitions import Adaptation, make_schedule, split_rows
 from gp_ensembles.numerics.cholesky import cholesky
+
+_WHAT = "the predictive covariance of the block"
 
 
 class BlockGain(NamedTuple):
@@ -51,7 +68,7 @@ def condition_block(
     random_walk_variance: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> tuple[BlockGain, StepPredictions]:
-    """Predict a block one step ahead and work out what it teaches; arguments as in :func:`update_block`."""
+    """Predict a block one step ahead and work out what it teaches; arguments as in :func:`update_covariance`."""
     cross, mean, covariance, drift = joint_moments(state, Phi, noise, random_walk_variance, steps)
     missing = torch.isnan(y)
     if _any(missing):
@@ -69,7 +86,7 @@ def joint_moments(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     r"""Moments of the latent values :math:`z_t = \phi_t^\top \theta_t` of a block and of the weights after it.
 
-    Arguments as in :func:`update_block`.
+    Arguments as in :func:`update_covariance`.
 
     Returns:
         cov(z, θ_B), shape (\*batch, B, F); the mean of z, (\*batch, B); cov(z), (\*batch, B, B); and the drift as
@@ -93,11 +110,6 @@ def joint_covariance(
     # Row s of C carries the walk up to s, and min(s, t) = s on and above the diagonal of C Φᵀ.
     upper = cross @ Phi.mT
     return cross, torch.triu(upper) + torch.triu(upper, diagonal=1).mT, drift
-
-
-def count_steps(Phi: Tensor) -> Tensor:
-    """One step of the walk before every row: 1, 2, ..., B."""
-    return torch.arange(1, Phi.shape[-2] + 1, dtype=Phi.dtype, device=Phi.device)
 
 
 def _condition_with_gaps(
@@ -131,7 +143,7 @@ def apply_gain(state: GaussianState, gain: BlockGain) -> GaussianState:
     return GaussianState(moments)
 
 
-def update_block(
+def update_covariance(
     state: GaussianState,
     Phi: Tensor,
     y: Tensor,
@@ -162,7 +174,7 @@ def update_block(
         >>> from gp_ensembles.filters.states import gaussian_state
         >>> Phi = torch.ones(2, 1, dtype=torch.float64)
         >>> y, one = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        >>> state, steps = update_block(gaussian_state(one, 1), Phi, y, one)
+        >>> state, steps = update_covariance(gaussian_state(one, 1), Phi, y, one)
         >>> state.mean, steps.variance
         (tensor([1.], dtype=torch.float64), tensor([2.0000, 1.5000], dtype=torch.float64))
     """
@@ -170,7 +182,7 @@ def update_block(
     return apply_gain(state, gain), predictions
 
 
-def predict(
+def predict_covariance(
     state: GaussianState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""Predict targets one step ahead, each on its own, learning nothing.
@@ -179,7 +191,7 @@ def predict(
         state: Posterior of the weights.
         Phi: Features, shape (..., \*batch, N, F).
         noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: As in :func:`update_block`; one step of it precedes the prediction.
+        random_walk_variance: As in :func:`update_covariance`; one step of it precedes the prediction.
 
     Returns:
         Mean and variance (noise included), each (..., \*batch, N).
@@ -188,7 +200,7 @@ def predict(
         >>> import torch
         >>> from gp_ensembles.filters.states import gaussian_state
         >>> one = torch.ones((), dtype=torch.float64)
-        >>> predict(gaussian_state(one, 1), torch.full((1, 1), 2.0, dtype=torch.float64), one)
+        >>> predict_covariance(gaussian_state(one, 1), torch.full((1, 1), 2.0, dtype=torch.float64), one)
         (tensor([0.], dtype=torch.float64), tensor([5.], dtype=torch.float64))
     """
     joint = Phi @ state.moments
@@ -198,7 +210,85 @@ def predict(
     return joint[..., -1], variance
 
 
-_WHAT = "the predictive covariance of the block"
+def update_linear(
+    state: LinearState, Phi: Tensor, y: Tensor, noise: Tensor, transition: Adaptation | None, prior_variance: Tensor
+) -> tuple[LinearState, StepPredictions]:
+    r"""Predict and learn a block of targets with weights that change.
+
+    Args:
+        state: Posterior before the block.
+        Phi: Features, shape (\*batch, B, F), in the order of time.
+        y: Targets, shape (B,) or (\*batch, B); NaN where missing.
+        noise: Observation noise variance, shape (\*batch).
+        transition: How the weights change before every row; ``None`` for static weights.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+
+    Returns:
+        The posterior after the block, and the predictions made before each target, each (\*batch, B).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters import ExponentialForgetting, gaussian_state
+        >>> one = torch.ones((), dtype=torch.float64)
+        >>> Phi, y = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        >>> _, steps = update_linear(gaussian_state(one, 1), Phi, y, one, ExponentialForgetting(0.5), one)
+        >>> steps.variance
+        tensor([3.0000], dtype=torch.float64)
+    """
+    parts = []
+    for rows, targets in split_rows(Phi, y, transition):
+        schedule = make_schedule(transition, rows.shape[-2], prior_variance)
+        design, scaled = scale_features(rows, schedule), scale_targets(targets, schedule)
+        steps: StepPredictions
+        if isinstance(state, GaussianState):
+            state, steps = update_covariance(state, design, scaled, noise, schedule.walk, schedule.steps)
+        else:
+            state, steps = update_square_root(state, design, scaled, noise, schedule.walk, schedule.steps)
+        state = scale_state(state, schedule)
+        parts.append(unscale_steps(steps, targets, schedule))
+    return state, concatenate_steps(parts)
+
+
+def predict_linear(
+    state: LinearState, Phi: Tensor, noise: Tensor, transition: Adaptation | None, prior_variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Predict rows that all come next, each on its own, learning nothing; arguments as in :func:`update_linear`.
+
+    Args:
+        state: Posterior of the weights.
+        Phi: Features, shape (..., \*batch, N, F).
+        noise: Observation noise variance, shape (\*batch).
+        transition: One step of it precedes the prediction.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+
+    Returns:
+        Mean and variance (noise included), each (..., \*batch, N).
+    """
+    schedule = make_schedule(transition, 1, prior_variance)
+    design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
+    if isinstance(state, GaussianState):
+        mean, variance = predict_covariance(state, design, noise, walk)
+    else:
+        mean, variance = predict_square_root(state, design, noise, walk)
+    return mean if schedule.target_scale is None else mean * schedule.target_scale, variance
+
+
+def predict_joint_linear(
+    state: LinearState, Phi: Tensor, noise: Tensor, transition: Adaptation | None, prior_variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Joint prediction of rows that all come next; arguments as in :func:`predict_linear`.
+
+    Returns:
+        Mean (..., \*batch, N) and covariance (..., \*batch, N, N), noise included.
+    """
+    schedule = make_schedule(transition, 1, prior_variance)
+    design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
+    covariance = design @ state.covariance @ design.mT
+    if walk is not None:
+        covariance = covariance + walk_rows(design, walk, noise) @ design.mT
+    covariance.diagonal(dim1=-2, dim2=-1).add_(noise.unsqueeze(-1))
+    mean = (design @ state.mean.unsqueeze(-1)).squeeze(-1)
+    return mean if schedule.target_scale is None else mean * schedule.target_scale, covariance
 
 
 def _add_noise(covariance: Tensor, noise: Tensor) -> Tensor:

@@ -5,6 +5,15 @@ targets is filtered on B numbers, whose joint moments two matrix products give, 
 the end, as in the Gaussian block filter. Rows of a block depend on the rows before them; their sites are found together
 by sweeps over the whole block until nothing changes (row t is settled after row t - 1, and all of them long before B
 sweeps), or one after another where a site's precision is negative or the sweeps do not settle.
+
+Targets with a vector of latent values, one for each of C classes that share their features, are taken one after
+another. The weights of all classes are one vector, class after class, so the state is that of C F weights. With the
+latent values :math:`z_c = \phi^\top \theta_c` normal before a target, mean m and covariance S, a rule gives the
+gradient a and the curvature W (C by C) of what the target teaches, and
+
+.. math:: \mu \leftarrow \mu + G a, \qquad \Sigma \leftarrow \Sigma - G W G^\top, \qquad G = \mathrm{cov}(\theta, z)
+
+a correction of rank C.
 """
 
 from typing import NamedTuple
@@ -12,28 +21,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.adaptation import Adaptation, Schedule
-from gp_ensembles.filters.adaptive import scale_ahead, scale_rows, scale_state, split_rows, walk_ahead
-from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments
-from gp_ensembles.filters.dispatch import predict as predict_linear
-from gp_ensembles.filters.sites import SiteRule
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments, predict_linear
+from gp_ensembles.filters.schedule import Schedule, as_matrix, scale_features, scale_state, walk_ahead
+from gp_ensembles.filters.sites import SiteRule, VectorRule
+from gp_ensembles.filters.states import GaussianState, LatentMoments
+from gp_ensembles.filters.transitions import Adaptation, make_schedule, split_rows
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 
 _SWEEPS = 40
 _WHAT = "the covariance of the latent values of the block"
-
-
-class LatentMoments(NamedTuple):
-    r"""Latent values one step ahead, each before its target was seen.
-
-    Attributes:
-        mean: Shape (\*batch, B).
-        variance: Shape (\*batch, B).
-    """
-
-    mean: Tensor
-    variance: Tensor
 
 
 class _Block(NamedTuple):
@@ -47,12 +43,19 @@ class _Block(NamedTuple):
     y: Tensor
 
 
-def update_block(
+class _Ahead(NamedTuple):
+    """A state moved to the next row, in the coordinates of its schedule."""
+
+    covariance: Tensor
+    schedule: Schedule
+
+
+def update_latent(
     state: GaussianState,
     Phi: Tensor,
     y: Tensor,
     rule: SiteRule,
-    adaptation: Adaptation | None,
+    transition: Adaptation | None,
     prior_variance: Tensor,
 ) -> tuple[GaussianState, LatentMoments]:
     r"""Learn a block of targets; equal to single steps to the tolerance of the sites.
@@ -62,7 +65,7 @@ def update_block(
         Phi: Features, shape (\*batch, B, F), in the order of time.
         y: Targets, shape (B,); NaN where missing.
         rule: How a target becomes a site.
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
         prior_variance: Prior variance of the weights, shape (\*batch).
 
     Returns:
@@ -75,14 +78,14 @@ def update_block(
         >>> one = torch.ones((), dtype=torch.float64)
         >>> rule = LaplaceRule(lambda z, y: torch.nn.functional.logsigmoid((2 * y - 1) * z))
         >>> Phi = torch.ones(2, 1, dtype=torch.float64)
-        >>> state, latent = update_block(gaussian_state(one, 1), Phi, Phi.squeeze(-1), rule, None, one)
+        >>> state, latent = update_latent(gaussian_state(one, 1), Phi, Phi.squeeze(-1), rule, None, one)
         >>> latent.mean
         tensor([0.0000, 0.4011], dtype=torch.float64)
     """
     parts = []
-    for rows, targets in split_rows(Phi, y, adaptation):
-        schedule = Schedule() if adaptation is None else adaptation.schedule(rows.shape[-2], prior_variance)
-        gain, latent = condition_block(state, rows, targets, rule, schedule)
+    for rows, targets in split_rows(Phi, y, transition):
+        schedule = make_schedule(transition, rows.shape[-2], prior_variance)
+        gain, latent = condition_latent(state, rows, targets, rule, schedule)
         scaled = scale_state(apply_gain(state, gain), schedule)
         assert isinstance(scaled, GaussianState)
         state = scaled
@@ -92,20 +95,20 @@ def update_block(
     return state, LatentMoments(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
 
 
-def predict(state: GaussianState, Phi: Tensor, adaptation: Adaptation | None, prior_variance: Tensor) -> LatentMoments:
-    r"""Latent values of rows (..., \*batch, N, F) that all come next; other arguments as in :func:`update_block`."""
-    schedule = Schedule() if adaptation is None else adaptation.schedule(1, prior_variance)
+def predict_latent(
+    state: GaussianState, Phi: Tensor, transition: Adaptation | None, prior_variance: Tensor
+) -> LatentMoments:
+    r"""Latent values of rows (..., \*batch, N, F) that all come next; other arguments as in :func:`update_latent`."""
     noiseless = torch.zeros_like(prior_variance)
-    mean, variance = predict_linear(state, scale_ahead(Phi, schedule), noiseless, walk_ahead(schedule))
-    return LatentMoments(mean if schedule.target_scale is None else mean * schedule.target_scale, variance)
+    return LatentMoments(*predict_linear(state, Phi, noiseless, transition, prior_variance))
 
 
-def condition_block(
+def condition_latent(
     state: GaussianState, Phi: Tensor, y: Tensor, rule: SiteRule, schedule: Schedule
 ) -> tuple[BlockGain, LatentMoments]:
     """What a block teaches, before it is applied to the state, and its latent values one step ahead."""
-    design, _ = scale_rows(Phi, y, schedule)
     batch = state.moments[..., 0, 0]  # any tensor with the batch shape
+    design = scale_features(Phi, schedule)
     cross, mean, covariance, drift = joint_moments(state, design, batch, schedule.walk, schedule.steps)
     scale = mean.new_ones(()) if schedule.target_scale is None else schedule.target_scale
     seen = ~torch.isnan(y)
@@ -113,6 +116,65 @@ def condition_block(
     result = None if y.shape[-1] == 1 or not bool(seen.any()) else _by_sweeps(block, rule)
     left, right, latent = _by_rows(block, rule) if result is None else result
     return BlockGain(left, right, drift), latent
+
+
+def update_latent_vector(
+    state: GaussianState,
+    Phi: Tensor,
+    y: Tensor,
+    rule: VectorRule,
+    transition: Adaptation | None,
+    prior_variance: Tensor,
+) -> tuple[GaussianState, LatentMoments]:
+    r"""Learn targets one after another.
+
+    Args:
+        state: Posterior of all classes' weights, shape (\*batch, C F, C F + 1).
+        Phi: Features, shape (\*batch, B, F), in the order of time.
+        y: Targets, shape (B,); NaN where missing.
+        rule: What a target teaches about its latent vector.
+        transition: How the weights of each class change before every row; ``None`` for static weights.
+        prior_variance: Prior variance of the weights, shape (\*batch).
+
+    Returns:
+        The posterior after the block, and the latent vectors one step ahead: mean (\*batch, B, C) and covariance
+        (\*batch, B, C, C).
+    """
+    parts = []
+    for t in range(Phi.shape[-2]):
+        ahead = _move(state, transition, prior_variance, Phi.shape[-1])
+        phi = scale_features(Phi[..., t : t + 1, :], ahead.schedule).squeeze(-2)
+        cross = _cross(ahead.covariance, phi)
+        latent = _latent(state, cross, phi, ahead.schedule)
+        moments = torch.cat([ahead.covariance, state.mean.unsqueeze(-1)], dim=-1)
+        if not bool(torch.isnan(y[t])):
+            gradient, curvature = rule.solve(latent.mean, latent.variance, y[t])
+            if ahead.schedule.target_scale is not None:
+                gradient = gradient / ahead.schedule.target_scale
+            right = torch.cat([curvature @ cross.mT, -gradient.unsqueeze(-1)], dim=-1)
+            moments = moments - cross @ right
+        scaled = scale_state(GaussianState(moments), ahead.schedule)
+        assert isinstance(scaled, GaussianState)
+        state = scaled
+        parts.append(latent)
+    axis = Phi.ndim - 2
+    return state, LatentMoments(*(torch.stack(fields, dim=axis) for fields in zip(*parts, strict=True)))
+
+
+def predict_latent_vector(
+    state: GaussianState, Phi: Tensor, transition: Adaptation | None, prior_variance: Tensor
+) -> LatentMoments:
+    r"""Latent vectors of rows (\*batch, N, F) that all come next; arguments as in :func:`update_latent_vector`."""
+    num_features = Phi.shape[-1]
+    ahead = _move(state, transition, prior_variance, num_features)
+    design = scale_features(Phi, ahead.schedule)
+    num_latent = state.mean.shape[-1] // num_features
+    batch_shape = state.mean.shape[:-1]
+    mean = design @ state.mean.reshape(*batch_shape, num_latent, num_features).mT
+    blocks = ahead.covariance.reshape(*batch_shape, num_latent, num_features, num_latent, num_features)
+    variance = torch.einsum("...nf,...cfdg,...ng->...ncd", design, blocks, design)
+    scale = ahead.schedule.target_scale
+    return LatentMoments(mean if scale is None else mean * scale.unsqueeze(-1), variance)
 
 
 _Result = tuple[Tensor, Tensor, LatentMoments]
@@ -204,3 +266,38 @@ def _fill(y: Tensor, seen: Tensor) -> Tensor:
     if bool(seen.all()) or not bool(seen.any()):
         return y
     return torch.where(seen, y, y[..., seen.nonzero()[0, -1]])
+
+
+def _move(state: GaussianState, transition: Adaptation | None, prior_variance: Tensor, num_features: int) -> _Ahead:
+    schedule = make_schedule(transition, 1, prior_variance)
+    walk = walk_ahead(schedule)
+    if walk is None:
+        return _Ahead(state.covariance, schedule)
+    num_latent = state.mean.shape[-1] // num_features
+    own = as_matrix(walk, prior_variance, num_features)
+    classes = torch.diag_embed(torch.ones_like(state.mean[..., :num_latent]))
+    return _Ahead(state.covariance + _kron(classes, own), schedule)
+
+
+def _kron(left: Tensor, right: Tensor) -> Tensor:
+    """Kronecker product of the last two axes."""
+    product = left[..., :, None, :, None] * right[..., None, :, None, :]
+    size = left.shape[-1] * right.shape[-1]
+    return product.reshape(*product.shape[:-4], size, size)
+
+
+def _cross(covariance: Tensor, phi: Tensor) -> Tensor:
+    r"""cov(θ, z), shape (\*batch, C F, C)."""
+    size, num_features = covariance.shape[-1], phi.shape[-1]
+    blocks = covariance.reshape(*covariance.shape[:-1], size // num_features, num_features)
+    return (blocks @ phi[..., None, :, None]).squeeze(-1)
+
+
+def _latent(state: GaussianState, cross: Tensor, phi: Tensor, schedule: Schedule) -> LatentMoments:
+    num_latent, num_features = cross.shape[-1], phi.shape[-1]
+    batch_shape = state.mean.shape[:-1]
+    mean = (state.mean.reshape(*batch_shape, num_latent, num_features) @ phi.unsqueeze(-1)).squeeze(-1)
+    blocks = cross.reshape(*batch_shape, num_latent, num_features, num_latent)
+    variance = (phi[..., None, None, :] @ blocks).squeeze(-2)
+    scale = schedule.target_scale
+    return LatentMoments(mean if scale is None else mean * scale, 0.5 * (variance + variance.mT))

@@ -12,14 +12,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.adaptation import Adaptation, Schedule
-from gp_ensembles.filters.adaptive import scale_ahead, scale_rows, split_rows, walk_ahead
 from gp_ensembles.filters.block import joint_covariance
+from gp_ensembles.filters.schedule import Schedule, scale_features, walk_ahead, walk_variance
 from gp_ensembles.filters.states import MultiOutputState, StepPredictions, concatenate_steps
-from gp_ensembles.filters.walks import walk_variance
+from gp_ensembles.filters.transitions import Adaptation, make_schedule, split_rows
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"
+
+
+class MultiOutputNoise(NamedTuple):
+    r"""Noise and scale of several outputs.
+
+    Attributes:
+        noise: Observation noise variance of an output of scale one, shape (\*batch).
+        scale: Scale of each output, shape (\*batch, O); weights and noise are in units of it.
+
+    Example:
+        >>> import torch
+        >>> MultiOutputNoise(torch.tensor(0.1), torch.ones(3)).scale
+        tensor([1., 1., 1.])
+    """
+
+    noise: Tensor
+    scale: Tensor
 
 
 class GroupGain(NamedTuple):
@@ -64,13 +80,12 @@ def multi_output_state(prior_variance: Tensor, num_features: int, num_outputs: i
     return MultiOutputState(torch.cat([first, rest]), mean, group)
 
 
-def update_block(
+def update_multi_output(
     state: MultiOutputState,
     Phi: Tensor,
     y: Tensor,
-    noise: Tensor,
-    scale: Tensor,
-    adaptation: Adaptation | None,
+    noise: MultiOutputNoise,
+    transition: Adaptation | None,
     prior_variance: Tensor,
 ) -> tuple[MultiOutputState, StepPredictions]:
     r"""Predict and learn a block of targets; equal to one filter for each output to round-off.
@@ -79,9 +94,8 @@ def update_block(
         state: Posterior before the block.
         Phi: Features, shape (\*batch, B, F), in the order of time.
         y: Targets, shape (B, O); NaN where one is missing.
-        noise: Observation noise variance of an output of scale one, shape (\*batch).
-        scale: Scale of each output, shape (\*batch, O); weights and noise are in units of it.
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        noise: Noise and scale of the outputs.
+        transition: How the weights change before every row; ``None`` for static weights.
         prior_variance: Prior variance of the weights, shape (\*batch).
 
     Returns:
@@ -92,38 +106,39 @@ def update_block(
         >>> import torch
         >>> one = torch.ones((), dtype=torch.float64)
         >>> Phi, y = torch.ones(1, 1, dtype=torch.float64), torch.tensor([[1.0, -2.0]], dtype=torch.float64)
-        >>> state, steps = update_block(multi_output_state(one, 1, 2), Phi, y, one, one.expand(2), None, one)
+        >>> noise = MultiOutputNoise(one, one.expand(2))
+        >>> state, steps = update_multi_output(multi_output_state(one, 1, 2), Phi, y, noise, None, one)
         >>> state.mean.squeeze(-1), steps.variance
         (tensor([ 0.5000, -1.0000], dtype=torch.float64), tensor([[2.0000, 2.0000]], dtype=torch.float64))
     """
     parts = []
-    for rows, targets in split_rows(Phi, y.mT, adaptation):
-        schedule = Schedule() if adaptation is None else adaptation.schedule(rows.shape[-2], prior_variance)
-        gains, steps = condition_block(state, rows, targets.mT, noise, scale, schedule)
+    for rows, targets in split_rows(Phi, y.mT, transition):
+        schedule = make_schedule(transition, rows.shape[-2], prior_variance)
+        gains, steps = condition_multi_output(state, rows, targets.mT, noise, schedule)
         state = apply_gains(state, gains, schedule)
         parts.append(steps)
     return state, concatenate_steps(parts)
 
 
-def predict(
+def predict_multi_output(
     state: MultiOutputState,
     Phi: Tensor,
-    noise: Tensor,
-    scale: Tensor,
-    adaptation: Adaptation | None,
+    noise: MultiOutputNoise,
+    transition: Adaptation | None,
     prior_variance: Tensor,
 ) -> tuple[Tensor, Tensor]:
     r"""Mean and variance, each (\*batch, N, O), of rows (\*batch, N, F) that all come next."""
-    schedule = Schedule() if adaptation is None else adaptation.schedule(1, prior_variance)
-    design, walk = scale_ahead(Phi, schedule), walk_ahead(schedule)
+    schedule = make_schedule(transition, 1, prior_variance)
+    design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
+    unit_noise, scale = noise
     mean = design @ state.mean.mT
     if schedule.target_scale is not None:
         mean = mean * schedule.target_scale.unsqueeze(-1)
     columns = []
     for group in range(num_groups(state)):
-        variance = ((design @ state.covariance[group]) * design).sum(-1) + noise.unsqueeze(-1)
+        variance = ((design @ state.covariance[group]) * design).sum(-1) + unit_noise.unsqueeze(-1)
         if walk is not None:
-            variance = variance + walk_variance(design, walk, noise)
+            variance = variance + walk_variance(design, walk, unit_noise)
         columns.append(variance)
     variance = torch.stack(columns, dim=-1)[..., state.group]
     return mean * scale.unsqueeze(-2), variance * scale.square().unsqueeze(-2)
@@ -134,8 +149,8 @@ def num_groups(state: MultiOutputState) -> int:
     return int(state.group.max()) + 1
 
 
-def condition_block(
-    state: MultiOutputState, Phi: Tensor, y: Tensor, noise: Tensor, scale: Tensor, schedule: Schedule
+def condition_multi_output(
+    state: MultiOutputState, Phi: Tensor, y: Tensor, noise: MultiOutputNoise, schedule: Schedule
 ) -> tuple[list[GroupGain], StepPredictions]:
     """Predict a block one step ahead and work out what it teaches each group; the state is not touched."""
     gains, means, variances, order = [], [], [], []
@@ -144,8 +159,8 @@ def condition_block(
     for outputs, source in _groups(state.group, missing):
         seen = ~missing[:, outputs[0]]
         moments = state.covariance[source], state.mean[..., outputs, :]
-        own = scale[..., outputs].unsqueeze(-2)
-        gain, mean, variance, density = _learn(moments, Phi, y[:, outputs] / own, seen, noise, schedule)
+        own = noise.scale[..., outputs].unsqueeze(-2)
+        gain, mean, variance, density = _learn(moments, Phi, y[:, outputs] / own, seen, noise.noise, schedule)
         gains.append(gain._replace(outputs=outputs, source=source))
         means.append(mean * own)
         variances.append(variance.unsqueeze(-1) * own.square())
@@ -217,7 +232,7 @@ def _learn(
 ) -> tuple[GroupGain, Tensor, Tensor, Tensor]:
     r"""One group: gain, predictive mean (\*batch, B, K) and variance (\*batch, B), joint log density (\*batch, B)."""
     before, means = moments
-    design, _ = scale_rows(Phi, y, schedule._replace(target_scale=None))
+    design = scale_features(Phi, schedule)
     targets = y if schedule.target_scale is None else y / schedule.target_scale.unsqueeze(-1)
     mean = design @ means.mT
     cross, covariance, drift = joint_covariance(design @ before, design, noise, schedule.walk, schedule.steps)

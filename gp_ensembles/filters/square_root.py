@@ -12,9 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.block import count_steps
+from gp_ensembles.filters.schedule import count_steps, total_walk, walk_rows, walk_variance
 from gp_ensembles.filters.states import SquareRootState, StepPredictions, concatenate_steps
-from gp_ensembles.filters.walks import total_walk, walk_rows, walk_variance
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.square_root import (
     add_covariance,
@@ -24,7 +23,7 @@ from gp_ensembles.numerics.square_root import (
 )
 
 
-def update_block(
+def update_square_root(
     state: SquareRootState,
     Phi: Tensor,
     y: Tensor,
@@ -32,14 +31,14 @@ def update_block(
     random_walk_variance: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> tuple[SquareRootState, StepPredictions]:
-    r"""Predict and learn a block of targets; arguments as in :func:`gp_ensembles.filters.block.update_block`.
+    r"""Predict and learn a block of targets; arguments as in :func:`update_covariance` of the block filter.
 
     Example:
         >>> import torch
         >>> from gp_ensembles.filters.states import square_root_state
         >>> Phi = torch.ones(2, 1, dtype=torch.float64)
         >>> y, one = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        >>> state, steps = update_block(square_root_state(one, 1), Phi, y, one)
+        >>> state, steps = update_square_root(square_root_state(one, 1), Phi, y, one)
         >>> state.mean, state.covariance
         (tensor([1.], dtype=torch.float64), tensor([[0.3333]], dtype=torch.float64))
     """
@@ -51,16 +50,16 @@ def update_block(
     return _update_walking(state, Phi, y, noise, random_walk_variance, steps)
 
 
-def predict(
+def predict_square_root(
     state: SquareRootState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`gp_ensembles.filters.block.predict`, with variances as squared norms.
+    """As :func:`gp_ensembles.filters.block.predict_covariance`, with variances as squared norms.
 
     Example:
         >>> import torch
         >>> from gp_ensembles.filters.states import square_root_state
         >>> one = torch.ones((), dtype=torch.float64)
-        >>> predict(square_root_state(one, 1), torch.full((1, 1), 2.0, dtype=torch.float64), one)
+        >>> predict_square_root(square_root_state(one, 1), torch.full((1, 1), 2.0, dtype=torch.float64), one)
         (tensor([0.], dtype=torch.float64), tensor([5.], dtype=torch.float64))
     """
     variance = (Phi @ state.factor).square().sum(-1) + noise.unsqueeze(-1)

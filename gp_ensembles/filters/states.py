@@ -145,6 +145,18 @@ class LatentPredictions(NamedTuple):
     latent_variance: Tensor
 
 
+class LatentMoments(NamedTuple):
+    r"""Latent values one step ahead, each before its target was seen.
+
+    Attributes:
+        mean: Shape (\*batch, B), or (\*batch, B, C) for vectors of C latent values.
+        variance: Shape (\*batch, B), or covariance (\*batch, B, C, C).
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
 Predictions = StepPredictions | StudentTPredictions | LatentPredictions
 P = TypeVar("P", bound=Predictions)
 

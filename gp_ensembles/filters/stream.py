@@ -2,7 +2,7 @@
 
 A block is staged first: its predictions and its gain are computed without touching the state. Only
 :meth:`BlockStream.commit` changes the state, and it cannot fail; so several experts stage a block, all are checked,
-and then all commit or none does. No gradient flows here: use :mod:`gp_ensembles.filters.block` for that.
+and then all commit or none does. No gradient flows here: use :func:`gp_ensembles.filters.update_block` for that.
 """
 
 import math
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import condition_block
+from gp_ensembles.filters.schedule import is_full
 from gp_ensembles.filters.states import GaussianState, StepPredictions
-from gp_ensembles.filters.walks import is_full
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"
@@ -29,9 +29,9 @@ class BlockStream:
     Args:
         moments: The state's tensor [Σ | μ], contiguous, shape (\*batch, F, F + 1); changed by :meth:`commit`.
         noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: As in :func:`gp_ensembles.filters.block.update_block`.
+        random_walk_variance: As in :func:`gp_ensembles.filters.block.update_covariance`.
         num_rows: Length B of the blocks.
-        steps: As in :func:`gp_ensembles.filters.block.update_block`.
+        steps: As in :func:`gp_ensembles.filters.block.update_covariance`.
     """
 
     def __init__(

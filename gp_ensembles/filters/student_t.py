@@ -8,13 +8,37 @@ The recursion for :math:`\mu` and V is the Gaussian one with unit noise. With u 
 (Gelman et al., Bayesian Data Analysis, section 14.2). In a block, a and b before each target are cumulative sums.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters import adaptive
-from gp_ensembles.filters.adaptation import Adaptation
+from gp_ensembles.filters.block import predict_linear, update_linear
 from gp_ensembles.filters.states import GaussianState, StudentTPredictions, StudentTState, gaussian_state
+from gp_ensembles.filters.transitions import Adaptation
 from gp_ensembles.numerics import student_t
+
+
+class NoiseDiscount(NamedTuple):
+    r"""How an unknown noise variance changes: what was learned about it fades back to its prior.
+
+    Before every row :math:`a \leftarrow \delta a + (1 - \delta) a_0` and b alike, so the memory is effectively
+    :math:`1 / (1 - \delta)` rows.
+
+    Attributes:
+        factor: :math:`\delta` in (0, 1], shape () or (\*batch).
+        concentration: :math:`a_0`, shape (\*batch).
+        rate: :math:`b_0`, shape (\*batch).
+
+    Example:
+        >>> import torch
+        >>> NoiseDiscount(torch.tensor(0.98), torch.tensor(3.0), torch.tensor(1.0)).factor
+        tensor(0.9800)
+    """
+
+    factor: Tensor
+    concentration: Tensor
+    rate: Tensor
 
 
 def student_t_state(prior_variance: Tensor, num_features: int, concentration: Tensor, rate: Tensor) -> StudentTState:
@@ -25,17 +49,22 @@ def student_t_state(prior_variance: Tensor, num_features: int, concentration: Te
         num_features: Number of features F.
         concentration: a of the noise variance, above one, shape (\*batch).
         rate: b of the noise variance, shape (\*batch).
+
+    Example:
+        >>> import torch
+        >>> student_t_state(torch.tensor(1.0), 1, torch.tensor(3.0), torch.tensor(1.0)).covariance
+        tensor([[0.5000]])
     """
     return StudentTState(gaussian_state(prior_variance, num_features).moments, concentration, rate)
 
 
-def update_block(
+def update_student_t(
     state: StudentTState,
     Phi: Tensor,
     y: Tensor,
-    adaptation: Adaptation | None,
-    prior: StudentTState,
-    discount: Tensor | None = None,
+    discount: NoiseDiscount | None,
+    transition: Adaptation | None,
+    prior_variance: Tensor,
 ) -> tuple[StudentTState, StudentTPredictions]:
     r"""Predict and learn a block of targets; equal to single steps to round-off.
 
@@ -43,11 +72,9 @@ def update_block(
         state: Posterior before the block.
         Phi: Features, shape (\*batch, B, F), in the order of time.
         y: Targets, shape (B,); NaN where missing.
-        adaptation: How the weights change before every row, in units of the noise variance.
-        prior: State before any data, to which stabilized forgetting goes back.
-        discount: How fast the noise variance changes: before every row :math:`a \leftarrow \delta a + (1 - \delta) a_0`
-            and b alike, so an effective memory of :math:`1 / (1 - \delta)` rows; shape () or (\*batch). ``None`` for a
-            constant noise.
+        discount: How the noise variance changes; ``None`` for a constant noise.
+        transition: How the weights change before every row, in units of the noise variance.
+        prior_variance: Prior variance of the weights in the same units, shape (\*batch).
 
     Returns:
         The posterior after the block, and the predictions made before each target, each (\*batch, B).
@@ -55,40 +82,36 @@ def update_block(
     Example:
         >>> import torch
         >>> one = torch.ones((), dtype=torch.float64)
-        >>> prior = student_t_state(one, 1, 2 * one, one)
         >>> Phi, y = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        >>> state, steps = update_block(prior, Phi, y, None, prior)
+        >>> state, steps = update_student_t(student_t_state(one, 1, 2 * one, one), Phi, y, None, None, one)
         >>> steps.variance, state.rate
         (tensor([2.0000], dtype=torch.float64), tensor(1.2500, dtype=torch.float64))
     """
     unit = torch.ones_like(state.concentration)
-    prior_variance = prior.moments[..., 0, 0]
-    linear, steps = adaptive.update_block(GaussianState(state.moments), Phi, y, unit, adaptation, prior_variance)
+    linear, steps = update_linear(GaussianState(state.moments), Phi, y, unit, transition, prior_variance)
     assert isinstance(linear, GaussianState)
     seen = ~torch.isnan(y)
     count = torch.where(seen, 0.5, torch.zeros_like(steps.mean))
     excess = torch.where(seen, 0.5 * (y - steps.mean).square() / steps.variance, 0.0)
-    concentration, last_concentration = _accumulate(state.concentration, prior.concentration, count, discount)
-    rate, last_rate = _accumulate(state.rate, prior.rate, excess, discount)
+    (concentration, last_concentration), (rate, last_rate) = _accumulate_both(state, count, excess, discount)
     predictions = _predictions(steps.mean, steps.variance, concentration, rate)
     scale = rate / concentration * steps.variance
     log_prob = torch.where(seen, student_t.log_prob(y, steps.mean, scale, 2 * concentration), 0.0)
     return StudentTState(linear.moments, last_concentration, last_rate), predictions._replace(log_prob=log_prob)
 
 
-def predict(
+def predict_student_t(
     state: StudentTState,
     Phi: Tensor,
-    adaptation: Adaptation | None,
-    prior: StudentTState,
-    discount: Tensor | None = None,
+    discount: NoiseDiscount | None,
+    transition: Adaptation | None,
+    prior_variance: Tensor,
 ) -> StudentTPredictions:
-    r"""Predict rows (..., \*batch, N, F) one step ahead, each on its own; arguments as in :func:`update_block`."""
+    r"""Predict rows (..., \*batch, N, F) that all come next, each on its own; arguments as in the update."""
     unit = torch.ones_like(state.concentration)
-    mean, variance = adaptive.predict(GaussianState(state.moments), Phi, unit, adaptation, prior.moments[..., 0, 0])
+    mean, variance = predict_linear(GaussianState(state.moments), Phi, unit, transition, prior_variance)
     nothing = torch.zeros_like(unit).unsqueeze(-1)
-    concentration, _ = _accumulate(state.concentration, prior.concentration, nothing, discount)
-    rate, _ = _accumulate(state.rate, prior.rate, nothing, discount)
+    (concentration, _), (rate, _) = _accumulate_both(state, nothing, nothing, discount)
     return _predictions(mean, variance, concentration, rate)
 
 
@@ -97,12 +120,31 @@ def _predictions(mean: Tensor, unit_variance: Tensor, concentration: Tensor, rat
     return StudentTPredictions(mean, variance, torch.zeros_like(mean), (2 * concentration).expand_as(mean))
 
 
-def _accumulate(start: Tensor, prior: Tensor, gains: Tensor, discount: Tensor | None) -> tuple[Tensor, Tensor]:
-    r"""A statistic before each of B targets, and after them; ``gains`` (\*batch, B) come with the targets."""
-    start, prior = start.unsqueeze(-1), prior.unsqueeze(-1)
-    total = gains.cumsum(-1)
+_Path = tuple[Tensor, Tensor]  # before each of B targets, and after them
+
+
+def _accumulate_both(
+    state: StudentTState, count: Tensor, excess: Tensor, discount: NoiseDiscount | None
+) -> tuple[_Path, _Path]:
+    """Concentration and rate before each target, and after all."""
     if discount is None:
-        return start + (total - gains), (start + total)[..., -1]
+        return _accumulate(state.concentration, count), _accumulate(state.rate, excess)
+    factor, concentration, rate = discount
+    return (
+        _fade(state.concentration, concentration, count, factor),
+        _fade(state.rate, rate, excess, factor),
+    )
+
+
+def _accumulate(start: Tensor, gains: Tensor) -> _Path:
+    r"""A sum before each of B targets, and after them; ``gains`` (\*batch, B) come with the targets."""
+    start, total = start.unsqueeze(-1), gains.cumsum(-1)
+    return start + (total - gains), (start + total)[..., -1]
+
+
+def _fade(start: Tensor, prior: Tensor, gains: Tensor, discount: Tensor) -> _Path:
+    """The same where the sum fades back to its prior."""
+    start, prior = start.unsqueeze(-1), prior.unsqueeze(-1)
     ages = torch.arange(1, gains.shape[-1] + 1, dtype=gains.dtype, device=gains.device)
     fade = discount.unsqueeze(-1) ** ages
     # What came with target s has faded by the t - s discounts between it and target t.

@@ -15,10 +15,10 @@ from torch.nn.functional import pad
 from gp_ensembles.ensembles import Mixture
 from gp_ensembles.experts.latent_update import LatentUpdate, MomentMatchingUpdate
 from gp_ensembles.features import FeatureMap
-from gp_ensembles.filters import latent, latent_vector
-from gp_ensembles.filters.adaptation import Adaptation
-from gp_ensembles.filters.latent import LatentMoments
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.sites import SiteRule, VectorRule
+from gp_ensembles.filters.states import GaussianState, LatentMoments
+from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
 from gp_ensembles.numerics.gauss_hermite import normal_nodes
 
@@ -261,25 +261,25 @@ class OnlineFusion(nn.Module):
         density = _RowDensity(self.pool, self.num_experts)
         Phi, prior = self.features(X), self.features.prior_variance
         moments: list[LatentMoments] = []
-        vector = self.num_latent > 1
-        rule = self.latent_update.vector_rule(density, self.num_latent, prior) if vector else None
-        single = None if vector else self.latent_update.rule(density, prior)
+        rule = self._rule(density)
         for t in range(len(y)):
             density.mean, density.variance, density.target = mean[:, t], variance[:, t], y[t]
             row, target = Phi[t : t + 1], y[t : t + 1]
-            if rule is not None:
-                state, ahead = latent_vector.update_block(state, row, target, rule, self.adaptation, prior)
-            else:
-                assert single is not None
-                state, ahead = latent.update_block(state, row, target, single, self.adaptation, prior)
+            state, ahead = update_block(state, row, target, self.adaptation, rule, prior_variance=prior)
             moments.append(ahead)
         together = LatentMoments(*(torch.cat(parts) for parts in zip(*moments, strict=True)))
         log_weights, node_weights = self._log_weights(together)
         return state, self.pool.mixture(log_weights, node_weights, mean, variance)
 
     def _latent(self, state: GaussianState, Phi: Tensor) -> LatentMoments:
-        predict = latent_vector.predict if self.num_latent > 1 else latent.predict
-        return predict(state, Phi, self.adaptation, self.features.prior_variance)
+        rule = self._rule(_RowDensity(self.pool, self.num_experts))
+        return predict(state, Phi, self.adaptation, rule, prior_variance=self.features.prior_variance)
+
+    def _rule(self, density: _RowDensity) -> SiteRule | VectorRule:
+        prior = self.features.prior_variance
+        if self.num_latent == 1:
+            return self.latent_update.rule(density, prior)
+        return self.latent_update.vector_rule(density, self.num_latent, prior)
 
     def _log_weights(self, moments: LatentMoments) -> tuple[Tensor, Tensor]:
         mean, variance = moments

@@ -34,7 +34,7 @@ def test_equals_the_dense_density(num_rows, num_features):
 @pytest.mark.parametrize(("num_rows", "num_features"), [(20, 5), (5, 20)])
 def test_equals_the_sum_of_one_step_densities(num_rows, num_features):
     Phi, y, prior, noise = problem(num_rows, num_features)
-    _, steps = update_block(gaussian_state(prior, num_features), Phi, y, noise)
+    _, steps = update_block(gaussian_state(prior, num_features), Phi, y, None, noise)
     torch.testing.assert_close(log_evidence(Phi, y, prior, noise), steps.log_prob.sum(-1), rtol=1e-8, atol=1e-8)
 
 

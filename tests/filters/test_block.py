@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from gp_ensembles.filters import (
+    RandomWalk,
     gaussian_state,
     predict,
     predict_joint,
@@ -15,9 +16,12 @@ from gp_ensembles.filters import (
     textbook_filter,
     update_block,
 )
+from gp_ensembles.filters.block import update_covariance
+from gp_ensembles.filters.square_root import update_square_root
 from gp_ensembles.numerics.cholesky import NumericalError
 
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}
+UPDATES = {"covariance": update_covariance, "square root": update_square_root}
 EXPERTS = ["linear", "poly2", "poly3", "poly4", "rbf", "rff_se", "hsgp_se", "hsgp_matern32"]
 
 
@@ -38,12 +42,16 @@ def walks(num_experts, num_features):
     return {"static": None, "mixed": mixed, "per feature": per_feature.reshape(num_experts, num_features)}
 
 
+def walking(q):
+    return None if q is None else RandomWalk(q)
+
+
 def run(state, Phi, y, noise, walk, sizes):
     parts = []
     start = 0
     for size in sizes:
         rows = slice(start, start + size)
-        state, steps = update_block(state, Phi[..., rows, :], y[rows], noise, walk)
+        state, steps = update_block(state, Phi[..., rows, :], y[rows], walking(walk), noise)
         parts.append(steps)
         start += size
     return state, [torch.cat(columns, dim=-1) for columns in zip(*parts, strict=True)]
@@ -79,7 +87,7 @@ def test_block_equals_textbook_for_any_sizes(seed, num_rows, num_features, log_n
     walk = torch.tensor([[0.0], [10**log_walk]], dtype=torch.float64)
     reference, steps = textbook_filter(gaussian_state(prior, num_features), Phi, y, noise, walk)
     for form in FORMS.values():
-        state, got = update_block(form(prior, num_features), Phi, y, noise, walk)
+        state, got = update_block(form(prior, num_features), Phi, y, RandomWalk(walk), noise)
         scale = 1 + steps.mean.abs()
         # With more rows than features and tiny noise the recursion itself loses digits to the prior's scale.
         tolerance = 1e-9 * max(1.0, 1e-4 / 10**log_noise)
@@ -91,7 +99,7 @@ def test_block_equals_textbook_for_any_sizes(seed, num_rows, num_features, log_n
 @pytest.mark.parametrize("form", FORMS)
 def test_static_filter_is_batch_regression(form):
     Phi, y, noise, prior = problem(missing=(3, 4))
-    state, _ = update_block(FORMS[form](prior, 6), Phi, y, noise)
+    state, _ = update_block(FORMS[form](prior, 6), Phi, y, None, noise)
     seen = ~torch.isnan(y)
     for m in range(3):
         design, target = Phi[m, seen].numpy(), y[seen].numpy()
@@ -106,7 +114,7 @@ def test_static_filter_is_batch_regression(form):
 def test_one_step_densities_sum_to_the_joint_density(form, walk):
     Phi, y, noise, prior = problem(missing=(2, 9))
     q = walks(3, 6)[walk]
-    _, steps = update_block(FORMS[form](prior, 6), Phi, y, noise, q)
+    _, steps = update_block(FORMS[form](prior, 6), Phi, y, walking(q), noise)
     seen = (~torch.isnan(y)).numpy()
     times = np.arange(1, len(y) + 1)
     for m in range(3):
@@ -124,11 +132,11 @@ def test_one_step_densities_sum_to_the_joint_density(form, walk):
 def test_predictions_do_not_see_their_targets(form, walk):
     Phi, y, noise, prior = problem()
     q = walks(3, 6)[walk]
-    _, before = update_block(FORMS[form](prior, 6), Phi, y, noise, q)
+    _, before = update_block(FORMS[form](prior, 6), Phi, y, walking(q), noise)
     for t in (0, 11, 22):
         changed = y.clone()
         changed[t] += 100.0
-        _, after = update_block(FORMS[form](prior, 6), Phi, changed, noise, q)
+        _, after = update_block(FORMS[form](prior, 6), Phi, changed, walking(q), noise)
         torch.testing.assert_close(after.mean[:, : t + 1], before.mean[:, : t + 1], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(after.variance, before.variance, rtol=1e-12, atol=0)
         assert torch.equal(after.log_prob[:, :t], before.log_prob[:, :t])
@@ -144,9 +152,8 @@ def test_gradients_through_the_stream(form, missing):
         state = FORMS[form](log_prior.exp(), 3)
         value = 0.0
         for rows in (slice(0, 4), slice(4, 7)):
-            state, steps = update_block(
-                state, features[:, rows], y[rows], log_noise.exp(), log_walk.exp().unsqueeze(-1)
-            )
+            walk = log_walk.exp().unsqueeze(-1)
+            state, steps = UPDATES[form](state, features[:, rows], y[rows], log_noise.exp(), walk)
             value = value + steps.log_prob.sum() + steps.mean.square().sum()
         return value
 
@@ -160,8 +167,8 @@ def test_hessian_through_the_stream():
 
     def total(vector):
         state = gaussian_state(vector[:1].exp(), 3)
-        state, first = update_block(state, Phi[:, :5], y[:5], vector[1:2].exp())
-        state, second = update_block(state, Phi[:, 5:], y[5:], vector[1:2].exp())
+        state, first = update_block(state, Phi[:, :5], y[:5], None, vector[1:2].exp())
+        state, second = update_block(state, Phi[:, 5:], y[5:], None, vector[1:2].exp())
         return first.log_prob.sum() + second.log_prob.sum()
 
     point = torch.cat([prior.log(), noise.log()])
@@ -189,10 +196,10 @@ def check_golden(folder, name):
                 np.testing.assert_allclose(sign * got, numbers[f"{regime}_{key}"], rtol=1e-8, atol=1e-9)
             np.testing.assert_allclose(state.mean, numbers[f"{regime}_final_mean"], rtol=1e-8, atol=1e-9)
             np.testing.assert_allclose(state.covariance, numbers[f"{regime}_final_cov"], rtol=1e-8, atol=1e-9)
-            mean, covariance = predict_joint(state, Phi_new, noise, walk)
+            mean, covariance = predict_joint(state, Phi_new, walking(walk), noise)
             np.testing.assert_allclose(mean, numbers[f"{regime}_new_mean"], rtol=1e-8, atol=1e-9)
             np.testing.assert_allclose(covariance, numbers[f"{regime}_new_cov"], rtol=1e-8, atol=1e-9)
-            mean, variance = predict(state, Phi_new, noise, walk)
+            mean, variance, _ = predict(state, Phi_new, walking(walk), noise)
             np.testing.assert_allclose(mean, numbers[f"{regime}_new_mean"], rtol=1e-8, atol=1e-9)
             np.testing.assert_allclose(variance, np.diag(numbers[f"{regime}_new_cov"]), rtol=1e-8, atol=1e-9)
 
@@ -212,14 +219,14 @@ def test_a_failure_names_the_expert_and_the_step():
     noise = noise.clone()
     noise[1] = -50.0
     with pytest.raises(NumericalError, match="step 1 of expert 1"):
-        update_block(gaussian_state(prior, 6), Phi, y, noise)
+        update_block(gaussian_state(prior, 6), Phi, y, None, noise)
 
 
 def test_wrong_default_dtype_changes_nothing(wrong_default_dtype):
     Phi, y, noise, prior = problem(missing=(3,))
     for form in FORMS.values():
         for walk in walks(3, 6).values():
-            state, steps = update_block(form(prior, 6), Phi, y, noise, walk)
+            state, steps = update_block(form(prior, 6), Phi, y, walking(walk), noise)
             assert all(part.dtype == torch.float64 for part in (*state, *steps))
 
 
@@ -228,9 +235,10 @@ def test_wrong_default_dtype_changes_nothing(wrong_default_dtype):
 def test_every_tensor_is_made_on_the_device_of_its_inputs(form, walk):
     Phi, y, noise, prior = (value.to("meta") for value in problem())
     q = walks(3, 6)[walk]
-    state, steps = update_block(FORMS[form](prior, 6), Phi, y, noise, None if q is None else q.to("meta"))
+    transition = None if q is None else RandomWalk(q.to("meta"))
+    state, steps = update_block(FORMS[form](prior, 6), Phi, y, transition, noise)
     assert all(part.device.type == "meta" for part in (*state, *steps))
-    mean, variance = predict(state, Phi, noise, None if q is None else q.to("meta"))
+    mean, variance, _ = predict(state, Phi, transition, noise)
     assert mean.shape == variance.shape == (3, 23)
 
 
@@ -238,6 +246,6 @@ def test_vmap_over_targets_equals_a_loop():
     Phi, y, noise, prior = problem()
     many = torch.stack([y, y + 1, -y])
     start = gaussian_state(prior, 6)
-    batched = torch.func.vmap(lambda target: update_block(start, Phi, target, noise)[0].mean)(many)
+    batched = torch.func.vmap(lambda target: update_block(start, Phi, target, None, noise)[0].mean)(many)
     for target, mean in zip(many, batched, strict=True):
-        torch.testing.assert_close(mean, update_block(start, Phi, target, noise)[0].mean)
+        torch.testing.assert_close(mean, update_block(start, Phi, target, None, noise)[0].mean)

@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
+    MultiOutputNoise,
     RandomWalk,
     StabilizedForgetting,
-    adaptive,
     gaussian_state,
+    multi_output_state,
+    predict,
+    update_block,
 )
-from gp_ensembles.filters.multi_output import multi_output_state, num_groups, predict, update_block
+from gp_ensembles.filters.multi_output import num_groups
 
 M, N, F, K = 2, 19, 4, 5
 ADAPTATIONS = {
@@ -39,7 +42,8 @@ def run(Phi, y, noise, adaptation, prior, sizes):
     state, parts, start = multi_output_state(prior, F, K), [], 0
     for size in sizes:
         rows = slice(start, start + size)
-        state, steps = update_block(state, Phi[:, rows], y[rows], noise, SCALE, adaptation, prior)
+        observation = MultiOutputNoise(noise, SCALE)
+        state, steps = update_block(state, Phi[:, rows], y[rows], adaptation, observation, prior_variance=prior)
         parts.append(steps)
         start += size
     return state, [torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)]
@@ -53,18 +57,19 @@ def test_equals_a_filter_for_each_output(adaptation, gaps, sizes):
     change = ADAPTATIONS[adaptation]
     state, (mean, variance, log_prob) = run(Phi, y, noise, change, prior, sizes)
     total = torch.zeros(M, N, dtype=torch.float64)
-    ahead_mean, ahead_variance = predict(state, Phi[:, :3], noise, SCALE, change, prior)
+    observation = MultiOutputNoise(noise, SCALE)
+    ahead_mean, ahead_variance, _ = predict(state, Phi[:, :3], change, observation, prior_variance=prior)
     for output in range(K):
         own = SCALE[:, output : output + 1]
         scaled = y[:, output] / own
-        alone, steps = adaptive.update_block(gaussian_state(prior, F), Phi, scaled, noise, change, prior)
+        alone, steps = update_block(gaussian_state(prior, F), Phi, scaled, change, noise, prior_variance=prior)
         torch.testing.assert_close(mean[..., output], steps.mean * own, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(variance[..., output], steps.variance * own**2, rtol=1e-9, atol=1e-10)
         total = total + torch.where(y[:, output].isnan(), 0.0, steps.log_prob - own.log())
         torch.testing.assert_close(state.mean[:, output], alone.mean, rtol=1e-9, atol=1e-10)
         covariance = state.covariance[int(state.group[output])]
         torch.testing.assert_close(covariance, alone.covariance, rtol=1e-9, atol=1e-10)
-        reference = adaptive.predict(alone, Phi[:, :3], noise, change, prior)
+        reference = predict(alone, Phi[:, :3], change, noise, prior_variance=prior)
         torch.testing.assert_close(ahead_mean[..., output], reference[0] * own, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(ahead_variance[..., output], reference[1] * own**2, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(log_prob, total, rtol=1e-9, atol=1e-10)

@@ -4,7 +4,7 @@ import mpmath
 import pytest
 import torch
 
-from gp_ensembles.filters import gaussian_state, square_root_state, update_block
+from gp_ensembles.filters import RandomWalk, gaussian_state, square_root_state, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.square_root import add_diagonal, condition_andrews, condition_array, lower_factor
 
@@ -23,8 +23,9 @@ def smooth_stream(num_rows, num_features, noise, seed=0):
 
 def filter_blocks(state, Phi, y, noise, walk=None, size=32):
     means, variances, log_probs = [], [], []
+    transition = None if walk is None else RandomWalk(walk)
     for rows, targets in zip(Phi.split(size), y.split(size), strict=True):
-        state, steps = update_block(state, rows, targets, noise, walk)
+        state, steps = update_block(state, rows, targets, transition, noise)
         means.append(steps.mean)
         variances.append(steps.variance)
         log_probs.append(steps.log_prob)
@@ -74,6 +75,7 @@ def test_tiny_noise_against_sixty_digits():
         square_root_state(torch.ones((), dtype=torch.float64), num_features),
         Phi,
         y,
+        None,
         torch.tensor(noise, dtype=torch.float64),
     )
     with mpmath.workdps(60):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gp_ensembles.filters import choose_block_size, gaussian_state, update_block
+from gp_ensembles.filters import RandomWalk, choose_block_size, gaussian_state, update_block
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -30,7 +30,7 @@ def test_stream_equals_the_pure_path(batch_shape, walk, size, missing):
     stream = BlockStream(moments, noise, q, size)
     for start in range(0, 20, size):
         rows = slice(start, start + size)
-        state, want = update_block(state, Phi[..., rows, :], y[rows], noise, q)
+        state, want = update_block(state, Phi[..., rows, :], y[rows], None if q is None else RandomWalk(q), noise)
         got = stream.stage(Phi[..., rows, :], y[rows], bool(y[rows].isnan().any()))
         stream.commit()
         for a, b in zip(got, want, strict=True):
@@ -47,7 +47,7 @@ def test_many_features_take_another_road_to_the_same_numbers():
     stream = BlockStream(moments, noise, q, 32)
     for start in range(0, 96, 32):
         rows = slice(start, start + 32)
-        state, want = update_block(state, Phi[:, rows], y[rows], noise, q)
+        state, want = update_block(state, Phi[:, rows], y[rows], RandomWalk(q), noise)
         got = stream.stage(Phi[:, rows], y[rows], bool(y[rows].isnan().any()))
         stream.commit()
         for a, b in zip(got, want, strict=True):

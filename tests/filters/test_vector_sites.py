@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
-from gp_ensembles.filters.latent_vector import update_block
-from gp_ensembles.filters.sites import ConvergenceWarning
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters import ConvergenceWarning, GaussianState, update_block
 
 F = 2
 
@@ -43,7 +41,7 @@ def test_weights_after_a_row_have_their_exact_moments(num_classes, y):
     design = torch.block_diag(*[phi.unsqueeze(0)] * num_classes)
     rule = MomentMatchingUpdate().vector_rule(softmax, num_classes, prior)
     state = GaussianState(torch.cat([prior, prior_mean.unsqueeze(-1)], dim=-1))
-    state, latent = update_block(state, phi.unsqueeze(0), target, rule, None, prior[0, 0])
+    state, latent = update_block(state, phi.unsqueeze(0), target, None, rule)
     before, spread = design @ prior_mean, design @ prior @ design.mT
     torch.testing.assert_close(latent.mean[0], before)
     torch.testing.assert_close(latent.variance[0], spread)

@@ -40,7 +40,7 @@ def regression(seed, num_experts=3, num_steps=25, num_features=4, missing=True):
 
 def filtered(Phi, y, noise, prior_variance):
     """One-step log densities of experts that learn row by row."""
-    return update_block(gaussian_state(prior_variance, Phi.shape[-1]), Phi, y, noise)[1].log_prob
+    return update_block(gaussian_state(prior_variance, Phi.shape[-1]), Phi, y, None, noise)[1].log_prob
 
 
 def num_switches_of(path):

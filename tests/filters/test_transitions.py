@@ -13,9 +13,11 @@ from gp_ensembles.filters import (
     RandomWalk,
     StabilizedForgetting,
     gaussian_state,
+    predict,
+    predict_joint,
     square_root_state,
+    update_block,
 )
-from gp_ensembles.filters.adaptive import predict, predict_joint, update_block
 
 M, N, F = 3, 29, 5
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}
@@ -98,7 +100,7 @@ def test_any_blocking_is_the_textbook(form, name, missing):
         state, parts, start = FORMS[form](prior, F), [], 0
         for size in sizes:
             rows = slice(start, start + size)
-            state, steps = update_block(state, Phi[:, rows], y[rows], noise, adaptation, prior)
+            state, steps = update_block(state, Phi[:, rows], y[rows], adaptation, noise, prior_variance=prior)
             parts.append(steps)
             start += size
         for got, reference in zip(zip(*parts, strict=True), want, strict=True):
@@ -131,9 +133,9 @@ def test_the_stream_in_place_is_the_pure_path(name):
 def test_prediction_takes_one_step(form, name):
     Phi, y, noise, prior = problem()
     adaptation = ADAPTATIONS[name]
-    state, _ = update_block(FORMS[form](prior, F), Phi, y, noise, adaptation, prior)
-    mean, variance = predict(state, Phi[:, :4], noise, adaptation, prior)
-    joint_mean, joint = predict_joint(state, Phi[:, :4], noise, adaptation, prior)
+    state, _ = update_block(FORMS[form](prior, F), Phi, y, adaptation, noise, prior_variance=prior)
+    mean, variance, _ = predict(state, Phi[:, :4], adaptation, noise, prior_variance=prior)
+    joint_mean, joint = predict_joint(state, Phi[:, :4], adaptation, noise, prior_variance=prior)
     for m in range(M):
         moved, covariance = transition(adaptation, state.mean[m], state.covariance[m], prior, m)
         want = Phi[m, :4] @ covariance @ Phi[m, :4].mT + noise[m] * torch.eye(4, dtype=torch.float64)
@@ -148,9 +150,8 @@ def unexcited(adaptation, num_rows):
     Phi = torch.zeros(1, num_rows, 2, dtype=torch.float64)
     Phi[..., 0] = 1
     one = torch.ones(1, dtype=torch.float64)
-    state, _ = update_block(
-        gaussian_state(one, 2), Phi, torch.zeros(num_rows, dtype=torch.float64), one, adaptation, one
-    )
+    y = torch.zeros(num_rows, dtype=torch.float64)
+    state, _ = update_block(gaussian_state(one, 2), Phi, y, adaptation, one, prior_variance=one)
     return state.covariance[0]
 
 
@@ -166,7 +167,8 @@ def test_only_stabilized_forgetting_cannot_wind_up():
 @settings(max_examples=25)
 def test_stabilized_covariance_never_exceeds_the_prior(factor, seed):
     Phi, y, noise, prior = problem(seed=seed)
-    state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, StabilizedForgetting(factor), prior)
+    change = StabilizedForgetting(factor)
+    state, _ = update_block(gaussian_state(prior, F), Phi, y, change, noise, prior_variance=prior)
     largest = torch.linalg.eigvalsh(state.covariance)[:, -1]
     assert bool((largest <= prior * (1 + 1e-9)).all())
 
@@ -174,7 +176,7 @@ def test_stabilized_covariance_never_exceeds_the_prior(factor, seed):
 def test_forgetting_is_weighted_least_squares():
     """Row t of T counts lambda^(T - t), the prior lambda^T."""
     Phi, y, noise, prior = problem()
-    state, _ = update_block(gaussian_state(prior, F), Phi, y, noise, ExponentialForgetting(0.9), prior)
+    state, _ = update_block(gaussian_state(prior, F), Phi, y, ExponentialForgetting(0.9), noise)
     weights = 0.9 ** torch.arange(N - 1, -1, -1, dtype=torch.float64)
     for m in range(M):
         design = Phi[m]
@@ -187,10 +189,10 @@ def test_adaptations_are_taken_with_their_experts():
     index = torch.tensor([2, 0, 2])
     Phi, y, noise, prior = problem()
     for adaptation in ADAPTATIONS.values():
-        _, want = update_block(gaussian_state(prior, F), Phi, y, noise, adaptation, prior)
+        _, want = update_block(gaussian_state(prior, F), Phi, y, adaptation, noise, prior_variance=prior)
         taken = adaptation.take(torch.Size([M]), index)
         start = gaussian_state(prior[index], F)
-        _, got = update_block(start, Phi[index], y, noise[index], taken, prior[index])
+        _, got = update_block(start, Phi[index], y, taken, noise[index], prior_variance=prior[index])
         torch.testing.assert_close(got.log_prob, want.log_prob[index])
 
 
@@ -199,7 +201,8 @@ def test_gradients_flow_through_every_adaptation():
     for adaptation in ADAPTATIONS.values():
 
         def total(n, p, adaptation=adaptation):
-            return update_block(gaussian_state(p, F), Phi[:, :6], y[:6], n, adaptation, p)[1].log_prob.sum()
+            _, steps = update_block(gaussian_state(p, F), Phi[:, :6], y[:6], adaptation, n, prior_variance=p)
+            return steps.log_prob.sum()
 
         leaves = noise.clone().requires_grad_(), prior.clone().requires_grad_()
         assert torch.autograd.gradcheck(total, leaves)

@@ -1,0 +1,265 @@
+"""One signature for every filter: the types of the state and of the observation choose the algebra."""
+
+from typing import TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.filters.block import predict_joint_linear, predict_linear, update_linear
+from gp_ensembles.filters.latent import predict_latent, predict_latent_vector, update_latent, update_latent_vector
+from gp_ensembles.filters.multi_output import MultiOutputNoise, predict_multi_output, update_multi_output
+from gp_ensembles.filters.sites import SiteRule, VectorRule
+from gp_ensembles.filters.states import (
+    FilterState,
+    GaussianState,
+    LatentMoments,
+    LinearState,
+    MultiOutputState,
+    Predictions,
+    SquareRootState,
+    StepPredictions,
+    StudentTPredictions,
+    StudentTState,
+)
+from gp_ensembles.filters.student_t import NoiseDiscount, predict_student_t, update_student_t
+from gp_ensembles.filters.transitions import Adaptation
+
+Observation = Tensor | SiteRule | VectorRule | NoiseDiscount | MultiOutputNoise
+L = TypeVar("L", bound=LinearState)
+
+_WANTED = {
+    GaussianState: "the noise variance, a tensor (*batch), or a rule such as LaplaceRule",
+    SquareRootState: "the noise variance, a tensor (*batch)",
+    StudentTState: "a NoiseDiscount, or None for a constant noise variance",
+    MultiOutputState: "a MultiOutputNoise",
+}
+
+
+@overload
+def update_block(
+    state: L,
+    Phi: Tensor,
+    y: Tensor,
+    transition: Adaptation | None = None,
+    observation: Tensor = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> tuple[L, StepPredictions]: ...
+@overload
+def update_block(
+    state: GaussianState,
+    Phi: Tensor,
+    y: Tensor,
+    transition: Adaptation | None = None,
+    observation: SiteRule | VectorRule = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> tuple[GaussianState, LatentMoments]: ...
+@overload
+def update_block(
+    state: StudentTState,
+    Phi: Tensor,
+    y: Tensor,
+    transition: Adaptation | None = None,
+    observation: NoiseDiscount | None = None,
+    *,
+    prior_variance: Tensor | None = None,
+) -> tuple[StudentTState, StudentTPredictions]: ...
+@overload
+def update_block(
+    state: MultiOutputState,
+    Phi: Tensor,
+    y: Tensor,
+    transition: Adaptation | None = None,
+    observation: MultiOutputNoise = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> tuple[MultiOutputState, StepPredictions]: ...
+def update_block(
+    state: FilterState,
+    Phi: Tensor,
+    y: Tensor,
+    transition: Adaptation | None = None,
+    observation: Observation | None = None,
+    *,
+    prior_variance: Tensor | None = None,
+) -> tuple[FilterState, Predictions | LatentMoments]:
+    r"""Predict and learn a block of targets, one step ahead each; equal to single steps to round-off.
+
+    ================================ ======================================= ==========================
+    state                            observation                             predictions
+    ================================ ======================================= ==========================
+    GaussianState, SquareRootState   noise variance, a tensor (\*batch)      StepPredictions
+    GaussianState                    SiteRule or VectorRule                  LatentMoments
+    StudentTState                    NoiseDiscount, None for constant noise  StudentTPredictions
+    MultiOutputState                 MultiOutputNoise                        StepPredictions (.., B, O)
+    ================================ ======================================= ==========================
+
+    Args:
+        state: Posterior of the weights before the block.
+        Phi: Features in the order of time, shape (\*batch, B, F).
+        y: Targets, shape (B,), or (B, O) for several outputs; NaN where missing.
+        transition: How the weights change before every row, such as
+            :class:`~gp_ensembles.filters.transitions.RandomWalk`; ``None`` for static weights.
+        observation: What a target says of the weights, by the type of the state as above.
+        prior_variance: Prior variance of the weights, shape (\*batch); only for a transition that goes back to the
+            prior, :class:`~gp_ensembles.filters.transitions.StabilizedForgetting`.
+
+    Returns:
+        The posterior after the block, and the predictions made before each target.
+
+    Raises:
+        TypeError: If the observation is not one for this state.
+        ValueError: If the transition needs the prior variance and there is none.
+        NumericalError: If the predictive covariance of the block is not positive definite.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters import RandomWalk, gaussian_state
+        >>> noise = torch.tensor(0.1, dtype=torch.float64)
+        >>> Phi, y = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        >>> state, steps = update_block(gaussian_state(10 * noise, 1), Phi, y, RandomWalk(0.01), noise)
+        >>> steps.mean
+        tensor([0.0000, 0.9099, 0.9552], dtype=torch.float64)
+    """
+    prior = _prior_variance(state, transition, prior_variance)
+    if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
+        return update_linear(state, Phi, y, observation, transition, prior)
+    if isinstance(state, GaussianState) and isinstance(observation, SiteRule):
+        return update_latent(state, Phi, y, observation, transition, prior)
+    if isinstance(state, GaussianState) and isinstance(observation, VectorRule):
+        return update_latent_vector(state, Phi, y, observation, transition, prior)
+    if isinstance(state, StudentTState) and (observation is None or isinstance(observation, NoiseDiscount)):
+        return update_student_t(state, Phi, y, observation, transition, prior)
+    if isinstance(state, MultiOutputState) and isinstance(observation, MultiOutputNoise):
+        return update_multi_output(state, Phi, y, observation, transition, prior)
+    raise _wrong_observation(state, observation)
+
+
+@overload
+def predict(
+    state: LinearState,
+    Phi: Tensor,
+    transition: Adaptation | None = None,
+    observation: Tensor = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> StepPredictions: ...
+@overload
+def predict(
+    state: GaussianState,
+    Phi: Tensor,
+    transition: Adaptation | None = None,
+    observation: SiteRule | VectorRule = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> LatentMoments: ...
+@overload
+def predict(
+    state: StudentTState,
+    Phi: Tensor,
+    transition: Adaptation | None = None,
+    observation: NoiseDiscount | None = None,
+    *,
+    prior_variance: Tensor | None = None,
+) -> StudentTPredictions: ...
+@overload
+def predict(
+    state: MultiOutputState,
+    Phi: Tensor,
+    transition: Adaptation | None = None,
+    observation: MultiOutputNoise = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> StepPredictions: ...
+def predict(
+    state: FilterState,
+    Phi: Tensor,
+    transition: Adaptation | None = None,
+    observation: Observation | None = None,
+    *,
+    prior_variance: Tensor | None = None,
+) -> Predictions | LatentMoments:
+    r"""Predict rows that all come next, each on its own, as rows whose targets are missing; learns nothing.
+
+    Args:
+        state: Posterior of the weights.
+        Phi: Features, shape (\*batch, N, F); with one output and one latent value (..., \*batch, N, F).
+        transition: One step of it precedes the prediction; as in :func:`update_block`.
+        observation: As in :func:`update_block`.
+        prior_variance: As in :func:`update_block`.
+
+    Returns:
+        Predictions as those of :func:`update_block`, log densities zero.
+
+    Raises:
+        TypeError: If the observation is not one for this state.
+        ValueError: If the transition needs the prior variance and there is none.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters import ExponentialForgetting, gaussian_state
+        >>> one = torch.ones((), dtype=torch.float64)
+        >>> Phi = torch.ones(1, 1, dtype=torch.float64)
+        >>> predict(gaussian_state(one, 1), Phi, ExponentialForgetting(0.5), one).variance
+        tensor([3.0000], dtype=torch.float64)
+    """
+    prior = _prior_variance(state, transition, prior_variance)
+    if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
+        mean, variance = predict_linear(state, Phi, observation, transition, prior)
+        return StepPredictions(mean, variance, torch.zeros_like(mean))
+    if isinstance(state, GaussianState) and isinstance(observation, SiteRule):
+        return predict_latent(state, Phi, transition, prior)
+    if isinstance(state, GaussianState) and isinstance(observation, VectorRule):
+        return predict_latent_vector(state, Phi, transition, prior)
+    if isinstance(state, StudentTState) and (observation is None or isinstance(observation, NoiseDiscount)):
+        return predict_student_t(state, Phi, observation, transition, prior)
+    if isinstance(state, MultiOutputState) and isinstance(observation, MultiOutputNoise):
+        mean, variance = predict_multi_output(state, Phi, observation, transition, prior)
+        return StepPredictions(mean, variance, torch.zeros_like(mean[..., 0]))
+    raise _wrong_observation(state, observation)
+
+
+def predict_joint(
+    state: LinearState,
+    Phi: Tensor,
+    transition: Adaptation | None,
+    observation: Tensor,
+    *,
+    prior_variance: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Joint normal prediction of rows (..., \*batch, N, F) that all come next; arguments as in :func:`predict`.
+
+    Returns:
+        Mean (..., \*batch, N) and covariance (..., \*batch, N, N), noise included.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.filters import gaussian_state
+        >>> one = torch.ones((), dtype=torch.float64)
+        >>> predict_joint(gaussian_state(one, 1), torch.ones(2, 1, dtype=torch.float64), None, one)[1]
+        tensor([[2., 1.],
+                [1., 2.]], dtype=torch.float64)
+    """
+    prior = _prior_variance(state, transition, prior_variance)
+    return predict_joint_linear(state, Phi, observation, transition, prior)
+
+
+def _prior_variance(state: FilterState, transition: Adaptation | None, given: Tensor | None) -> Tensor:
+    """The prior variance, or any tensor of its shape where nothing depends on its value."""
+    if type(state) not in _WANTED:
+        names = ", ".join(kind.__name__ for kind in _WANTED)
+        raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
+    if given is not None:
+        return given
+    if transition is not None and transition.needs_prior_variance:
+        raise ValueError(
+            f"{type(transition).__name__} goes back to the prior, so it needs prior_variance, the prior variance of "
+            "the weights"
+        )
+    return state.mean[..., 0, 0] if isinstance(state, MultiOutputState) else state.mean[..., 0]
+
+
+def _wrong_observation(state: FilterState, observation: object) -> TypeError:
+    kind = type(state)
+    return TypeError(f"the observation for a {kind.__name__} is {_WANTED[kind]}; got {type(observation).__name__}")
