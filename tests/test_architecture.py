@@ -23,7 +23,19 @@ MAX_LINES = 500
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {"data", "metrics", "estimators", "plots", "bo", "bayesian_quadrature", "sparse", "fusion", "gplvm"}
+    | {
+        "distributions",
+        "streaming",
+        "data",
+        "metrics",
+        "estimators",
+        "plots",
+        "bo",
+        "bayesian_quadrature",
+        "sparse",
+        "fusion",
+        "gplvm",
+    }
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
@@ -41,10 +53,19 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "features", "filters", "likelihoods"}),
         frozenset({"gpytorch", "botorch.optim", "numpy", "tqdm"}),
     ),
-    # gpytorch: presets build kernels and likelihoods. scipy: quantiles of the gamma distribution.
+    # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
+    "distributions": (frozenset({"numerics", "likelihoods"}), frozenset({"gpytorch", "scipy"})),
+    # gpytorch: presets build kernels and likelihoods.
     "ensembles": (
-        frozenset({"numerics", "experts", "features", "filters", "likelihoods", "meta_learners", "metrics"}),
-        frozenset({"gpytorch", "scipy"}),
+        frozenset({"numerics", "distributions", "experts", "features", "filters", "likelihoods"})
+        | frozenset({"meta_learners", "metrics"}),
+        frozenset({"gpytorch"}),
+    ),
+    # The one pipeline: tables in, distributions in the units of the target out.
+    "streaming": (
+        frozenset({"numerics", "distributions", "likelihoods", "features", "experts", "meta_learners", "ensembles"})
+        | frozenset({"data"}),
+        frozenset(),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (
@@ -63,7 +84,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # ensembles, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
     "fusion": (
-        frozenset({"numerics", "features", "filters", "experts", "spectral", "metrics", "ensembles", "bo"}),
+        frozenset({"numerics", "features", "filters", "experts", "spectral", "metrics", "ensembles", "bo"})
+        | frozenset({"distributions"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
@@ -74,7 +96,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "estimators": (
-        frozenset({"ensembles", "metrics", "numerics", "data", "gplvm"}),
+        frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm"}),
         frozenset({"numpy", "pandas", "sklearn", "river"}),
     ),
     # numpy: the language of matplotlib.

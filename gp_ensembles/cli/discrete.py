@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.count_mixture import PoissonCounts
-from gp_ensembles.ensembles.latent_mixture import LatentMixture
+from gp_ensembles.distributions.counts import PoissonCounts
+from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.likelihoods import MulticlassLikelihood, num_classes
 from gp_ensembles.metrics import (
     ClassScores,

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from gp_ensembles.cli.baselines import NormalPrediction
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_mixture, update_discrete
-from gp_ensembles.ensembles.latent_mixture import LatentMixture
+from gp_ensembles.distributions.latent_mixture import LatentMixture
+from gp_ensembles.distributions.student_t_mixture import StudentTMixture, as_normal_mixture
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
-from gp_ensembles.ensembles.student_t_mixture import StudentTMixture, as_normal_mixture
 from gp_ensembles.metrics import ClassScores, init_class_scores, summarize_classes
 from gp_ensembles.metrics.scores import pit
 from gp_ensembles.metrics.streaming import StreamScores, init_scores, summarize, update_scores

@@ -2,21 +2,17 @@
 
 ``spec`` (an ensemble as one record), ``bases`` and ``targets`` (what it is made of), ``presets`` (the papers' ones and
 the default), ``build`` (from records to experts), ``records`` (in files); ``ensemble`` (state in, state out) and
-``online`` (owns a state); ``mixture``, ``student_t_mixture``, ``latent_mixture``, ``count_mixture`` (predictive
-distributions); ``membership`` (experts added and revived), ``regret``.
+``online`` (owns a state); ``membership`` (experts added and revived), ``regret``.
 """
 
 from gp_ensembles.ensembles import bases, presets, targets
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
-from gp_ensembles.ensembles.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.membership import add_experts, revive_experts
-from gp_ensembles.ensembles.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
 from gp_ensembles.ensembles.regret import RegretReport, regret_report
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
-from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
 
 __all__ = [
     "Ensemble",
@@ -24,12 +20,9 @@ __all__ = [
     "EnsembleSpec",
     "EnsembleState",
     "FitSettings",
-    "LatentMixture",
-    "Mixture",
     "OnlineEnsemble",
     "RegretReport",
     "StickySwitching",
-    "StudentTMixture",
     "TwinSwitching",
     "add_experts",
     "bases",

@@ -9,10 +9,10 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
+from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
 from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
-from gp_ensembles.ensembles.latent_mixture import Response
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import GaussianExpert

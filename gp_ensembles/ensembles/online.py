@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.bound import BoundEnsemble, named_tensors
 from gp_ensembles.ensembles.display import ensemble_html, ensemble_text
 from gp_ensembles.ensembles.ensemble import (
@@ -17,7 +18,6 @@ from gp_ensembles.ensembles.ensemble import (
 from gp_ensembles.ensembles.failures import Block, explain
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.interrupts import uninterrupted
-from gp_ensembles.ensembles.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,

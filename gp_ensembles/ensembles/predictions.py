@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
+from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.ensembles.display import band_html, predictions_text
-from gp_ensembles.ensembles.latent_mixture import LatentMixture, Response
-from gp_ensembles.ensembles.mixture import Mixture
-from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
 from gp_ensembles.filters.states import LatentPredictions, Predictions, StudentTPredictions, concatenate_steps
 
 AnyMixture = Mixture | StudentTMixture | LatentMixture

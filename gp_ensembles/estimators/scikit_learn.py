@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.warm_up import WarmUpEnsemble

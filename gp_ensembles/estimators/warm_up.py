@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data.protocol import Standardizer, constant_columns
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 

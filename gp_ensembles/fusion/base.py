@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import FunctionPrior, check_priors
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chees import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from gp_ensembles.ensembles import Mixture
+from gp_ensembles.distributions import Mixture
 from gp_ensembles.experts.latent_update import LatentUpdate, MomentMatchingUpdate
 from gp_ensembles.features import FeatureMap
 from gp_ensembles.filters.sites import SiteRule, VectorRule

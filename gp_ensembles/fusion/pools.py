@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import check_log_weights, check_moments
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles import Mixture
+from gp_ensembles.distributions import Mixture
 from gp_ensembles.fusion import (
     BHS,
     HMC,

@@ -5,8 +5,8 @@ from gpytorch.likelihoods import NegativeBinomialLikelihood
 from scipy import stats
 
 from gp_ensembles.cli.discrete import rows_of_mixture, rows_of_rates
-from gp_ensembles.ensembles import count_mixture
-from gp_ensembles.ensembles.latent_mixture import LatentMixture, Response
+from gp_ensembles.distributions import counts as count_mixture
+from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.likelihoods import GaussHermite, LogPoissonLikelihood
 from gp_ensembles.metrics import ranked_probability_score
 

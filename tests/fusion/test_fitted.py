@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.chees import HMCSettings
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion

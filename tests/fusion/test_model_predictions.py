@@ -7,7 +7,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.ensembles import Mixture
+from gp_ensembles.distributions import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import ConditionalBasis, FourierPrior, FunctionPrior, GPPrior
 from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.ensembles import count_mixture
-from gp_ensembles.ensembles.count_mixture import PoissonCounts, TabulatedCounts
+from gp_ensembles.distributions import counts as count_mixture
+from gp_ensembles.distributions.counts import PoissonCounts, TabulatedCounts
 from gp_ensembles.metrics.discrete import ranked_probability_of_counts
 
 F64 = torch.float64

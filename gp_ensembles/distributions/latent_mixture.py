@@ -9,7 +9,7 @@ import torch
 from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
-from gp_ensembles.ensembles.count_mixture import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
+from gp_ensembles.distributions.counts import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import Predictive, num_classes
 from gp_ensembles.likelihoods.response import check_support, conditional
@@ -121,7 +121,7 @@ class LatentMixture(NamedTuple):
         """Probability of a target up to y (..., N), of that shape, for classes and counts; NaN where y is.
 
         Any number will do: it is zero below zero and one at infinity. For Poisson counts it is right to 1e-9; for other
-        counts see :class:`~gp_ensembles.ensembles.count_mixture.TabulatedCounts`.
+        counts see :class:`~gp_ensembles.distributions.counts.TabulatedCounts`.
 
         Raises:
             ValueError: If the shape is another.

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from scipy import integrate, stats
 
+from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles.student_t_mixture import StudentTMixture
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk

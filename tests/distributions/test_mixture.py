@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics import mixtures
 
 

@@ -7,7 +7,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from gp_ensembles.ensembles.mixture import Mixture
+from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics import mixtures, student_t
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
@@ -105,6 +105,12 @@ class StudentTMixture(NamedTuple):
         uniform = torch.empty(component.shape, dtype=mean.dtype, device=mean.device).uniform_(generator=generator)
         standard = student_t.icdf(uniform, self.degrees_of_freedom.gather(0, component))
         return mean.gather(0, component) + self._squared_scale().sqrt().gather(0, component) * standard
+
+    def rescale(self, shift: Tensor, scale: Tensor) -> "StudentTMixture":
+        """The distribution of ``scale`` times the target plus ``shift``, both scalars."""
+        return self._replace(
+            component_mean=self.component_mean * scale + shift, component_variance=self.component_variance * scale**2
+        )
 
     def as_normals(self, num_nodes: int = 16) -> Mixture:
         """Each component as an equal mixture of normals, its precisions the medians of equal shares of their gamma law.

@@ -104,6 +104,12 @@ class Mixture(NamedTuple):
         """
         return self._unflatten(mixtures.rsample(*self._columns(), num, generator=generator))
 
+    def rescale(self, shift: Tensor, scale: Tensor) -> "Mixture":
+        """The distribution of ``scale`` times the target plus ``shift``, both scalars or one for each output (O,)."""
+        return self._replace(
+            component_mean=self.component_mean * scale + shift, component_variance=self.component_variance * scale**2
+        )
+
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (M, 1) or (M, K), means and variances (M, K) of K = N or N O mixtures."""
         mean, log_weights = self.component_mean, self.log_weights

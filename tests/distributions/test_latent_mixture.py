@@ -6,8 +6,8 @@ import pytest
 import torch
 from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, StudentTLikelihood
 
-from gp_ensembles.ensembles.count_mixture import TabulatedCounts
-from gp_ensembles.ensembles.latent_mixture import LatentMixture, Response
+from gp_ensembles.distributions.counts import TabulatedCounts
+from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.likelihoods import (
     GaussHermite,
     LogisticLikelihood,
