@@ -53,7 +53,7 @@ def run(expert: Expert, X: Tensor, y: Tensor) -> tuple[Tensor, float]:
         state, steps = expert.update(state, X[rows], y[rows])
         keep = steps.mean[0] if steps.mean.ndim == 2 else steps.mean
         means.append(keep)
-        total += float(steps.log_prob.sum()) if start >= WARMUP else 0.0
+        total += float(steps.log_prob.nansum()) if start >= WARMUP else 0.0
     return torch.cat(means)[WARMUP:], total / (X.shape[0] - WARMUP)
 
 

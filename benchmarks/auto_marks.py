@@ -28,7 +28,7 @@ def main() -> None:
         generator = torch.Generator().manual_seed(arguments.seed)
         online = auto.fit(stream.warm_X, stream.warm_y, generator=generator)
         total = sum(
-            float(online.observe(X, y).log_prob.sum())
+            float(online.observe(X, y).log_prob.nansum())
             for X, y in zip(stream.X.split(CHUNK), stream.y.split(CHUNK), strict=True)
         )
         print(f"{name}: {total / len(stream.y):.3f} (mark {mark})", flush=True)

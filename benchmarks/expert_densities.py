@@ -3,7 +3,7 @@
     python benchmarks/expert_densities.py --data FOLDER --out DENSITIES
 
 FOLDER holds a manifest.json and the tables it names; regression sets and time series of at least 600 rows are taken,
-small ones first. DENSITIES gets one NAME.npz a set, with ``log_prob`` (M, T) in float32 (standardized units, zero
+small ones first. DENSITIES gets one NAME.npz a set, with ``log_prob`` (M, T) in float32 (standardized units, NaN
 where a target is missing), ``names`` (M,), ``observed`` (T,), ``num_warmup``, ``seconds`` and ``ordering``. Sets that
 are there already are skipped, so a run that was cut goes on where it stopped.
 

@@ -55,7 +55,7 @@ def ensemble_html(kind: str, names: Sequence[str], weights: Tensor, rule: str) -
 
 
 def predictions_text(shape: Sequence[int], num_experts: int, scores: Tensor) -> str:
-    """Shapes and the mean log score of a block's predictions; targets that are missing have a score of zero.
+    """Shapes and the mean log score of a block's predictions; rows without a target have none.
 
     Example:
         >>> import torch
@@ -63,7 +63,7 @@ def predictions_text(shape: Sequence[int], num_experts: int, scores: Tensor) -> 
         'EnsemblePredictions of 3 rows by 2 experts, mean log score -2.000 nats a row'
     """
     outputs = f" and {shape[1]} outputs" if len(shape) > 1 else ""
-    score = f", mean log score {float(scores.mean()):.3f} nats a row" if scores.numel() else ""
+    score = f", mean log score {float(scores.nanmean()):.3f} nats a row" if bool((~scores.isnan()).any()) else ""
     return f"EnsemblePredictions of {shape[0]} rows{outputs} by {num_experts} experts{score}"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
 from gp_ensembles.ensembles.display import ensemble_text
-from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
+from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -20,7 +20,7 @@ from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState
-from gp_ensembles.meta_learners.base import MetaLearner, MetaState
+from gp_ensembles.meta_learners.base import MetaLearner, MetaState, weigh_observed
 
 
 class EnsembleState(NamedTuple):
@@ -180,7 +180,7 @@ class Ensemble(nn.Module):
             states.append(after)
             parts.append(part)
         steps = flatten(parts)
-        meta, output = self.meta_learner.update_block(state.meta, steps.log_prob)
+        meta, output = weigh_observed(self.meta_learner, state.meta, steps.log_prob, missing_rows(y))
         predictions = assemble(steps, output.log_weights, output.log_prob)
         return EnsembleState(tuple(states), meta), predictions._replace(responses=responses_of(bound))
 

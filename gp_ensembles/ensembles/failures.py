@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
+from gp_ensembles.ensembles.input_checks import missing_rows
 from gp_ensembles.ensembles.predictions import flatten
 from gp_ensembles.ensembles.runners import CompactRunner, Runner
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -71,7 +72,7 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
         parts.append(part)
         start += expert.num_experts
     log_prob = flatten(parts).log_prob
-    illegal = ~(log_prob < torch.inf)
+    illegal = ~(log_prob < torch.inf) & ~missing_rows(block.y)
     if bool(illegal.any()):
         step = int(illegal.any(0).int().argmax())
         index = int(illegal[:, step].int().argmax())

@@ -72,6 +72,18 @@ def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
     return y.device.type != "meta" and bool(torch.isnan(y).any())
 
 
+def missing_rows(y: Tensor) -> Tensor:
+    """Which rows have no target, (B,), of targets (B,) or (B, O); a row of which one output was observed has one.
+
+    Example:
+        >>> import torch
+        >>> missing_rows(torch.tensor([[torch.nan, 1.0], [torch.nan, torch.nan]]))
+        tensor([False,  True])
+    """
+    missing = torch.isnan(y)
+    return missing if y.ndim == 1 else missing.all(-1)
+
+
 def _hint(y: Tensor, X: Tensor) -> str:
     if y.shape == (X.shape[0], 1):
         return "; use y.squeeze(-1)"

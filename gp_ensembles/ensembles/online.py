@@ -16,7 +16,7 @@ from gp_ensembles.ensembles.ensemble import (
     predict_mixture,
 )
 from gp_ensembles.ensembles.failures import Block, explain
-from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
+from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.ensembles.predictions import (
@@ -37,7 +37,7 @@ from gp_ensembles.filters.states import (
     SquareRootState,
 )
 from gp_ensembles.filters.stream import choose_block_size
-from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.meta_learners.base import MetaState, weigh_observed
 from gp_ensembles.numerics.cholesky import NumericalError
 
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
@@ -171,7 +171,10 @@ class OnlineEnsemble(nn.Module):
         try:
             staged = zip(runners, evaluate(bound.experts, X), strict=True)
             steps = flatten([runner.stage(Phi, y, has_gaps) for runner, Phi in staged])
-            meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
+            if has_gaps:
+                meta, output = weigh_observed(self.ensemble.meta_learner, state, steps.log_prob, missing_rows(y))
+            else:
+                meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
         except NumericalError as error:
             block = Block(bound.experts, bound.state.experts, runners, alive, X, y, first_row)
             raise explain(error, self.ensemble, block) from error

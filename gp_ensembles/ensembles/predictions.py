@@ -21,10 +21,11 @@ class EnsemblePredictions(NamedTuple):
     Attributes:
         mean: Mean of the mixture, shape (B,).
         variance: Variance of the mixture, noise and disagreement included, shape (B,).
-        log_prob: Log density of each target under the full mixture, shape (B,); zero where it is missing.
+        log_prob: Log density of each target under the full mixture, shape (B,); NaN where it is missing, as in
+            ``experts``.
         log_weights: Log weights in force before each target, shape (M, B).
-        experts: The experts' own predictions, each (M, B); NaN mean and variance for an expert that is dead
-            (weight zero for good) and no longer run.
+        experts: The experts' own predictions, each (M, B); NaN mean and variance and a log density of minus infinity
+            for an expert that is dead (weight zero for good) and no longer run.
         responses: How latent values become targets under a likelihood that is not Gaussian; else empty.
     """
 

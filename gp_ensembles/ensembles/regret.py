@@ -83,8 +83,8 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
 
     Args:
         rule: The rule; its weights before the first target are those of ``rule.init``.
-        log_prob: Log densities of the experts, each made before its target, shape (M, T), in nats; a column of zeros is
-            a missing target.
+        log_prob: Log densities of the experts, each made before its target, shape (M, T), in nats; NaN for all of
+            them where the target is missing.
         path: Expert of each step in the rival sequence, shape (T,), int64: the best one with S switches is
             ``gp_ensembles.metrics.best_switching_path(log_prob, S)``.
 
@@ -104,6 +104,7 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
         True
     """
     _check(log_prob, path)
+    log_prob = torch.where(torch.isnan(log_prob).all(0), 0.0, log_prob)
     own = rule.update_block(rule.init(log_prob.shape[0], log_prob), log_prob)[1].log_prob
     stream = StreamSize(log_prob.shape[0], log_prob.shape[1], _largest_ratio(log_prob))
     path = path.to(log_prob.device)

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from gp_ensembles.ensembles.input_checks import missing_rows
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.multi_output import BoundMultiOutput
@@ -141,11 +142,11 @@ class CompactRunner(Runner):
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         if self._runner is None:
-            return self._nothing(Phi[..., :1, :], y.shape[0])
+            return self._nothing(Phi[..., :1, :], y)
         living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
         parts = living._asdict()
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
-        full["log_prob"] = self._scattered(living.log_prob, -torch.inf)
+        full["log_prob"] = self._impossible(y).index_copy(0, self._alive, living.log_prob)
         return type(living)(**full)
 
     def commit(self) -> None:
@@ -158,14 +159,19 @@ class CompactRunner(Runner):
         for full, part in zip(self._full, self._parts, strict=True):
             full[self._alive] = part
 
-    def _nothing(self, Phi: Tensor, num_rows: int) -> Predictions:
+    def _nothing(self, Phi: Tensor, y: Tensor) -> Predictions:
         r"""Predictions of experts that are all dead, in the shape of those that they made alive."""
         example = self._bound.predict(self._state, Phi)
         axis = example.log_prob.ndim - 1
-        shapes = {name: (self._num_experts, num_rows, *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
+        shapes = {name: (self._num_experts, y.shape[0], *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
         fields = {name: example.log_prob.new_full(shape, torch.nan) for name, shape in shapes.items()}
-        fields["log_prob"] = torch.full_like(fields["log_prob"], -torch.inf)
+        fields["log_prob"] = self._impossible(y)
         return type(example)(**fields)
+
+    def _impossible(self, y: Tensor) -> Tensor:
+        """Log densities of experts that give no target any chance, (M, B); NaN where there is no target."""
+        row = y.new_full(y.shape[:1], -torch.inf).masked_fill(missing_rows(y), torch.nan)
+        return row.repeat(self._num_experts, 1)
 
     def _scattered(self, living: Tensor, rest: float) -> Tensor:
         full = living.new_full((self._num_experts, *living.shape[1:]), rest)

@@ -69,7 +69,7 @@ class BoundLaplace(BoundExpert):
             return after, predictions
         filled = torch.where(seen, y, y[seen][0])
         log_prob = self.predictive.log_prob(self.likelihood, *moments, filled)
-        return after, predictions._replace(log_prob=torch.where(seen, log_prob, 0.0))
+        return after, predictions._replace(log_prob=torch.where(seen, log_prob, torch.nan))
 
     def predict(self, state: FilterState, Phi: Tensor) -> LatentPredictions:
         """See :meth:`BoundExpert.predict`."""
@@ -91,7 +91,7 @@ class BoundLaplace(BoundExpert):
 
     def _predictions(self, moments: LatentMoments) -> LatentPredictions:
         mean, variance = self.predictive.moments(self.likelihood, *moments)
-        nothing = moments.mean.new_zeros(moments.mean.shape[: self.prior_variance.ndim + 1])
+        nothing = moments.mean.new_full(moments.mean.shape[: self.prior_variance.ndim + 1], torch.nan)
         return LatentPredictions(mean, variance, nothing, *moments)
 
 

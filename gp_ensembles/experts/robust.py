@@ -56,14 +56,16 @@ class BoundRobust(BoundExpert):
             state, Phi, y, self.adaptation, self._rule, prior_variance=self.prior_variance
         )
         variance = variance + self.noise.unsqueeze(-1)
-        log_prob = torch.where(torch.isnan(y), 0.0, normal.log_prob(y, mean, variance))
+        missing = torch.isnan(y)
+        log_prob = normal.log_prob(torch.where(missing, mean, y), mean, variance)
+        log_prob = torch.where(missing, torch.nan, log_prob)
         return after, StepPredictions(mean, variance, log_prob)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
         mean, variance = predict(state, Phi, self.adaptation, self._rule, prior_variance=self.prior_variance)
-        return StepPredictions(mean, variance + self.noise.unsqueeze(-1), torch.zeros_like(mean))
+        return StepPredictions(mean, variance + self.noise.unsqueeze(-1), torch.full_like(mean, torch.nan))
 
     def take(self, index: Tensor) -> "BoundRobust":
         """See :meth:`BoundExpert.take`."""

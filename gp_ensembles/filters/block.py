@@ -129,7 +129,7 @@ def _condition_with_gaps(
     variance = torch.where(seen > 0, factor.diagonal(dim1=-2, dim2=-1).square(), variance)
     scale = variance.sqrt()
     predicted = mean - (past * whitened[..., -1:]).sum(-2)
-    log_prob = torch.where(seen > 0, _log_prob(whitened[..., -1], scale), 0.0)
+    log_prob = torch.where(seen > 0, _log_prob(whitened[..., -1], scale), torch.nan)
     return BlockGain(whitened[..., :-1], whitened, drift), StepPredictions(predicted, variance, log_prob)
 
 

@@ -100,7 +100,7 @@ def update_multi_output(
 
     Returns:
         The posterior after the block, and the predictions made before each row: mean and variance (\*batch, B, O),
-        joint log density of what was observed (\*batch, B).
+        joint log density of what was observed (\*batch, B), NaN where nothing was.
 
     Example:
         >>> import torch
@@ -166,6 +166,7 @@ def condition_multi_output(
         variances.append(variance.unsqueeze(-1) * own.square())
         order.append(outputs)
         log_prob = log_prob + torch.where(seen, density - own.log().sum(-1), 0.0)
+    log_prob = torch.where(missing.all(-1), torch.nan, log_prob)
     if len(order) == 1:
         return gains, StepPredictions(means[0], variances[0], log_prob)
     back = torch.cat(order).argsort()

@@ -124,5 +124,6 @@ def unscale_steps(steps: StepPredictions, y: Tensor, schedule: Schedule) -> Step
     if schedule.target_scale is None:
         return steps
     mean = steps.mean * schedule.target_scale
-    log_prob = normal.log_prob(y, mean, steps.variance)
-    return steps._replace(mean=mean, log_prob=torch.where(torch.isnan(y), 0.0, log_prob))
+    missing = torch.isnan(y)
+    log_prob = normal.log_prob(torch.where(missing, mean, y), mean, steps.variance)
+    return steps._replace(mean=mean, log_prob=torch.where(missing, torch.nan, log_prob))

@@ -148,7 +148,7 @@ def _predictions(
     conditional = torch.where(seen > 0, lower.diagonal(dim1=-2, dim2=-1).square(), conditional)
     predicted = mean + (past * error).sum(-2)
     log_prob = -0.5 * (error.squeeze(-1).square() + conditional.log() + math.log(2 * math.pi))
-    return StepPredictions(predicted, conditional, torch.where(seen > 0, log_prob, 0.0))
+    return StepPredictions(predicted, conditional, torch.where(seen > 0, log_prob, torch.nan))
 
 
 def _noise_drowns(factor: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | None, steps: Tensor | None) -> bool:

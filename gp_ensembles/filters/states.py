@@ -103,7 +103,7 @@ class StepPredictions(NamedTuple):
         mean: Predictive mean, shape (\*batch, B), or (\*batch, B, O) for several outputs.
         variance: Predictive variance, observation noise included, of the same shape.
         log_prob: Log predictive density of the target, shape (\*batch, B), of all outputs that were observed jointly;
-            zero where the target is missing.
+            NaN where there is no target.
     """
 
     mean: Tensor
@@ -117,7 +117,7 @@ class StudentTPredictions(NamedTuple):
     Attributes:
         mean: Predictive mean, shape (\*batch, B).
         variance: Predictive variance (not the squared scale), shape (\*batch, B).
-        log_prob: Log predictive density of the target, shape (\*batch, B).
+        log_prob: Log predictive density of the target, shape (\*batch, B); NaN where there is none.
         degrees_of_freedom: Shape (\*batch, B); infinity for a normal prediction.
     """
 
@@ -133,7 +133,7 @@ class LatentPredictions(NamedTuple):
     Attributes:
         mean: Predictive mean of the target, shape (\*batch, B); probabilities (\*batch, B, C) for C unordered classes.
         variance: Predictive variance of the target, of the same shape.
-        log_prob: Log predictive probability (or density) of the target, shape (\*batch, B).
+        log_prob: Log predictive probability (or density) of the target, shape (\*batch, B); NaN where there is none.
         latent_mean: Mean of the latent function, shape (\*batch, B), or (\*batch, B, C) for C unordered classes.
         latent_variance: Its variance (\*batch, B), or covariance (\*batch, B, C, C).
     """

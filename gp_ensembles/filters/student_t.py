@@ -92,11 +92,12 @@ def update_student_t(
     assert isinstance(linear, GaussianState)
     seen = ~torch.isnan(y)
     count = torch.where(seen, 0.5, torch.zeros_like(steps.mean))
-    excess = torch.where(seen, 0.5 * (y - steps.mean).square() / steps.variance, 0.0)
+    filled = torch.where(seen, y, steps.mean)
+    excess = 0.5 * (filled - steps.mean).square() / steps.variance
     (concentration, last_concentration), (rate, last_rate) = _accumulate_both(state, count, excess, discount)
     predictions = _predictions(steps.mean, steps.variance, concentration, rate)
     scale = rate / concentration * steps.variance
-    log_prob = torch.where(seen, student_t.log_prob(y, steps.mean, scale, 2 * concentration), 0.0)
+    log_prob = torch.where(seen, student_t.log_prob(filled, steps.mean, scale, 2 * concentration), torch.nan)
     return StudentTState(linear.moments, last_concentration, last_rate), predictions._replace(log_prob=log_prob)
 
 
@@ -117,7 +118,7 @@ def predict_student_t(
 
 def _predictions(mean: Tensor, unit_variance: Tensor, concentration: Tensor, rate: Tensor) -> StudentTPredictions:
     variance = rate / (concentration - 1) * unit_variance
-    return StudentTPredictions(mean, variance, torch.zeros_like(mean), (2 * concentration).expand_as(mean))
+    return StudentTPredictions(mean, variance, torch.full_like(mean, torch.nan), (2 * concentration).expand_as(mean))
 
 
 _Path = tuple[Tensor, Tensor]  # before each of B targets, and after them

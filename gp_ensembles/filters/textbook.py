@@ -55,7 +55,7 @@ def textbook_step(
     missing = torch.isnan(y)
     error = torch.where(missing, 0.0, y - predicted)
     log_prob = -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi))
-    log_prob = torch.where(missing, 0.0, log_prob)
+    log_prob = torch.where(missing, torch.nan, log_prob)
     gain = torch.where(missing, 0.0, 1 / variance).unsqueeze(-1) * cross
     mean = mean + gain * error.unsqueeze(-1)
     covariance = covariance - gain.unsqueeze(-1) * cross.unsqueeze(-2)

@@ -190,7 +190,7 @@ def predict(
         prior_variance: As in :func:`update_block`.
 
     Returns:
-        Predictions as those of :func:`update_block`, log densities zero.
+        Predictions as those of :func:`update_block`; log densities are NaN, for there is no target.
 
     Raises:
         TypeError: If the observation is not one for this state.
@@ -207,7 +207,7 @@ def predict(
     prior = _prior_variance(state, transition, prior_variance)
     if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
         mean, variance = predict_linear(state, Phi, observation, transition, prior)
-        return StepPredictions(mean, variance, torch.zeros_like(mean))
+        return StepPredictions(mean, variance, torch.full_like(mean, torch.nan))
     if isinstance(state, GaussianState) and isinstance(observation, SiteRule):
         return predict_latent(state, Phi, transition, prior)
     if isinstance(state, GaussianState) and isinstance(observation, VectorRule):
@@ -216,7 +216,7 @@ def predict(
         return predict_student_t(state, Phi, observation, transition, prior)
     if isinstance(state, MultiOutputState) and isinstance(observation, MultiOutputNoise):
         mean, variance = predict_multi_output(state, Phi, observation, transition, prior)
-        return StepPredictions(mean, variance, torch.zeros_like(mean[..., 0]))
+        return StepPredictions(mean, variance, torch.full_like(mean[..., 0], torch.nan))
     raise _wrong_observation(state, observation)
 
 

@@ -89,13 +89,13 @@ def log_prob(likelihood: Likelihood, latent: Tensor, y: Tensor) -> Tensor:
         y: Targets that broadcast with the latent values: (N,), or () for one. NaN where a target is missing.
 
     Returns:
-        Log densities, shape (..., \*batch, N); zero where y is NaN, since a missing target says nothing.
+        Log densities, shape (..., \*batch, N); NaN where y is.
 
     Example:
         >>> import torch
         >>> from gpytorch.likelihoods import BernoulliLikelihood
         >>> log_prob(BernoulliLikelihood(), torch.zeros(2), torch.tensor([1.0, torch.nan]))
-        tensor([-0.6931,  0.0000])
+        tensor([-0.6931,     nan])
     """
     is_vector = latent_dim(likelihood) > 1
     is_single = latent.ndim == int(is_vector) and y.ndim == 0
@@ -106,11 +106,11 @@ def log_prob(likelihood: Likelihood, latent: Tensor, y: Tensor) -> Tensor:
 
 
 def observed_log_prob(distribution: Distribution, y: Tensor) -> Tensor:
-    """Log density of targets (floating point) under distributions they broadcast with; zero where y is NaN."""
+    """Log density of targets (floating point) under distributions they broadcast with; NaN where y is."""
     missing = torch.isnan(y)
     with _unvalidated():
         values = distribution.log_prob(torch.where(missing, _legal_value(distribution), y))
-    return torch.where(missing, 0.0, values)
+    return torch.where(missing, torch.nan, values)
 
 
 class _Switch:

@@ -33,6 +33,9 @@ class MetaState(NamedTuple):
 class MetaOutput(NamedTuple):
     """Weights and mixture log densities over a block of targets.
 
+    A rule knows no targets: for a column of zeros, which stands for a missing one, it gives a log density of zero up to
+    round-off. :func:`weigh_observed` gives NaN there, as all predictions do.
+
     Attributes:
         log_weights: Log weights in force **before** each target, shape (M, B); they sum to one over M.
         log_prob: Log density of each target under the mixture, shape (B,).
@@ -265,6 +268,29 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     legal = torch.where(impossible, log_weights, joint)
     normalizer = legal.logsumexp(0)
     return legal - normalizer, torch.where(impossible, -torch.inf, normalizer)
+
+
+def weigh_observed(
+    rule: MetaLearner, state: MetaState, log_prob: Tensor, missing: Tensor
+) -> tuple[MetaState, MetaOutput]:
+    """Weigh a block some of whose targets are missing.
+
+    A density that is not a number where there was a target is a failure; that is why rules do not read NaN as missing.
+
+    Args:
+        rule: The rule.
+        state: The state before the block.
+        log_prob: Log densities of the targets, shape (M, B); any number or NaN where there is no target.
+        missing: Whether there is none, shape (B,).
+
+    Returns:
+        As :meth:`MetaLearner.update_block`; the mixture's log density is NaN where there is no target.
+
+    Raises:
+        NumericalError: If the log density of a target is NaN or plus infinity; names the expert and the step.
+    """
+    after, output = rule.update_block(state, torch.where(missing, 0.0, log_prob))
+    return after, output._replace(log_prob=torch.where(missing, torch.nan, output.log_prob))
 
 
 def pack(

@@ -2,7 +2,7 @@ r"""Regret: what a stream of predictions lost, in nats, against rivals that are 
 
 The loss of a step is minus the log density of its target, so regret is the rival's log density minus one's own,
 summed. ``log_prob`` (T,) are log densities of the ensemble made before each target, ``expert_log_prob`` (M, T) those of
-its experts. A missing target is NaN in all of them, or zero, and adds nothing. Curves end in the regret of the whole
+its experts. A missing target is NaN in all of them and adds nothing. Curves end in the regret of the whole
 stream. Where both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
 A rival can also be a function that never changes: give :func:`static_regret` the log densities of
@@ -24,7 +24,7 @@ class BestExpert(NamedTuple):
 
     Attributes:
         expert: Its index, a scalar integer tensor.
-        log_prob: Its log densities, shape (T,), in nats.
+        log_prob: Its log densities, shape (T,), in nats; NaN where the target is missing.
     """
 
     expert: Tensor
@@ -36,7 +36,7 @@ class BestMixture(NamedTuple):
 
     Attributes:
         weights: The weights, shape (M,).
-        log_prob: Log densities of the mixture, shape (T,), in nats.
+        log_prob: Log densities of the mixture, shape (T,), in nats; NaN where the target is missing.
         gap: No mixture is better by more than this per observed target, in nats, a scalar.
         num_iterations: Passes over the stream.
     """
@@ -64,10 +64,10 @@ def best_expert(log_prob: Tensor) -> BestExpert:
         >>> best_expert(torch.tensor([[-1.0, -1.0], [-0.5, -2.0]])).expert
         tensor(0)
     """
-    log_prob = _checked(log_prob)
-    lost = torch.isneginf(log_prob)
+    values = _checked(log_prob)
+    lost = torch.isneginf(values)
     times = lost.sum(1)
-    expert = torch.where(times == times.amin(), log_prob.masked_fill(lost, 0.0).sum(1), -torch.inf).argmax()
+    expert = torch.where(times == times.amin(), values.masked_fill(lost, 0.0).sum(1), -torch.inf).argmax()
     return BestExpert(expert, log_prob[expert])
 
 
@@ -97,10 +97,9 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
         >>> best_fixed_mixture(log_prob).weights
         tensor([0.2222, 0.7778], dtype=torch.float64)
     """
-    log_prob = _checked(log_prob)
+    values = _checked(log_prob).double()
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}")
-    values = log_prob.double()
     best = values.amax(0)
     informative = (best > -torch.inf) & (values != 0).any(0)
     x = (values[:, informative] - best[informative]).exp()
@@ -298,7 +297,7 @@ def _checked_streams(log_prob: Tensor, expert_log_prob: Tensor) -> tuple[Tensor,
             f"log_prob must be (T,) and expert_log_prob (M, T) with M at least one, got {tuple(log_prob.shape)} and "
             f"{tuple(expert_log_prob.shape)}"
         )
-    missing = torch.isnan(expert_log_prob).all(0) | (torch.isnan(log_prob) & (expert_log_prob == 0).all(0))
+    missing = torch.isnan(expert_log_prob).all(0)
     log_prob, expert_log_prob = (torch.where(missing, 0.0, values) for values in (log_prob, expert_log_prob))
     _check_legal(log_prob.unsqueeze(0), "log_prob")
     _check_legal(expert_log_prob, "expert_log_prob")

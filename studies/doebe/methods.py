@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, MetaLearner, edoebe_transition
+from gp_ensembles.meta_learners.base import weigh_observed
 from gp_ensembles.metrics import log_score, nmse
 from gp_ensembles.numerics import mixtures, normal
 from studies.doebe.recording import NUM_SAMPLES, Recording
@@ -154,11 +155,10 @@ def score(method: Method, recording: Recording) -> dict[str, float]:
         ValueError: If the recording has no expert of the ensemble.
     """
     members = method.members(recording)
-    log_prob = recording.log_prob[members]
     rule = method.rule.build(members.shape[0])
-    _, output = rule.update_block(rule.init(members.shape[0], like=log_prob), log_prob)
+    log_prob, y = recording.log_prob[members], recording.y
+    _, output = weigh_observed(rule, rule.init(members.shape[0], like=log_prob), log_prob, torch.isnan(y))
     mean, variance = mixtures.moments(output.log_weights, recording.mean[members], recording.variance[members])
-    y = recording.y
     return {
         "nmse": float(nmse(mean, y)),
         "log_score": float(log_score(output.log_prob, y)),

@@ -46,7 +46,7 @@ class Recording(NamedTuple):
         sample: Number of the expert's hyperparameter sample, 0 for the optimum, shape (M,).
         mean: Predictive means, standardized, shape (M, T).
         variance: Predictive variances, noise included, shape (M, T).
-        log_prob: Log densities of the targets, shape (M, T); zero where a target is missing.
+        log_prob: Log densities of the targets, shape (M, T); NaN where a target is missing.
         y: Targets, standardized, shape (T,); NaN where missing.
         seconds: Seconds spent on fitting and on the stream.
     """

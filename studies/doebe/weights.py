@@ -18,6 +18,7 @@ from gp_ensembles.ensembles.bases import HilbertBasis
 from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, fitted_experts, static_group
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.meta_learners.base import weigh_observed
 from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Rule
 from studies.doebe.recording import NUM_FEATURES, WALK
 from studies.doebe.sets import DRIFT, load_stream
@@ -97,25 +98,24 @@ def twin_densities(stream: Stream, title: str, progress: bool) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
-def weigh(log_prob: Tensor, num_observed: int) -> list[Weights]:
+def weigh(log_prob: Tensor) -> list[Weights]:
     """The dynamic expert's weight under each of the three rules.
 
     Args:
-        log_prob: Log densities of the static and the dynamic expert, shape (2, T); zero where a target is missing.
-        num_observed: Number of targets that are not missing.
+        log_prob: Log densities of the static and the dynamic expert, shape (2, T); NaN where a target is missing.
 
     Example:
         >>> import torch
         >>> log_prob = torch.zeros(2, 3, dtype=torch.float64)
         >>> log_prob[1, 0] = -50.0  # a bad moment of the dynamic expert
-        >>> [round(found.summary()["last"], 3) for found in weigh(log_prob, 3)]
+        >>> [round(found.summary()["last"], 3) for found in weigh(log_prob)]
         [0.0, 0.0, 0.02]
     """
-    found = []
+    found, missing = [], torch.isnan(log_prob).all(0)
     for name, choice in RULES:
         rule = choice.build(2)
-        _, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
-        found.append(Weights(name, output.log_weights[1], float(output.log_prob.sum()) / num_observed))
+        _, output = weigh_observed(rule, rule.init(2, like=log_prob), log_prob, missing)
+        found.append(Weights(name, output.log_weights[1], float(output.log_prob.nansum()) / int((~missing).sum())))
     return found
 
 
@@ -180,6 +180,6 @@ def run_weights(data: Path | None, stem: Path, seeds: int, max_rows: int | None,
 
 
 def _ran(stream: Stream, name: str, settings: dict[str, object], progress: bool) -> Record:
-    weights = weigh(twin_densities(stream, name, progress), int((~torch.isnan(stream.y)).sum()))
+    weights = weigh(twin_densities(stream, name, progress))
     scores = {f"{found.rule}; {key}": value for found in weights for key, value in found.summary().items()}
     return Record(settings, scores, {found.rule: found.log_weight.tolist() for found in weights})

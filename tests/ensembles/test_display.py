@@ -38,8 +38,10 @@ def test_an_ensemble_says_its_experts_weights_and_rule_in_ten_lines(online):
 
 
 def test_predictions_say_their_shapes_and_score(online):
-    predictions = online.observe(*rows())
-    score = f"{float(predictions.log_prob.mean()):.3f}"
+    X, y = rows()
+    y[3] = torch.nan
+    predictions = online.observe(X, y)
+    score = f"{float(predictions.log_prob.nanmean()):.3f}"
     assert repr(predictions) == f"EnsemblePredictions of 30 rows by 9 experts, mean log score {score} nats a row"
 
 

@@ -51,12 +51,15 @@ def test_equals_the_pure_ensemble(rule, form, block_size):
     state, want = ensemble.update(ensemble.init(), X, y)
     got = online.observe(X, y)
     for field in ("mean", "variance", "log_prob", "log_weights"):
-        torch.testing.assert_close(getattr(got, field), getattr(want, field).detach(), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            getattr(got, field), getattr(want, field).detach(), rtol=1e-9, atol=1e-9, equal_nan=True
+        )
     mixture, pure = online.predict(X), ensemble.predict(state, X)
     torch.testing.assert_close(mixture.mean, pure.mean.detach(), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(mixture.variance, pure.variance.detach(), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(online.log_weights, ensemble.meta_learner.log_weights(state.meta).detach())
-    assert torch.equal(got.mixture.log_prob(y).isnan(), y.isnan())
+    for scores in (got.mixture.log_prob(y), got.log_prob, got.experts.log_prob[0], got.experts.log_prob[-1]):
+        assert torch.equal(scores.isnan(), y.isnan())
 
 
 def test_one_row_at_a_time_equals_one_call():
@@ -192,16 +195,19 @@ def test_moving_to_another_dtype():
 @pytest.mark.parametrize("form", [None, square_root_state], ids=["covariance", "square root"])
 def test_pruned_experts_are_not_run_and_the_rest_is_unchanged(form):
     X, y = stream(400)
+    y[395] = torch.nan
     ensemble = build(BayesianModelAveraging(prune_below=1e-4), form)
     online = OnlineEnsemble(ensemble, block_size=20)
     state, want = ensemble.update(ensemble.init(), X, y)
     got = online.observe(X, y)
     dead = torch.isneginf(state.meta.log_weights)
     assert 0 < int(dead.sum()) < 7
-    torch.testing.assert_close(got.log_prob, want.log_prob.detach(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(got.log_prob, want.log_prob.detach(), rtol=1e-9, atol=1e-9, equal_nan=True)
     torch.testing.assert_close(got.mean, want.mean.detach(), rtol=1e-9, atol=1e-9)
     assert bool(got.experts.mean[dead, -1].isnan().all())
-    assert bool(torch.isfinite(got.mixture.log_prob(y)).all())
+    assert bool(torch.isneginf(got.experts.log_prob[dead, -1]).all())
+    assert bool(got.experts.log_prob[:, 395].isnan().all())
+    assert torch.equal(torch.isfinite(got.mixture.log_prob(y)), ~y.isnan())
     torch.testing.assert_close(online.predict(X).mean, ensemble.predict(state, X).mean.detach(), rtol=1e-9, atol=1e-9)
     again = online.observe(X[:5], y[:5])
     assert bool(torch.isfinite(again.mean).all())

@@ -49,7 +49,8 @@ def test_the_shell_is_the_pure_ensemble(gaps):
     online = OnlineEnsemble(ensemble, block_size=7)
     got = online.observe(X, y)
     for a, b in zip(got[:4], want[:4], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, equal_nan=True)
+    assert torch.equal(got.log_prob.isnan(), y.isnan().all(-1))
     for a, b in zip(online.state.experts, state.experts, strict=True):
         torch.testing.assert_close(a.mean, b.mean, rtol=1e-8, atol=1e-9)
     mixture = online.predict(X[:4])
@@ -57,7 +58,9 @@ def test_the_shell_is_the_pure_ensemble(gaps):
     assert got.mixture.log_prob(y).shape == (60, OUTPUTS)
     fresh = OnlineEnsemble(build(), block_size=7)
     fresh.load_state_dict(online.state_dict())
-    torch.testing.assert_close(fresh.observe(X, y).log_prob, online.observe(X, y).log_prob, rtol=0, atol=0)
+    torch.testing.assert_close(
+        fresh.observe(X, y).log_prob, online.observe(X, y).log_prob, rtol=0, atol=0, equal_nan=True
+    )
 
 
 def test_weights_use_all_outputs():

@@ -34,7 +34,7 @@ def test_stream_equals_the_pure_path(batch_shape, walk, size, missing):
         got = stream.stage(Phi[..., rows, :], y[rows], bool(y[rows].isnan().any()))
         stream.commit()
         for a, b in zip(got, want, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12, equal_nan=True)
         torch.testing.assert_close(moments, state.moments, rtol=1e-10, atol=1e-12)
 
 
@@ -51,7 +51,7 @@ def test_many_features_take_another_road_to_the_same_numbers():
         got = stream.stage(Phi[:, rows], y[rows], bool(y[rows].isnan().any()))
         stream.commit()
         for a, b in zip(got, want, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, equal_nan=True)
         torch.testing.assert_close(moments, state.moments, rtol=1e-9, atol=1e-11)
 
 

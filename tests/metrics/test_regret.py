@@ -330,17 +330,22 @@ def test_impossible_for_both_is_no_regret():
     assert not bool(metrics.anytime_regret(log_prob, experts).isnan().any())
 
 
-def test_missing_targets_add_nothing_whether_they_are_nan_or_zero():
+def test_missing_targets_add_nothing():
     own, experts = densities(0, 1, 12)[0], densities(1, 3, 12)
     missing = torch.zeros(12, dtype=torch.bool)
     missing[[2, 3, 11]] = True
-    nan, zero = ([torch.where(missing, value, part) for part in (own, experts)] for value in (math.nan, 0.0))
+    holed, holes = (torch.where(missing, math.nan, part) for part in (own, experts))
     for curve in (metrics.static_regret, metrics.anytime_regret, lambda p, e: metrics.switching_regret(p, e, 2)):
-        want = curve(*zero)
-        assert all(torch.equal(curve(*given), want) for given in (nan, (nan[0], zero[1]), (zero[0], nan[1])))
-        assert torch.equal(want[~missing], curve(own[~missing], experts[:, ~missing]))
-    assert torch.equal(metrics.best_fixed_mixture(nan[1]).weights, metrics.best_fixed_mixture(zero[1]).weights)
-    assert int(metrics.best_expert(nan[1]).expert) == int(metrics.best_expert(zero[1]).expert)
+        found = curve(holed, holes)
+        assert torch.equal(found[~missing], curve(own[~missing], experts[:, ~missing]))
+        assert torch.equal(found[[2, 3, 11]], found[[1, 1, 10]])
+    for best in (metrics.best_fixed_mixture, metrics.best_expert):
+        found, want = best(holes), best(experts[:, ~missing])
+        torch.testing.assert_close(found[0], want[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found.log_prob[~missing], want.log_prob, rtol=0, atol=1e-12)
+        assert torch.equal(found.log_prob.isnan(), missing)
+    mixture = metrics.best_fixed_mixture(holes).log_prob
+    assert bool(metrics.mixture_regret(holed, mixture).isfinite().all())
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
