@@ -70,9 +70,9 @@ def drift_table(folder: Path) -> None:
         scatter = features.mT @ features / WARMUP
         unit = scatter / scatter.diagonal().sum()  # steps where the features move most, as large in all
         change: Adaptation = CorrelatedWalk(1e-3 * unit * features.shape[1])
-        cells.append(run(base.with_adaptation(change), X, y)[1])
-        cells += [run(base.with_adaptation(ExponentialForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
-        cells += [run(base.with_adaptation(StabilizedForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
+        cells.append(run(base.with_transition(change), X, y)[1])
+        cells += [run(base.with_transition(ExponentialForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
+        cells += [run(base.with_transition(StabilizedForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
         print(f"| {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |", flush=True)
 
 

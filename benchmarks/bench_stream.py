@@ -22,7 +22,7 @@ def ensemble(num_experts: int, num_features: int, num_inputs: int, switching: bo
     features = RandomFourierFeatures.from_kernel(
         stack_kernels(kernels), num_inputs, num_features, generator=torch.Generator().manual_seed(0)
     )
-    expert = GaussianExpert(features, adaptation=RandomWalk(1e-4) if dynamic else None)
+    expert = GaussianExpert(features, transition=RandomWalk(1e-4) if dynamic else None)
     rule = MarkovSwitching(sticky_transition(num_experts, 0.99)) if switching else BayesianModelAveraging()
     return OnlineEnsemble(Ensemble([expert], rule))
 

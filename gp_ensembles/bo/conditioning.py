@@ -22,7 +22,7 @@ from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.multi_output import BoundMultiOutput
 from gp_ensembles.filters.multi_output import num_groups
 from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions, SquareRootState
-from gp_ensembles.filters.transitions import Adaptation, step_ahead
+from gp_ensembles.filters.transitions import Transition, step_ahead
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 
 _BLOCK = 64  # rows learned at once: the cost of a block grows with its square, that of a call does not
@@ -38,7 +38,7 @@ class WeightPosterior(NamedTuple):
         noise: Observation noise variance in squared units of the output scale, shape (E,).
         scale: Scale of each output, shape (E, O).
         prior_variance: Prior variance of the weights, shape (E,).
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
     """
 
     mean: Tensor
@@ -47,7 +47,7 @@ class WeightPosterior(NamedTuple):
     noise: Tensor
     scale: Tensor
     prior_variance: Tensor
-    adaptation: Adaptation | None
+    transition: Transition | None
 
 
 class PredictiveState(NamedTuple):
@@ -181,7 +181,7 @@ def update_block(
     if noise is None:
         return b.update_block(state, Phi, y)
     root = noise.sqrt()  # in units of its own noise every row has noise one
-    unit = BoundGaussian(b.features, b.prior_variance, b.adaptation, torch.ones_like(b.noise))
+    unit = BoundGaussian(b.features, b.prior_variance, b.transition, torch.ones_like(b.noise))
     after, part = unit.update_block(state, Phi / root.unsqueeze(-1), y / root)
     return after, part._replace(log_prob=part.log_prob - root.log())
 
@@ -231,7 +231,7 @@ def _weight_posterior(bound: BoundExpert, state: FilterState) -> WeightPosterior
             f"{type(bound).__name__.removeprefix('Bound')}"
         )
     downdate = mean.new_zeros(*covariance.shape[:-1], 0)
-    return _advance(WeightPosterior(mean, covariance, downdate, noise, scale, prior_variance, flat.adaptation))
+    return _advance(WeightPosterior(mean, covariance, downdate, noise, scale, prior_variance, flat.transition))
 
 
 def _condition_expert(
@@ -274,12 +274,12 @@ def _condition_expert(
 
 def _advance(posterior: WeightPosterior) -> WeightPosterior:
     """The weights one step later, nothing learned."""
-    if posterior.adaptation is None:
+    if posterior.transition is None:
         return posterior
     groups = posterior.covariance.unbind(1)
     prior_variance = posterior.prior_variance
     steps = [
-        step_ahead(prior_variance.new_zeros(g.shape[:-1]), g, posterior.adaptation, prior_variance) for g in groups
+        step_ahead(prior_variance.new_zeros(g.shape[:-1]), g, posterior.transition, prior_variance) for g in groups
     ]
     mean_factor, _, root_factor = steps[0]
     covariance = torch.stack([covariance for _, covariance, _ in steps], dim=1)

@@ -84,12 +84,12 @@ def kernel_ensemble(
             constant = ConstantFeatures(X.shape[-1], X.new_ones(()))
             constant.requires_grad_(False)
             features = Concatenate([fourier, constant])
-            adaptation = None if factor is None else StabilizedForgetting(factor)
+            transition = None if factor is None else StabilizedForgetting(factor)
             likelihood = _gaussian_likelihood().to(X)
             if num_outputs == 1:
-                experts.append(GaussianExpert(features, likelihood, adaptation))
+                experts.append(GaussianExpert(features, likelihood, transition))
             else:
-                experts.append(MultiOutputExpert(features, num_outputs, likelihood, adaptation))
+                experts.append(MultiOutputExpert(features, num_outputs, likelihood, transition))
             label = "rbf" if math.isinf(nu) else f"matern {nu:g}"
             names.append(label if factor is None else f"{label} forgetting {factor:g}")
     rule = MarkovSwitching(sticky_transition(len(experts), _STAY).to(X)) if forgetting else BayesianModelAveraging()

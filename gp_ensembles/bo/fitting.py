@@ -10,7 +10,7 @@ from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, EvidenceFit, fit_empirical_bayes
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.filters.states import FilterState
-from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.transitions import Transition
 
 _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
 
@@ -59,11 +59,11 @@ class _SequentialEvidence(Expert):
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Exact; in weight or function space for static weights, by the filter for weights that change."""
-        if self.expert.adaptation is None and self.known_noise is None:
+        if self.expert.transition is None and self.known_noise is None:
             return self.expert.log_evidence(X, y)
         bound = self.expert.bind()
         Phi = bound.features(X)
-        if self.expert.adaptation is None and self.known_noise is not None:
+        if self.expert.transition is None and self.known_noise is not None:
             root = self.known_noise.sqrt()
             one = torch.ones_like(bound.prior_variance)
             scaled = batched_log_evidence(Phi / root, y / root.squeeze(-1), bound.prior_variance, one)
@@ -77,6 +77,6 @@ class _SequentialEvidence(Expert):
         """See :meth:`Expert.take`."""
         return _SequentialEvidence(self.expert.take(index), self.known_noise)
 
-    def with_adaptation(self, adaptation: Adaptation | None) -> "_SequentialEvidence":
-        """See :meth:`Expert.with_adaptation`."""
-        return _SequentialEvidence(self.expert.with_adaptation(adaptation), self.known_noise)
+    def with_transition(self, transition: Transition | None) -> "_SequentialEvidence":
+        """See :meth:`Expert.with_transition`."""
+        return _SequentialEvidence(self.expert.with_transition(transition), self.known_noise)

@@ -27,8 +27,8 @@ class BoundEnsemble:
         self.bounded = ensemble.bounded_features()
         self.experts = ensemble.bind()
         self.responses = tuple(response.frozen() for response in responses_of(self.experts))
-        limits = (e.adaptation.max_rows for e in ensemble.experts if e.adaptation is not None)
-        self.limits = [limit for limit in limits if limit is not None]  # longest blocks that adaptations allow
+        limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
+        self.limits = [limit for limit in limits if limit is not None]  # longest blocks that transitions allow
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.experts, state.experts, strict=True)]
 
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:

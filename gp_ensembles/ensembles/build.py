@@ -125,7 +125,7 @@ def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances:
     if not speeds or not all(speed > 0 for speed in speeds) or len(set(speeds)) < len(speeds):
         raise ValueError(f"random_walk_variances must be distinct positive numbers, got {speeds}")
     return [
-        (f"{name}/dynamic {speed:g}", expert.with_adaptation(RandomWalk(_scaled_walk(expert.features, X, speed))))
+        (f"{name}/dynamic {speed:g}", expert.with_transition(RandomWalk(_scaled_walk(expert.features, X, speed))))
         for speed in speeds
         for name, expert in maps
     ]

@@ -58,7 +58,7 @@ class Ensemble(nn.Module):
         >>> from gp_ensembles.filters import RandomWalk
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        >>> static, moving = GaussianExpert(features), GaussianExpert(features, adaptation=RandomWalk(1e-2))
+        >>> static, moving = GaussianExpert(features), GaussianExpert(features, transition=RandomWalk(1e-2))
         >>> ensemble = Ensemble([static, moving], BayesianModelAveraging(), names=["static", "moving"])
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))

@@ -129,7 +129,7 @@ def _object_of(experts: Sequence[Expert], index: int) -> Expert:
 
 
 def _mend(expert: Expert) -> str:
-    if not isinstance(expert.adaptation, ExponentialForgetting):
+    if not isinstance(expert.transition, ExponentialForgetting):
         return ""
     return (
         "; under ExponentialForgetting the covariance winds up where inputs do not vary: use StabilizedForgetting or "

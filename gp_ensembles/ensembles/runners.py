@@ -68,7 +68,7 @@ class CovarianceRunner(Runner):
 
     def _prepare(self, num_rows: int) -> tuple[Schedule, BlockStream, Tensor | None]:
         bound = self._bound
-        schedule = make_schedule(bound.adaptation, num_rows, bound.prior_variance.detach())
+        schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach())
         stream = BlockStream(self._moments, bound.noise, schedule.walk, num_rows, schedule.steps)
         if schedule.mean_scale is None and schedule.covariance_scale is None:
             return schedule, stream, None
@@ -89,7 +89,7 @@ class MultiOutputRunner(Runner):
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         bound = self._bound
-        schedule = make_schedule(bound.adaptation, y.shape[0], bound.prior_variance)
+        schedule = make_schedule(bound.transition, y.shape[0], bound.prior_variance)
         gains, predictions = condition_multi_output(self._state, Phi, y, bound.observation, schedule)
         same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
         self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)

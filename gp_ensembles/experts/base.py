@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.filters.states import FilterState, Predictions
-from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.transitions import Transition
 
 
 class BoundExpert(ABC):
@@ -17,13 +17,13 @@ class BoundExpert(ABC):
     Args:
         features: The feature map as a plain function, X (..., N, D) to Phi (..., \*batch, N, F).
         prior_variance: Prior variance of the weights, shape (\*batch).
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
     """
 
-    def __init__(self, features: BoundFeatures, prior_variance: Tensor, adaptation: Adaptation | None) -> None:
+    def __init__(self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None) -> None:
         self.features = features
         self.prior_variance = prior_variance
-        self.adaptation = adaptation
+        self.transition = transition
 
     @abstractmethod
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
@@ -49,19 +49,19 @@ class Expert(nn.Module, ABC):
 
     Args:
         features: Feature map; its ``batch_shape`` is the expert's.
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
 
     Raises:
-        ValueError: If the adaptation does not fit the batch shape or the number of features.
+        ValueError: If the transition does not fit the batch shape or the number of features.
     """
 
-    def __init__(self, features: FeatureMap, adaptation: Adaptation | None) -> None:
+    def __init__(self, features: FeatureMap, transition: Transition | None) -> None:
         super().__init__()
-        if adaptation is not None:
-            adaptation.check_shape(features.batch_shape, features.num_features)
-            adaptation = copy.deepcopy(adaptation).to(features.prior_variance)
+        if transition is not None:
+            transition.check_shape(features.batch_shape, features.num_features)
+            transition = copy.deepcopy(transition).to(features.prior_variance)
         self.features = features
-        self.adaptation = adaptation
+        self.transition = transition
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -106,7 +106,7 @@ class Expert(nn.Module, ABC):
         """Independent copies of some experts of a batch, () or (M,): batch shape (S,) for ``index`` (S,)."""
 
     @abstractmethod
-    def with_adaptation(self, adaptation: Adaptation | None) -> "Expert":
+    def with_transition(self, transition: Transition | None) -> "Expert":
         """An expert that shares features and likelihood with this one and adapts in another way."""
 
     def update(self, state: FilterState, X: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:

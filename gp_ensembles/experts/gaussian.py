@@ -20,7 +20,7 @@ from gp_ensembles.filters.states import (
     gaussian_state,
     square_root_state,
 )
-from gp_ensembles.filters.transitions import Adaptation, ExponentialForgetting
+from gp_ensembles.filters.transitions import ExponentialForgetting, Transition
 from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]
@@ -38,31 +38,31 @@ class BoundGaussian(BoundExpert):
     Args:
         features: The feature map as a plain function.
         prior_variance: Prior variance of the weights, shape (\*batch).
-        adaptation: How the weights change.
+        transition: How the weights change.
         noise: Observation noise variance, shape (\*batch).
     """
 
     def __init__(
-        self, features: BoundFeatures, prior_variance: Tensor, adaptation: Adaptation | None, noise: Tensor
+        self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None, noise: Tensor
     ) -> None:
-        super().__init__(features, prior_variance, adaptation)
+        super().__init__(features, prior_variance, transition)
         self.noise = noise
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[LinearState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState | SquareRootState)
-        return update_block(state, Phi, y, self.adaptation, self.noise, prior_variance=self.prior_variance)
+        return update_block(state, Phi, y, self.transition, self.noise, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState | SquareRootState)
-        return predict(state, Phi, self.adaptation, self.noise, prior_variance=self.prior_variance)
+        return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance)
 
     def take(self, index: Tensor) -> "BoundGaussian":
         """See :meth:`BoundExpert.take`."""
-        adaptation = None if self.adaptation is None else self.adaptation.take(self.noise.shape, index)
+        transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
-        return BoundGaussian(self.features, prior_variance, adaptation, noise)
+        return BoundGaussian(self.features, prior_variance, transition, noise)
 
 
 class GaussianExpert(Expert):
@@ -72,14 +72,14 @@ class GaussianExpert(Expert):
         y_t = \phi(x_t)^\top \theta_t + \varepsilon_t, \quad \varepsilon_t \sim N(0, \sigma^2), \quad
         \theta_0 \sim N(0, \sigma_\theta^2 I)
 
-    (Lu et al. 2022; Waxman and Djuric 2024), with weights that stay or change as ``adaptation`` says. The cost of a
+    (Lu et al. 2022; Waxman and Djuric 2024), with weights that stay or change as ``transition`` says. The cost of a
     row is O(F²) whatever came before.
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
         likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; its noise is
             :math:`\sigma^2`. By default a new one: noise at least 1e-6 (targets are standardized), start 0.5.
-        adaptation: How the weights change before every row, for instance
+        transition: How the weights change before every row, for instance
             :class:`~gp_ensembles.filters.transitions.RandomWalk`; ``None`` for static weights.
         initial_state: :func:`~gp_ensembles.filters.states.gaussian_state` (covariance form) or
             :func:`~gp_ensembles.filters.states.square_root_state`. By default the covariance form where it is
@@ -87,7 +87,7 @@ class GaussianExpert(Expert):
             exponentially, in float32 only with enough random walk.
 
     Raises:
-        ValueError: If the likelihood's batch shape is not the feature map's, or the adaptation does not fit.
+        ValueError: If the likelihood's batch shape is not the feature map's, or the transition does not fit.
 
     Example:
         >>> import torch
@@ -104,10 +104,10 @@ class GaussianExpert(Expert):
         self,
         features: FeatureMap,
         likelihood: GaussianLikelihood | None = None,
-        adaptation: Adaptation | None = None,
+        transition: Transition | None = None,
         initial_state: InitialState | None = None,
     ) -> None:
-        super().__init__(features, adaptation)
+        super().__init__(features, transition)
         if likelihood is None:
             likelihood = default_likelihood(features)
         if likelihood.noise.shape[:-1] != features.batch_shape:
@@ -124,16 +124,16 @@ class GaussianExpert(Expert):
         form = self.initial_state
         if form is None:
             noise = self.likelihood.noise.detach().squeeze(-1)
-            walk = None if self.adaptation is None else self.adaptation.slowest_walk()
+            walk = None if self.transition is None else self.transition.slowest_walk()
             form = _default_form(prior_variance.detach(), noise, walk)
-            if isinstance(self.adaptation, ExponentialForgetting):
+            if isinstance(self.transition, ExponentialForgetting):
                 form = square_root_state  # a covariance that winds up outgrows the digits of the other form
         return form(prior_variance, self.features.num_features)
 
     def bind(self) -> BoundGaussian:
         """Read the hyperparameters once, differentiably."""
         noise: Tensor = self.likelihood.noise.squeeze(-1)
-        return BoundGaussian(self.features.bind(), self.features.prior_variance, self.adaptation, noise)
+        return BoundGaussian(self.features.bind(), self.features.prior_variance, self.transition, noise)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
@@ -149,13 +149,13 @@ class GaussianExpert(Expert):
         return GaussianExpert(
             take_experts(self.features, self.batch_shape, index),
             take_experts(self.likelihood, self.batch_shape, index),
-            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+            None if self.transition is None else self.transition.take(self.batch_shape, index),
             self.initial_state,
         )
 
-    def with_adaptation(self, adaptation: Adaptation | None) -> "GaussianExpert":
-        """See :meth:`Expert.with_adaptation`."""
-        return GaussianExpert(self.features, self.likelihood, adaptation, self.initial_state)
+    def with_transition(self, transition: Transition | None) -> "GaussianExpert":
+        """See :meth:`Expert.with_transition`."""
+        return GaussianExpert(self.features, self.likelihood, transition, self.initial_state)
 
 
 def default_likelihood(features: FeatureMap) -> GaussianLikelihood:

@@ -19,7 +19,7 @@ from gp_ensembles.filters.states import (
     LatentPredictions,
     gaussian_state,
 )
-from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
@@ -32,7 +32,7 @@ class BoundLaplace(BoundExpert):
     Args:
         features: The feature map as a plain function.
         prior_variance: Prior variance of the weights, shape (\*batch).
-        adaptation: How the weights change.
+        transition: How the weights change.
         likelihood: The likelihood, with the experts' batch shape or none.
         latent_update: How the expert learns.
         predictive: How predictions are computed.
@@ -42,12 +42,12 @@ class BoundLaplace(BoundExpert):
         self,
         features: BoundFeatures,
         prior_variance: Tensor,
-        adaptation: Adaptation | None,
+        transition: Transition | None,
         likelihood: Likelihood,
         latent_update: LatentUpdate,
         predictive: Predictive,
     ) -> None:
-        super().__init__(features, prior_variance, adaptation)
+        super().__init__(features, prior_variance, transition)
         self.likelihood = likelihood
         self.latent_update = latent_update
         self.predictive = predictive
@@ -62,7 +62,7 @@ class BoundLaplace(BoundExpert):
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, LatentPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
-        after, moments = update_block(state, Phi, y, self.adaptation, self._rule, prior_variance=self.prior_variance)
+        after, moments = update_block(state, Phi, y, self.transition, self._rule, prior_variance=self.prior_variance)
         predictions = self._predictions(moments)
         seen = ~torch.isnan(y)
         if not bool(seen.any()):
@@ -74,7 +74,7 @@ class BoundLaplace(BoundExpert):
     def predict(self, state: FilterState, Phi: Tensor) -> LatentPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
-        moments = predict(state, Phi, self.adaptation, self._rule, prior_variance=self.prior_variance)
+        moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance)
         return self._predictions(moments)
 
     def take(self, index: Tensor) -> "BoundLaplace":
@@ -83,7 +83,7 @@ class BoundLaplace(BoundExpert):
         return BoundLaplace(
             self.features,
             self.prior_variance.reshape(-1)[index],
-            None if self.adaptation is None else self.adaptation.take(batch_shape, index),
+            None if self.transition is None else self.transition.take(batch_shape, index),
             take_likelihood(self.likelihood, batch_shape, index),
             self.latent_update,
             self.predictive,
@@ -109,14 +109,14 @@ class LaplaceExpert(Expert):
         likelihood: Any GPyTorch likelihood of one function whose ``likelihood(f)`` is a torch distribution, or one of
             :mod:`gp_ensembles.likelihoods`. Its parameters, if any, have the feature map's ``batch_shape`` first, or
             none and are then shared.
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
         latent_update: How the expert learns: :class:`~gp_ensembles.experts.latent_update.LaplaceUpdate` by default, or
             :class:`~gp_ensembles.experts.latent_update.MomentMatchingUpdate`.
         predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.GaussHermite` by default, or
             :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
 
     Raises:
-        ValueError: If the adaptation does not fit.
+        ValueError: If the transition does not fit.
         TypeError: If the likelihood is GPyTorch's ``SoftmaxLikelihood``.
 
     Example:
@@ -135,11 +135,11 @@ class LaplaceExpert(Expert):
         self,
         features: FeatureMap,
         likelihood: Likelihood,
-        adaptation: Adaptation | None = None,
+        transition: Transition | None = None,
         latent_update: LatentUpdate | None = None,
         predictive: Predictive | None = None,
     ) -> None:
-        super().__init__(features, adaptation)
+        super().__init__(features, transition)
         self.num_latent = latent_dim(likelihood)
         self.likelihood = likelihood.to(features.prior_variance)
         self.latent_update = LaplaceUpdate() if latent_update is None else latent_update
@@ -155,7 +155,7 @@ class LaplaceExpert(Expert):
         return BoundLaplace(
             features.bind(),
             features.prior_variance,
-            self.adaptation,
+            self.transition,
             self.likelihood,
             self.latent_update,
             self.predictive,
@@ -178,14 +178,14 @@ class LaplaceExpert(Expert):
         return LaplaceExpert(
             take_experts(self.features, self.batch_shape, index),
             take_likelihood(self.likelihood, self.batch_shape, index),
-            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+            None if self.transition is None else self.transition.take(self.batch_shape, index),
             self.latent_update,
             self.predictive,
         )
 
-    def with_adaptation(self, adaptation: Adaptation | None) -> "LaplaceExpert":
-        """See :meth:`Expert.with_adaptation`."""
-        return LaplaceExpert(self.features, self.likelihood, adaptation, self.latent_update, self.predictive)
+    def with_transition(self, transition: Transition | None) -> "LaplaceExpert":
+        """See :meth:`Expert.with_transition`."""
+        return LaplaceExpert(self.features, self.likelihood, transition, self.latent_update, self.predictive)
 
 
 def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tensor) -> Likelihood:

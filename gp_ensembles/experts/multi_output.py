@@ -13,7 +13,7 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
 from gp_ensembles.filters.states import FilterState, MultiOutputState, StepPredictions
-from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -24,7 +24,7 @@ class BoundMultiOutput(BoundExpert):
     Args:
         features: The feature map as a plain function.
         prior_variance: Prior variance of the weights in squared units of the output scale, shape (\*batch).
-        adaptation: How the weights change, in the same units.
+        transition: How the weights change, in the same units.
         noise: Observation noise variance in the same units, shape (\*batch).
         scale: Scale of each output, shape (\*batch, O).
     """
@@ -33,11 +33,11 @@ class BoundMultiOutput(BoundExpert):
         self,
         features: BoundFeatures,
         prior_variance: Tensor,
-        adaptation: Adaptation | None,
+        transition: Transition | None,
         noise: Tensor,
         scale: Tensor,
     ) -> None:
-        super().__init__(features, prior_variance, adaptation)
+        super().__init__(features, prior_variance, transition)
         self.noise = noise
         self.scale = scale
         self.observation = MultiOutputNoise(noise, scale)
@@ -45,19 +45,19 @@ class BoundMultiOutput(BoundExpert):
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[MultiOutputState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`; targets have shape (B, O)."""
         assert isinstance(state, MultiOutputState)
-        return update_block(state, Phi, y, self.adaptation, self.observation, prior_variance=self.prior_variance)
+        return update_block(state, Phi, y, self.transition, self.observation, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, MultiOutputState)
-        return predict(state, Phi, self.adaptation, self.observation, prior_variance=self.prior_variance)
+        return predict(state, Phi, self.transition, self.observation, prior_variance=self.prior_variance)
 
     def take(self, index: Tensor) -> "BoundMultiOutput":
         """See :meth:`BoundExpert.take`."""
-        adaptation = None if self.adaptation is None else self.adaptation.take(self.noise.shape, index)
+        transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
         scale = self.scale.reshape(-1, self.scale.shape[-1])[index]
-        return BoundMultiOutput(self.features, prior_variance, adaptation, noise, scale)
+        return BoundMultiOutput(self.features, prior_variance, transition, noise, scale)
 
 
 class MultiOutputExpert(Expert):
@@ -67,7 +67,7 @@ class MultiOutputExpert(Expert):
         y_{t,o} = s_o (\phi(x_t)^\top \theta_{t,o} + \varepsilon_{t,o}), \quad
         \varepsilon_{t,o} \sim N(0, \sigma^2), \quad \theta_{0,o} \sim N(0, \sigma_\theta^2 I)
 
-    Outputs are independent given the inputs, share features, prior, noise and adaptation up to their scale, and so
+    Outputs are independent given the inputs, share features, prior, noise and transition up to their scale, and so
     share the covariance of the weights: seven outputs cost about what one does. Some outputs of a row may be missing;
     those with different gaps then have covariances of their own (see :mod:`gp_ensembles.filters.multi_output`).
 
@@ -76,7 +76,7 @@ class MultiOutputExpert(Expert):
         num_outputs: Number of outputs O.
         likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; by default as for a
             Gaussian expert.
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
 
     Raises:
         ValueError: If a batch shape does not fit or there is no output.
@@ -98,9 +98,9 @@ class MultiOutputExpert(Expert):
         features: FeatureMap,
         num_outputs: int,
         likelihood: GaussianLikelihood | None = None,
-        adaptation: Adaptation | None = None,
+        transition: Transition | None = None,
     ) -> None:
-        super().__init__(features, adaptation)
+        super().__init__(features, transition)
         if num_outputs < 1:
             raise ValueError(f"there must be at least one output, got {num_outputs}")
         self.num_outputs = num_outputs
@@ -128,7 +128,7 @@ class MultiOutputExpert(Expert):
         """Read the hyperparameters once, differentiably."""
         noise: Tensor = self.likelihood.noise.squeeze(-1)
         features = self.features
-        return BoundMultiOutput(features.bind(), features.prior_variance, self.adaptation, noise, self.output_scale)
+        return BoundMultiOutput(features.bind(), features.prior_variance, self.transition, noise, self.output_scale)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise unless targets have shape (B, O) and none is infinite; see :meth:`Expert.check_targets`."""
@@ -157,14 +157,14 @@ class MultiOutputExpert(Expert):
             take_experts(self.features, self.batch_shape, index),
             self.num_outputs,
             take_experts(self.likelihood, self.batch_shape, index),
-            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+            None if self.transition is None else self.transition.take(self.batch_shape, index),
         )
         scale = self.raw_scale.detach().reshape(-1, self.num_outputs)[index].clone()
         taken.raw_scale = nn.Parameter(scale, self.raw_scale.requires_grad)
         return taken
 
-    def with_adaptation(self, adaptation: Adaptation | None) -> "MultiOutputExpert":
-        """See :meth:`Expert.with_adaptation`."""
-        other = MultiOutputExpert(self.features, self.num_outputs, self.likelihood, adaptation)
+    def with_transition(self, transition: Transition | None) -> "MultiOutputExpert":
+        """See :meth:`Expert.with_transition`."""
+        other = MultiOutputExpert(self.features, self.num_outputs, self.likelihood, transition)
         other.raw_scale = self.raw_scale
         return other

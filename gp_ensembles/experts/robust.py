@@ -13,7 +13,7 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.sites import RobustRule
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, gaussian_state
-from gp_ensembles.filters.transitions import Adaptation, exact_tensor
+from gp_ensembles.filters.transitions import Transition, exact_tensor
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
@@ -31,7 +31,7 @@ class BoundRobust(BoundExpert):
     Args:
         features: The feature map as a plain function.
         prior_variance: Prior variance of the weights, shape (\*batch).
-        adaptation: How the weights change.
+        transition: How the weights change.
         noise: Observation noise variance, shape (\*batch).
         threshold: Residual that counts half, in predictive standard deviations, shape (\*batch).
     """
@@ -40,11 +40,11 @@ class BoundRobust(BoundExpert):
         self,
         features: BoundFeatures,
         prior_variance: Tensor,
-        adaptation: Adaptation | None,
+        transition: Transition | None,
         noise: Tensor,
         threshold: Tensor,
     ) -> None:
-        super().__init__(features, prior_variance, adaptation)
+        super().__init__(features, prior_variance, transition)
         self.noise = noise
         self.threshold = threshold
         self._rule = RobustRule(noise, threshold)
@@ -53,7 +53,7 @@ class BoundRobust(BoundExpert):
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
         after, (mean, variance) = update_block(
-            state, Phi, y, self.adaptation, self._rule, prior_variance=self.prior_variance
+            state, Phi, y, self.transition, self._rule, prior_variance=self.prior_variance
         )
         variance = variance + self.noise.unsqueeze(-1)
         missing = torch.isnan(y)
@@ -64,15 +64,15 @@ class BoundRobust(BoundExpert):
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
-        mean, variance = predict(state, Phi, self.adaptation, self._rule, prior_variance=self.prior_variance)
+        mean, variance = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance)
         return StepPredictions(mean, variance + self.noise.unsqueeze(-1), torch.full_like(mean, torch.nan))
 
     def take(self, index: Tensor) -> "BoundRobust":
         """See :meth:`BoundExpert.take`."""
-        adaptation = None if self.adaptation is None else self.adaptation.take(self.noise.shape, index)
+        transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         parts = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise, self.threshold))
         prior_variance, noise, threshold = parts
-        return BoundRobust(self.features, prior_variance, adaptation, noise, threshold)
+        return BoundRobust(self.features, prior_variance, transition, noise, threshold)
 
 
 class RobustExpert(Expert):
@@ -86,7 +86,7 @@ class RobustExpert(Expert):
         features: Feature map; its ``prior_variance`` is the prior variance of the weights.
         likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; by default as for a
             Gaussian expert.
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
         threshold: Residual in predictive standard deviations that counts half: a number, or a tensor () or (\*batch).
 
     Raises:
@@ -110,10 +110,10 @@ class RobustExpert(Expert):
         self,
         features: FeatureMap,
         likelihood: GaussianLikelihood | None = None,
-        adaptation: Adaptation | None = None,
+        transition: Transition | None = None,
         threshold: Tensor | float = 4.0,
     ) -> None:
-        super().__init__(features, adaptation)
+        super().__init__(features, transition)
         self.likelihood = default_likelihood(features) if likelihood is None else likelihood
         if self.likelihood.noise.shape[:-1] != features.batch_shape:
             raise ValueError(
@@ -133,7 +133,7 @@ class RobustExpert(Expert):
         """Read the hyperparameters once, differentiably."""
         noise: Tensor = self.likelihood.noise.squeeze(-1)
         features = self.features
-        return BoundRobust(features.bind(), features.prior_variance, self.adaptation, noise, self.threshold)
+        return BoundRobust(features.bind(), features.prior_variance, self.transition, noise, self.threshold)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
@@ -167,13 +167,13 @@ class RobustExpert(Expert):
         return RobustExpert(
             take_experts(self.features, self.batch_shape, index),
             take_experts(self.likelihood, self.batch_shape, index),
-            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+            None if self.transition is None else self.transition.take(self.batch_shape, index),
             self.threshold.reshape(-1)[index],
         )
 
-    def with_adaptation(self, adaptation: Adaptation | None) -> "RobustExpert":
-        """See :meth:`Expert.with_adaptation`."""
-        return RobustExpert(self.features, self.likelihood, adaptation, self.threshold)
+    def with_transition(self, transition: Transition | None) -> "RobustExpert":
+        """See :meth:`Expert.with_transition`."""
+        return RobustExpert(self.features, self.likelihood, transition, self.threshold)
 
 
 def _outlier_log_density(y: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.states import FilterState, StudentTPredictions, StudentTState
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
-from gp_ensembles.filters.transitions import Adaptation, exact_tensor
+from gp_ensembles.filters.transitions import Transition, exact_tensor
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -80,14 +80,14 @@ class BoundStudentT(BoundExpert):
     Args:
         features: The feature map as a plain function.
         prior: State before any data.
-        adaptation: How the weights change, in units of the noise variance.
+        transition: How the weights change, in units of the noise variance.
         discount: How fast the noise variance changes, (\*batch); ``None`` for a constant one.
     """
 
     def __init__(
-        self, features: BoundFeatures, prior: StudentTState, adaptation: Adaptation | None, discount: Tensor | None
+        self, features: BoundFeatures, prior: StudentTState, transition: Transition | None, discount: Tensor | None
     ) -> None:
-        super().__init__(features, prior.moments[..., 0, 0], adaptation)
+        super().__init__(features, prior.moments[..., 0, 0], transition)
         self.prior = prior
         self.discount = discount
         self._noise_discount = None if discount is None else NoiseDiscount(discount, prior.concentration, prior.rate)
@@ -95,20 +95,20 @@ class BoundStudentT(BoundExpert):
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StudentTState, StudentTPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StudentTState)
-        return update_block(state, Phi, y, self.adaptation, self._noise_discount, prior_variance=self.prior_variance)
+        return update_block(state, Phi, y, self.transition, self._noise_discount, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StudentTPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StudentTState)
-        return predict(state, Phi, self.adaptation, self._noise_discount, prior_variance=self.prior_variance)
+        return predict(state, Phi, self.transition, self._noise_discount, prior_variance=self.prior_variance)
 
     def take(self, index: Tensor) -> "BoundStudentT":
         """See :meth:`BoundExpert.take`."""
         batch_shape = self.prior.rate.shape
         fields = (field.reshape(-1, *field.shape[len(batch_shape) :])[index] for field in self.prior)
-        adaptation = None if self.adaptation is None else self.adaptation.take(batch_shape, index)
+        transition = None if self.transition is None else self.transition.take(batch_shape, index)
         discount = None if self.discount is None else self.discount.expand(batch_shape).reshape(-1)[index]
-        return BoundStudentT(self.features, StudentTState(*fields), adaptation, discount)
+        return BoundStudentT(self.features, StudentTState(*fields), transition, discount)
 
 
 class StudentTExpert(Expert):
@@ -124,7 +124,7 @@ class StudentTExpert(Expert):
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
         noise: Prior of the noise variance, with the feature map's batch shape; by default a weak one with mean 0.5.
-        adaptation: How the weights change before every row; ``None`` for static weights.
+        transition: How the weights change before every row; ``None`` for static weights.
         noise_discount: :math:`\delta` in (0, 1]: what was learned about the noise fades back to its prior with a memory
             of :math:`1 / (1 - \delta)` rows, so that predictions follow a noise that changes; ``None`` for a constant
             one.
@@ -150,10 +150,10 @@ class StudentTExpert(Expert):
         self,
         features: FeatureMap,
         noise: InverseGammaNoise | None = None,
-        adaptation: Adaptation | None = None,
+        transition: Transition | None = None,
         noise_discount: Tensor | float | None = None,
     ) -> None:
-        super().__init__(features, adaptation)
+        super().__init__(features, transition)
         self.noise = InverseGammaNoise(features.prior_variance) if noise is None else noise
         if self.noise.raw_rate.shape != features.batch_shape:
             raise ValueError(
@@ -174,7 +174,7 @@ class StudentTExpert(Expert):
 
     def bind(self) -> BoundStudentT:
         """Read the hyperparameters once, differentiably."""
-        return BoundStudentT(self.features.bind(), self.init(), self.adaptation, self.noise_discount)
+        return BoundStudentT(self.features.bind(), self.init(), self.transition, self.noise_discount)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
@@ -202,10 +202,10 @@ class StudentTExpert(Expert):
         return StudentTExpert(
             take_experts(self.features, self.batch_shape, index),
             self.noise.take(index),
-            None if self.adaptation is None else self.adaptation.take(self.batch_shape, index),
+            None if self.transition is None else self.transition.take(self.batch_shape, index),
             None if discount is None else discount.expand(self.batch_shape).reshape(-1)[index],
         )
 
-    def with_adaptation(self, adaptation: Adaptation | None) -> "StudentTExpert":
-        """See :meth:`Expert.with_adaptation`."""
-        return StudentTExpert(self.features, self.noise, adaptation, self.noise_discount)
+    def with_transition(self, transition: Transition | None) -> "StudentTExpert":
+        """See :meth:`Expert.with_transition`."""
+        return StudentTExpert(self.features, self.noise, transition, self.noise_discount)

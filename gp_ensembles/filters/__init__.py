@@ -2,7 +2,7 @@
 
 ``update_block(state, Phi, y, transition, observation)`` predicts and learns a block of targets whatever the state, and
 ``predict(state, Phi, transition, observation)`` predicts rows that all come next (``predict_joint`` with their
-covariance). A transition, here called an adaptation, says how the weights change before every row; an observation says
+covariance). A transition says how the weights change before every row; an observation says
 what a target tells about them.
 
 =================  ====================================================================================================
@@ -51,16 +51,16 @@ from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.filters.textbook import textbook_filter, textbook_step
 from gp_ensembles.filters.transitions import (
-    Adaptation,
     CorrelatedWalk,
     ExponentialForgetting,
     RandomWalk,
     StabilizedForgetting,
+    Transition,
 )
 from gp_ensembles.filters.update import predict, predict_joint, update_block
 
 __all__ = [
-    "Adaptation",
+    "Transition",
     "ConvergenceWarning",
     "CorrelatedWalk",
     "ExponentialForgetting",

@@ -39,7 +39,7 @@ from gp_ensembles.filters.schedule import (
 )
 from gp_ensembles.filters.square_root import predict_square_root, update_square_root
 from gp_ensembles.filters.states import GaussianState, LinearState, StepPredictions, concatenate_steps
-from gp_ensembles.filters.transitions import Adaptation, make_schedule, split_rows
+from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"
@@ -211,7 +211,7 @@ def predict_covariance(
 
 
 def update_linear(
-    state: LinearState, Phi: Tensor, y: Tensor, noise: Tensor, transition: Adaptation | None, prior_variance: Tensor
+    state: LinearState, Phi: Tensor, y: Tensor, noise: Tensor, transition: Transition | None, prior_variance: Tensor
 ) -> tuple[LinearState, StepPredictions]:
     r"""Predict and learn a block of targets with weights that change.
 
@@ -250,7 +250,7 @@ def update_linear(
 
 
 def predict_linear(
-    state: LinearState, Phi: Tensor, noise: Tensor, transition: Adaptation | None, prior_variance: Tensor
+    state: LinearState, Phi: Tensor, noise: Tensor, transition: Transition | None, prior_variance: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Predict rows that all come next, each on its own, learning nothing; arguments as in :func:`update_linear`.
 
@@ -274,7 +274,7 @@ def predict_linear(
 
 
 def predict_joint_linear(
-    state: LinearState, Phi: Tensor, noise: Tensor, transition: Adaptation | None, prior_variance: Tensor
+    state: LinearState, Phi: Tensor, noise: Tensor, transition: Transition | None, prior_variance: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Joint prediction of rows that all come next; arguments as in :func:`predict_linear`.
 

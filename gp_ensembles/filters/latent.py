@@ -25,7 +25,7 @@ from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments, pre
 from gp_ensembles.filters.schedule import Schedule, as_matrix, scale_features, scale_state, walk_ahead
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
-from gp_ensembles.filters.transitions import Adaptation, make_schedule, split_rows
+from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 
 _SWEEPS = 40
@@ -55,7 +55,7 @@ def update_latent(
     Phi: Tensor,
     y: Tensor,
     rule: SiteRule,
-    transition: Adaptation | None,
+    transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[GaussianState, LatentMoments]:
     r"""Learn a block of targets; equal to single steps to the tolerance of the sites.
@@ -96,7 +96,7 @@ def update_latent(
 
 
 def predict_latent(
-    state: GaussianState, Phi: Tensor, transition: Adaptation | None, prior_variance: Tensor
+    state: GaussianState, Phi: Tensor, transition: Transition | None, prior_variance: Tensor
 ) -> LatentMoments:
     r"""Latent values of rows (..., \*batch, N, F) that all come next; other arguments as in :func:`update_latent`."""
     noiseless = torch.zeros_like(prior_variance)
@@ -123,7 +123,7 @@ def update_latent_vector(
     Phi: Tensor,
     y: Tensor,
     rule: VectorRule,
-    transition: Adaptation | None,
+    transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[GaussianState, LatentMoments]:
     r"""Learn targets one after another.
@@ -162,7 +162,7 @@ def update_latent_vector(
 
 
 def predict_latent_vector(
-    state: GaussianState, Phi: Tensor, transition: Adaptation | None, prior_variance: Tensor
+    state: GaussianState, Phi: Tensor, transition: Transition | None, prior_variance: Tensor
 ) -> LatentMoments:
     r"""Latent vectors of rows (\*batch, N, F) that all come next; arguments as in :func:`update_latent_vector`."""
     num_features = Phi.shape[-1]
@@ -268,7 +268,7 @@ def _fill(y: Tensor, seen: Tensor) -> Tensor:
     return torch.where(seen, y, y[..., seen.nonzero()[0, -1]])
 
 
-def _move(state: GaussianState, transition: Adaptation | None, prior_variance: Tensor, num_features: int) -> _Ahead:
+def _move(state: GaussianState, transition: Transition | None, prior_variance: Tensor, num_features: int) -> _Ahead:
     schedule = make_schedule(transition, 1, prior_variance)
     walk = walk_ahead(schedule)
     if walk is None:

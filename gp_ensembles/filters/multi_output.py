@@ -15,7 +15,7 @@ from torch import Tensor
 from gp_ensembles.filters.block import joint_covariance
 from gp_ensembles.filters.schedule import Schedule, scale_features, walk_ahead, walk_variance
 from gp_ensembles.filters.states import MultiOutputState, StepPredictions, concatenate_steps
-from gp_ensembles.filters.transitions import Adaptation, make_schedule, split_rows
+from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"
@@ -85,7 +85,7 @@ def update_multi_output(
     Phi: Tensor,
     y: Tensor,
     noise: MultiOutputNoise,
-    transition: Adaptation | None,
+    transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[MultiOutputState, StepPredictions]:
     r"""Predict and learn a block of targets; equal to one filter for each output to round-off.
@@ -124,7 +124,7 @@ def predict_multi_output(
     state: MultiOutputState,
     Phi: Tensor,
     noise: MultiOutputNoise,
-    transition: Adaptation | None,
+    transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[Tensor, Tensor]:
     r"""Mean and variance, each (\*batch, N, O), of rows (\*batch, N, F) that all come next."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gp_ensembles.filters.block import predict_linear, update_linear
 from gp_ensembles.filters.states import GaussianState, StudentTPredictions, StudentTState, gaussian_state
-from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics import student_t
 
 
@@ -63,7 +63,7 @@ def update_student_t(
     Phi: Tensor,
     y: Tensor,
     discount: NoiseDiscount | None,
-    transition: Adaptation | None,
+    transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[StudentTState, StudentTPredictions]:
     r"""Predict and learn a block of targets; equal to single steps to round-off.
@@ -105,7 +105,7 @@ def predict_student_t(
     state: StudentTState,
     Phi: Tensor,
     discount: NoiseDiscount | None,
-    transition: Adaptation | None,
+    transition: Transition | None,
     prior_variance: Tensor,
 ) -> StudentTPredictions:
     r"""Predict rows (..., \*batch, N, F) that all come next, each on its own; arguments as in the update."""

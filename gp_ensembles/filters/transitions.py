@@ -17,7 +17,7 @@ from gp_ensembles.filters.schedule import Schedule, walk_ahead
 _SMALLEST_SCALE = 1e-4  # how far the coordinates of one block may shrink: four digits of sixteen
 
 
-class Adaptation(nn.Module, ABC):
+class Transition(nn.Module, ABC):
     """How the weights of a batch of experts change from row to row.
 
     Attributes:
@@ -53,7 +53,7 @@ class Adaptation(nn.Module, ABC):
         """
 
     @abstractmethod
-    def take(self, batch_shape: torch.Size, index: Tensor) -> "Adaptation":
+    def take(self, batch_shape: torch.Size, index: Tensor) -> "Transition":
         r"""Independent copies for some experts of a batch, () or (M,): batch shape (S,) for ``index`` (S,)."""
 
 
@@ -62,12 +62,12 @@ def exact_tensor(value: Tensor | float) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
-def make_schedule(transition: Adaptation | None, num_rows: int, prior_variance: Tensor) -> Schedule:
+def make_schedule(transition: Transition | None, num_rows: int, prior_variance: Tensor) -> Schedule:
     """The schedule of a block; empty for static weights."""
     return Schedule() if transition is None else transition.schedule(num_rows, prior_variance)
 
 
-def split_rows(Phi: Tensor, y: Tensor, transition: Adaptation | None) -> list[tuple[Tensor, Tensor]]:
+def split_rows(Phi: Tensor, y: Tensor, transition: Transition | None) -> list[tuple[Tensor, Tensor]]:
     r"""The block in pieces that are short enough for the transition; Phi (\*batch, B, F), y (..., B)."""
     limit = None if transition is None else transition.max_rows
     if limit is None or Phi.shape[-2] <= limit:
@@ -75,7 +75,7 @@ def split_rows(Phi: Tensor, y: Tensor, transition: Adaptation | None) -> list[tu
     return list(zip(Phi.split(limit, dim=-2), y.split(limit, dim=-1), strict=True))
 
 
-class RandomWalk(Adaptation):
+class RandomWalk(Transition):
     r"""Weights walk at random: :math:`\theta_t = \theta_{t-1} + w_t`, :math:`w_t \sim N(0, Q)`.
 
     (Lu et al. 2022, section 5; Waxman and Djuric 2024, section 3.) Where nothing is learned the variance of the
@@ -105,7 +105,7 @@ class RandomWalk(Adaptation):
         self.register_buffer("variance", value.detach().clone())
 
     def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
-        """See :meth:`Adaptation.schedule`."""
+        """See :meth:`Transition.schedule`."""
         batch_shape = prior_variance.shape
         return Schedule(walk=self.variance.to(prior_variance).expand(*batch_shape, self.variance.shape[-1]))
 
@@ -119,7 +119,7 @@ class RandomWalk(Adaptation):
         return self.variance.amin(-1)
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Adaptation.check_shape`."""
+        """See :meth:`Transition.check_shape`."""
         wanted = (*batch_shape, num_features)
         if self.variance.ndim > len(wanted) or not _broadcasts(self.variance.shape, wanted):
             raise ValueError(
@@ -128,13 +128,13 @@ class RandomWalk(Adaptation):
             )
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "RandomWalk":
-        """See :meth:`Adaptation.take`."""
+        """See :meth:`Transition.take`."""
         if self.variance.ndim == 1:
             return RandomWalk(self.variance)
         return RandomWalk(_take(self.variance, batch_shape, index, 1))
 
 
-class CorrelatedWalk(Adaptation):
+class CorrelatedWalk(Transition):
     r"""Weights walk at random with correlated steps: any positive semidefinite Q.
 
     Args:
@@ -177,7 +177,7 @@ class CorrelatedWalk(Adaptation):
         self.register_buffer("covariance", covariance.detach().clone())
 
     def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
-        """See :meth:`Adaptation.schedule`."""
+        """See :meth:`Transition.schedule`."""
         size = self.covariance.shape[-2:]
         return Schedule(walk=self.covariance.to(prior_variance).expand(*prior_variance.shape, *size))
 
@@ -192,20 +192,20 @@ class CorrelatedWalk(Adaptation):
         return values.amin(-1).clamp_min(0.0)
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Adaptation.check_shape`."""
+        """See :meth:`Transition.check_shape`."""
         wanted = (*batch_shape, num_features, num_features)
         shape = self.covariance.shape
         if shape[-1] != num_features or len(shape) > len(wanted) or not _broadcasts(shape, wanted):
             raise ValueError(f"a walk's covariance of shape {tuple(shape)} does not fit experts of shape {wanted}")
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "CorrelatedWalk":
-        """See :meth:`Adaptation.take`."""
+        """See :meth:`Transition.take`."""
         if self.covariance.ndim == 2:
             return CorrelatedWalk(self.covariance)
         return CorrelatedWalk(_take(self.covariance, batch_shape, index, 2))
 
 
-class ExponentialForgetting(Adaptation):
+class ExponentialForgetting(Transition):
     r"""Old rows count less: before every row the covariance is divided by :math:`\lambda`, the mean stays.
 
     A row that is n rows old counts :math:`\lambda^n`, an effective memory of :math:`1 / (1 - \lambda)` rows. In
@@ -231,7 +231,7 @@ class ExponentialForgetting(Adaptation):
         self.register_buffer("factor", _check_factor(factor))
 
     def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
-        """See :meth:`Adaptation.schedule`."""
+        """See :meth:`Transition.schedule`."""
         half_powers = _half_powers(self.factor.to(prior_variance), num_rows)
         return Schedule(
             row_scale=1 / half_powers,
@@ -249,15 +249,15 @@ class ExponentialForgetting(Adaptation):
         return None
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Adaptation.check_shape`."""
+        """See :meth:`Transition.check_shape`."""
         _check_factor_shape(self.factor, batch_shape)
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "ExponentialForgetting":
-        """See :meth:`Adaptation.take`."""
+        """See :meth:`Transition.take`."""
         return ExponentialForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 
-class StabilizedForgetting(Adaptation):
+class StabilizedForgetting(Transition):
     r"""What was learned fades back to the prior, so the covariance never exceeds it.
 
     .. math:: \theta_t = \sqrt{\lambda}\, \theta_{t-1} + w_t, \qquad
@@ -288,7 +288,7 @@ class StabilizedForgetting(Adaptation):
         self.register_buffer("factor", _check_factor(factor))
 
     def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
-        """See :meth:`Adaptation.schedule`."""
+        """See :meth:`Transition.schedule`."""
         half_powers = _half_powers(self.factor.to(prior_variance), num_rows)
         return Schedule(
             row_scale=half_powers,
@@ -308,16 +308,16 @@ class StabilizedForgetting(Adaptation):
         return None
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Adaptation.check_shape`."""
+        """See :meth:`Transition.check_shape`."""
         _check_factor_shape(self.factor, batch_shape)
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "StabilizedForgetting":
-        """See :meth:`Adaptation.take`."""
+        """See :meth:`Transition.take`."""
         return StabilizedForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 
 def step_ahead(
-    mean: Tensor, covariance: Tensor, transition: Adaptation | None, prior_variance: Tensor
+    mean: Tensor, covariance: Tensor, transition: Transition | None, prior_variance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Moments of the weights before the next row.
 

@@ -22,7 +22,7 @@ from gp_ensembles.filters.states import (
     StudentTState,
 )
 from gp_ensembles.filters.student_t import NoiseDiscount, predict_student_t, update_student_t
-from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.transitions import Transition
 
 Observation = Tensor | SiteRule | VectorRule | NoiseDiscount | MultiOutputNoise
 L = TypeVar("L", bound=LinearState)
@@ -40,7 +40,7 @@ def update_block(
     state: L,
     Phi: Tensor,
     y: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: Tensor = ...,
     *,
     prior_variance: Tensor | None = None,
@@ -50,7 +50,7 @@ def update_block(
     state: GaussianState,
     Phi: Tensor,
     y: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: SiteRule | VectorRule = ...,
     *,
     prior_variance: Tensor | None = None,
@@ -60,7 +60,7 @@ def update_block(
     state: StudentTState,
     Phi: Tensor,
     y: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: NoiseDiscount | None = None,
     *,
     prior_variance: Tensor | None = None,
@@ -70,7 +70,7 @@ def update_block(
     state: MultiOutputState,
     Phi: Tensor,
     y: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: MultiOutputNoise = ...,
     *,
     prior_variance: Tensor | None = None,
@@ -79,7 +79,7 @@ def update_block(
     state: FilterState,
     Phi: Tensor,
     y: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: Observation | None = None,
     *,
     prior_variance: Tensor | None = None,
@@ -140,7 +140,7 @@ def update_block(
 def predict(
     state: LinearState,
     Phi: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: Tensor = ...,
     *,
     prior_variance: Tensor | None = None,
@@ -149,7 +149,7 @@ def predict(
 def predict(
     state: GaussianState,
     Phi: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: SiteRule | VectorRule = ...,
     *,
     prior_variance: Tensor | None = None,
@@ -158,7 +158,7 @@ def predict(
 def predict(
     state: StudentTState,
     Phi: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: NoiseDiscount | None = None,
     *,
     prior_variance: Tensor | None = None,
@@ -167,7 +167,7 @@ def predict(
 def predict(
     state: MultiOutputState,
     Phi: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: MultiOutputNoise = ...,
     *,
     prior_variance: Tensor | None = None,
@@ -175,7 +175,7 @@ def predict(
 def predict(
     state: FilterState,
     Phi: Tensor,
-    transition: Adaptation | None = None,
+    transition: Transition | None = None,
     observation: Observation | None = None,
     *,
     prior_variance: Tensor | None = None,
@@ -223,7 +223,7 @@ def predict(
 def predict_joint(
     state: LinearState,
     Phi: Tensor,
-    transition: Adaptation | None,
+    transition: Transition | None,
     observation: Tensor,
     *,
     prior_variance: Tensor | None = None,
@@ -245,7 +245,7 @@ def predict_joint(
     return predict_joint_linear(state, Phi, observation, transition, prior)
 
 
-def _prior_variance(state: FilterState, transition: Adaptation | None, given: Tensor | None) -> Tensor:
+def _prior_variance(state: FilterState, transition: Transition | None, given: Tensor | None) -> Tensor:
     """The prior variance, or any tensor of its shape where nothing depends on its value."""
     if type(state) not in _WANTED:
         names = ", ".join(kind.__name__ for kind in _WANTED)

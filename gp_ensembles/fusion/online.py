@@ -17,7 +17,7 @@ from gp_ensembles.experts.latent_update import LatentUpdate, MomentMatchingUpdat
 from gp_ensembles.features import FeatureMap
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
-from gp_ensembles.filters.transitions import Adaptation
+from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
 from gp_ensembles.numerics.gauss_hermite import normal_nodes
@@ -141,7 +141,7 @@ class OnlineFusion(nn.Module):
         latent_update: Approximation of the update of the logits: moment matching by default. With
             :class:`~gp_ensembles.experts.LaplaceUpdate` a target that the favored experts miss may change little, for
             the likelihood is not log-concave.
-        adaptation: Drift of the logits, such as :class:`~gp_ensembles.filters.RandomWalk`; none if ``None``.
+        transition: Drift of the logits, such as :class:`~gp_ensembles.filters.RandomWalk`; none if ``None``.
 
     Raises:
         ValueError: If there are fewer than two experts, or the features have a batch.
@@ -170,7 +170,7 @@ class OnlineFusion(nn.Module):
         *,
         pool: OnlinePool | None = None,
         latent_update: LatentUpdate | None = None,
-        adaptation: Adaptation | None = None,
+        transition: Transition | None = None,
     ) -> None:
         super().__init__()
         if num_experts < 2:
@@ -181,7 +181,7 @@ class OnlineFusion(nn.Module):
         self.num_experts = num_experts
         self.pool = OnlineLinearPool() if pool is None else pool
         self.latent_update = MomentMatchingUpdate() if latent_update is None else latent_update
-        self.adaptation = adaptation
+        self.transition = transition
 
     @property
     def num_latent(self) -> int:
@@ -265,7 +265,7 @@ class OnlineFusion(nn.Module):
         for t in range(len(y)):
             density.mean, density.variance, density.target = mean[:, t], variance[:, t], y[t]
             row, target = Phi[t : t + 1], y[t : t + 1]
-            state, ahead = update_block(state, row, target, self.adaptation, rule, prior_variance=prior)
+            state, ahead = update_block(state, row, target, self.transition, rule, prior_variance=prior)
             moments.append(ahead)
         together = LatentMoments(*(torch.cat(parts) for parts in zip(*moments, strict=True)))
         log_weights, node_weights = self._log_weights(together)
@@ -273,7 +273,7 @@ class OnlineFusion(nn.Module):
 
     def _latent(self, state: GaussianState, Phi: Tensor) -> LatentMoments:
         rule = self._rule(_RowDensity(self.pool, self.num_experts))
-        return predict(state, Phi, self.adaptation, rule, prior_variance=self.features.prior_variance)
+        return predict(state, Phi, self.transition, rule, prior_variance=self.features.prior_variance)
 
     def _rule(self, density: _RowDensity) -> SiteRule | VectorRule:
         prior = self.features.prior_variance

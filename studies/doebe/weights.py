@@ -88,7 +88,7 @@ def twin_densities(stream: Stream, title: str, progress: bool) -> Tensor:
     X, y = stream.warm_X, stream.warm_y
     basis = HilbertBasis(max(1, NUM_FEATURES // X.shape[1]), starts=(_START,))
     experts = fitted_experts(build_maps(X, [basis], None), X, y, FitSettings(num_samples=1), None, False)
-    walking = [(f"{name}/dynamic", expert.with_adaptation(RandomWalk(WALK))) for name, expert in experts]
+    walking = [(f"{name}/dynamic", expert.with_transition(RandomWalk(WALK))) for name, expert in experts]
     online = condition(X, y, [static_group(experts), walking], BayesianModelAveraging())
     parts = []
     with tqdm(total=len(stream.y), desc=title, unit="row", disable=not progress, leave=False) as bar:

@@ -44,7 +44,7 @@ from gp_ensembles.meta_learners import (
 DTYPE = torch.float64
 NUM_INPUTS, NUM_FEATURES = 2, 12
 FULL = torch.tensor([[0.04, 0.01], [0.01, 0.02]], dtype=DTYPE)
-ADAPTATIONS = {
+TRANSITIONS = {
     "static": None,
     "walk": RandomWalk(0.05),
     "walk per feature": RandomWalk(torch.linspace(0.01, 0.1, NUM_FEATURES, dtype=DTYPE)),
@@ -72,15 +72,15 @@ def fourier_features(seed=0, lengthscale=0.4):
     return RandomFourierFeatures.from_kernel(kernel, NUM_INPUTS, NUM_FEATURES, generator=generator(seed))
 
 
-def ensemble(num_outputs=1, adaptation=None, rule=None, num_experts=3):
+def ensemble(num_outputs=1, transition=None, rule=None, num_experts=3):
     """Expert objects of different features and noise."""
     experts = []
     for m in range(num_experts):
-        features = fourier_features(m, 0.3 * (m + 1)) if m < num_experts - 1 or adaptation is not None else linear()
+        features = fourier_features(m, 0.3 * (m + 1)) if m < num_experts - 1 or transition is not None else linear()
         if num_outputs == 1:
-            expert = GaussianExpert(features, adaptation=adaptation)
+            expert = GaussianExpert(features, transition=transition)
         else:
-            expert = MultiOutputExpert(features, num_outputs, adaptation=adaptation)
+            expert = MultiOutputExpert(features, num_outputs, transition=transition)
             with torch.no_grad():
                 expert.raw_scale.copy_(torch.linspace(-0.3, 0.4, num_outputs, dtype=DTYPE))
         expert.likelihood.noise = 0.02 * (m + 1)
@@ -92,9 +92,9 @@ def linear():
     return LinearFeatures(NUM_INPUTS, torch.tensor(1.5, dtype=DTYPE))
 
 
-def model(num_outputs=1, adaptation=None, rule=None, **options):
+def model(num_outputs=1, transition=None, rule=None, **options):
     X, Y = rows(num_outputs=num_outputs)
-    return EnsembleModel(X, Y, ensemble=ensemble(num_outputs, adaptation, rule), **options)
+    return EnsembleModel(X, Y, ensemble=ensemble(num_outputs, transition, rule), **options)
 
 
 RULES = {
@@ -187,11 +187,11 @@ def test_the_log_evidence_weighs_the_experts():
 # Conditioning and fantasies
 
 
-@pytest.mark.parametrize("adaptation", ADAPTATIONS)
+@pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize("rule", ["averaging", "switching"])
 @pytest.mark.parametrize("num_outputs", [1, 2])
-def test_fantasies_equal_filtering_from_scratch(adaptation, rule, num_outputs):
-    ours = model(num_outputs, ADAPTATIONS[adaptation], RULES[rule], outcome_transform=None)
+def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
+    ours = model(num_outputs, TRANSITIONS[transition], RULES[rule], outcome_transform=None)
     X, _ = rows(6, seed=3)
     batch = X.reshape(3, 2, NUM_INPUTS)
     Y = torch.randn(4, 3, 2, num_outputs, generator=generator(4), dtype=DTYPE)
@@ -220,9 +220,9 @@ def test_every_weight_rule_serves_fantasies(rule):
         close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
 
 
-@pytest.mark.parametrize("adaptation", ["static", "stabilized"])
-def test_conditioning_row_by_row_is_filtering_from_scratch(adaptation):
-    ours = model(adaptation=ADAPTATIONS[adaptation])
+@pytest.mark.parametrize("transition", ["static", "stabilized"])
+def test_conditioning_row_by_row_is_filtering_from_scratch(transition):
+    ours = model(transition=TRANSITIONS[transition])
     X, Y = rows(4, seed=3)
     one_by_one = ours
     for x, y in zip(X.split(1), Y.split(1), strict=True):
@@ -268,10 +268,10 @@ def test_fantasized_means_are_a_martingale(transform):
     assert float(weights.std(0).max()) > 0.01  # they do move
 
 
-@pytest.mark.parametrize("adaptation", ["static", "stabilized"])
-def test_knowledge_gradient_is_that_of_refitted_models(adaptation):
+@pytest.mark.parametrize("transition", ["static", "stabilized"])
+def test_knowledge_gradient_is_that_of_refitted_models(transition):
     """The one-shot value by hand: each target drawn, learned for good by a model of its own, asked at its own point."""
-    ours = model(adaptation=ADAPTATIONS[adaptation])
+    ours = model(transition=TRANSITIONS[transition])
     sampler = SobolQMCNormalSampler(Size([4]), seed=0)
     acquisition = qKnowledgeGradient(ours, num_fantasies=4, sampler=sampler)
     X = torch.rand(3, 2 + 4, NUM_INPUTS, generator=generator(5), dtype=DTYPE)

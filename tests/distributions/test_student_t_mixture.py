@@ -77,7 +77,7 @@ def test_normal_and_student_experts_weigh_one_another():
     y = X.squeeze(-1) + 0.1 * torch.randn(60, generator=g, dtype=torch.float64)
     y[7] = torch.nan
     map_ = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-    experts = [GaussianExpert(map_), StudentTExpert(map_), StudentTExpert(map_, adaptation=RandomWalk(1e-3))]
+    experts = [GaussianExpert(map_), StudentTExpert(map_), StudentTExpert(map_, transition=RandomWalk(1e-3))]
     ensemble = Ensemble(experts, BayesianModelAveraging())
     online = OnlineEnsemble(ensemble, block_size=11)
     got = online.observe(X, y)

@@ -16,7 +16,7 @@ from gp_ensembles.meta_learners import FixedShare
 @pytest.fixture
 def online():
     features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-    experts = [GaussianExpert(features, adaptation=RandomWalk(10.0 ** -(k + 1))) for k in range(9)]
+    experts = [GaussianExpert(features, transition=RandomWalk(10.0 ** -(k + 1))) for k in range(9)]
     return OnlineEnsemble(Ensemble(experts, FixedShare(), [f"<walk {k}>" for k in range(9)]))
 
 

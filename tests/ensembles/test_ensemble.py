@@ -29,17 +29,17 @@ def bumps(batch=3, seed=3):
 
 
 def walk_of(expert):
-    adaptation = expert.adaptation
-    if adaptation is None:
+    transition = expert.transition
+    if transition is None:
         return None
-    return adaptation.variance.expand(*expert.batch_shape, adaptation.variance.shape[-1])
+    return transition.variance.expand(*expert.batch_shape, transition.variance.shape[-1])
 
 
 def build(rule=None):
     shared = bumps()
     experts = [
         GaussianExpert(shared),
-        GaussianExpert(shared, adaptation=RandomWalk(1e-2)),
+        GaussianExpert(shared, transition=RandomWalk(1e-2)),
         GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64))),
     ]
     return Ensemble(experts, rule or BayesianModelAveraging())
@@ -157,7 +157,7 @@ def golden_expert(folder, name):
     numbers = np.load(folder / f"expert_{base}.npz")
     features = Table(torch.as_tensor(numbers["phi"]), torch.as_tensor(numbers["var_theta"]))
     walk = float(numbers[f"{regime}_var_rw"])
-    expert = GaussianExpert(features, adaptation=RandomWalk(walk) if walk else None)
+    expert = GaussianExpert(features, transition=RandomWalk(walk) if walk else None)
     expert.likelihood.noise = torch.as_tensor(numbers["var_eps"])  # a float would be rounded to float32
     return expert
 

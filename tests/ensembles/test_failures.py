@@ -102,9 +102,9 @@ def test_a_wound_up_covariance_is_explained():
     """As some hundred rows of one input leave it: each of them multiplies what is not excited."""
     X, y = stream(4)
     y = (y > 0).double()
-    adaptations = {"steady": None, "fading": ExponentialForgetting(0.5)}
-    experts = [LaplaceExpert(features(), LogisticLikelihood(), adaptation=each) for each in adaptations.values()]
-    online = OnlineEnsemble(Ensemble(experts, FixedShare(), list(adaptations)))
+    transitions = {"steady": None, "fading": ExponentialForgetting(0.5)}
+    experts = [LaplaceExpert(features(), LogisticLikelihood(), transition=each) for each in transitions.values()]
+    online = OnlineEnsemble(Ensemble(experts, FixedShare(), list(transitions)))
     online.expert_1_moments.mul_(1e100)
     before = snapshot(online)
     with pytest.raises(NumericalError, match=r"expert 'fading' failed at row \d+ .*use StabilizedForgetting or Random"):

@@ -83,7 +83,7 @@ def test_a_rule_built_for_a_number_needs_a_new_one():
 
 def test_the_dead_come_back():
     X, y = stream()
-    experts = [linear(), linear(adaptation=RandomWalk(1e-2)), bumps()]
+    experts = [linear(), linear(transition=RandomWalk(1e-2)), bumps()]
     online = OnlineEnsemble(Ensemble(experts, BayesianModelAveraging(prune_below=1e-3), list("abcde")))
     online.observe(X, y)
     dead = [name for name, weight in zip(online.names, online.log_weights, strict=True) if torch.isneginf(weight)]

@@ -27,7 +27,7 @@ def build(rule=None, form=None):
     shared = RadialBasisFeatures(centers, torch.linspace(0.5, 2.0, 3, dtype=torch.float64).reshape(-1, 1))
     experts = [
         GaussianExpert(shared, initial_state=form),
-        GaussianExpert(shared, adaptation=RandomWalk(1e-2), initial_state=form),
+        GaussianExpert(shared, transition=RandomWalk(1e-2), initial_state=form),
         GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64)), initial_state=form),
     ]
     return Ensemble(experts, rule or BayesianModelAveraging())

@@ -71,7 +71,7 @@ def test_every_preset_is_ready_to_stream(name):
     predictions = online.observe(X[100:], y[100:])
     observed = ~torch.isnan(y[100:])
     assert float(predictions.log_prob[observed].mean()) > -1.0  # a standard normal scores -1.42
-    assert all(("dynamic" in n) == (e.adaptation is not None) for n, e in by_name(online))
+    assert all(("dynamic" in n) == (e.transition is not None) for n, e in by_name(online))
 
 
 def by_name(online):
@@ -98,7 +98,7 @@ def test_twins_share_features_and_noise_and_exchange_weight():
         assert one.features is other.features
         assert one.likelihood is other.likelihood
         size = one.features(X[:100]).square().sum(-1).mean(-1)
-        torch.testing.assert_close(other.adaptation.variance.squeeze(-1) * size, torch.full_like(size, 1e-4))
+        torch.testing.assert_close(other.transition.variance.squeeze(-1) * size, torch.full_like(size, 1e-4))
     transition = online.ensemble.meta_learner.transition
     identity = torch.eye(NUM_EXPERTS, dtype=torch.float64)
     want = torch.cat([torch.cat([0.8 * identity, 0.2 * identity]), torch.cat([0.2 * identity, 0.8 * identity])], dim=1)
@@ -113,7 +113,7 @@ def test_the_dictionary_is_the_papers():
     torch.testing.assert_close(squared.log10(), torch.arange(-4.0, 7.0, dtype=torch.float64))
     assert expert.features.num_features == 20
     (walking,) = build("die_gp", X[:100], y[:100]).ensemble.experts
-    torch.testing.assert_close(walking.adaptation.variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
+    torch.testing.assert_close(walking.transition.variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", ["oebe", "e_doebe", "dsie_gp"])

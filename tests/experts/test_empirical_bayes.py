@@ -199,7 +199,7 @@ def test_samples_keep_their_modes_features_and_walk(generator):
     walk = torch.tensor([[0.0], [0.5]], dtype=torch.float64)
     expert = GaussianExpert(base.features, base.likelihood, RandomWalk(walk))
     samples, _ = sample_hyperparameters(expert, X, y, 3, generator=generator)
-    assert samples.adaptation.variance.flatten().tolist() == [0.0] * 3 + [0.5] * 3
+    assert samples.transition.variance.flatten().tolist() == [0.0] * 3 + [0.5] * 3
     assert torch.equal(samples.features.centers[3], base.features.centers[1])
     assert not torch.equal(samples.features.lengthscale[0], samples.features.lengthscale[1])
     with pytest.raises(ValueError, match="positive"):

@@ -24,10 +24,10 @@ def linear(batch=(), dtype=torch.float64):
 
 
 def walk_of(expert):
-    adaptation = expert.adaptation
-    if adaptation is None:
+    transition = expert.transition
+    if transition is None:
         return None
-    return adaptation.variance.expand(*expert.batch_shape, adaptation.variance.shape[-1])
+    return transition.variance.expand(*expert.batch_shape, transition.variance.shape[-1])
 
 
 def block(dtype=torch.float64):
@@ -39,7 +39,7 @@ def block(dtype=torch.float64):
 @pytest.mark.parametrize("walk", [None, 0.1], ids=str)
 def test_update_is_the_filter_on_the_features(batch, walk):
     X, y = block()
-    expert = GaussianExpert(linear(batch), adaptation=None if walk is None else RandomWalk(walk))
+    expert = GaussianExpert(linear(batch), transition=None if walk is None else RandomWalk(walk))
     state, steps = expert.update(expert.init(), X, y)
     bound = expert.bind()
     start = gaussian_state(expert.features.prior_variance, 3)
@@ -54,10 +54,10 @@ def test_the_form_follows_dtype_and_walk():
     assert isinstance(GaussianExpert(linear()).init(), GaussianState)
     single = linear(dtype=torch.float32)
     assert isinstance(GaussianExpert(single).init(), SquareRootState)
-    assert isinstance(GaussianExpert(single, adaptation=RandomWalk(1e-2)).init(), GaussianState)
-    assert isinstance(GaussianExpert(single, adaptation=RandomWalk(1e-5)).init(), SquareRootState)
+    assert isinstance(GaussianExpert(single, transition=RandomWalk(1e-2)).init(), GaussianState)
+    assert isinstance(GaussianExpert(single, transition=RandomWalk(1e-5)).init(), SquareRootState)
     assert isinstance(GaussianExpert(linear(), initial_state=square_root_state).init(), SquareRootState)
-    assert isinstance(GaussianExpert(linear(), adaptation=ExponentialForgetting(0.9)).init(), SquareRootState)
+    assert isinstance(GaussianExpert(linear(), transition=ExponentialForgetting(0.9)).init(), SquareRootState)
     quiet = GaussianExpert(linear())
     quiet.likelihood.noise = 1e-5
     assert isinstance(quiet.init(), GaussianState)
@@ -67,7 +67,7 @@ def test_the_form_follows_dtype_and_walk():
 
 def test_gradients_reach_the_hyperparameters():
     X, y = block()
-    expert = GaussianExpert(linear((2,)), adaptation=RandomWalk(0.1))
+    expert = GaussianExpert(linear((2,)), transition=RandomWalk(0.1))
     _, steps = expert.update(expert.init(), X, y)
     steps.log_prob.sum().backward()
     assert all(p.grad is not None and bool((p.grad != 0).all()) for p in expert.parameters())
@@ -75,9 +75,9 @@ def test_gradients_reach_the_hyperparameters():
 
 def test_state_dict_and_deepcopy():
     X, y = block()
-    expert = GaussianExpert(linear((2,)), adaptation=RandomWalk(0.1))
+    expert = GaussianExpert(linear((2,)), transition=RandomWalk(0.1))
     expert.likelihood.noise = 0.3
-    fresh = GaussianExpert(linear((2,)), adaptation=RandomWalk(0.7))
+    fresh = GaussianExpert(linear((2,)), transition=RandomWalk(0.7))
     fresh.load_state_dict(expert.state_dict())
     for other in (fresh, copy.deepcopy(expert)):
         _, steps = other.update(other.init(), X, y)
@@ -88,9 +88,9 @@ def test_bad_input():
     with pytest.raises(ValueError, match="batch shape"):
         GaussianExpert(linear((3,)), GaussianLikelihood().double())
     with pytest.raises(ValueError, match="negative"):
-        GaussianExpert(linear(), adaptation=RandomWalk(-1.0))
+        GaussianExpert(linear(), transition=RandomWalk(-1.0))
     with pytest.raises(ValueError, match="broadcast"):
-        GaussianExpert(linear((3,)), adaptation=RandomWalk(torch.ones(2, 5)))
+        GaussianExpert(linear((3,)), transition=RandomWalk(torch.ones(2, 5)))
     expert = GaussianExpert(linear())
     X, y = block()
     X[4, 1] = torch.nan

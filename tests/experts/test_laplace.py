@@ -114,7 +114,7 @@ def dense_newton(expert, m, phi, y, mean, covariance):
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_updates_are_dense_newton(name):
-    expert, X, y = build(name, adaptation=StabilizedForgetting(0.95))
+    expert, X, y = build(name, transition=StabilizedForgetting(0.95))
     y[3] = torch.nan
     with torch.no_grad():
         state, steps = expert.update(expert.init(), X, y)
@@ -192,7 +192,7 @@ def test_evidence_of_one_target_is_close_to_the_integral():
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_a_batch_is_its_members(name):
-    expert, X, y = build(name, adaptation=RandomWalk(0.1))
+    expert, X, y = build(name, transition=RandomWalk(0.1))
     with torch.no_grad():
         _, both = expert.update(expert.init(), X, y)
         for m in range(2):

@@ -31,7 +31,7 @@ def build():
     return Ensemble(
         [
             MultiOutputExpert(shared, OUTPUTS),
-            MultiOutputExpert(shared, OUTPUTS, adaptation=RandomWalk(0.01)),
+            MultiOutputExpert(shared, OUTPUTS, transition=RandomWalk(0.01)),
             MultiOutputExpert(
                 LinearFeatures(2, torch.tensor(1.0).double()), OUTPUTS, None, ExponentialForgetting(0.95)
             ),

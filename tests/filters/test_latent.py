@@ -1,4 +1,4 @@
-"""Sites: every rule, blocking and adaptation against loops over F-dimensional Newton, quadrature and closed forms."""
+"""Sites: every rule, blocking and transition against loops over F-dimensional Newton, quadrature and closed forms."""
 
 import math
 
@@ -34,7 +34,7 @@ LIKELIHOODS = {
     "gaussian": lambda z, y: -0.5 * ((y - z) ** 2 / 0.3 + math.log(2 * math.pi * 0.3)),
 }
 CONCAVE = [name for name in LIKELIHOODS if name != "student"]
-ADAPTATIONS = {
+TRANSITIONS = {
     "static": None,
     "walk": RandomWalk(0.05),
     "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
@@ -51,16 +51,16 @@ def problem(missing=(), seed=0):
     return Phi, y, torch.tensor([0.5, 3.0], dtype=torch.float64)
 
 
-def moved(adaptation, mean, covariance, prior, m):
+def moved(transition, mean, covariance, prior, m):
     eye = torch.eye(F, dtype=torch.float64)
-    if adaptation is None:
+    if transition is None:
         return mean, covariance
-    if isinstance(adaptation, RandomWalk):
-        return mean, covariance + adaptation.variance * eye
-    if isinstance(adaptation, CorrelatedWalk):
-        return mean, covariance + adaptation.covariance
-    factor = adaptation.factor.expand(M)[m]
-    if isinstance(adaptation, ExponentialForgetting):
+    if isinstance(transition, RandomWalk):
+        return mean, covariance + transition.variance * eye
+    if isinstance(transition, CorrelatedWalk):
+        return mean, covariance + transition.covariance
+    factor = transition.factor.expand(M)[m]
+    if isinstance(transition, ExponentialForgetting):
         return mean, covariance / factor
     return factor.sqrt() * mean, factor * covariance + (1 - factor) * prior[m] * eye
 
@@ -90,10 +90,10 @@ def full_newton(log_density, phi, y, mean, covariance):
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
-@pytest.mark.parametrize("adaptation", ADAPTATIONS)
-def test_laplace_is_newton_in_all_weights(name, adaptation):
+@pytest.mark.parametrize("transition", TRANSITIONS)
+def test_laplace_is_newton_in_all_weights(name, transition):
     Phi, y, prior = problem((4,))
-    rule, change = LaplaceRule(LIKELIHOODS[name]), ADAPTATIONS[adaptation]
+    rule, change = LaplaceRule(LIKELIHOODS[name]), TRANSITIONS[transition]
     results = []
     for size in (1, 3, N):
         state, parts = gaussian_state(prior, F), []
@@ -157,8 +157,8 @@ def test_moment_matching_has_the_exact_moments(name):
 
 
 @pytest.mark.parametrize("rule", ["moments", "robust"])
-@pytest.mark.parametrize("adaptation", ADAPTATIONS)
-def test_any_blocking_gives_the_same(rule, adaptation):
+@pytest.mark.parametrize("transition", TRANSITIONS)
+def test_any_blocking_gives_the_same(rule, transition):
     Phi, y, prior = problem((2, 3))
     rules = {
         "moments": MomentMatchingRule(LIKELIHOODS["logistic"], NODES, WEIGHTS / WEIGHTS.sum()),
@@ -169,7 +169,7 @@ def test_any_blocking_gives_the_same(rule, adaptation):
         state, parts = gaussian_state(prior, F), []
         for start in range(0, N, size):
             rows = slice(start, start + size)
-            change = ADAPTATIONS[adaptation]
+            change = TRANSITIONS[transition]
             state, latent = update_block(state, Phi[:, rows], y[rows], change, rules[rule], prior_variance=prior)
             parts.append(latent.mean)
         results.append((state.moments, torch.cat(parts, -1)))

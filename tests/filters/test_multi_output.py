@@ -19,7 +19,7 @@ from gp_ensembles.filters import (
 from gp_ensembles.filters.multi_output import num_groups
 
 M, N, F, K = 2, 19, 4, 5
-ADAPTATIONS = {
+TRANSITIONS = {
     "static": None,
     "walk": RandomWalk(0.05),
     "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
@@ -38,23 +38,23 @@ def problem(gaps, seed=0):
     return Phi, y, torch.tensor([0.3, 1.1]).double(), torch.tensor([0.5, 3.0]).double()
 
 
-def run(Phi, y, noise, adaptation, prior, sizes):
+def run(Phi, y, noise, transition, prior, sizes):
     state, parts, start = multi_output_state(prior, F, K), [], 0
     for size in sizes:
         rows = slice(start, start + size)
         observation = MultiOutputNoise(noise, SCALE)
-        state, steps = update_block(state, Phi[:, rows], y[rows], adaptation, observation, prior_variance=prior)
+        state, steps = update_block(state, Phi[:, rows], y[rows], transition, observation, prior_variance=prior)
         parts.append(steps)
         start += size
     return state, [torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)]
 
 
-@pytest.mark.parametrize("adaptation", ADAPTATIONS)
+@pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize("gaps", GAPS)
 @pytest.mark.parametrize("sizes", [(19,), (1,) * 19, (7, 12)], ids=["whole", "rows", "two"])
-def test_equals_a_filter_for_each_output(adaptation, gaps, sizes):
+def test_equals_a_filter_for_each_output(transition, gaps, sizes):
     Phi, y, noise, prior = problem(GAPS[gaps])
-    change = ADAPTATIONS[adaptation]
+    change = TRANSITIONS[transition]
     state, (mean, variance, log_prob) = run(Phi, y, noise, change, prior, sizes)
     total = torch.zeros(M, N, dtype=torch.float64)
     observation = MultiOutputNoise(noise, SCALE)
@@ -90,8 +90,8 @@ def test_outputs_part_when_their_gaps_differ_and_not_before():
 @settings(max_examples=25)
 def test_any_blocking_gives_the_same(seed, gaps, cut):
     Phi, y, noise, prior = problem(gaps, seed)
-    one = run(Phi, y, noise, ADAPTATIONS["walk"], prior, (N,))
-    two = run(Phi, y, noise, ADAPTATIONS["walk"], prior, (cut, N - cut))
+    one = run(Phi, y, noise, TRANSITIONS["walk"], prior, (N,))
+    two = run(Phi, y, noise, TRANSITIONS["walk"], prior, (cut, N - cut))
     for a, b in zip(one[1], two[1], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
     torch.testing.assert_close(one[0].mean, two[0].mean, rtol=1e-9, atol=1e-9)

@@ -65,22 +65,22 @@ def textbook(Phi, y, prior, walk, discount):
 def test_any_blocking_is_the_textbook(walk, discount, missing):
     Phi, y, prior = problem(missing)
     want, finals = textbook(Phi, y, prior, walk, discount)
-    adaptation = RandomWalk(walk) if walk else None
+    transition = RandomWalk(walk) if walk else None
     delta = torch.tensor(discount, dtype=torch.float64)
     noise = NoiseDiscount(delta, prior.concentration, prior.rate) if discount < 1 else None
     for size in (1, 5, 17):
         state, parts = prior, []
         for start in range(0, N, size):
             rows = slice(start, start + size)
-            state, steps = update_block(state, Phi[:, rows], y[rows], adaptation, noise)
+            state, steps = update_block(state, Phi[:, rows], y[rows], transition, noise)
             parts.append(torch.stack(steps, dim=-1))
         np.testing.assert_allclose(torch.cat(parts, dim=1).numpy(), want, rtol=1e-9, atol=1e-11)
         for m, (mean, V, a, b) in enumerate(finals):
             np.testing.assert_allclose(state.moments[m].numpy(), np.c_[V, mean], rtol=1e-9, atol=1e-12)
             assert float(state.concentration[m]) == pytest.approx(a)
             assert float(state.rate[m]) == pytest.approx(b)
-    ahead = predict(state, Phi[:, :4], adaptation, noise)
-    _, step = update_block(state, Phi[:, :1], y[:1] * torch.nan, adaptation, noise)
+    ahead = predict(state, Phi[:, :4], transition, noise)
+    _, step = update_block(state, Phi[:, :1], y[:1] * torch.nan, transition, noise)
     for got, reference in zip(ahead, step, strict=True):
         torch.testing.assert_close(got[:, :1], reference, equal_nan=True)
 
@@ -182,7 +182,7 @@ def test_distribution_functions():
         (lambda f: StudentTExpert(f, noise_discount=0.0), "0, 1"),
         (lambda f: StudentTExpert(f, build((3,)).noise), "batch shape"),
         (lambda f: type(build().noise)(f.prior_variance, 1.0, 1.0), "exceed 1"),
-        (lambda f: StudentTExpert(f, adaptation=RandomWalk(torch.ones(7))), "broadcast"),
+        (lambda f: StudentTExpert(f, transition=RandomWalk(torch.ones(7))), "broadcast"),
     ],
 )
 def test_bad_input(build, words):

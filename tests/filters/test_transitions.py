@@ -1,4 +1,4 @@
-"""Every adaptation, in every form of the filter and any blocking, against a loop of dense textbook steps."""
+"""Every transition, in every form of the filter and any blocking, against a loop of dense textbook steps."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def psd(rank, batch=()):
 
 
 FACTORS = torch.tensor([0.9, 0.99, 1.0], dtype=torch.float64)
-ADAPTATIONS = {
+TRANSITIONS = {
     "walk": RandomWalk(1e-2),
     "walk of each expert": RandomWalk(torch.tensor([[0.0], [0.1], [0.02]], dtype=torch.float64)),
     "walk of each feature": RandomWalk(torch.linspace(0, 0.1, F, dtype=torch.float64)),
@@ -55,24 +55,24 @@ def problem(missing=(), seed=0):
     return Phi, y, noise, prior
 
 
-def transition(adaptation, mean, covariance, prior, m):
+def advanced(transition, mean, covariance, prior, m):
     """One dense step of the weights of expert m, written from the definitions."""
-    if isinstance(adaptation, RandomWalk):
-        return mean, covariance + torch.diag(adaptation.variance.expand(M, -1)[m].expand(F))
-    if isinstance(adaptation, CorrelatedWalk):
-        return mean, covariance + adaptation.covariance.expand(M, F, F)[m]
-    factor = adaptation.factor.expand(M)[m]
-    if isinstance(adaptation, ExponentialForgetting):
+    if isinstance(transition, RandomWalk):
+        return mean, covariance + torch.diag(transition.variance.expand(M, -1)[m].expand(F))
+    if isinstance(transition, CorrelatedWalk):
+        return mean, covariance + transition.covariance.expand(M, F, F)[m]
+    factor = transition.factor.expand(M)[m]
+    if isinstance(transition, ExponentialForgetting):
         return mean, covariance / factor
     return factor.sqrt() * mean, factor * covariance + (1 - factor) * prior[m] * torch.eye(F, dtype=torch.float64)
 
 
-def textbook(adaptation, Phi, y, noise, prior):
+def textbook(transition, Phi, y, noise, prior):
     means, variances, densities, finals = [], [], [], []
     for m in range(M):
         mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
         for t in range(N):
-            mean, covariance = transition(adaptation, mean, covariance, prior, m)
+            mean, covariance = advanced(transition, mean, covariance, prior, m)
             phi = Phi[m, t]
             center, variance = phi @ mean, phi @ covariance @ phi + noise[m]
             means.append(center)
@@ -90,17 +90,17 @@ def textbook(adaptation, Phi, y, noise, prior):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ADAPTATIONS)
+@pytest.mark.parametrize("name", TRANSITIONS)
 @pytest.mark.parametrize("missing", [(), (0, 3, 4, 28)], ids=str)
 def test_any_blocking_is_the_textbook(form, name, missing):
     Phi, y, noise, prior = problem(missing)
-    adaptation = ADAPTATIONS[name]
-    want, mean, covariance = textbook(adaptation, Phi, y, noise, prior)
+    transition = TRANSITIONS[name]
+    want, mean, covariance = textbook(transition, Phi, y, noise, prior)
     for sizes in [(29,), (1,) * 29, (7, 1, 21)]:
         state, parts, start = FORMS[form](prior, F), [], 0
         for size in sizes:
             rows = slice(start, start + size)
-            state, steps = update_block(state, Phi[:, rows], y[rows], adaptation, noise, prior_variance=prior)
+            state, steps = update_block(state, Phi[:, rows], y[rows], transition, noise, prior_variance=prior)
             parts.append(steps)
             start += size
         for got, reference in zip(zip(*parts, strict=True), want, strict=True):
@@ -109,12 +109,12 @@ def test_any_blocking_is_the_textbook(form, name, missing):
         torch.testing.assert_close(state.covariance, covariance, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ADAPTATIONS)
+@pytest.mark.parametrize("name", TRANSITIONS)
 def test_the_stream_in_place_is_the_pure_path(name):
     Phi, y, noise, prior = problem((2, 14))
-    limit = ADAPTATIONS[name].max_rows
+    limit = TRANSITIONS[name].max_rows
     size = 13 if limit is None else min(13, limit)
-    bound = BoundGaussian(lambda X: X, prior, ADAPTATIONS[name], noise)
+    bound = BoundGaussian(lambda X: X, prior, TRANSITIONS[name], noise)
     state = gaussian_state(prior, F)
     live = gaussian_state(prior, F)
     runner = make_runner(bound, live)
@@ -129,15 +129,15 @@ def test_the_stream_in_place_is_the_pure_path(name):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ADAPTATIONS)
+@pytest.mark.parametrize("name", TRANSITIONS)
 def test_prediction_takes_one_step(form, name):
     Phi, y, noise, prior = problem()
-    adaptation = ADAPTATIONS[name]
-    state, _ = update_block(FORMS[form](prior, F), Phi, y, adaptation, noise, prior_variance=prior)
-    mean, variance, _ = predict(state, Phi[:, :4], adaptation, noise, prior_variance=prior)
-    joint_mean, joint = predict_joint(state, Phi[:, :4], adaptation, noise, prior_variance=prior)
+    transition = TRANSITIONS[name]
+    state, _ = update_block(FORMS[form](prior, F), Phi, y, transition, noise, prior_variance=prior)
+    mean, variance, _ = predict(state, Phi[:, :4], transition, noise, prior_variance=prior)
+    joint_mean, joint = predict_joint(state, Phi[:, :4], transition, noise, prior_variance=prior)
     for m in range(M):
-        moved, covariance = transition(adaptation, state.mean[m], state.covariance[m], prior, m)
+        moved, covariance = advanced(transition, state.mean[m], state.covariance[m], prior, m)
         want = Phi[m, :4] @ covariance @ Phi[m, :4].mT + noise[m] * torch.eye(4, dtype=torch.float64)
         torch.testing.assert_close(mean[m], Phi[m, :4] @ moved, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(variance[m], want.diagonal(), rtol=1e-9, atol=1e-10)
@@ -145,13 +145,13 @@ def test_prediction_takes_one_step(form, name):
     torch.testing.assert_close(joint_mean, mean, rtol=1e-9, atol=1e-10)
 
 
-def unexcited(adaptation, num_rows):
+def unexcited(transition, num_rows):
     """The covariance after rows that all excite the first weight only."""
     Phi = torch.zeros(1, num_rows, 2, dtype=torch.float64)
     Phi[..., 0] = 1
     one = torch.ones(1, dtype=torch.float64)
     y = torch.zeros(num_rows, dtype=torch.float64)
-    state, _ = update_block(gaussian_state(one, 2), Phi, y, adaptation, one, prior_variance=one)
+    state, _ = update_block(gaussian_state(one, 2), Phi, y, transition, one, prior_variance=one)
     return state.covariance[0]
 
 
@@ -185,23 +185,23 @@ def test_forgetting_is_weighted_least_squares():
         torch.testing.assert_close(state.mean[m], mean, rtol=1e-8, atol=1e-10)
 
 
-def test_adaptations_are_taken_with_their_experts():
+def test_transitions_are_taken_with_their_experts():
     index = torch.tensor([2, 0, 2])
     Phi, y, noise, prior = problem()
-    for adaptation in ADAPTATIONS.values():
-        _, want = update_block(gaussian_state(prior, F), Phi, y, adaptation, noise, prior_variance=prior)
-        taken = adaptation.take(torch.Size([M]), index)
+    for transition in TRANSITIONS.values():
+        _, want = update_block(gaussian_state(prior, F), Phi, y, transition, noise, prior_variance=prior)
+        taken = transition.take(torch.Size([M]), index)
         start = gaussian_state(prior[index], F)
         _, got = update_block(start, Phi[index], y, taken, noise[index], prior_variance=prior[index])
         torch.testing.assert_close(got.log_prob, want.log_prob[index])
 
 
-def test_gradients_flow_through_every_adaptation_and_gaps():
+def test_gradients_flow_through_every_transition_and_gaps():
     Phi, y, noise, prior = problem((2,))
-    for adaptation in ADAPTATIONS.values():
+    for transition in TRANSITIONS.values():
 
-        def total(n, p, adaptation=adaptation):
-            _, steps = update_block(gaussian_state(p, F), Phi[:, :6], y[:6], adaptation, n, prior_variance=p)
+        def total(n, p, transition=transition):
+            _, steps = update_block(gaussian_state(p, F), Phi[:, :6], y[:6], transition, n, prior_variance=p)
             return steps.log_prob.nansum()
 
         leaves = noise.clone().requires_grad_(), prior.clone().requires_grad_()

@@ -85,7 +85,7 @@ def test_exchanging_experts_exchanges_their_weights(name, latent_update):
 def test_blocks_are_rows_one_by_one(name):
     mean, variance, y = predictions(3, 6)
     X = torch.linspace(-1, 1, 6, dtype=torch.float64).unsqueeze(-1)
-    fusion = OnlineFusion(waves(8), 3, pool=POOLS[name](), adaptation=RandomWalk(torch.tensor(0.01).double()))
+    fusion = OnlineFusion(waves(8), 3, pool=POOLS[name](), transition=RandomWalk(torch.tensor(0.01).double()))
     whole, predicted = fusion.update(fusion.init(), X, mean, variance, y)
     state, log_prob = fusion.init(), []
     for t in range(6):

@@ -1,4 +1,4 @@
-"""Every adaptation in the experts whose recursions are their own: unknown noise, several outputs, several classes."""
+"""Every transition in the experts whose recursions are their own: unknown noise, several outputs, several classes."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ PRIOR = torch.tensor([0.5, 3.0], dtype=torch.float64)
 # No two of its entries are alike, so that no mix-up of axes can hide.
 GENERIC = torch.tensor([[0.09, 0.02, -0.01], [0.02, 0.05, 0.03], [-0.01, 0.03, 0.14]], dtype=torch.float64)
 FACTORS = torch.tensor([0.8, 0.97], dtype=torch.float64)
-ADAPTATIONS = {
+TRANSITIONS = {
     "static": None,
     "walk": RandomWalk(0.05),
     "walk of each expert": RandomWalk(torch.tensor([[0.02], [0.1]], dtype=torch.float64)),
@@ -31,16 +31,16 @@ ADAPTATIONS = {
 }
 
 
-def moved(adaptation, mean, covariance, prior, m):
+def moved(transition, mean, covariance, prior, m):
     """One step of the F weights of expert m, from the definitions; mean (..., F)."""
-    if adaptation is None:
+    if transition is None:
         return mean, covariance
-    if isinstance(adaptation, RandomWalk):
-        return mean, covariance + np.diag(np.broadcast_to(adaptation.variance.expand(M, -1)[m].numpy(), F))
-    if isinstance(adaptation, CorrelatedWalk):
-        return mean, covariance + adaptation.covariance.expand(M, F, F)[m].numpy()
-    factor = float(adaptation.factor.expand(M)[m])
-    if isinstance(adaptation, ExponentialForgetting):
+    if isinstance(transition, RandomWalk):
+        return mean, covariance + np.diag(np.broadcast_to(transition.variance.expand(M, -1)[m].numpy(), F))
+    if isinstance(transition, CorrelatedWalk):
+        return mean, covariance + transition.covariance.expand(M, F, F)[m].numpy()
+    factor = float(transition.factor.expand(M)[m])
+    if isinstance(transition, ExponentialForgetting):
         return mean, covariance / factor
     return np.sqrt(factor) * mean, factor * covariance + (1 - factor) * prior * np.eye(F)
 
@@ -60,12 +60,12 @@ def assert_near(got, want, tolerance=1e-9):
     np.testing.assert_allclose(got.detach().numpy(), want, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", ADAPTATIONS)
+@pytest.mark.parametrize("name", TRANSITIONS)
 def test_unknown_noise(name):
     X, y, features = problem()
     y[[0, 4]] = torch.nan
-    change = ADAPTATIONS[name]
-    expert = StudentTExpert(features, adaptation=change)
+    change = TRANSITIONS[name]
+    expert = StudentTExpert(features, transition=change)
     with torch.no_grad():
         state, steps = expert.update(expert.init(), X, y)
         ahead = expert.bind().predict(state, expert.features(X[:1]))
@@ -94,13 +94,13 @@ def test_unknown_noise(name):
         assert_near(ahead.variance[m, 0], b / (a - 1) * (1 + Phi[m, 0] @ V @ Phi[m, 0]))
 
 
-@pytest.mark.parametrize("name", ADAPTATIONS)
+@pytest.mark.parametrize("name", TRANSITIONS)
 def test_several_outputs(name):
     X, first, features = problem()
     y = torch.stack([first, 3 * first.flip(0) + 1, first.square()], dim=-1)
     y[2], y[5, 1] = torch.nan, torch.nan
-    change = ADAPTATIONS[name]
-    expert = MultiOutputExpert(features, 3, adaptation=change)
+    change = TRANSITIONS[name]
+    expert = MultiOutputExpert(features, 3, transition=change)
     expert.raw_scale.data = torch.tensor([[0.0, 0.7, -0.4], [0.2, 0.0, 1.0]], dtype=torch.float64)
     with torch.no_grad():
         state, steps = expert.update(expert.init(), X, y)
@@ -166,11 +166,11 @@ def moved_classes(change, mean, covariance, prior, m, num_classes):
     return mean, covariance
 
 
-@pytest.mark.parametrize("name", ADAPTATIONS)
+@pytest.mark.parametrize("name", TRANSITIONS)
 def test_several_classes(name):
     X, _, features = problem()
     y = torch.tensor([0.0, 2.0, torch.nan, 1.0, 1.0, 0.0, 2.0], dtype=torch.float64)
-    change = ADAPTATIONS[name]
+    change = TRANSITIONS[name]
     expert = LaplaceExpert(features, MulticlassLikelihood(3), change)
     with torch.no_grad():
         state, steps = expert.update(expert.init(), X, y)
