@@ -13,7 +13,7 @@ from gp_ensembles.data import Standardizer, constant_columns, load_folder
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.build import dynamic_group
 from gp_ensembles.experts import Expert, GaussianExpert, RobustExpert, fit_empirical_bayes
-from gp_ensembles.filters import Adaptation, CorrelatedWalk, ExponentialForgetting, StabilizedForgetting
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, StabilizedForgetting, Transition
 
 WARMUP, ROWS = 1000, 8000
 Kind = type[GaussianExpert] | type[RobustExpert]
@@ -69,7 +69,7 @@ def drift_table(folder: Path) -> None:
         features = base.features.bind()(X[:WARMUP]).detach().reshape(WARMUP, -1)
         scatter = features.mT @ features / WARMUP
         unit = scatter / scatter.diagonal().sum()  # steps where the features move most, as large in all
-        change: Adaptation = CorrelatedWalk(1e-3 * unit * features.shape[1])
+        change: Transition = CorrelatedWalk(1e-3 * unit * features.shape[1])
         cells.append(run(base.with_transition(change), X, y)[1])
         cells += [run(base.with_transition(ExponentialForgetting(f)), X, y)[1] for f in (0.999, 0.99)]
         cells += [run(base.with_transition(StabilizedForgetting(f)), X, y)[1] for f in (0.999, 0.99)]

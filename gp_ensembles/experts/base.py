@@ -107,7 +107,7 @@ class Expert(nn.Module, ABC):
 
     @abstractmethod
     def with_transition(self, transition: Transition | None) -> "Expert":
-        """An expert that shares features and likelihood with this one and adapts in another way."""
+        """An expert that shares features and likelihood with this one, under another transition."""
 
     def update(self, state: FilterState, X: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
         r"""Predict and learn a block of targets.

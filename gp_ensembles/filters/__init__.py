@@ -60,7 +60,6 @@ from gp_ensembles.filters.transitions import (
 from gp_ensembles.filters.update import predict, predict_joint, update_block
 
 __all__ = [
-    "Transition",
     "ConvergenceWarning",
     "CorrelatedWalk",
     "ExponentialForgetting",
@@ -83,6 +82,7 @@ __all__ = [
     "StepPredictions",
     "StudentTPredictions",
     "StudentTState",
+    "Transition",
     "VectorLaplaceRule",
     "VectorMomentMatchingRule",
     "VectorRule",
