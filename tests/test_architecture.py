@@ -63,8 +63,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # The one pipeline: tables in, distributions in the units of the target out.
     "streaming": (
-        frozenset({"numerics", "distributions", "likelihoods", "features", "experts", "meta_learners", "ensembles"})
-        | frozenset({"data"}),
+        frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
+        | frozenset({"ensembles"}),
         frozenset(),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
@@ -89,9 +89,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
-    # ensembles: what Ctrl-C must not tear.
+    # filters: the posterior of the weights. ensembles: what Ctrl-C must not tear.
     "gplvm": (
-        frozenset({"numerics", "spectral", "features", "meta_learners", "ensembles"}),
+        frozenset({"numerics", "spectral", "features", "filters", "meta_learners", "ensembles"}),
         frozenset({"gpytorch", "faiss"}),
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.

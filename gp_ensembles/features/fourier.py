@@ -246,6 +246,29 @@ def bind_fourier(omega: Tensor, scale: float | Tensor) -> BoundFeatures:
     return features
 
 
+def fourier_features(omega: Tensor, X: Tensor) -> Tensor:
+    r"""Sines, then cosines, where every expert has inputs of its own, so that :math:`\phi(x)^\top \phi(x) = 1`.
+
+    .. math:: \phi(x) = R^{-1/2} \big[\sin(\omega_1^\top x), \dots, \sin(\omega_R^\top x),
+              \cos(\omega_1^\top x), \dots, \cos(\omega_R^\top x)\big]
+
+    (Rahimi and Recht, 2007.) :class:`RandomFourierFeatures` of one kernel are these at inputs that all experts share.
+
+    Args:
+        omega: Angular frequencies in radians per unit of the inputs, shape (\*batch, R, D).
+        X: Inputs, shape (\*batch, N, D).
+
+    Returns:
+        Features, shape (\*batch, N, 2 R).
+
+    Example:
+        >>> fourier_features(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+        tensor([[0., 1.]], dtype=torch.float64)
+    """
+    angles = X @ omega.mT
+    return torch.cat([angles.sin(), angles.cos()], dim=-1) / math.sqrt(omega.shape[-2])
+
+
 def _allocate(num_frequencies: int, num_components: int) -> list[int]:
     """Shares of the frequencies, as even as can be, the first summands first."""
     if num_frequencies < num_components:

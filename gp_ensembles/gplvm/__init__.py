@@ -1,60 +1,42 @@
-"""Online dimensionality reduction with ensembles of random-feature Gaussian-process latent variable models."""
+"""Online dimensionality reduction with ensembles of random-feature Gaussian-process latent variable models.
 
-from gp_ensembles.gplvm.batch import BatchFit, fit_batch, log_posterior
-from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows, embedding_density, embedding_derivatives
-from gp_ensembles.gplvm.fourier import latent_features
-from gp_ensembles.gplvm.minimize import Minimum, minimize
+The models of the paper (Lu et al. 2022, section 6) are :func:`ie_gplvm`, :func:`sie_gplvm` (switching),
+:func:`die_gplvm` (dynamic) and :func:`dsie_gplvm` (both), over RBF kernels of the squared length scales
+``RBF_VARIANCES``. Each returns an :class:`IEGPLVM`, whose methods ``start``, ``update`` and ``transform`` return
+:class:`Embeddings` and ``inverse_transform`` a :class:`Reconstruction`. Another ensemble is ``IEGPLVM`` with features
+of your own, such as those of :func:`rbf_features`, a :class:`LatentSettings` and a :class:`NeighborSearch`:
+:class:`ExactSearch`, or :class:`FaissSearch` beyond 100 000 rows kept.
+
+===============  =======================================================================================================
+``presets``      the paper's models
+``model``        the model: state, ``start``, ``update``, ``transform``, ``inverse_transform``, ``impute``
+``records``      settings, what is returned, checks of what is given
+``first_rows``   the first rows: principal components, fit, posterior
+``batch``        their objective, maximized for all experts at once
+``step``         a block of rows embedded, weighed and learned: algorithm 2
+``embed``        the search for a row's place, by damped Newton steps
+``posterior``    the posterior of the weights, by the square-root filter
+``neighbors``    the rows kept, and the nearest of them to a new one
+===============  =======================================================================================================
+"""
+
 from gp_ensembles.gplvm.model import IEGPLVM
-from gp_ensembles.gplvm.neighbors import RowStore, keep_rows, nearest_rows, row_store
-from gp_ensembles.gplvm.pca import PrincipalComponents, principal_components
-from gp_ensembles.gplvm.posterior import (
-    WeightPosterior,
-    information_factor,
-    learn_rows,
-    predict_rows,
-    walk,
-    weight_prior,
-)
+from gp_ensembles.gplvm.neighbors import ExactSearch, FaissSearch, NeighborSearch
 from gp_ensembles.gplvm.presets import RBF_VARIANCES, die_gplvm, dsie_gplvm, ie_gplvm, rbf_features, sie_gplvm
-from gp_ensembles.gplvm.records import Embeddings, Reconstruction
-from gp_ensembles.gplvm.search import ExactSearch, FaissSearch, NeighborSearch
-from gp_ensembles.gplvm.settings import LatentSettings
+from gp_ensembles.gplvm.records import Embeddings, LatentSettings, Reconstruction
 
 __all__ = [
     "IEGPLVM",
     "RBF_VARIANCES",
-    "BatchFit",
     "Embeddings",
     "ExactSearch",
     "FaissSearch",
-    "LatentModel",
     "LatentSettings",
-    "Minimum",
     "NeighborSearch",
-    "PrincipalComponents",
     "Reconstruction",
-    "RowEmbedding",
-    "RowStore",
-    "WeightPosterior",
     "die_gplvm",
     "dsie_gplvm",
-    "embed_rows",
-    "embedding_density",
-    "embedding_derivatives",
-    "fit_batch",
     "ie_gplvm",
-    "information_factor",
-    "keep_rows",
-    "latent_features",
-    "learn_rows",
-    "log_posterior",
-    "minimize",
-    "nearest_rows",
-    "predict_rows",
-    "principal_components",
     "rbf_features",
-    "row_store",
     "sie_gplvm",
-    "walk",
-    "weight_prior",
 ]

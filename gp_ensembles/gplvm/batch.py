@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.gplvm.fourier import latent_features
+from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.gplvm.minimize import minimize
 
 _LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorizations of a perfect fit sound
@@ -130,7 +130,7 @@ class _Pieces(NamedTuple):
 def _pieces(omega: Tensor, X: Tensor, rows: _Rows, variances: tuple[Tensor, Tensor], latent_variance: float) -> _Pieces:
     (root, num_columns), (prior_variance, noise) = rows, variances
     num_rows, num_features = len(root), 2 * omega.shape[-2]
-    Phi = latent_features(omega, X)
+    Phi = fourier_features(omega, X)
     ratio = noise / prior_variance
     lower, info = torch.linalg.cholesky_ex(
         Phi.mT @ Phi + torch.diag_embed(ratio.unsqueeze(-1).expand(-1, num_features))

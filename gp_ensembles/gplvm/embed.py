@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.gplvm.fourier import contract_curvature, feature_jacobian, latent_features
+from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.gplvm.posterior import WeightPosterior
 
 _DAMPING = (1e-3, 1e-9, 1e12)  # of the first step, the least and the most, as shares of the largest curvature
@@ -71,8 +71,8 @@ def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor,
         >>> embedding_density(model, 0 * one, 0 * one[0])  # variances 2 and 1
         (tensor([[-1.2655]], dtype=torch.float64), tensor([[-0.9189]], dtype=torch.float64))
     """
-    Phi = latent_features(model.omega, X)
-    whitened = Phi @ model.posterior.root.mT
+    Phi = fourier_features(model.omega, X)
+    whitened = Phi @ model.posterior.factor
     variance = model.noise.unsqueeze(-1) * (1 + whitened.square().sum(-1))
     seen = ~torch.isnan(Y)
     error = torch.where(seen, Y - Phi @ model.posterior.mean, 0.0)
@@ -237,35 +237,53 @@ def _derivatives(model: LatentModel, X: Tensor, seen: _Observed) -> tuple[Tensor
     With the noise taken out of the variance, :math:`\sigma_n^2 s = \sigma_n^2 (1 + w^\top w)`, and of the squared
     errors, :math:`p = e^\top e / \sigma_n^2`, the density is :math:`-(n \log s + p / s) / 2` and a constant.
     """
-    omega, (root, mean) = model.omega, model.posterior
-    Phi = latent_features(omega, X)
-    stack = torch.cat([Phi.unsqueeze(-2), feature_jacobian(omega, Phi)], dim=-2)  # (M, B, 1 + d, F)
+    omega, (factor, mean) = model.omega, model.posterior
+    Phi = fourier_features(omega, X)
+    stack = _with_jacobian(omega, Phi)
     flat = stack.flatten(-3, -2)
-    white = (flat @ root.mT).unflatten(-2, stack.shape[-3:-1])
+    white = (flat @ factor).unflatten(-2, stack.shape[-3:-1])
     outputs = (flat @ mean).unflatten(-2, stack.shape[-3:-1])
     if seen.mask is not None:
         outputs = outputs * seen.mask.unsqueeze(-2)
     w, error = white[..., 0, :], seen.rows - outputs[..., 0, :]
     slopes, moved = white[..., 1:, :], outputs[..., 1:, :]  # derivatives of w and of the means by x
     noise, n = model.noise.unsqueeze(-1), seen.num_seen
-    s, p = 1 + w.square().sum(-1), error.square().sum(-1) / noise
-    value = -0.5 * (n * (s * noise * (2 * math.pi)).log() + p / s) + _log_latent(X, model.latent_variance)
+    s = 1 + w.square().sum(-1)
+    inverse = 1 / s
+    ratio = inverse * error.square().sum(-1) / noise  # p / s
+    value = -0.5 * (n * (s * noise * (2 * math.pi)).log() + ratio) + _log_latent(X, model.latent_variance)
 
     # Half the derivatives of s by x, and minus half of those of p.
     s_x = (slopes @ w.unsqueeze(-1)).squeeze(-1)
     p_x = (moved @ error.unsqueeze(-1)).squeeze(-1) / noise.unsqueeze(-1)
-    by_s, by_p = ((n - p / s) / s).unsqueeze(-1), (1 / s).unsqueeze(-1)
+    by_s, by_p = ((n - ratio) * inverse).unsqueeze(-1), inverse.unsqueeze(-1)
     gradient = by_p * p_x - by_s * s_x - X / model.latent_variance
 
     noisy = by_p / noise.unsqueeze(-1)
-    by_feature = by_s * (w @ root) - noisy * (error @ mean.mT)
-    mixed = ((n - 2 * p / s) / s.square()).unsqueeze(-1) * s_x - (2 * by_p.square()) * p_x
+    by_feature = by_s * (w @ factor.mT) - noisy * (error @ mean.mT)
+    mixed = ((n - 2 * ratio) * inverse.square()).unsqueeze(-1) * s_x - (2 * by_p.square()) * p_x
     cross = mixed.unsqueeze(-1) * s_x.unsqueeze(-2)
     squares = by_s.unsqueeze(-1) * (slopes @ slopes.mT) + noisy.unsqueeze(-1) * (moved @ moved.mT)
-    hessian = cross + cross.mT - squares - contract_curvature(omega, Phi, by_feature)
+    hessian = cross + cross.mT - squares - _curvature(omega, Phi, by_feature)
     hessian.diagonal(dim1=-2, dim2=-1).sub_(1 / model.latent_variance)
     return value, gradient, hessian
 
 
 def _log_latent(X: Tensor, spread: float) -> Tensor:
     return -0.5 * (X.square().sum(-1) / spread + X.shape[-1] * math.log(2 * math.pi * spread))
+
+
+def _with_jacobian(omega: Tensor, Phi: Tensor) -> Tensor:
+    """Features (M, B, 2 R) and their derivatives by the inputs, shape (M, B, 1 + d, 2 R)."""
+    sines, cosines = Phi.unsqueeze(-2).chunk(2, dim=-1)
+    directions = omega.mT.unsqueeze(-3)  # (M, 1, d, R)
+    derivatives = torch.cat([cosines * directions, sines * -directions], dim=-1)
+    return torch.cat([Phi.unsqueeze(-2), derivatives], dim=-2)
+
+
+def _curvature(omega: Tensor, Phi: Tensor, gradient: Tensor) -> Tensor:
+    """The features' second derivatives, weighed with a gradient (M, B, 2 R): shape (M, B, d, d)."""
+    sines, cosines = (-gradient * Phi).chunk(2, dim=-1)
+    directions = omega.unsqueeze(-3)  # (M, 1, R, d)
+    curvature: Tensor = (directions * (sines + cosines).unsqueeze(-1)).mT @ directions
+    return curvature

@@ -10,14 +10,31 @@ from torch import Tensor, nn
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.gplvm.checks import check_features, check_latent, check_rows, check_start
+from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.gplvm.first_rows import learn_first_rows
-from gp_ensembles.gplvm.fourier import latent_features
-from gp_ensembles.gplvm.neighbors import Replaced, RowStore, keep_rows, restore_rows, row_store
+from gp_ensembles.gplvm.neighbors import (
+    NeighborSearch,
+    Replaced,
+    RowStore,
+    default_search,
+    keep_rows,
+    restore_rows,
+    row_store,
+)
 from gp_ensembles.gplvm.posterior import WeightPosterior, predict_rows, weight_prior
-from gp_ensembles.gplvm.records import Embeddings, Reconstruction, joined, likeliest, reported
-from gp_ensembles.gplvm.search import NeighborSearch, default_search
-from gp_ensembles.gplvm.settings import LatentSettings, check_settings
+from gp_ensembles.gplvm.records import (
+    Embeddings,
+    LatentSettings,
+    Reconstruction,
+    check_features,
+    check_latent,
+    check_rows,
+    check_settings,
+    check_start,
+    joined,
+    likeliest,
+    reported,
+)
 from gp_ensembles.gplvm.step import LatentExperts, LatentState, find_places, online_step, walked
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
@@ -75,7 +92,7 @@ class IEGPLVM(nn.Module):
     scale: Tensor
     prior_variance: Tensor
     noise: Tensor
-    root: Tensor
+    factor: Tensor
     mean: Tensor
     log_joint: Tensor
 
@@ -103,7 +120,7 @@ class IEGPLVM(nn.Module):
         self.register_buffer("scale", self.omega.new_ones(()))
         self.register_buffer("prior_variance", one)
         self.register_buffer("noise", one.clone())
-        self.register_buffer("root", prior.root)
+        self.register_buffer("factor", prior.factor)
         self.register_buffer("mean", prior.mean)
         self.register_buffer("log_joint", torch.zeros_like(one))
         store = row_store(self.omega, settings.capacity, num_outputs, (self.num_experts, self.num_latent))
@@ -223,7 +240,7 @@ class IEGPLVM(nn.Module):
     def transform(self, Y: Tensor) -> Embeddings:
         """Embed rows, each as if it came next, learning nothing; arguments and errors as in :meth:`update`."""
         rows, experts, log_weights = self._scaled(Y), self._experts, self.log_weights.unsqueeze(-1)
-        posterior = walked(self._state.posterior, experts, self.settings)
+        posterior = walked(self._state.posterior, experts)
         parts = []
         for first in range(0, max(len(rows), 1), _ROWS):
             block = rows[first : first + _ROWS]
@@ -252,13 +269,12 @@ class IEGPLVM(nn.Module):
         check_latent(X, expert, self.num_latent, self.num_experts, self.omega)
         mean = X.new_empty(len(X), self.num_outputs)
         variance = X.new_empty(len(X), 1)
-        root, means_of_weights = walked(self._state.posterior, self._experts, self.settings)
-        for number in range(self.num_experts):
-            own = expert == number
-            only = slice(number, number + 1)
-            Phi = latent_features(self.omega[only], X[own].unsqueeze(0))
-            posterior = WeightPosterior(root[only], means_of_weights[only])
-            means, variances = predict_rows(posterior, Phi, self.noise[only])
+        omega, noise, step = self._experts
+        for number in expert.unique().tolist():
+            own, only = expert == number, slice(number, number + 1)
+            Phi = fourier_features(omega[only], X[own].unsqueeze(0))
+            posterior = WeightPosterior(self.factor[only], self.mean[only])
+            means, variances = predict_rows(posterior, Phi, noise[only], None if step is None else step[only])
             mean[own], variance[own] = means[0], variances[0].unsqueeze(-1)
         return Reconstruction(mean * self.scale + self.offset, (variance * self.scale.square()).expand_as(mean))
 
@@ -282,16 +298,17 @@ class IEGPLVM(nn.Module):
 
     @property
     def _experts(self) -> LatentExperts:
-        return LatentExperts(self.omega, self.prior_variance, self.noise)
+        ratio = self.settings.random_walk_ratio
+        return LatentExperts(self.omega, self.noise, ratio * self.prior_variance / self.noise if ratio else None)
 
     @property
     def _state(self) -> LatentState:
-        return LatentState(WeightPosterior(self.root, self.mean), self.meta, self.log_joint)
+        return LatentState(WeightPosterior(self.factor, self.mean), self.meta, self.log_joint)
 
     def _commit(self, state: LatentState) -> None:
-        (root, mean), meta, log_joint = state
-        own = (*self.meta, self.root, self.mean, self.log_joint)
-        for old, new in zip(own, (*meta, root, mean, log_joint), strict=True):
+        (factor, mean), meta, log_joint = state
+        own = (*self.meta, self.factor, self.mean, self.log_joint)
+        for old, new in zip(own, (*meta, factor, mean, log_joint), strict=True):
             old.copy_(new)
 
 

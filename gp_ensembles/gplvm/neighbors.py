@@ -1,11 +1,15 @@
-"""Rows seen, in bounded memory, and which of them is nearest to a new one."""
+"""Rows seen, in bounded memory, and which of them is nearest to a new one: exactly, or by an index."""
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, Self, final
 
 import torch
 from torch import Tensor
 
 _CHUNK = 16384  # rows compared at once
+_MOST_COMPARED = 100_000  # rows: about 40 ms for one search among rows of 256 entries
+_SPARE = 7  # candidates of the index beyond those wanted: some may have been overwritten
+_SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
 
 
 class RowStore(NamedTuple):
@@ -157,3 +161,178 @@ def restore_rows(store: RowStore, replaced: Replaced) -> None:
 def _write(store: RowStore, slots: Tensor, rows: Tensor, embedding: Tensor) -> None:
     store.rows[slots], store.embedding[slots] = rows, embedding
     store.size[slots] = store.rows[slots].square().sum(-1)
+
+
+class NeighborSearch(ABC):
+    """Finds the nearest kept row; told of what is written, because some searches remember."""
+
+    @abstractmethod
+    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
+        """Positions in the store of the rows nearest to each of Y (B, D), NaN where not observed.
+
+        Returns:
+            Shape (B, K), the nearest first; K is ``num_nearest``, or how many rows are kept if they are fewer.
+
+        Raises:
+            ValueError: If the store is empty.
+        """
+
+    @abstractmethod
+    def written(self, slots: Tensor) -> None:
+        """Rows were written to these positions, shape (S,)."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Anything in the store may have changed."""
+
+
+@final
+class ExactSearch(NeighborSearch):
+    """Compares with every kept row, by matrix products: the choice up to about 1e5 rows.
+
+    Example:
+        >>> import torch
+        >>> store = row_store(torch.zeros(1), 4, 1, (1, 1))
+        >>> _ = keep_rows(store, torch.tensor([[0.0], [5.0]]), torch.zeros(2, 1, 1), seed=0)
+        >>> ExactSearch().nearest(store, torch.tensor([[4.0]]))
+        tensor([[1]])
+    """
+
+    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
+        """See :meth:`NeighborSearch.nearest`."""
+        return nearest_rows(store, Y, num_nearest)
+
+    def written(self, slots: Tensor) -> None:
+        """Nothing is remembered."""
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+
+@final
+class FaissSearch(NeighborSearch):
+    """An inverted file of faiss (extra ``faiss``): approximate, on the processor, for more than about 1e5 rows.
+
+    Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
+    written since the index was last brought up to date are compared exactly, and so is everything below ``least`` rows
+    and every row with gaps. Cells are found anew when the rows have doubled. The index is not part of a state: copies
+    and loaded models build their own.
+
+    A model takes a copy, so one object may be given to several.
+
+    Args:
+        num_probes: Cells searched; more is closer to exact, and slower.
+        least: Rows below which the search is exact.
+
+    Raises:
+        ImportError: If faiss is not installed.
+        ValueError: If a number is below one.
+
+    Example:
+        >>> import pytest, torch
+        >>> _ = pytest.importorskip("faiss")
+        >>> store = row_store(torch.zeros(1), 200, 1, (1, 1))
+        >>> _ = keep_rows(store, torch.arange(200.0).unsqueeze(-1), torch.zeros(200, 1, 1), seed=0)
+        >>> FaissSearch(least=100).nearest(store, torch.tensor([[17.3]]), 2)
+        tensor([[17, 18]])
+    """
+
+    def __init__(self, num_probes: int = 16, least: int = 10_000) -> None:
+        if num_probes < 1 or least < 1:
+            raise ValueError(f"num_probes and least must be at least 1, got {num_probes} and {least}")
+        self.num_probes, self.least = num_probes, least
+        self._faiss = _faiss()
+        self.reset()
+
+    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
+        """See :meth:`NeighborSearch.nearest`."""
+        num_kept = int(store.num_kept)
+        if num_kept < max(self.least, num_nearest) or bool(torch.isnan(Y).any()):
+            return nearest_rows(store, Y, num_nearest)
+        self._bring_up_to_date(store, num_kept)
+        _, found = self._index.search(_plain(Y), num_nearest + _SPARE)
+        places = torch.from_numpy(found).to(Y.device)
+        fresh = store.num_kept.new_tensor(sorted(slot for slot in self._fresh if slot < num_kept))
+        stale = (places < 0) | (places >= num_kept) | torch.isin(places, fresh)
+        places = places.clamp(0, num_kept - 1)
+        # Candidates are compared in the rows' own precision; the new row's size is the same for all.
+        distance = store.size[places] - 2 * torch.einsum("bcd,bd->bc", store.rows[places], Y)
+        beside = store.size[fresh] - 2 * Y @ store.rows[fresh].mT
+        distance = torch.cat([distance.masked_fill(stale, torch.inf), beside], dim=-1)
+        places = torch.cat([places, fresh.expand(len(Y), -1)], dim=-1)
+        closest, order = distance.sort(stable=True)
+        nearest = places.gather(-1, order[:, :num_nearest])
+        lost = closest[:, num_nearest - 1].isinf()  # too many candidates were overwritten
+        if bool(lost.any()):
+            nearest[lost] = nearest_rows(store, Y[lost], num_nearest)
+        return nearest
+
+    def written(self, slots: Tensor) -> None:
+        """Those rows are compared exactly until the index is brought up to date."""
+        if self._index is not None:
+            self._fresh.update(slots.tolist())
+
+    def reset(self) -> None:
+        """Forget the index."""
+        self._index: Any = None
+        self._num_trained = 0
+        self._fresh: set[int] = set()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """The same settings without an index."""
+        return type(self)(self.num_probes, self.least)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
+        """The same settings without an index."""
+        return type(self), (self.num_probes, self.least)
+
+    def _bring_up_to_date(self, store: RowStore, num_kept: int) -> None:
+        if self._index is None or num_kept >= 2 * self._num_trained:
+            self._build(store, num_kept)
+        elif len(self._fresh) > _SETTLED:
+            slots = torch.tensor(
+                sorted(slot for slot in self._fresh if slot < num_kept), dtype=torch.int64, device="cpu"
+            )
+            self._index.remove_ids(slots.numpy())
+            self._index.add_with_ids(_plain(store.rows[slots.to(store.rows.device)]), slots.numpy())
+            self._fresh.clear()
+
+    def _build(self, store: RowStore, num_kept: int) -> None:
+        rows = _plain(store.rows[:num_kept])
+        num_cells = max(1, int(num_kept**0.5))
+        quantizer = self._faiss.IndexFlatL2(rows.shape[1])
+        index = self._faiss.IndexIVFFlat(quantizer, rows.shape[1], num_cells)
+        index.cp.min_points_per_centroid = 1  # the least rows are the user's choice; faiss would print a warning
+        index.train(rows)
+        index.add(rows)
+        index.nprobe = min(self.num_probes, num_cells)
+        self._index, self._num_trained = index, num_kept
+        self._fresh.clear()
+
+
+def default_search(capacity: int) -> NeighborSearch:
+    """Exact up to 100 000 rows, by faiss beyond.
+
+    Raises:
+        ImportError: If faiss is needed and not installed.
+
+    Example:
+        >>> type(default_search(20_000)).__name__
+        'ExactSearch'
+    """
+    return ExactSearch() if capacity <= _MOST_COMPARED else FaissSearch()
+
+
+def _plain(rows: Tensor) -> Any:
+    """Rows as faiss takes them."""
+    return rows.detach().cpu().float().contiguous().numpy()
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            "FaissSearch needs faiss; pip install 'gp_ensembles[faiss]', or use ExactSearch up to about 1e5 rows"
+        ) from error
+    return faiss

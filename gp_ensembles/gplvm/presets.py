@@ -8,7 +8,7 @@ from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm.model import IEGPLVM
-from gp_ensembles.gplvm.settings import LatentSettings
+from gp_ensembles.gplvm.records import LatentSettings
 from gp_ensembles.meta_learners import MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
 

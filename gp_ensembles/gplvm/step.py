@@ -5,11 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, best_of, embed_rows
-from gp_ensembles.gplvm.fourier import latent_features
 from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows, walk
-from gp_ensembles.gplvm.records import likeliest
-from gp_ensembles.gplvm.settings import LatentSettings
+from gp_ensembles.gplvm.records import LatentSettings, likeliest
 from gp_ensembles.meta_learners import MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -20,13 +19,14 @@ class LatentExperts(NamedTuple):
 
     Attributes:
         omega: Angular frequencies, shape (M, R, d).
-        prior_variance: Prior variance of the weights, shape (M,).
         noise: Observation noise variance, shape (M,).
+        walk: Variance of the weights' random step before each row over the noise, shape (M,); ``None`` for weights that
+            do not change.
     """
 
     omega: Tensor
-    prior_variance: Tensor
     noise: Tensor
+    walk: Tensor | None
 
 
 class LatentState(NamedTuple):
@@ -61,17 +61,13 @@ class Step(NamedTuple):
     rows: Tensor
 
 
-def walked(
-    posterior: WeightPosterior, experts: LatentExperts, settings: LatentSettings, num_steps: int = 1
-) -> WeightPosterior:
+def walked(posterior: WeightPosterior, experts: LatentExperts, num_steps: int = 1) -> WeightPosterior:
     """The posterior for a row to come: after so many random steps of the weights, if they walk at all.
 
     Raises:
         NumericalError: If an expert's covariance is not positive definite.
     """
-    if settings.random_walk_ratio == 0:
-        return posterior
-    return walk(posterior, settings.random_walk_ratio * num_steps * experts.prior_variance / experts.noise)
+    return posterior if experts.walk is None else walk(posterior, num_steps * experts.walk)
 
 
 def find_places(
@@ -131,12 +127,12 @@ def online_step(
     Raises:
         NumericalError: If a density is not a number or a posterior not positive definite.
     """
-    posterior = walked(state.posterior, experts, settings, len(rows))
+    posterior = walked(state.posterior, experts, len(rows))
     found = find_places(posterior, experts, settings, start, rows, first)
     meta, output = learner.update_block(state.meta, found.log_prob)
     log_joint = state.log_joint + (found.log_prob + found.log_latent).sum(-1)
     expert = likeliest(found, output.log_weights)
-    Phi = latent_features(experts.omega, found.point)
+    Phi = fourier_features(experts.omega, found.point)
     filled = torch.where(torch.isnan(rows), Phi @ posterior.mean, rows)
     kept = filled.movedim(0, 1)[torch.arange(len(rows), device=rows.device), expert]
     after = LatentState(learn_rows(posterior, Phi, filled), meta, log_joint)

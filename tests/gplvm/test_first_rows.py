@@ -3,19 +3,10 @@
 import pytest
 import torch
 
-from gp_ensembles.gplvm import (
-    LatentSettings,
-    die_gplvm,
-    dsie_gplvm,
-    first_rows,
-    fit_batch,
-    ie_gplvm,
-    latent_features,
-    log_posterior,
-    principal_components,
-    rbf_features,
-    sie_gplvm,
-)
+from gp_ensembles.features.fourier import fourier_features
+from gp_ensembles.gplvm import LatentSettings, die_gplvm, dsie_gplvm, first_rows, ie_gplvm, rbf_features, sie_gplvm
+from gp_ensembles.gplvm.batch import fit_batch, log_posterior
+from gp_ensembles.gplvm.first_rows import principal_components
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
 
 
@@ -56,9 +47,9 @@ def test_the_log_joint_density_is_the_objective_and_the_posterior_that_of_the_ro
     scaled = (Y - model.offset) / model.scale
     objective = log_posterior(model.omega, first.by_expert, scaled, model.prior_variance, model.noise, 2.5)
     torch.testing.assert_close(model.log_joint, objective)
-    Phi, ratio = latent_features(model.omega, first.by_expert), model.noise / model.prior_variance
+    Phi, ratio = fourier_features(model.omega, first.by_expert), model.noise / model.prior_variance
     information = Phi.mT @ Phi + ratio[:, None, None] * torch.eye(20, dtype=torch.float64)
-    torch.testing.assert_close(model.root.mT @ model.root, torch.linalg.inv(information), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(model.factor @ model.factor.mT, torch.linalg.inv(information), rtol=1e-7, atol=1e-7)
     expected = torch.linalg.solve(information, Phi.mT @ scaled)
     torch.testing.assert_close(model.mean, expected, rtol=1e-6, atol=1e-6)
 

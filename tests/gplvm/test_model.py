@@ -8,19 +8,13 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.gplvm import (
-    IEGPLVM,
-    LatentModel,
-    LatentSettings,
-    RowEmbedding,
-    WeightPosterior,
-    embed_rows,
-    latent_features,
-    learn_rows,
-    log_posterior,
-    nearest_rows,
-)
+from gp_ensembles.features.fourier import fourier_features
+from gp_ensembles.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.gplvm import model as model_module
+from gp_ensembles.gplvm.batch import log_posterior
+from gp_ensembles.gplvm.embed import LatentModel, RowEmbedding, embed_rows
+from gp_ensembles.gplvm.neighbors import nearest_rows
+from gp_ensembles.gplvm.posterior import WeightPosterior, learn_rows
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -99,7 +93,7 @@ def test_one_row_is_the_algorithm_step_by_step(num_starts):
     model.settings = model.settings._replace(num_starts=num_starts)
     model.start(Y[:START])
     row = (Y[START : START + 1] - model.offset) / model.scale
-    posterior = WeightPosterior(model.root.clone(), model.mean.clone())
+    posterior = WeightPosterior(model.factor.clone(), model.mean.clone())
     near = model.store.embedding[nearest_rows(model.store, row, num_starts)[0]].clone()
     ends = [embed_rows(LatentModel(model.omega, posterior, model.noise, 1.0), one[:, None], row) for one in near]
     value = torch.cat([end.log_prob + end.log_latent for end in ends], dim=1)
@@ -115,8 +109,8 @@ def test_one_row_is_the_algorithm_step_by_step(num_starts):
     best = (log_weights.unsqueeze(-1) + expected.log_prob + expected.log_latent).argmax(0)
     assert torch.equal(found.expert, best)
     torch.testing.assert_close(model.log_weights, (log_weights + expected.log_prob[:, 0]).log_softmax(0))
-    after = learn_rows(posterior, latent_features(model.omega, expected.point), row)
-    torch.testing.assert_close(model.root, after.root)
+    after = learn_rows(posterior, fourier_features(model.omega, expected.point), row)
+    torch.testing.assert_close(model.factor, after.factor)
     torch.testing.assert_close(model.mean, after.mean)
     assert int(model.store.num_seen) == START + 1
 
@@ -141,7 +135,7 @@ def test_the_variances_of_a_reconstruction_are_those_of_a_dense_posterior():
     X = torch.tensor([[0.3, -0.2], [1.0, 2.0]], dtype=torch.float64)
     for expert in range(EXPERTS):
         back = model.inverse_transform(X, torch.full((2,), expert))
-        Phi, new = (latent_features(model.omega[expert], x) for x in (first.by_expert[expert], X))
+        Phi, new = (fourier_features(model.omega[expert], x) for x in (first.by_expert[expert], X))
         prior_variance, noise = model.prior_variance[expert], model.noise[expert]
         covariance = prior_variance * Phi @ Phi.mT + noise * torch.eye(START, dtype=torch.float64)
         cross = prior_variance * new @ Phi.mT
@@ -170,7 +164,7 @@ def test_calls_may_be_cut_anywhere(started):
     torch.testing.assert_close(torch.cat([part.embedding for part in parts]), whole.embedding)
     assert torch.equal(torch.cat([part.expert for part in parts]), whole.expert)
     torch.testing.assert_close(torch.cat([part.log_weights for part in parts], dim=1), whole.log_weights)
-    torch.testing.assert_close(other.root, model.root)
+    torch.testing.assert_close(other.factor, model.factor)
 
 
 def test_later_rows_change_no_earlier_embedding(started):
