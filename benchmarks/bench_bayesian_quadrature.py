@@ -161,7 +161,7 @@ def learning_table(problem: RegressionProblem, evaluations: int, seeds: int) -> 
 
 def run(problem: RegressionProblem, evaluations: int, policy: Policy, seed: int) -> Marginalization:
     generator = torch.Generator().manual_seed(seed)
-    return marginalize(problem, Budget(evaluations), Search(policy), progress=False, generator=generator)
+    return marginalize(problem, Budget(evaluations), Search(policy), generator=generator)
 
 
 def accuracy_table(folder: str, sets: list[str], evaluations: int, seeds: int) -> None:

@@ -59,7 +59,7 @@ def effective(model: FusionModel, theta: Tensor, split: FusionSplit) -> tuple[fl
 def batched(model: FusionModel, chains: int, draws: int) -> tuple[Tensor, float]:
     """Draws of batched chains from MAP starts, and the processor seconds of the sampling phase."""
     generator = torch.Generator().manual_seed(0)
-    start = MAP(num_restarts=chains, max_iterations=100).infer(model, generator=generator, progress=False).theta
+    start = MAP(num_restarts=chains, max_iterations=100).infer(model, generator=generator).theta
     start = start + 0.1 * torch.randn(start.shape, dtype=start.dtype, generator=generator)
     warm = sample_hmc(model.log_joint, start, HMCSettings(num_draws=0, num_warmup=2 * draws), generator=generator)
     begin = time.process_time()
@@ -145,7 +145,7 @@ def main() -> None:
         "chains": HMC(settings=HMCSettings(num_draws=150, num_warmup=150)),
     }.items():
         begin = time.process_time()
-        fitted = fit_fusion(stacking, inference, generator=torch.Generator().manual_seed(0), progress=False)
+        fitted = fit_fusion(stacking, inference, generator=torch.Generator().manual_seed(0))
         took = time.process_time() - begin
         nlpd = -float(fitted.predict(split.test_X, stacked.test).log_prob(split.test_y).mean())
         print(f"P-BHS by {name}: {took:.2f} s, NLPD {nlpd:.3f}")

@@ -87,7 +87,7 @@ class Marginalization:
         >>> from gp_ensembles.bayesian_quadrature import RegressionProblem
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(problem, Budget(40), generator=torch.Generator().manual_seed(0))
         >>> bool((found.posterior_components.sum() - 1).abs() < 1e-12), found.log_evidence_sd > 0
         (True, True)
     """
@@ -209,7 +209,7 @@ class Marginalization:
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
             >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
             >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-            >>> found = marginalize(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+            >>> found = marginalize(problem, Budget(40), generator=torch.Generator().manual_seed(0))
             >>> top = found.top_kernels(3)
             >>> rule = BayesianModelAveraging(top.weights)
             >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)
@@ -251,7 +251,7 @@ def marginalize(
     search: Search = Search(),  # noqa: B008
     *,
     checkpoint: str | PathLike[str] | None = None,
-    progress: bool = True,
+    progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Marginalization:
     """Marginalize over kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022).
@@ -275,7 +275,7 @@ def marginalize(
         >>> import torch
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(problem, Budget(40), progress=False, generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(problem, Budget(40), generator=torch.Generator().manual_seed(0))
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """

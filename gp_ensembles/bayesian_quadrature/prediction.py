@@ -190,7 +190,7 @@ class KernelMixtureModel(Model):
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
         >>> generator = torch.Generator().manual_seed(0)
-        >>> model = marginalize(problem, Budget(40), progress=False, generator=generator).model()
+        >>> model = marginalize(problem, Budget(40), generator=generator).model()
         >>> posterior = model.posterior(X[:4], observation_noise=True)
         >>> posterior.mean.shape, bool((posterior.variance > 0).all())
         (torch.Size([4, 1]), True)

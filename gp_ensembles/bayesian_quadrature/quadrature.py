@@ -222,7 +222,7 @@ def estimate_evidence(
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8), progress=False, generator=generator).surrogate
+        >>> surrogate = marginalize(problem, Budget(8), generator=generator).surrogate
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
         >>> evidence = estimate_evidence(surrogate, nodes, nodes.first(8))
         >>> evidence.mean.shape, bool((evidence.covariance.diagonal() >= 0).all())

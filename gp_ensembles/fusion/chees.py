@@ -178,7 +178,7 @@ class Chains(NamedTuple):
         >>> generator = torch.Generator().manual_seed(0)
         >>> draws = sample_hmc(
         ...     lambda theta: -0.5 * theta.square().sum(-1),
-        ...     start, HMCSettings(50, 20), generator=generator, progress=False,
+        ...     start, HMCSettings(50, 20), generator=generator,
         ... )
         >>> draws.flatten().shape, draws.join(draws).theta.shape
         (torch.Size([200, 1]), torch.Size([4, 100, 1]))
@@ -294,7 +294,7 @@ def sample_hmc(
         >>> generator = torch.Generator().manual_seed(1)
         >>> draws = sample_hmc(
         ...     lambda theta: -0.5 * (theta - 3.0).square().sum(-1),
-        ...     start, HMCSettings(100, 100), generator=generator, progress=False,
+        ...     start, HMCSettings(100, 100), generator=generator,
         ... )
         >>> bool((draws.flatten().mean(0) - 3.0).abs().max() < 0.2)
         True

@@ -61,7 +61,7 @@ class FittedFusion:
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
-        >>> fitted = fit_fusion(model, LaplaceApproximation(num_draws=50), progress=False)
+        >>> fitted = fit_fusion(model, LaplaceApproximation(num_draws=50))
         >>> fitted.predict(X).mean.shape, fitted.expert_weights(X).quantiles.shape
         (torch.Size([20]), torch.Size([3, 2, 20]))
     """
@@ -257,7 +257,7 @@ def fit_fusion(
         >>> from gp_ensembles.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
-        >>> fitted = fit_fusion(HetGP(X, X.squeeze(-1), prior, prior), progress=False)
+        >>> fitted = fit_fusion(HetGP(X, X.squeeze(-1), prior, prior))
         >>> fitted.report.method, fitted.predict(X).variance.shape
         ('Laplace', torch.Size([20]))
     """

@@ -40,7 +40,7 @@ class FusedModel(Model):
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> fusion = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
-        >>> model = FusedModel(fit_fusion(fusion, LaplaceApproximation(num_draws=50), progress=False))
+        >>> model = FusedModel(fit_fusion(fusion, LaplaceApproximation(num_draws=50)))
         >>> model.posterior(X[:3].unsqueeze(-2)).mean.shape
         torch.Size([3, 1, 1])
     """

@@ -173,7 +173,7 @@ class HMC(InferenceMethod):
         >>> model = HetGP(X, X.squeeze(-1), prior, prior)
         >>> inference = HMC(8, HMCSettings(num_draws=100, num_warmup=100))
         >>> with warnings.catch_warnings(action="ignore"):
-        ...     found = inference.infer(model, generator=torch.Generator().manual_seed(0), progress=False)
+        ...     found = inference.infer(model, generator=torch.Generator().manual_seed(0))
         >>> found.chains.theta.shape, found.report.diagnostics.rhat < 1.2
         (torch.Size([8, 100, 4]), True)
     """

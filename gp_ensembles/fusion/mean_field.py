@@ -53,7 +53,7 @@ class MeanField(InferenceMethod):
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = HetGP(X, X.squeeze(-1), prior, prior)
         >>> inference = MeanField(num_steps=50, num_draws=20)
-        >>> inference.infer(model, generator=torch.Generator().manual_seed(0), progress=False).theta.shape
+        >>> inference.infer(model, generator=torch.Generator().manual_seed(0)).theta.shape
         torch.Size([20, 8])
     """
 
@@ -76,7 +76,7 @@ class MeanField(InferenceMethod):
         began = time.perf_counter()
         if not model.num_parameters:
             return without_parameters(model, "mean field")
-        found = find_modes(model, self.num_restarts, 100, generator=generator, progress=False)
+        found = find_modes(model, self.num_restarts, 100, generator=generator)
         best = int(found.points.log_density.argmax())
         mean, log_stddev = self._optimize(model, found.points.theta[best], generator, progress)
         with torch.no_grad():

@@ -378,7 +378,7 @@ class OneAtATime(Strategy):
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
         >>> strategy = OneAtATime(RandomSubset(10), start=2, max_knots=4)
-        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy, progress=False)
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy)
         >>> found.knots.shape, [step.action for step in found.history]
         (torch.Size([4, 1]), ['start', 'knot', 'knot'])
     """

@@ -31,7 +31,7 @@ def select_knots(
     strategy: Strategy = GreedyBlocks(),  # noqa: B008 (immutable)
     approximation: Approximation | None = None,
     nugget: float | None = None,
-    progress: bool = True,
+    progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Selection[SparseGP]:
     """Choose knots and fit hyperparameters.
@@ -60,7 +60,7 @@ def select_knots(
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> found = select_knots(X, torch.sin(6.0 * X.squeeze(-1)), ScaleKernel(RBFKernel()), progress=False)
+        >>> found = select_knots(X, torch.sin(6.0 * X.squeeze(-1)), ScaleKernel(RBFKernel()))
         >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
     """
@@ -86,7 +86,7 @@ def select_variational_knots(
     *,
     strategy: Strategy = GreedyBlocks(subset_size=100, fit_iterations=30),  # noqa: B008 (immutable)
     batch_size: int = 10_000,
-    progress: bool = True,
+    progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Selection[SparseVariationalGP]:
     """Choose knots and fit hyperparameters by the evidence lower bound of a variational GP, for any targets.
@@ -122,7 +122,7 @@ def select_variational_knots(
         >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
         >>> likelihood, strategy = LogPoissonLikelihood(), GreedyBlocks(max_knots=10, subset_size=0)
         >>> found = select_variational_knots(
-        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy, progress=False
+        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy
         ... )
         >>> found.model.export().posterior(X[:2]).mean.shape
         torch.Size([2, 1])
@@ -143,7 +143,7 @@ def select_laplace_knots(
     offset: Tensor | None = None,
     noise: float = 1e-2,
     strategy: Strategy = OneAtATime(RandomSubset(32), max_knots=40, tolerance=0.01, hold_mean=False),  # noqa: B008
-    progress: bool = True,
+    progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Selection[SparseLaplaceGP]:
     """Choose knots and fit hyperparameters by Laplace's log evidence of counts, labels and the like.
@@ -180,7 +180,7 @@ def select_laplace_knots(
         >>> strategy = OneAtATime(RandomSubset(5), LBFGSB(5), start=3, max_knots=5)
         >>> likelihood = LogPoissonLikelihood()
         >>> found = select_laplace_knots(
-        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy, progress=False
+        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy
         ... )
         >>> found.knots.shape[0] <= 5, found.history[-1].objective >= found.history[0].objective
         (True, True)

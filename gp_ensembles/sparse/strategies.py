@@ -121,7 +121,7 @@ class Simultaneous(Strategy):
         >>> from gp_ensembles.sparse import select_knots
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=Simultaneous(4), progress=False)
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=Simultaneous(4))
         >>> found.knots.shape, [step.action for step in found.history]
         (torch.Size([4, 1]), ['start', 'simultaneous'])
     """
@@ -177,7 +177,7 @@ class Reinitialization(Strategy):
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
         >>> strategy = Reinitialization(5, greedy_variance_knots, num_rounds=2)
-        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy, progress=False)
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy)
         >>> found.knots.shape
         torch.Size([5, 1])
     """

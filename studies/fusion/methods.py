@@ -108,7 +108,7 @@ def _log_linear_stacking(task: FusionTask) -> FusionAnswer:
 
 
 def _inferred(task: FusionTask, model: FusionModel, test: ExpertPredictions | None = None) -> FusionAnswer:
-    found = INFERENCES[task.inference]().infer(model, generator=task.generator, progress=False)
+    found = INFERENCES[task.inference]().infer(model, generator=task.generator)
     if found.chains is not None and found.chains.theta.shape[1] < _NUM_DRAWS:
         raise KeyboardInterrupt  # the sampler kept the draws so far, but they are no finished part
     predicted = model.predictive(found.theta, task.split.test_X, test, draw_log_weights=found.log_weights)

@@ -138,7 +138,7 @@ def _refined(X: Tensor, y: Tensor, stem: Path, seed: int) -> str:
     after = before.with_knots(before.knots)
     LBFGSB().optimize(after, slice(model.num_knots, None))
     kernel, likelihood = start_values(y)
-    found = select_knots(X, y, kernel, likelihood, strategy=GreedyBlocks(), progress=False)
+    found = select_knots(X, y, kernel, likelihood, strategy=GreedyBlocks())
     models = {"before refinement": before, "after refinement": after, f"{len(found.knots)} knots": found.model}
     curves = {name: _predicted(one, points) for name, one in models.items()}
     header = ["place", *(f"{name}, {what}" for name in curves for what in _Curve._fields)]

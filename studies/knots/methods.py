@@ -166,7 +166,7 @@ def _selected(task: KnotTask, strategy: Strategy, approximation: Approximation) 
     mean.requires_grad_(False)  # the paper's stays at the average of the training targets
     found = select_knots(
         task.split.X, task.split.y, kernel, likelihood, mean,
-        strategy=strategy, approximation=approximation, progress=False, generator=task.generator,
+        strategy=strategy, approximation=approximation, generator=task.generator,
     )  # fmt: skip
     if found.stop_reason == "interrupted":
         raise KeyboardInterrupt

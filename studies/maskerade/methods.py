@@ -42,7 +42,7 @@ def _marginalized(search: Search, of_paper: bool = False) -> Callable[[Split, in
     def run(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
         prior = paper_prior(split.X, split.y) if of_paper else None
         problem = RegressionProblem(split.X, split.y, prior)
-        result = marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
+        result = marginalize(problem, Budget(evaluations), search, generator=generator)
         if result.num_evaluations < evaluations:
             raise KeyboardInterrupt  # a search that was interrupted returns what it has; this is no finished part
         model = result.model()

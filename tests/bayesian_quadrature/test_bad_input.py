@@ -45,7 +45,6 @@ def run(*arguments, evaluations=30, search=DRAWS, **choices):
         RegressionProblem(*arguments, **choices),
         Budget(evaluations),
         search,
-        progress=False,
         generator=torch.Generator().manual_seed(0),
     )
 

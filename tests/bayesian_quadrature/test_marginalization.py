@@ -52,9 +52,7 @@ def problem_of(num_rows=25, prior=None, frequency=1.7):
 
 def run(problem, budget=30, search=INFORMATION, seed=0, **choices):
     budget = Budget(budget) if isinstance(budget, int) else budget
-    return marginalize(
-        problem, budget, search, progress=False, generator=torch.Generator().manual_seed(seed), **choices
-    )
+    return marginalize(problem, budget, search, generator=torch.Generator().manual_seed(seed), **choices)
 
 
 def assert_same(first, second):
@@ -237,7 +235,7 @@ def test_without_a_generator_the_global_one_counts():
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(marginalize(problem_of(), Budget(10), DRAWS, progress=False))
+        found.append(marginalize(problem_of(), Budget(10), DRAWS))
     assert_same(found[0], found[1])
     assert not torch.equal(found[0].state.evaluations.cube, found[2].state.evaluations.cube)
 
@@ -429,7 +427,7 @@ def test_if_all_fail_it_says_so_and_what_to_do():
 
 
 def test_the_progress_bar_tells_the_evidence(capsys):
-    marginalize(problem_of(), Budget(20), DRAWS, generator=torch.Generator().manual_seed(0))
+    marginalize(problem_of(), Budget(20), DRAWS, progress=True, generator=torch.Generator().manual_seed(0))
     shown = capsys.readouterr().err
     assert "20/20" in shown
     assert "best " in shown

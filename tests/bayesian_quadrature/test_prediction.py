@@ -45,7 +45,7 @@ def found_of(num_inputs=1, num_rows=8, evaluations=40, offset=0.0, frequency=0.4
     one = torch.ones(num_inputs, dtype=torch.float64)
     prior = Hyperprior(HalfNormal(0.5 * one), LogNormal(-1.2 * one, 0.4 * one), 3, noise=inferred(1e-2, 1.0))
     problem = RegressionProblem(X, y, prior)
-    return marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
+    return marginalize(problem, Budget(evaluations), search, generator=generator)
 
 
 @pytest.fixture(scope="module")
@@ -451,7 +451,7 @@ def test_an_offset_of_the_targets_moves_means_only(offset):
     X = points(40)
     y = torch.sin(2 * torch.pi * 0.4 * X[:, 0]) + 0.1 * torch.cos(31.0 * X[:, 0])
     plain, moved = (
-        marginalize(RegressionProblem(X, y + c), Budget(40), progress=False, generator=torch.Generator().manual_seed(1))
+        marginalize(RegressionProblem(X, y + c), Budget(40), generator=torch.Generator().manual_seed(1))
         for c in (0.0, offset)
     )
     plain, moved = (found.predict(X[:5] + 0.01) for found in (plain, moved))
@@ -464,9 +464,7 @@ def test_waves_may_run_along_either_diagonal(sign):
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(80, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(3.0 * torch.pi * (X[:, 0] + sign * X[:, 1]))
-    found = marginalize(
-        RegressionProblem(X[:40], y[:40]), Budget(100), progress=False, generator=torch.Generator().manual_seed(1)
-    )
+    found = marginalize(RegressionProblem(X[:40], y[:40]), Budget(100), generator=torch.Generator().manual_seed(1))
     error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()
     assert float(error) < 0.06, "half-normal means would give 0.12 and more on one of them"
 

@@ -48,7 +48,7 @@ def problem(truth):
 
 def run(problem, evaluations, search, seed):
     generator = torch.Generator().manual_seed(seed)
-    return marginalize(problem, Budget(evaluations), search, progress=False, generator=generator)
+    return marginalize(problem, Budget(evaluations), search, generator=generator)
 
 
 def rms(values):

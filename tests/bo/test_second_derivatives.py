@@ -35,7 +35,7 @@ def random_features(X, y):
 def knots_of(base):
     def build(X, y):
         strategy = GreedyBlocks(max_knots=8, polish_iterations=0)
-        return select_knots(X, y, kernel(base()), strategy=strategy, progress=False).model
+        return select_knots(X, y, kernel(base()), strategy=strategy).model
 
     return build
 
@@ -43,19 +43,19 @@ def knots_of(base):
 def variational(X, y):
     X, labels, strategy = X[:14], (y[:14] > 0).double(), GreedyBlocks(max_knots=3, polish_iterations=0)
     likelihood = BernoulliLikelihood()
-    return select_variational_knots(X, labels, kernel(RBFKernel()), likelihood, strategy=strategy, progress=False).model
+    return select_variational_knots(X, labels, kernel(RBFKernel()), likelihood, strategy=strategy).model
 
 
 def quadrature(X, y):
     generator = torch.Generator().manual_seed(0)
-    return marginalize(RegressionProblem(X, y), Budget(12), progress=False, generator=generator).model()
+    return marginalize(RegressionProblem(X, y), Budget(12), generator=generator).model()
 
 
 def fused(X, y):
     experts = [knots_of(RBFKernel)(X[:12], y[:12]), knots_of(lambda: MaternKernel(2.5))(X[:12], y[:12])]
     role = GPPrior(kernel(RBFKernel()))
     model = BHS(X[12:], y[12:], predict_experts(experts, X[12:]), role)
-    return FusedModel(fit_fusion(model, generator=torch.Generator().manual_seed(0), progress=False), experts)
+    return FusedModel(fit_fusion(model, generator=torch.Generator().manual_seed(0)), experts)
 
 
 MODELS = {

@@ -17,7 +17,7 @@ def fitted():
     model = PoGPE(X, torch.sin(2 * X.squeeze(-1)) + 0.1 * noise, 2, prior, prior, prior)
     inference = HMC(num_chains=4, settings=HMCSettings(num_draws=30, num_warmup=60), start_iterations=20)
     with warnings.catch_warnings(action="ignore"):  # so few draws do not convince it
-        return fit_fusion(model, inference, generator=torch.Generator().manual_seed(1), progress=False)
+        return fit_fusion(model, inference, generator=torch.Generator().manual_seed(1))
 
 
 def test_groups_have_chains_and_draws_first(fitted):
@@ -34,9 +34,7 @@ def test_groups_have_chains_and_draws_first(fitted):
 
 
 def test_an_inference_without_chains_is_one(fitted):
-    quick = fit_fusion(
-        fitted.model, LaplaceApproximation(num_draws=20), generator=torch.Generator().manual_seed(0), progress=False
-    )
+    quick = fit_fusion(fitted.model, LaplaceApproximation(num_draws=20), generator=torch.Generator().manual_seed(0))
     groups = arviz_groups(quick)
     assert "sample_stats" not in groups
     assert all(block.shape[:2] == (1, 20) for block in groups["posterior"].values())

@@ -78,7 +78,7 @@ def test_gradient_against_differences(kind, monkeypatch):
     }
     model = makers[kind]()
     split = _Split.of(model)
-    modes = LaplaceApproximation(num_restarts=4, num_draws=50).infer(model, generator=seeded(), progress=False)
+    modes = LaplaceApproximation(num_restarts=4, num_draws=50).infer(model, generator=seeded())
     evidence = _Evidence(model, split, modes.theta.mean(0)[split.coefficients])
     eta = modes.theta.mean(0)[split.hyperparameters].unsqueeze(0).requires_grad_()
     (gradient,) = torch.autograd.grad(evidence(eta).sum(), eta)
@@ -106,7 +106,7 @@ def test_more_than_the_start():
     found = maximize_evidence(HetGP(X, y, prior(), noise), generator=seeded())
     inference = LaplaceApproximation(num_restarts=8)
     fixed, start = (
-        inference.infer(HetGP(X, y, one, noise), generator=seeded(), progress=False).report.log_evidence
+        inference.infer(HetGP(X, y, one, noise), generator=seeded()).report.log_evidence
         for one in (prior().fixed_at(found.hyperparameters["mean"]), prior(None))
     )
     assert fixed == pytest.approx(found.log_evidence, abs=1e-3)

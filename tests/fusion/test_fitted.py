@@ -54,11 +54,11 @@ def joint(kind=MoGPE, num_rows=60, shift=0.0):
 def fit(model, inference, seed=0):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fit_fusion(model, inference, generator=seeded(seed), progress=False)
+        return fit_fusion(model, inference, generator=seeded(seed))
 
 
 def test_default_is_laplace():
-    fitted = fit_fusion(stacking(), generator=seeded(), progress=False)
+    fitted = fit_fusion(stacking(), generator=seeded())
     assert fitted.report.method == "Laplace"
     assert fitted.inference == LaplaceApproximation()
 
@@ -143,7 +143,7 @@ def test_chains_go_on_after_a_file(tmp_path):
     read = FittedFusion.load(tmp_path / "fusion.npz", joint(), inference=SHORT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first, second = fitted.sample_more(5, progress=False), read.sample_more(5, progress=False)
+        first, second = fitted.sample_more(5), read.sample_more(5)
     assert first.posterior.chains.theta.shape[1] == 25
     assert torch.equal(first.posterior.chains.theta, second.posterior.chains.theta)
     with pytest.raises(ValueError, match="sample_more needs"):

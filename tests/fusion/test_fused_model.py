@@ -47,7 +47,7 @@ def stacked(request, data, experts):
     X, y = data
     model = request.param(X[20:], y[20:], predict_experts(experts, X[20:]), prior())
     generator = torch.Generator().manual_seed(2)
-    return fit_fusion(model, LaplaceApproximation(num_draws=30), generator=generator, progress=False)
+    return fit_fusion(model, LaplaceApproximation(num_draws=30), generator=generator)
 
 
 def test_the_posterior_is_the_predictive_mixture(stacked, data, experts):
@@ -66,7 +66,7 @@ def test_models_that_learn_their_experts(data):
     X, y = data
     fusion = MoGPE(X, y, 2, prior(seed=1), prior(seed=2), prior(seed=3))
     generator = torch.Generator().manual_seed(0)
-    fitted = fit_fusion(fusion, LaplaceApproximation(num_draws=20), generator=generator, progress=False)
+    fitted = fit_fusion(fusion, LaplaceApproximation(num_draws=20), generator=generator)
     posterior = FusedModel(fitted).posterior(X[:3].unsqueeze(-2))
     mixture = fitted.predict(X[:3])
     assert torch.allclose(posterior.mean.flatten(), mixture.mean)

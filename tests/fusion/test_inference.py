@@ -106,7 +106,7 @@ def seeded(seed=0):
 def quiet(inference, model, seed=0) -> PosteriorDraws:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return inference.infer(model, generator=seeded(seed), progress=False)
+        return inference.infer(model, generator=seeded(seed))
 
 
 NAMES = ["bhs", "pbhs", "mogpe", "pogpe", "het", "hyper", "gaussian"]
@@ -143,7 +143,7 @@ def test_nothing_to_learn(inference):
     X = inputs()
     predictions = experts(1, X)
     model = BHS(X, X.squeeze(-1), predictions, prior())
-    found = inference.infer(model, progress=False)
+    found = inference.infer(model)
     assert found.theta.shape == (1, 0)
     assert found.report.log_evidence == pytest.approx(float(predictions.log_prob(model.y).sum()), rel=1e-12)
 
@@ -186,8 +186,8 @@ def test_ascents_do_not_see_each_other():
 
 def test_weights_of_modes():
     model = small("mogpe")
-    equal = MAP(num_restarts=4).infer(model, generator=seeded(), progress=False)
-    joint = MAP(num_restarts=4, weights=ModeWeights.JOINT).infer(model, generator=seeded(), progress=False)
+    equal = MAP(num_restarts=4).infer(model, generator=seeded())
+    joint = MAP(num_restarts=4, weights=ModeWeights.JOINT).infer(model, generator=seeded())
     torch.testing.assert_close(equal.log_weights.exp(), torch.full_like(equal.log_weights, 0.25))
     torch.testing.assert_close(joint.log_weights, model.log_joint(joint.theta).log_softmax(0))
 
@@ -204,7 +204,7 @@ def test_hessian(name):
 def test_laplace_is_exact_for_a_normal_posterior():
     model = gaussian()
     mean, covariance, evidence = model.posterior()
-    found = LaplaceApproximation(num_restarts=2, num_draws=20_000).infer(model, generator=seeded(), progress=False)
+    found = LaplaceApproximation(num_restarts=2, num_draws=20_000).infer(model, generator=seeded())
     assert found.report.log_evidence == pytest.approx(float(evidence), abs=1e-7)
     error = (found.theta.mean(0) - mean) / (covariance.diagonal() / 20_000).sqrt()
     assert error.abs().amax() < 4.5
@@ -217,7 +217,7 @@ def test_mean_field_of_a_normal_posterior():
     """The best product of normals has the right means and the inverse diagonal of the precision as variances."""
     model = gaussian()
     mean, covariance, evidence = model.posterior()
-    found = MeanField(num_steps=1500, num_draws=20_000).infer(model, generator=seeded(), progress=False)
+    found = MeanField(num_steps=1500, num_draws=20_000).infer(model, generator=seeded())
     variance = 1.0 / torch.linalg.inv(covariance).diagonal()
     torch.testing.assert_close(found.theta.mean(0), mean, rtol=0, atol=0.05)
     torch.testing.assert_close(found.theta.var(0), variance, rtol=0.1, atol=0)
@@ -246,7 +246,7 @@ def test_laplace_evidence_against_quadrature(num_rows):
     grid = torch.linspace(-6, 6, 401, dtype=torch.float64)
     theta = torch.cartesian_prod(grid, grid)
     exact = model.log_joint(theta).logsumexp(0) + 2 * (grid[1] - grid[0]).log()
-    found = LaplaceApproximation(num_restarts=4).infer(model, generator=seeded(), progress=False)
+    found = LaplaceApproximation(num_restarts=4).infer(model, generator=seeded())
     assert found.report.log_evidence == pytest.approx(float(exact), abs=1.0 / num_rows)
 
 
@@ -258,7 +258,7 @@ def test_experts_permuted():
     permuted = ExpertPredictions(*(part[order] for part in predictions))
     one, other = (
         LaplaceApproximation(num_restarts=4, num_draws=4000).infer(
-            PBHS(X, X.squeeze(-1), each, prior()), generator=seeded(), progress=False
+            PBHS(X, X.squeeze(-1), each, prior()), generator=seeded()
         )
         for each in (predictions, permuted)
     )
@@ -326,7 +326,7 @@ def test_numpyro(nuts):
 def test_numpyro_without_numpyro(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"gp_ensembles\[numpyro\]"):
-        NUTS().infer(small("het"), progress=False)
+        NUTS().infer(small("het"))
 
 
 def test_chains_that_agree_are_all_kept():
@@ -360,7 +360,7 @@ def test_more_equals_one_run():
     begun = quiet(short, model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        joined = short.sample_more(model, begun, 15, progress=False)
+        joined = short.sample_more(model, begun, 15)
     whole = quiet(HMC(4, HMCSettings(num_draws=35, num_warmup=30)), model)
     assert torch.equal(joined.chains.theta, whole.chains.theta)
     torch.testing.assert_close(joined.report.diagnostics.weights, whole.report.diagnostics.weights)
@@ -380,13 +380,13 @@ def test_interrupted(monkeypatch):
 
     monkeypatch.setattr("gp_ensembles.fusion.chees.leapfrog", interrupted)
     with pytest.warns(UserWarning, match="interrupted after 35"):
-        found = inference.infer(model, generator=seeded(), progress=False)
+        found = inference.infer(model, generator=seeded())
     made = found.chains.theta.shape[1]
     assert made == 15
     monkeypatch.undo()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        joined = inference.sample_more(model, found, 40 - made, progress=False)
+        joined = inference.sample_more(model, found, 40 - made)
     assert torch.equal(joined.chains.theta, quiet(inference, model).chains.theta)
 
 
@@ -394,7 +394,7 @@ def test_interrupted_before_the_first_draw():
     model = small("het")
     inference = HMC(4, HMCSettings(num_draws=0, num_warmup=10))
     with pytest.warns(UserWarning, match="no draw yet"):
-        found = inference.infer(model, generator=seeded(), progress=False)
+        found = inference.infer(model, generator=seeded())
     assert found.theta.shape == (4, model.num_parameters)
     assert found.theta.isfinite().all()
 
@@ -426,9 +426,7 @@ def test_some_divergent_chains_are_said():
     model.log_likelihood = walled
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = HMC(4, HMCSettings(num_draws=40, num_warmup=30, max_steps=32)).infer(
-            model, generator=seeded(), progress=False
-        )
+        found = HMC(4, HMCSettings(num_draws=40, num_warmup=30, max_steps=32)).infer(model, generator=seeded())
     assert any("diverged" in str(one.message) for one in caught)
     assert any("diverged" in caution for caution in found.report.cautions)
     assert int(found.report.diagnostics.divergences.sum()) > 0
@@ -441,11 +439,11 @@ def test_likelihood_that_is_nowhere_finite():
     model.noise = math.nan
     for inference in INFERENCES.values():
         with pytest.raises(NumericalError, match="not finite even near the prior mean"):
-            inference.infer(model, progress=False)
+            inference.infer(model)
     broken = BHS(X, X.squeeze(-1), experts(1, X), prior())
     broken._log_density = broken._log_density * torch.nan
     with pytest.raises(NumericalError, match="check the targets"):
-        MAP().infer(broken, progress=False)
+        MAP().infer(broken)
 
 
 def test_starts_far_out_are_drawn_in():
@@ -469,7 +467,7 @@ def test_flat_directions_are_said():
 
 def test_unfinished_search_is_said():
     with pytest.warns(UserWarning, match="has not converged"):
-        MAP(num_restarts=2, max_iterations=2).infer(small("mogpe"), generator=seeded(), progress=False)
+        MAP(num_restarts=2, max_iterations=2).infer(small("mogpe"), generator=seeded())
 
 
 @pytest.mark.parametrize(

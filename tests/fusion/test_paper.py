@@ -9,7 +9,7 @@ from studies.fusion.sets import expert_source, made_up_mixture, make_priors, spl
 
 def score(model, split, predictions=None, inference=None):
     inference = LaplaceApproximation(num_restarts=4, num_draws=100) if inference is None else inference
-    fitted = fit_fusion(model, inference, generator=torch.Generator().manual_seed(0), progress=False)
+    fitted = fit_fusion(model, inference, generator=torch.Generator().manual_seed(0))
     return -float(fitted.predict(split.test_X, predictions).log_prob(split.test_y).mean())
 
 

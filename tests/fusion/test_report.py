@@ -90,7 +90,7 @@ def mixture():
     model = MoGPE(X, y, 2, prior, prior, prior)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded(), progress=False)
+        found = HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded())
     return model, found
 
 
@@ -132,6 +132,6 @@ def test_few_rows_of_many():
     prior = FourierPrior(torch.ones_like(X[:1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = model_draws.infer(MoGPE(X, X.squeeze(-1), 1, prior, prior, prior), generator=seeded(), progress=False)
+        found = model_draws.infer(MoGPE(X, X.squeeze(-1), 1, prior, prior, prior), generator=seeded())
     report = chain_diagnostics(found.chains, draws, draws[:, 0], draws[:, 0], draws[:, 0, 0].softmax(0), num_rows=50)
     assert report.rhat_log_density.shape == (50,)

@@ -472,7 +472,7 @@ def select(strategy, seed=0, y=None, **options):
     kernel, likelihood = make_model().covar_module, make_model().likelihood
     generator = torch.Generator().manual_seed(seed)
     return select_laplace_knots(
-        **arguments, kernel=kernel, likelihood=likelihood, strategy=strategy, progress=False, generator=generator,
+        **arguments, kernel=kernel, likelihood=likelihood, strategy=strategy, generator=generator,
         **options,
     )  # fmt: skip
 
@@ -513,9 +513,7 @@ class TestSelection:
     def test_every_row_a_knot(self):
         X = torch.tensor([[0.0], [1.0], [2.0], [2.0]], dtype=torch.float64)
         y = torch.tensor([0.0, 5.0, 1.0, 2.0], dtype=torch.float64)
-        found = select_laplace_knots(
-            X, y, RBFKernel(), LogPoissonLikelihood(), strategy=one_at_a_time(X[:3]), progress=False
-        )
+        found = select_laplace_knots(X, y, RBFKernel(), LogPoissonLikelihood(), strategy=one_at_a_time(X[:3]))
         assert found.stop_reason == "all 3 distinct rows have a knot"
 
     def test_other_strategies(self):

@@ -205,7 +205,6 @@ def test_selection_follows_the_published_run(name):
         optimizer=refit,
         start=g["knots0"],
         max_knots=int(g["maxknot"]),
-        progress=False,
     )
     assert refit.steps == g[f"{name}_steps"].tolist()
     np.testing.assert_allclose([step.objective for step in found.history], g[f"{name}_obj"], rtol=0, atol=1e-5)
@@ -229,7 +228,6 @@ def test_selection_by_fitc_stays_near_the_published_run():
         optimizer=CodedAdadelta(Adadelta(max_iterations=int(g["maxit"]))),
         start=g["knots0"],
         max_knots=9,
-        progress=False,
     )
     np.testing.assert_allclose([step.objective for step in found.history], g["oat_rs_fic_obj"][:6], rtol=0, atol=0.1)
 
@@ -391,7 +389,7 @@ def test_large_scales_do_not_lead_to_noise_alone():
     X, y = waves(200, columns=5)
     kernel, likelihood = isotropic(5.0, 1.0, 5.0)
     found = select_one_at_a_time(
-        6.0 * X, 7.0 * y, kernel, likelihood, max_knots=8, progress=False, generator=torch.Generator().manual_seed(0)
+        6.0 * X, 7.0 * y, kernel, likelihood, max_knots=8, generator=torch.Generator().manual_seed(0)
     )
     assert found.model.num_knots == 8
     assert found.model.likelihood.noise.item() < 0.7 * float((7.0 * y).var())
@@ -474,7 +472,6 @@ def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
         start=3,
         max_knots=7,
         tolerance=0.01,
-        progress=False,
         generator=torch.Generator().manual_seed(0),
     )
     values = [step.objective for step in found.history]
@@ -493,7 +490,7 @@ def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
 def test_selection_stops_at_the_first_knot_that_adds_too_little():
     X, y = waves()
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
-    found = select_one_at_a_time(X, y, kernel, likelihood, tolerance=1e6, progress=False)
+    found = select_one_at_a_time(X, y, kernel, likelihood, tolerance=1e6)
     assert found.model.num_knots == 5
     assert found.stop_reason == "a further knot added no more than 1000000.0 nats"
     assert [step.action for step in found.history] == ["start"]
@@ -514,7 +511,7 @@ def test_interruption_keeps_the_best_model():
     X, y = waves()
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
     with pytest.warns(UserWarning, match="interrupted with 7 knots"):
-        found = select_one_at_a_time(X, y, kernel, likelihood, proposal=Interrupting(2), progress=False)
+        found = select_one_at_a_time(X, y, kernel, likelihood, proposal=Interrupting(2))
     assert found.stop_reason == "interrupted"
     assert found.knots.shape == (7, 2)
     assert float(found.model.objective().detach()) == pytest.approx(found.history[-1].objective, abs=1e-9)
@@ -534,16 +531,14 @@ def test_interrupted_refit_leaves_the_model_before_it(monkeypatch):
 
     monkeypatch.setattr(SparseGP, "objective", objective)
     with pytest.warns(UserWarning, match="interrupted with 5 knots"):
-        found = select_one_at_a_time(X, y, kernel, likelihood, progress=False)
+        found = select_one_at_a_time(X, y, kernel, likelihood)
     assert float(original(found.model).detach()) == pytest.approx(found.history[-1].objective, abs=1e-9)
 
 
 def test_duplicates_are_one_row_each_and_all_rows_are_enough():
     X, y = waves(6)
     kernel, likelihood = isotropic(1.0, 0.4, 0.1)
-    found = select_one_at_a_time(
-        X.repeat(3, 1), y.repeat(3), kernel, likelihood, start=2, tolerance=-1e6, progress=False
-    )
+    found = select_one_at_a_time(X.repeat(3, 1), y.repeat(3), kernel, likelihood, start=2, tolerance=-1e6)
     assert found.model.num_knots == 6
     assert found.stop_reason == "all 6 distinct rows have a knot"
 
@@ -561,7 +556,7 @@ def test_duplicates_are_one_row_each_and_all_rows_are_enough():
 def test_bad_input(change, message):
     X, y = waves()
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
-    arguments = {"X": X, "y": y, "kernel": kernel, "likelihood": likelihood, "progress": False} | change
+    arguments = {"X": X, "y": y, "kernel": kernel, "likelihood": likelihood} | change
     with pytest.raises(ValueError, match=message):
         select_one_at_a_time(**arguments)
 
@@ -591,7 +586,7 @@ def test_nothing_to_move():
 def test_any_kernel():
     X, y = waves(columns=1)
     kernel = ScaleKernel(PeriodicKernel() * RBFKernel()).double()
-    found = select_one_at_a_time(X, y, kernel, start=2, max_knots=5, progress=False, optimizer=LBFGSB(5))
+    found = select_one_at_a_time(X, y, kernel, start=2, max_knots=5, optimizer=LBFGSB(5))
     assert found.history[-1].objective > found.history[0].objective
 
 
@@ -600,5 +595,5 @@ def test_default_dtype_does_not_matter():
     X, y = waves()
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
     proposal = BayesianOptimization(2, 4)
-    found = select_one_at_a_time(X, y, kernel, likelihood, proposal=proposal, max_knots=6, progress=False)
+    found = select_one_at_a_time(X, y, kernel, likelihood, proposal=proposal, max_knots=6)
     assert found.knots.dtype == torch.float64

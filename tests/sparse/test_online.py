@@ -256,7 +256,6 @@ def test_from_chosen_knots_to_a_stream() -> None:
             y[:60],
             KERNELS[name]().double(),
             strategy=quick,
-            progress=False,
             generator=torch.Generator().manual_seed(0),
         )
         for name in ("rbf", "matern ard")

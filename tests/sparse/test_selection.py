@@ -81,7 +81,7 @@ def select(X, y, strategy=None, seed=0, **settings):
             else strategy.polish_iterations,
         )
     generator = torch.Generator().manual_seed(seed)
-    return select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False, generator=generator, **settings)
+    return select_knots(X, y, kernel, likelihood, strategy=strategy, generator=generator, **settings)
 
 
 def check(found, X, most):
@@ -108,7 +108,7 @@ def test_boston_reaches_the_exact_process(golden):
     kernel, likelihood = start(1.0, half, half)
     generator = torch.Generator().manual_seed(0)
     strategy = GreedyBlocks(max_knots=80)
-    found = select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False, generator=generator)
+    found = select_knots(X, y, kernel, likelihood, strategy=strategy, generator=generator)
     check(found, X, 80)
     assert found.history[-1].objective >= -1039.0
     assert found.history[-1].objective <= found.history[-1].upper_bound
@@ -213,7 +213,7 @@ def test_priors_do_not_end_the_growth():
     kernel.register_prior("narrow_prior", NormalPrior(0.0, 1e-20), lambda module: module.outputscale * 0.0)
     generator = torch.Generator().manual_seed(0)
     strategy = GreedyBlocks(max_knots=20, fit_iterations=25)
-    found = select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False, generator=generator)
+    found = select_knots(X, y, kernel, likelihood, strategy=strategy, generator=generator)
     assert found.model.num_knots == bare.model.num_knots == 20
     assert found.stop_reason == bare.stop_reason
 
@@ -221,7 +221,7 @@ def test_priors_do_not_end_the_growth():
 def test_any_kernel_is_taken():
     X, y = make_data()
     kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2))
-    found = select_knots(X, y, kernel, strategy=GreedyBlocks(max_knots=10), progress=False)
+    found = select_knots(X, y, kernel, strategy=GreedyBlocks(max_knots=10))
     check(found, X, 10)
 
 
@@ -353,7 +353,7 @@ def test_fast_functions_are_no_noise(frequency):
     """GPyTorch's own start is a lengthscale of 0.69: from there, five knots take everything for noise."""
     X, y = fast_waves(frequency)
     generator = torch.Generator().manual_seed(0)
-    found = select_knots(X, y, ScaleKernel(RBFKernel()), progress=False, generator=generator)
+    found = select_knots(X, y, ScaleKernel(RBFKernel()), generator=generator)
     assert found.model.likelihood.noise.item() == pytest.approx(0.01, rel=0.3)
     exact = SparseGP(X, y, X, found.model.covar_module, found.model.likelihood, found.model.mean_module)
     assert found.history[-1].objective == pytest.approx(float(exact.objective().detach()), abs=0.5)
@@ -445,7 +445,7 @@ class Detached(Kernel):
 )
 def test_kernels_without_gradients_in_inputs(strategy):
     X, y = make_data()
-    found = select_knots(X, y, ScaleKernel(Detached()), strategy=strategy, progress=False)
+    found = select_knots(X, y, ScaleKernel(Detached()), strategy=strategy)
     assert found.history[-1].objective >= found.history[0].objective
 
 
@@ -462,7 +462,7 @@ def test_knots_that_are_categories_do_not_lose_them():
 @pytest.mark.parametrize(("inputs", "targets"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e6)])
 def test_scales_of_the_data_do_not_matter_much(inputs, targets):
     X, y = make_data()
-    found = select_knots(inputs * X, targets * y, ScaleKernel(RBFKernel()), progress=False)
+    found = select_knots(inputs * X, targets * y, ScaleKernel(RBFKernel()))
     mean = found.model.posterior(inputs * X).mean.squeeze(-1).detach() / targets
     assert float((mean - y).square().mean()) < 0.05 * float(y.var())
 
@@ -473,7 +473,7 @@ def test_what_cannot_be_learned_is_said():
         select(X, 1e-6 * y, GreedyBlocks(max_knots=6))
     kernel, likelihood = start()
     with pytest.warns(UserWarning, match="ended ten thousand times off the start"):
-        select_knots(X, 1e6 * y, kernel, likelihood, strategy=GreedyBlocks(max_knots=6, subset_size=0), progress=False)
+        select_knots(X, 1e6 * y, kernel, likelihood, strategy=GreedyBlocks(max_knots=6, subset_size=0))
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_hyperparameters_may_be_held(strategy):
     kernel, likelihood = start(0.3, 1.0, 0.05)
     kernel.requires_grad_(False), likelihood.requires_grad_(False)
     mean = ConstantMean().double().requires_grad_(False)
-    found = select_knots(X, y, kernel, likelihood, mean, strategy=strategy, progress=False)
+    found = select_knots(X, y, kernel, likelihood, mean, strategy=strategy)
     assert found.model.covar_module.base_kernel.lengthscale.item() == pytest.approx(0.3)
     assert found.history[-1].objective >= found.history[0].objective
 
@@ -493,7 +493,7 @@ def test_what_is_given_stays_as_it_is():
     X, y = make_data()
     kernel, likelihood = start()
     for strategy in (GreedyBlocks(max_knots=6), Simultaneous(4), OneAtATime(max_knots=6)):
-        select_knots(X, y, kernel, likelihood, strategy=strategy, progress=False)
+        select_knots(X, y, kernel, likelihood, strategy=strategy)
         assert kernel.outputscale.item() == pytest.approx(0.7)
         assert likelihood.noise.item() == pytest.approx(0.1)
 
@@ -502,7 +502,7 @@ def test_low_noise_does_not_need_all_knots():
     X = torch.linspace(0, 1, 300, dtype=torch.float64).unsqueeze(-1)
     noise = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = torch.sin(12.0 * X.squeeze(-1)) + 0.01 * noise
-    found = select_knots(X, y, ScaleKernel(RBFKernel()), progress=False, generator=torch.Generator().manual_seed(0))
+    found = select_knots(X, y, ScaleKernel(RBFKernel()), generator=torch.Generator().manual_seed(0))
     assert len(found.knots) <= 40
     assert "most allowed" not in found.stop_reason
 
@@ -518,7 +518,7 @@ def test_knots_at_categories_move_along_the_rest():
     X, y = make_data()
     X = torch.cat([X[:, :1], (3 * X[:, 1:]).floor()], -1)
     kernel = ScaleKernel(RBFKernel(active_dims=(0,)) * CategoricalKernel(active_dims=(1,)))
-    found = select_knots(X, y, kernel, strategy=Simultaneous(X[:15]), progress=False)
+    found = select_knots(X, y, kernel, strategy=Simultaneous(X[:15]))
     assert torch.equal(found.knots[:, 1], X[:15, 1])
     assert found.history[-1].objective > found.history[0].objective + 1.0
 
@@ -532,7 +532,7 @@ def test_bayesian_optimization_takes_any_kernel(kernel):
     """Rows are proposed, not places, so that neither stationarity nor a derivative is needed."""
     X, y = make_data()
     strategy = OneAtATime(BayesianOptimization(3, 6), start=2, max_knots=5)
-    found = select_knots(X, y, kernel, strategy=strategy, progress=False)
+    found = select_knots(X, y, kernel, strategy=strategy)
     values = [step.objective for step in found.history]
     assert values == sorted(values)
     assert found.stop_reason

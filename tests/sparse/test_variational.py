@@ -97,7 +97,7 @@ def blocks(**settings):
 def select(name="logistic", rows=80, seed=0, strategy=None, **options):
     X, y = make_data(name, rows)
     strategy = blocks(max_knots=12, num_initial=3, fit_iterations=8) if strategy is None else strategy
-    options = {"generator": torch.Generator().manual_seed(seed), "progress": False} | options
+    options = {"generator": torch.Generator().manual_seed(seed)} | options
     return select_variational_knots(X, y, make_kernel(), LIKELIHOODS[name]().double(), strategy=strategy, **options)
 
 
@@ -385,7 +385,7 @@ def test_predictions_are_as_good_as_those_of_laplace():
     X, y = make_data("logistic", 300)
     train, test = slice(0, 200), slice(200, 300)
     strategy = blocks(max_knots=20, fit_iterations=15)
-    options = {"progress": False, "generator": torch.Generator().manual_seed(0)}
+    options = {"generator": torch.Generator().manual_seed(0)}
     found = select_variational_knots(
         X[train], y[train], make_kernel(), LogisticLikelihood(), strategy=strategy, **options
     )
@@ -473,7 +473,7 @@ def test_the_generator_decides():
 def test_knots_end_where_they_add_nothing():
     X = torch.linspace(0.0, 1.0, 60, dtype=torch.float64).unsqueeze(-1)
     y = (5.0 + 4.0 * X.squeeze(-1)).round()
-    found = select_variational_knots(X, y, make_kernel(), LogPoissonLikelihood(), progress=False)
+    found = select_variational_knots(X, y, make_kernel(), LogPoissonLikelihood())
     assert found.knots.shape[0] < 40
     assert "added less than 0.01 nats" in found.stop_reason or "no row" in found.stop_reason
 
@@ -487,7 +487,6 @@ def test_fast_waves_are_not_taken_for_chance():
         make_kernel(lengthscale=0.05),
         LogPoissonLikelihood(),
         strategy=blocks(max_knots=40, fit_iterations=15),
-        progress=False,
         generator=torch.Generator().manual_seed(0),
     )
     assert float(found.model.covar_module.base_kernel.lengthscale.detach()) < 0.1
@@ -499,7 +498,7 @@ def test_priors_and_polish():
     kernel = make_kernel(kernel=MaternKernel)
     kernel.register_prior("outputscale_prior", GammaPrior(2.0, 0.5), "outputscale")
     strategy = blocks(max_knots=6, num_initial=3, fit_iterations=5, polish_iterations=5)
-    found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), strategy=strategy, progress=False)
+    found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), strategy=strategy)
     check(found, strategy)
     assert found.history[-1].action == "polish"
     assert found.history[-1].objective > found.history[-2].objective
@@ -511,11 +510,9 @@ def test_priors_and_polish():
 def test_duplicates_few_rows_and_single_precision():
     X = torch.tensor([[0.0], [0.0], [0.5], [1.0]], dtype=torch.float64)
     y = torch.tensor([0.0, 1.0, 2.0, 5.0], dtype=torch.float64)
-    found = select_variational_knots(X, y, make_kernel(), LogPoissonLikelihood(), progress=False)
+    found = select_variational_knots(X, y, make_kernel(), LogPoissonLikelihood())
     assert found.knots.shape[0] <= 3
-    single = select_variational_knots(
-        X.float(), y.float(), make_kernel().float(), LogPoissonLikelihood(), progress=False
-    )
+    single = select_variational_knots(X.float(), y.float(), make_kernel().float(), LogPoissonLikelihood())
     assert single.model.posterior(X.float()).mean.dtype == torch.float32
 
 
@@ -594,7 +591,7 @@ def test_knots_that_cannot_be_used_end_the_search(monkeypatch):
 def test_bad_input_is_refused(likelihood, y, message):
     X = torch.linspace(0.0, 1.0, 3, dtype=torch.float64).unsqueeze(-1)
     with pytest.raises(ValueError, match=message):
-        select_variational_knots(X, X.new_tensor(y), make_kernel(), likelihood, progress=False)
+        select_variational_knots(X, X.new_tensor(y), make_kernel(), likelihood)
 
 
 @pytest.mark.parametrize(
@@ -619,9 +616,7 @@ def test_large_counts_do_not_break_the_bound():
     X = torch.rand(100, 2, generator=generator, dtype=torch.float64)
     y = (3.0 * torch.sin(6.0 * X[:, 0]) * X[:, 1] + 6.0).exp().round()
     strategy = blocks(max_knots=12, fit_iterations=15, polish_iterations=10)
-    found = select_variational_knots(
-        X, y, ScaleKernel(RBFKernel()).double(), LogPoissonLikelihood(), strategy=strategy, progress=False
-    )
+    found = select_variational_knots(X, y, ScaleKernel(RBFKernel()).double(), LogPoissonLikelihood(), strategy=strategy)
     objectives = [step.objective for step in found.history]
     assert objectives == sorted(objectives)
     assert objectives[-1] > -5000.0
