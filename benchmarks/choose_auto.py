@@ -3,7 +3,7 @@
 Experts do not depend on the rule that weighs them, so their log densities, which ``expert_densities.py`` has stored,
 are enough to score any choice exactly:
 
-    python benchmarks/expert_densities.py --data ../shared/data --out densities
+    python -m benchmarks.expert_densities --data ../shared/data --out densities
     python benchmarks/choose_auto.py densities --out choose_auto.csv
 
 and for the table in ``README.md``: ``--families all --dynamics all --samples 1 --rules BMA "twins 0.01" ...``

@@ -13,11 +13,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from gp_ensembles.data import Standardizer, constant_columns, load_folder
+from gp_ensembles.data import load_folder
 from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.streaming import Standardizer, constant_columns
 
 BASELINE, REFIT = "scikit-learn's logistic regression", 100  # refitted after so many rows
 TARGET = BinaryTarget()

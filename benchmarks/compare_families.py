@@ -1,7 +1,7 @@
 """Every family of the ensembles on real streams, with baselines, in one table.
 
-    python benchmarks/compare_families.py --data FOLDER --sets elevators pol bike
-    python benchmarks/compare_families.py --markdown        # the tables of what has been run so far
+    python -m benchmarks.compare_families --data FOLDER --sets elevators pol bike
+    python -m benchmarks.compare_families --markdown        # the tables of what has been run so far
 
 FOLDER holds a manifest.json and the tables it names. The first 1000 rows (a fifth of a shorter table) set scales and
 hyperparameters; the scores are one step ahead on the rest, in standardized units, on the full mixture.
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 
-from gp_ensembles.data import Stream, split_stream
 from gp_ensembles.data.folder import load_folder
 from gp_ensembles.ensembles import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, PolynomialBasis, RadialBasis
@@ -33,6 +32,7 @@ from gp_ensembles.ensembles.build import (
 from gp_ensembles.ensembles.presets import SPEEDS
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, edoebe_transition
 from gp_ensembles.metrics import nmse
+from studies.harness.protocol import Stream, split_stream
 
 FAMILIES = {
     "HSGP": HilbertBasis(),

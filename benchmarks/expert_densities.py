@@ -1,6 +1,6 @@
 """One-step log densities of very many experts on the tables of a folder: evidence for weight rules and defaults.
 
-    python benchmarks/expert_densities.py --data FOLDER --out DENSITIES
+    python -m benchmarks.expert_densities --data FOLDER --out DENSITIES
 
 FOLDER holds a manifest.json and the tables it names; regression sets and time series of at least 600 rows are taken,
 small ones first. DENSITIES gets one NAME.npz a set, with ``log_prob`` (M, T) in float32 (standardized units, NaN
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from gp_ensembles.data import Stream, Table, split_stream
+from gp_ensembles.data import Table
 from gp_ensembles.data.folder import load_folder
 from gp_ensembles.ensembles.bases import (
     Basis,
@@ -36,6 +36,7 @@ from gp_ensembles.ensembles.bases import (
 from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, dynamic_group, fitted_experts, static_group
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.numerics.cholesky import NumericalError
+from studies.harness.protocol import Stream, split_stream
 
 BASES: tuple[Basis, ...] = (
     HilbertBasis(),

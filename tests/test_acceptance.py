@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gp_ensembles.data import Standardizer, load_folder
+from gp_ensembles.data import load_folder
+from gp_ensembles.streaming import Standardizer
 from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import KernelDictionary
 from gp_ensembles.ensembles.targets import BinaryTarget

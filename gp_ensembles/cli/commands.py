@@ -9,14 +9,14 @@ from typing import Never
 import torch
 from tqdm import tqdm
 
-from gp_ensembles.cli.config import StreamConfig
-from gp_ensembles.cli.pictures import PICTURES, Gallery
+from gp_ensembles.cli.pictures import PICTURES, RunPictures
 from gp_ensembles.cli.predictions import MODEL, score_table
-from gp_ensembles.cli.preparation import check_targets, warm_up_rows
-from gp_ensembles.cli.session import Session
-from gp_ensembles.cli.summary import summarize_session, summary_table
+from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.summary import summarize_run, summary_table
+from gp_ensembles.cli.tables import check_table
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
 from gp_ensembles.data import Table
+from gp_ensembles.streaming import StreamConfig
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,18 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
     Returns:
         The summary.
     """
-    warm_up_rows(table, config.warmup)  # what can be refused early leaves no folder behind
-    check_targets(table, config.ensemble.target)
-    config.check_device()
+    check_table(table, config)  # what can be refused early leaves no folder behind
     folder = OutputFolder(output.out)
-    session = Session.start(config, table, progress=output.progress and sys.stderr.isatty())
-    folder.begin(session.online.names, session.config.ensemble.target.num_labels)
-    return run(session, table.X[config.warmup :], table.y[config.warmup :], folder, output)
+    started = ScoredStream.start(config, table, progress=output.progress and sys.stderr.isatty())
+    folder.begin(started.model.names, config.ensemble.target.num_labels)
+    return run(started, table.X[config.warmup :], table.y[config.warmup :], folder, output)
 
 
-def resume(session: Session, table: Table, checkpoint: Path, output: Output) -> dict[str, object]:
+def resume(stopped: ScoredStream, table: Table, checkpoint: Path, output: Output) -> dict[str, object]:
     """Go on where a checkpoint stands.
 
     Args:
-        session: What the checkpoint holds.
+        stopped: What the checkpoint holds.
         table: The rows to come.
         checkpoint: Where it is. In its own folder the tables of the stream are continued, elsewhere they hold
             the rows of this run only.
@@ -71,14 +69,15 @@ def resume(session: Session, table: Table, checkpoint: Path, output: Output) -> 
     """
     folder = OutputFolder(output.out)
     in_place = output.out.resolve() == checkpoint.resolve().parent
-    in_place = in_place and folder.go_on(session.progress.num_rows, session.warm.y.shape[0])
+    config = stopped.model.config
+    in_place = in_place and folder.go_on(stopped.progress.num_rows, config.warmup)
     if not in_place:
-        folder.begin(session.online.names, session.config.ensemble.target.num_labels)
-    return run(session, table.X, table.y, folder, output, repeat_pending=in_place)
+        folder.begin(stopped.model.names, config.ensemble.target.num_labels)
+    return run(stopped, table.X, table.y, folder, output, repeat_pending=in_place)
 
 
 def run(
-    session: Session,
+    scored: ScoredStream,
     X: torch.Tensor,
     y: torch.Tensor,
     folder: OutputFolder,
@@ -86,35 +85,35 @@ def run(
     *,
     repeat_pending: bool = False,
 ) -> dict[str, object]:
-    """Feed rows to a session and write down what it predicts; what was learned survives any failure."""
-    rows_before = session.num_read
-    gallery = Gallery(session.config.ensemble.name, session.online.names, session.warm.target_name)
+    """Feed rows to a stream and write down what it predicts; what was learned survives any failure."""
+    rows_before = scored.num_read
+    pictures = RunPictures(scored.model.config.ensemble.name, scored.model.names, scored.target_name)
     try:
-        folder.checkpoint(session)
+        folder.checkpoint(scored)
         saved = time.monotonic()
-        again = session.progress.pending_y.shape[0] if repeat_pending else 0
+        again = scored.progress.pending_y.shape[0] if repeat_pending else 0
         with _bar(y.shape[0] + again, output) as bar:
-            for chunk in session.observe(X, y, repeat_pending=repeat_pending):
+            for chunk in scored.chunks(X, y, repeat_pending=repeat_pending):
                 folder.append(chunk)
                 if output.pictures:
-                    gallery.add(chunk)
+                    pictures.add(chunk)
                 if time.monotonic() - saved >= output.checkpoint_seconds:
-                    folder.checkpoint(session)
+                    folder.checkpoint(scored)
                     saved = time.monotonic()
-                scores = score_table({MODEL: session.scores[MODEL]}, session.units)[MODEL]
+                scores = score_table({MODEL: scored.scores[MODEL]}, scored.target_scale)[MODEL]
                 bar.update(chunk.y.shape[0])
                 running = ("log_score", "nmse", "error_rate", "coverage_90")
                 names = [name for name in running if name in scores]
                 shown: dict[str, object] = {name: _short(scores[name]) for name in names}
                 bar.set_postfix(shown, refresh=False)
     finally:
-        if session.is_whole and session.num_read > rows_before:
-            folder.checkpoint(session)
+        if scored.is_whole and scored.num_read > rows_before:
+            folder.checkpoint(scored)
         folder.close()
-    summary = summarize_session(session, rows_before)
+    summary = summarize_run(scored, rows_before)
     folder.finish(summary)
     if output.pictures:
-        _draw(gallery, output.out)
+        _draw(pictures, output.out)
     return summary
 
 
@@ -127,9 +126,9 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _draw(gallery: Gallery, folder: Path) -> None:
+def _draw(pictures: RunPictures, folder: Path) -> None:
     try:
-        gallery.save(folder)
+        pictures.save(folder)
     except ImportError as error:
         print(f"no pictures: {error}", file=sys.stderr)
 

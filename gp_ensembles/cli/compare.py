@@ -11,14 +11,15 @@ from typing import Literal
 
 from tqdm import tqdm
 
-from gp_ensembles.cli.config import StreamConfig, load_config
+from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.named_configs import find_config
-from gp_ensembles.cli.preparation import warm_up_rows
+from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.sentences import EXPECTED, one_sentence
-from gp_ensembles.cli.session import Session
-from gp_ensembles.cli.summary import format_table, summarize_session
+from gp_ensembles.cli.summary import format_table, summarize_run
+from gp_ensembles.cli.tables import check_warm_up_rows
 from gp_ensembles.cli.writing import OutputFolder, write_json, write_text
 from gp_ensembles.data import Table
+from gp_ensembles.streaming import StreamConfig
 
 _COLUMNS = (
     "num_experts", "nmse", "log_score", "log_score_standardized", "log_score_gaussian", "crps", "coverage_90",
@@ -79,7 +80,10 @@ def compare(
     Returns:
         Summaries by name, those of the baselines last.
     """
-    warm_up_rows(table, next(iter(configs.values())).warmup)  # what no config can run on leaves no folder behind
+    first = next(iter(configs.values()))
+    check_warm_up_rows(
+        table, first.warmup, is_constant_dropped=first.drop_constant
+    )  # what no config can run on leaves no folder behind
     folder = OutputFolder(out)
     results: dict[str, dict[str, object]] = {}
     baselines: dict[str, dict[str, object]] = {}
@@ -104,13 +108,13 @@ def compare(
 
 def score_config(table: Table, config: StreamConfig, name: str, progress: bool = False) -> dict[str, object]:
     """Fit and run one config on a table, writing nothing; returns its summary, baselines included."""
-    session = Session.start(config, table, progress=progress and sys.stderr.isatty())
+    stream = ScoredStream.start(config, table, progress=progress and sys.stderr.isatty())
     rest = table.y.shape[0] - config.warmup
     interval = 0.1 if sys.stderr.isatty() else 5.0
     with tqdm(total=rest, desc=name, unit="row", disable=not progress, mininterval=interval) as bar:
-        for chunk in session.observe(table.X[config.warmup :], table.y[config.warmup :]):
+        for chunk in stream.chunks(table.X[config.warmup :], table.y[config.warmup :]):
             bar.update(chunk.y.shape[0])
-    return summarize_session(session)
+    return summarize_run(stream)
 
 
 def comparison_table(results: Mapping[str, Mapping[str, object]]) -> str:

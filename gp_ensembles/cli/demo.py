@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 
 from gp_ensembles.cli.commands import Output, stream
-from gp_ensembles.cli.config import StreamConfig
 from gp_ensembles.data import Table, load
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.presets import e_doebe
+from gp_ensembles.streaming import StreamConfig
 
 SET = "trump_approval"
 _BASES = (LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())

@@ -10,7 +10,7 @@ from gp_ensembles.cli.predictions import Chunk
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
 
 
-class Gallery:
+class RunPictures:
     """Keeps what the pictures show while a stream is read, 16 bytes and more a row and expert.
 
     Args:

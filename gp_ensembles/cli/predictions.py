@@ -1,4 +1,4 @@
-"""From an ensemble's standardized mixtures to what a user reads: numbers in the units of the target."""
+"""From an ensemble's predictive distributions to what a user reads: numbers in the units of the target, and scores."""
 
 import math
 from typing import NamedTuple
@@ -8,15 +8,21 @@ from torch import Tensor
 
 from gp_ensembles.cli.baselines import NormalPrediction
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_mixture, update_discrete
-from gp_ensembles.distributions.latent_mixture import LatentMixture
-from gp_ensembles.distributions.student_t_mixture import StudentTMixture, as_normal_mixture
-from gp_ensembles.ensembles.predictions import EnsemblePredictions
-from gp_ensembles.metrics import ClassScores, init_class_scores, summarize_classes
-from gp_ensembles.metrics.scores import pit
-from gp_ensembles.metrics.streaming import StreamScores, init_scores, summarize, update_scores
-from gp_ensembles.numerics import mixtures
+from gp_ensembles.distributions import LatentMixture, StudentTMixture
+from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.metrics.discrete import ClassScores, init_class_scores, summarize_classes
+from gp_ensembles.metrics.scores import covered, crps_mixture
+from gp_ensembles.metrics.streaming import (
+    RowScores,
+    StreamScores,
+    count_scores,
+    init_scores,
+    summarize,
+    update_scores,
+)
 from gp_ensembles.numerics.normal import log_prob as normal_log_prob
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
+from gp_ensembles.streaming import Standardizer
 
 MODEL = "model"
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
@@ -70,13 +76,6 @@ class Chunk(NamedTuple):
         )
 
 
-class Units(NamedTuple):
-    """Shift and scale that take a standardized target back to the user's units."""
-
-    shift: float
-    scale: float
-
-
 Scores = dict[str, StreamScores | ClassScores]
 
 
@@ -89,7 +88,7 @@ def score_discrete_block(
     scores: Scores,
     first_row: int,
     y: Tensor,
-    predictions: EnsemblePredictions,
+    mixture: AnyMixture,
     baselines: dict[str, DiscreteRows],
     block_size: int,
 ) -> tuple[Scores, Chunk]:
@@ -99,14 +98,13 @@ def score_discrete_block(
         scores: Scores before the block.
         first_row: Number of its first row.
         y: Targets, shape (B,), float64; NaN where missing.
-        predictions: The ensemble's.
+        mixture: The ensemble's predictions.
         baselines: The baselines'.
         block_size: Rows computed at once.
 
     Returns:
         Scores after the block, and its predictions.
     """
-    mixture = predictions.mixture
     assert isinstance(mixture, LatentMixture)
     rows = rows_of_mixture(mixture, y.to(mixture.latent_mean), block_size)
     after = {MODEL: update_discrete(scores[MODEL], y, rows)}
@@ -127,58 +125,49 @@ def score_block(
     scores: Scores,
     first_row: int,
     y: Tensor,
-    predictions: EnsemblePredictions,
+    mixture: AnyMixture,
     baselines: dict[str, NormalPrediction],
-    units: Units,
+    scales: Standardizer,
 ) -> tuple[Scores, Chunk]:
-    """Turn a block of predictions into the user's units and score it.
+    """Score a block of predicted numbers.
 
     Args:
         scores: Scores before the block.
         first_row: Number of its first row.
         y: Targets in the user's units, shape (B,), float64; NaN where missing.
-        predictions: The ensemble's, standardized.
+        mixture: The ensemble's predictions, in the same units.
         baselines: The baselines', standardized.
-        units: From standardized to the user's.
+        scales: From standardized to the user's units.
 
     Returns:
         Scores after the block, and its predictions.
     """
-    original = predictions.mixture
-    assert not isinstance(original, LatentMixture)
-    mixture = as_normal_mixture(original)
-    log_weights = mixture.log_weights.double().cpu()
-    log_weights = log_weights - logsumexp_over_experts(log_weights)
-    mean = mixture.component_mean.double().cpu() * units.scale + units.shift
-    variance = mixture.component_variance.double().cpu() * units.scale**2
-    parts = log_weights, mean, variance
-    tolerance = _CRPS_TOLERANCE * units.scale
+    assert not isinstance(mixture, LatentMixture)
+    mixture = mixture._replace(**{name: value.double().cpu() for name, value in mixture._asdict().items()})
+    log_weights = mixture.log_weights - logsumexp_over_experts(mixture.log_weights)
+    mixture = mixture._replace(log_weights=log_weights)
     state = scores[MODEL]
     assert isinstance(state, StreamScores)
-    after: Scores = {MODEL: update_scores(state, y, *parts, crps_tolerance=tolerance)}
+    mean, variance = mixture.moments()
+    density, lower_tail = mixture.log_prob(y), mixture.cdf(y)
+    normals = mixture.as_normals() if isinstance(mixture, StudentTMixture) else mixture  # no closed form of the CRPS
+    crps = crps_mixture(*normals, y, tolerance=_CRPS_TOLERANCE * float(scales.y_scale))
+    rows = RowScores(mean, variance, density, crps, covered(lower_tail, 0.9))
+    after: Scores = {MODEL: count_scores(state, y, rows)}
     densities = {}
     certain = y.new_zeros(1, 1)
     for name, normal in baselines.items():
-        center, spread = normal.mean * units.scale + units.shift, normal.variance * units.scale**2
+        center, spread = scales.inverse_mean(normal.mean), scales.inverse_variance(normal.variance)
         state = scores[name]
         assert isinstance(state, StreamScores)
         after[name] = update_scores(state, y, certain, center.unsqueeze(0), spread.unsqueeze(0))
         densities[name] = normal_log_prob(y, center, spread)
-    center, spread = mixtures.moments(*parts)
-    lower, upper = mixtures.icdf(*parts, y.new_tensor([[0.05], [0.95]]))
-    density = mixtures.log_prob(*parts, y)
-    if isinstance(original, StudentTMixture):  # its tails are heavier than those of the normals that stand for it
-        targets = ((y - units.shift) / units.scale).to(original.component_mean)
-        exact = original.log_prob(targets).double().cpu() - math.log(units.scale)
-        correction = torch.where(torch.isnan(y), 0.0, exact - density).sum()
-        model = after[MODEL]
-        after[MODEL] = model._replace(log_prob=model.log_prob + correction)
-        density = exact
-    chunk = Chunk(first_row, y, center, spread, lower, upper, density, pit(*parts, y), log_weights, densities)
+    lower, upper = mixture.quantile(y.new_tensor([[0.05], [0.95]]))
+    chunk = Chunk(first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities)
     return after, chunk
 
 
-def score_table(scores: Scores, units: Units) -> dict[str, dict[str, float | None]]:
+def score_table(scores: Scores, target_scale: float) -> dict[str, dict[str, float | None]]:
     """Each predictor's scores as plain numbers; ``None`` where no target was observed (or all are equal)."""
     table = {}
     for name, state in scores.items():
@@ -188,7 +177,7 @@ def score_table(scores: Scores, units: Units) -> dict[str, dict[str, float | Non
             continue
         values = {key: float(value) for key, value in summarize(state)._asdict().items()}
         values["coverage_90"] = values.pop("coverage")
-        values["log_score_standardized"] = values["log_score"] + math.log(units.scale)
+        values["log_score_standardized"] = values["log_score"] + math.log(target_scale)
         table[name] = {key: value if math.isfinite(value) else None for key, value in values.items()}
     return table
 

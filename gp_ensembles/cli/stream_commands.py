@@ -1,5 +1,6 @@
 """The commands ``stream``, ``resume``, ``compare`` and ``demo``: their options, and what runs them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +11,7 @@ from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.cli.config import add_config, config_from
-from gp_ensembles.cli.tables import read_more, read_table, without_constant
+from gp_ensembles.cli.tables import read_more, read_table, without_seen
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a CSV file (.csv or .csv.gz) with a header, or name:SET for a table that travels with a package, for instance \
@@ -58,18 +59,20 @@ def _output(values: Namespace) -> Output:
 def _stream(values: Namespace) -> int:
     config = config_from(values)
     table = read_table(values.data, values.target, values.features, values.data_folder)
-    if config.drop_constant:
-        table = without_constant(table, config.warmup)
     output = _output(values)
     print(report(stream(table, config, output), output))
     return 0
 
 
 def _resume(values: Namespace) -> int:
-    session = load_checkpoint(values.checkpoint, device=values.device)
-    table = read_more(values.data, session, values.skip_seen, values.data_folder)
+    stopped = load_checkpoint(values.checkpoint, device=values.device)
+    names = stopped.model.feature_names or ()
+    target = stopped.model.config.ensemble.target
+    table = read_more(values.data, stopped.target_name, names, target, values.data_folder)
+    if values.skip_seen:
+        table = without_seen(table, stopped.num_read, stopped.progress.last_row)
     output = _output(values)
-    print(report(resume(session, table, values.checkpoint, output), output))
+    print(report(resume(stopped, table, values.checkpoint, output), output))
     return 0
 
 
@@ -78,7 +81,7 @@ def _compare(values: Namespace) -> int:
     warmup = next(iter(configs.values())).warmup
     table = read_table(values.data, values.target, values.features, values.data_folder)
     if values.drop_constant or any(config.drop_constant for config in configs.values()):
-        table = without_constant(table, warmup)
+        configs = {name: replace(config, drop_constant=True) for name, config in configs.items()}
     results = compare(table, configs, values.out, progress=values.progress)
     print(f"{table.name}: {table.y.shape[0] - warmup} rows predicted, each before its target was seen")
     print(comparison_table(results))

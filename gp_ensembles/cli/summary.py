@@ -7,52 +7,52 @@ from importlib import metadata
 import numpy as np
 import torch
 
-from gp_ensembles.cli.config import to_plain
 from gp_ensembles.cli.predictions import MODEL, score_table
-from gp_ensembles.cli.session import Session
+from gp_ensembles.cli.scored_stream import ScoredStream
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 
 
-def summarize_session(session: Session, rows_before: int = 0) -> dict[str, object]:
+def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, object]:
     """Everything a reader of a run wants to know.
 
     Scores cover the whole stream after the warm-up, those of earlier runs that a checkpoint carried included.
 
     Args:
-        session: The session.
+        stream: The stream.
         rows_before: Rows read before this run; the warm-up where the run started the stream.
 
     Returns:
         Plain containers, fit for JSON.
     """
-    config, warm = session.config, session.warm
-    table = score_table(session.scores, session.units)
-    model = table.pop(MODEL)
-    rows = session.num_read - config.warmup
+    model, config = stream.model, stream.model.config
+    assert model.online is not None
+    table = score_table(stream.scores, stream.target_scale)
+    scores = table.pop(MODEL)
+    rows = stream.num_read - config.warmup
     return {
         "model": config.ensemble.name,
-        "data": warm.name,
-        "target": warm.target_name,
-        "features": list(warm.feature_names),
+        "data": stream.data,
+        "target": stream.target_name,
+        "features": list(model.used_features),
         "warmup": config.warmup,
         "rows": rows,
-        "rows_this_run": session.num_read - max(rows_before, config.warmup),
-        "rows_scored": int(session.scores[MODEL].num_scored),
-        "num_experts": session.online.ensemble.num_experts,
-        **model,
+        "rows_this_run": stream.num_read - max(rows_before, config.warmup),
+        "rows_scored": int(stream.scores[MODEL].num_scored),
+        "num_experts": model.online.ensemble.num_experts,
+        **scores,
         "baselines": table,
-        "target_scale": session.units.scale,
-        "fit_seconds": session.clock.fit,
-        "stream_seconds": session.clock.stream,
-        "microseconds_per_row": 1e6 * session.clock.stream / rows if rows else None,
+        "target_scale": stream.target_scale,
+        "fit_seconds": stream.clock.fit,
+        "stream_seconds": stream.clock.stream,
+        "microseconds_per_row": 1e6 * stream.clock.stream / rows if rows else None,
         "device": device_name(config.torch_device),
         "num_threads": torch.get_num_threads(),
         "dtype": config.dtype,
         "seed": config.seed,
-        "block_size": session.online.block_size,
-        "config": to_plain(config),
+        "block_size": model.online.block_size,
+        "config": config.to_plain(),
         "versions": versions(),
     }
 

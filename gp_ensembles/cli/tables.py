@@ -1,12 +1,16 @@
-"""Where the rows of a run come from: a file, a folder with a manifest, or a table that travels with a package."""
+"""The rows of a run: from a file, a folder with a manifest or a package, and whether a config can run on them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from gp_ensembles.cli.preparation import check_targets
-from gp_ensembles.cli.session import Session
-from gp_ensembles.data import Table, constant_columns, load, load_folder, read_csv
+from gp_ensembles.data import Table, load, load_folder, read_csv
+from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.streaming import StreamConfig, constant_columns
+from gp_ensembles.streaming.checks import illegal_target
+from gp_ensembles.streaming.config import MIN_WARM_UP
 
 _PREFIX = "name:"
 
@@ -36,46 +40,121 @@ def read_table(data: str, target: str | None, features: str | None, folder: Path
     return table if names is None else _select(table, names)
 
 
-def without_constant(table: Table, num_rows: int) -> Table:
-    """The table without the inputs that are constant in its first rows."""
-    constant = set(constant_columns(table.X[:num_rows]))
-    names = [name for k, name in enumerate(table.feature_names) if k not in constant]
-    if not names:
-        raise ValueError(f"all inputs are constant in the {num_rows} warm-up rows; choose a larger --warmup")
-    return _select(table, names)
-
-
-def read_more(data: str, session: Session, skip_seen: bool = False, folder: Path | None = None) -> Table:
+def read_more(
+    data: str, target_name: str, feature_names: Sequence[str], target: Target, folder: Path | None = None
+) -> Table:
     """The rows with which a stream goes on, with the columns it began with.
 
     Args:
         data: As in :func:`read_table`.
-        session: The stream.
-        skip_seen: The table starts with the rows that the stream has read, warm-up included; they are left out.
+        target_name: The stream's target.
+        feature_names: The stream's inputs.
+        target: What kind of target it predicts.
         folder: As in :func:`read_table`.
 
     Raises:
-        ValueError: If a column is missing, a target is not of the kind that the stream predicts, no row is left, or
-            the rows to skip are not those the stream has read.
+        ValueError: If a column is missing, or a target is not of the kind that the stream predicts.
     """
-    warm = session.warm
     if folder is None and not data.startswith(_PREFIX):
-        table = read_csv(data, warm.target_name, warm.feature_names)
+        table = read_csv(data, target_name, feature_names)
     else:
-        table = read_table(data, warm.target_name, ",".join(warm.feature_names), folder)
-    check_targets(table, session.config.ensemble.target)
-    if not skip_seen:
-        return table
-    seen = session.num_read
-    if table.y.shape[0] <= seen:
-        raise ValueError(f"{data} has {table.y.shape[0]} rows and the stream has read {seen}; there is nothing to add")
-    last = torch.cat([table.X[seen - 1], table.y[seen - 1 : seen]])
-    if not torch.equal(torch.nan_to_num(last), torch.nan_to_num(session.progress.last_row)):
+        table = read_table(data, target_name, ",".join(feature_names), folder)
+    check_targets(table, target)
+    return table
+
+
+def without_seen(table: Table, num_seen: int, last_row: Tensor) -> Table:
+    """A table that starts with the rows that a stream has read, without them.
+
+    Args:
+        table: The table.
+        num_seen: How many rows the stream has read, warm-up included.
+        last_row: The last of them, inputs and target, shape (D + 1,).
+
+    Raises:
+        ValueError: If no row is left, or the rows are not those the stream has read.
+    """
+    if table.y.shape[0] <= num_seen:
         raise ValueError(
-            f"row {seen} of {data} is not the row {seen} that the stream has read; give the same file, or leave out "
-            f"--skip-seen if it holds new rows only"
+            f"{table.name} has {table.y.shape[0]} rows and the stream has read {num_seen}; there is nothing to add"
         )
-    return table._replace(X=table.X[seen:], y=table.y[seen:], source=None)
+    last = torch.cat([table.X[num_seen - 1], table.y[num_seen - 1 : num_seen]])
+    if not torch.equal(torch.nan_to_num(last), torch.nan_to_num(last_row)):
+        raise ValueError(
+            f"row {num_seen} of {table.name} is not the row {num_seen} that the stream has read; give the same file, "
+            f"or leave out --skip-seen if it holds new rows only"
+        )
+    return table._replace(X=table.X[num_seen:], y=table.y[num_seen:], source=None)
+
+
+def check_table(table: Table, config: StreamConfig) -> None:
+    """Raise unless a config can run on a table; the warm-up rows and all targets are looked at.
+
+    Raises:
+        ValueError: If there are too few rows or targets, the target or a column is constant in the warm-up rows, a
+            target anywhere is not of the config's kind, or the device is not there.
+    """
+    check_warm_up_rows(table, config.warmup, is_constant_dropped=config.drop_constant)
+    check_targets(table, config.ensemble.target)
+    config.torch_device  # noqa: B018 (raises if it is not there)
+
+
+def check_targets(table: Table, target: Target) -> None:
+    """Raise unless each target of a table, those after the warm-up included, is of a kind; NaN is missing and legal.
+
+    Raises:
+        ValueError: If a target is not of the kind, or true and false are to be predicted as numbers.
+
+    Example:
+        >>> from gp_ensembles.ensembles.targets import RealTarget
+        >>> X = torch.zeros(2, 1, dtype=torch.float64)
+        >>> check_targets(Table(X, X.squeeze(-1) - 1, ("time",), "height", "wave"), RealTarget())
+    """
+    if target.num_labels is None and table.source is not None and table.source.has_words:
+        raise ValueError(
+            f"{table.source.path}, column {table.target_name}: true and false are classes, and "
+            f"{type(target).__name__} predicts numbers; choose a config for classes (its target is BinaryTarget), or "
+            f"write numbers"
+        )
+    wrong = illegal_target(target, table.y)
+    if wrong is not None:
+        raise ValueError(f"{table.where(wrong.row)}, column {table.target_name}: the target is {wrong.problem}")
+
+
+def check_warm_up_rows(table: Table, num_rows: int, *, is_constant_dropped: bool = False) -> None:
+    """Raise unless the first rows of a table can be fitted to.
+
+    Raises:
+        ValueError: If there are too few rows or targets, or the target or a column is constant in them.
+    """
+    total = table.y.shape[0]
+    if total <= num_rows:
+        raise ValueError(
+            f"{table.name} has {total} rows, and the warm-up takes {num_rows}; nothing is left to predict: "
+            f"choose a smaller --warmup"
+        )
+    X, y = table.X[:num_rows], table.y[:num_rows]
+    seen = y[~torch.isnan(y)]
+    if seen.shape[0] < MIN_WARM_UP:
+        raise ValueError(
+            f"only {seen.shape[0]} of the {num_rows} warm-up rows of {table.name} have a target; at least "
+            f"{MIN_WARM_UP} are needed: choose a larger --warmup"
+        )
+    if bool((seen == seen[0]).all()):
+        gaps = "" if seen.shape[0] == num_rows else f" (in the {seen.shape[0]} that have one)"
+        raise ValueError(
+            f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}: always "
+            f"{float(seen[0]):.10g}{gaps}; choose a larger --warmup or another target"
+        )
+    constant = constant_columns(X)
+    if constant and is_constant_dropped and len(constant) == X.shape[1]:
+        raise ValueError(f"all inputs are constant in the {num_rows} warm-up rows; choose a larger --warmup")
+    if constant and not is_constant_dropped:
+        names = ", ".join(repr(table.feature_names[k]) for k in constant)
+        raise ValueError(
+            f"constant in the {num_rows} warm-up rows of {table.name}: {names}; leave such columns out with "
+            f"--drop-constant, or choose a larger --warmup"
+        )
 
 
 def _select(table: Table, names: list[str]) -> Table:

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -13,9 +13,18 @@ def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         >>> as_csv(["a", "b"], [[1, math.nan]])
         'a,b\n1,\n'
     """
+    return csv_lines([header, *rows])
+
+
+def csv_lines(rows: Iterable[Sequence[object]]) -> str:
+    r"""Rows of a table as CSV, to be written after others; NaN is an empty cell.
+
+    Example:
+        >>> csv_lines([[1, math.nan, "a,b"]])
+        '1,,"a,b"\n'
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
     for row in rows:
         writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in row])
     return text.getvalue()

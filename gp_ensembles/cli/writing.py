@@ -10,7 +10,7 @@ from typing import TextIO
 
 from gp_ensembles.cli.checkpoint import save_checkpoint
 from gp_ensembles.cli.predictions import Chunk
-from gp_ensembles.cli.session import Session
+from gp_ensembles.cli.scored_stream import ScoredStream
 
 CHECKPOINT = "checkpoint.pt"
 PREDICTIONS = "predictions.csv"
@@ -97,12 +97,12 @@ class OutputFolder:
         for file in self._files:
             file.flush()
 
-    def checkpoint(self, session: Session) -> None:
+    def checkpoint(self, stream: ScoredStream) -> None:
         """Replace the checkpoint; the rows it has read are in the tables already."""
         if self._keeps_previous:
             keep_previous(self.path / CHECKPOINT, self.path / PREVIOUS)
         self._keeps_previous = False
-        save_checkpoint(session, self.path / CHECKPOINT)
+        save_checkpoint(stream, self.path / CHECKPOINT)
 
     def finish(self, summary: dict[str, object]) -> None:
         """Move the tables into place and write the summary."""

@@ -1,10 +1,9 @@
-"""Tables, where they come from, and how a stream is cut from them.
+"""Tables, and where they come from.
 
 - :mod:`~gp_ensembles.data.table`: :class:`Table`, and :func:`read_csv` with everything said that is wrong with a file.
 - :mod:`~gp_ensembles.data.datasets`: sets by name (:func:`available`, :func:`load`), and the bundled ones themselves.
 - :mod:`~gp_ensembles.data.folder`: sets of a folder with a manifest of their columns.
 - :mod:`~gp_ensembles.data.synthetic`: draws from known distributions, each with the noise-free truth.
-- :mod:`~gp_ensembles.data.protocol`: :class:`Standardizer`, and :func:`split_stream` into warm-up rows and a stream.
 """
 
 from gp_ensembles.data.datasets import (
@@ -17,7 +16,6 @@ from gp_ensembles.data.datasets import (
     water_flow,
 )
 from gp_ensembles.data.folder import folder_names, load_folder
-from gp_ensembles.data.protocol import Standardizer, Stream, constant_columns, split_stream
 from gp_ensembles.data.synthetic import (
     drifting_sensor,
     friedman1,
@@ -28,13 +26,10 @@ from gp_ensembles.data.synthetic import (
 from gp_ensembles.data.table import Table, read_csv
 
 __all__ = [
-    "Standardizer",
-    "Stream",
     "Table",
     "airline_passengers",
     "available",
     "bananas",
-    "constant_columns",
     "diabetes",
     "drifting_sensor",
     "folder_names",
@@ -44,7 +39,6 @@ __all__ = [
     "load",
     "load_folder",
     "read_csv",
-    "split_stream",
     "switching_gps",
     "trump_approval",
     "water_flow",

@@ -11,7 +11,8 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics import mixtures, student_t
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
-_BISECTIONS = 1100  # halvings between any two float64 numbers
+_MOST_STEPS = 1100  # halvings between any two float64 numbers, should Newton never help
+_ROWS = 4096  # quantiles solved for at once
 
 
 class StudentTMixture(NamedTuple):
@@ -70,7 +71,10 @@ class StudentTMixture(NamedTuple):
         return sum_over_experts(self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom))
 
     def quantile(self, p: float | Tensor) -> Tensor:
-        """Quantiles at p, one probability or a tensor that broadcasts with (..., N); by bisection.
+        """Quantiles at p, one probability or a tensor that broadcasts with (..., N).
+
+        Newton's method on the distribution function, kept inside a bracket that bisection shrinks, until the
+        probability or the bracket is met to round-off.
 
         Raises:
             ValueError: If a probability is not in [0, 1].
@@ -79,21 +83,18 @@ class StudentTMixture(NamedTuple):
         if not bool(((level >= 0) & (level <= 1)).all()):
             raise ValueError("p must be probabilities between 0 and 1")
         level = level.expand(torch.broadcast_shapes(level.shape, self.component_mean.shape[-1:]))
-        inner = (level > 0) & (level < 1)
-        target = torch.where(inner, level, 0.5)
-        ends = student_t.icdf(target.unsqueeze(-2), self.degrees_of_freedom) * self._squared_scale().sqrt()
-        ends = ends + self.component_mean
-        dead = torch.isneginf(self._column_weights()).expand(ends.shape)
-        lower = ends.masked_fill(dead, torch.inf).amin(-2)
-        upper = ends.masked_fill(dead, -torch.inf).amax(-2)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (lower + upper)
-            if bool(((middle <= lower) | (middle >= upper)).all()):
-                break
-            below = self.cdf(middle) < target
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
-        root = 0.5 * (lower + upper)
-        return torch.where(inner, root, torch.where(level > 0.5, torch.inf, -torch.inf))
+        rows = torch.arange(self.component_mean.shape[-1], device=level.device).expand(level.shape).flatten()
+        flat = level.flatten()
+        root = torch.where(flat > 0.5, torch.inf, -torch.inf).to(flat)
+        inner = ((flat > 0) & (flat < 1)).nonzero().flatten()
+        for some in inner.split(_ROWS):
+            root[some] = _solve(self.take(rows[some]), flat[some])
+        return root.reshape(level.shape)
+
+    def take(self, rows: Tensor) -> "StudentTMixture":
+        """The mixtures of some rows, in the order given."""
+        log_weights = self.log_weights if self.log_weights.ndim == 1 else self.log_weights[:, rows]
+        return StudentTMixture(log_weights, *(part[:, rows] for part in self[1:]))
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws for each row, shape (S, N)."""
@@ -136,6 +137,27 @@ class StudentTMixture(NamedTuple):
         return self.component_variance * torch.where(torch.isinf(df), 1.0, (df - 2) / df)
 
 
-def as_normal_mixture(mixture: Mixture | StudentTMixture) -> Mixture:
-    """A mixture of normals that stands for any mixture over real targets; see :meth:`StudentTMixture.as_normals`."""
-    return mixture.as_normals() if isinstance(mixture, StudentTMixture) else mixture
+def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
+    """The quantiles of K mixtures at probabilities (K,) inside (0, 1); each is what it would be alone."""
+    scale = mixture._squared_scale().sqrt()
+    ends = mixture.component_mean + student_t.icdf(target.unsqueeze(0), mixture.degrees_of_freedom) * scale
+    dead = torch.isneginf(mixture._column_weights()).expand(ends.shape)
+    lower = ends.masked_fill(dead, torch.inf).amin(0)
+    upper = ends.masked_fill(dead, -torch.inf).amax(0)
+    root = 0.5 * (lower + upper)
+    waiting = torch.arange(target.shape[0], device=target.device)
+    for _ in range(_MOST_STEPS):
+        part, at = mixture.take(waiting), root[waiting]
+        excess = part.cdf(at) - target[waiting]
+        lower[waiting] = torch.where(excess < 0, at, lower[waiting])
+        upper[waiting] = torch.where(excess < 0, upper[waiting], at)
+        low, high = lower[waiting], upper[waiting]
+        newton = at - excess / part.log_prob(at).exp()
+        new = torch.where((newton > low) & (newton < high), newton, 0.5 * (low + high))
+        exact = excess.abs() <= 2 * torch.finfo(target.dtype).eps * target[waiting]
+        done = exact | (new == at) | (0.5 * (low + high) <= low) | (0.5 * (low + high) >= high)
+        root[waiting] = torch.where(exact, at, new)
+        waiting = waiting[~done]
+        if waiting.numel() == 0:
+            break
+    return root

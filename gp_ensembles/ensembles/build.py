@@ -154,7 +154,7 @@ def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rul
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
-    """Raise a clear error unless X (N, D) and y (N,) can be fitted to; warn if real targets are far from standardized.
+    """Raise a clear error unless X (N, D) and y (N,) or (N, O) can be fitted to; warn if real targets are far from standardized.
 
     Raises:
         ValueError: If a shape is wrong, an input is not finite, a column is constant, fewer than ten rows have a
@@ -163,12 +163,14 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
     """
     check_rows(X, None)
     check_real_numbers(X, y)
-    if X.ndim != 2 or y.shape != X.shape[:1]:
+    outputs = () if target.num_outputs is None else (target.num_outputs,)
+    if X.ndim != 2 or y.shape != (*X.shape[:1], *outputs):
         hint = "; use y.squeeze(-1)" if y.shape == (X.shape[0], 1) else ""
+        wanted = "(N,)" if target.num_outputs is None else f"(N, {target.num_outputs})"
         raise ValueError(
-            f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}{hint}"
+            f"X must be (N, D) and y {wanted} with the same N, got {tuple(X.shape)} and {tuple(y.shape)}{hint}"
         )
-    num_seen = int((~torch.isnan(y)).sum())
+    num_seen = int((~torch.isnan(y)).reshape(y.shape[0], -1).all(-1).sum())
     if num_seen < _MIN_ROWS:
         raise ValueError(f"only {num_seen} warm-up rows have a target; at least {_MIN_ROWS} are needed to fit")
     target.check(y)
@@ -184,7 +186,7 @@ def _warn_of_scale(y: Tensor) -> None:
     if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
         warnings.warn(
             f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; ensembles expect "
-            f"standardized targets (mean 0, deviation 1), see gp_ensembles.data.Standardizer",
+            f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.Standardizer",
             UserWarning,
             stacklevel=5,
         )

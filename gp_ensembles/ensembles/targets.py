@@ -17,6 +17,7 @@ from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import LatentUpdate
+from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
@@ -38,11 +39,13 @@ class Target(ABC):
         is_real: Whether targets are real numbers, to be standardized.
         is_ordered: Whether the order of targets has a meaning: numbers, levels, or just two classes.
         num_labels: Number of classes; ``None`` where targets are numbers.
+        num_outputs: Number of outputs O of targets (N, O); ``None`` where there is one, of shape (N,).
     """
 
     is_real: ClassVar[bool]
     is_ordered: ClassVar[bool] = True
     num_labels: int | None = None
+    num_outputs: int | None = None
 
     @abstractmethod
     def expert(self, features: FeatureMap) -> Expert:
@@ -50,7 +53,7 @@ class Target(ABC):
 
     @abstractmethod
     def check(self, y: Tensor) -> None:
-        """Raise a clear error unless an expert can be fitted to warm-up targets (N,); NaN means missing.
+        """Raise a clear error unless an expert can be fitted to warm-up targets (N,) or (N, O); NaN means missing.
 
         Raises:
             ValueError: Naming the value and the row, or what is missing.
@@ -60,17 +63,34 @@ class Target(ABC):
 @final
 @dataclass(frozen=True)
 class RealTarget(Target):
-    """Real numbers with Gaussian noise: :class:`~gp_ensembles.experts.GaussianExpert`."""
+    """Real numbers with Gaussian noise: :class:`~gp_ensembles.experts.GaussianExpert`.
+
+    Attributes:
+        num_outputs: Number of outputs O of targets (N, O), which share features and covariance
+            (:class:`~gp_ensembles.experts.MultiOutputExpert`); ``None`` for one output, targets (N,).
+
+    Raises:
+        TypeError: If the number is not a whole one.
+        ValueError: If it is not positive.
+    """
 
     is_real = True
+    num_outputs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_outputs is not None:
+            check_count(self, "num_outputs", self.num_outputs, least=1)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
+        if self.num_outputs is not None:
+            return MultiOutputExpert(features, self.num_outputs)
         return GaussianExpert(features)
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        check_varies(y)
+        for column in y.unsqueeze(-1).flatten(1).unbind(-1):
+            check_varies(column)
 
 
 @final

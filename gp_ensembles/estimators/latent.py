@@ -12,9 +12,9 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from gp_ensembles.data.protocol import constant_columns
 from gp_ensembles.gplvm import IEGPLVM, ie_gplvm
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.streaming.scales import constant_columns
 
 Array = np.ndarray[Any, Any]
 _PATIENCE = 10  # warm-ups of rows that are kept in the hope of complete ones

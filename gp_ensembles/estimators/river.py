@@ -1,21 +1,30 @@
-"""The river door: an online ensemble that learns one dictionary at a time."""
+"""Online ensembles with river's interface: a regressor and a classifier that learn one dictionary at a time."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.distributions import Distribution, LatentMixture
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.estimators.warm_up import WarmUpEnsemble
+from gp_ensembles.estimators.class_targets import class_target
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.config import MIN_WARM_UP
+from gp_ensembles.streaming.running import running_distribution
 
 try:
     import pandas as pd
-    from river.base import MiniBatchRegressor
+    from river.base import MiniBatchClassifier, MiniBatchRegressor
 except ImportError:
-    raise ImportError("this door needs river; install gp_ensembles[river]") from None
+    raise ImportError("gp_ensembles.estimators.river needs river; install gp_ensembles[river]") from None
+
+Row = Mapping[Any, Any]
 
 
 class Forecast(NamedTuple):
@@ -37,14 +46,16 @@ class Forecast(NamedTuple):
 class RiverRegressor(MiniBatchRegressor):
     """Online ensemble of Bayesian basis expansions with river's interface.
 
-    Until ``warmup`` targets have come, rows are kept and predictions are the running mean; then scales and
-    hyperparameters are fitted once, which takes seconds, and from there a row costs the same for ever. Features are
-    those of the first row; a later row that lacks one, or brings another, is an error. A target that is ``None`` or NaN
-    was not observed.
+    Until ``warmup`` rows have come, at least ten of them with a target and not all with the same, rows are kept and
+    predictions are the running mean; then scales and hyperparameters are fitted once, which takes seconds, and from
+    there a row costs the same for ever. Features are those of the warm-up rows: one that is missing in a row, absent,
+    ``None`` or NaN, counts as its mean in the warm-up, one that first appears later is ignored. A target that is
+    ``None`` or NaN was not observed. Text is for river's encoders, in a pipeline before this one.
 
     Args:
-        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``.
-        warmup: Targets for scales and hyperparameters.
+        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``. Its target is real
+            numbers or counts; for classes see :class:`RiverClassifier`.
+        warmup: Rows for scales and hyperparameters.
         seed: Seed of all randomness.
 
     Example:
@@ -63,72 +74,284 @@ class RiverRegressor(MiniBatchRegressor):
         self.spec = spec
         self.warmup = warmup
         self.seed = seed
-        self._names: tuple[Any, ...] | None = None
-        self._model = WarmUpEnsemble(auto if spec is None else spec, warmup, seed)
+        _check_warm_up(warmup)
+        self._ensemble = auto if spec is None else spec
+        if self._ensemble.target.num_labels is not None:
+            raise TypeError(f"spec.target is {self._ensemble.target}, for classes; use RiverClassifier")
+        self._rows = _KeptRows()
+        self._model: OnlineModel | None = None
 
-    def learn_one(self, x: Mapping[Any, float], y: float | None) -> None:
+    def learn_one(self, x: Row, y: float | None) -> None:
         """Learn one row.
 
         Raises:
-            ValueError: If features are missing, new, or not finite numbers.
+            ValueError: If a feature is not a number, or a number is out of all proportion.
         """
-        X = self._row(x)
         target = math.nan if y is None else float(y)
-        self._model.observe(X, X.new_tensor([target]))
-        self._names = self._names or tuple(x)
-
-    def predict_one(self, x: Mapping[Any, float]) -> float:
-        """Mean of the predictive mixture."""
-        return float(self._model.predict(self._row(x)).mean)
-
-    def forecast_one(self, x: Mapping[Any, float]) -> Forecast:
-        """Mean, standard deviation and 90 % interval of the predictive mixture."""
-        mixture = self._model.predict(self._row(x))
-        lower, upper = mixture.quantile(mixture.component_mean.new_tensor([[0.05], [0.95]])).flatten().tolist()
-        return Forecast(float(mixture.mean), float(mixture.stddev), lower, upper)
+        if self._model is not None:
+            self._model.observe(_matrix([x], self._rows.names), _column([target]))
+            return
+        rows = self._rows.with_row(x, target)
+        if rows.is_enough(self.warmup):
+            config = _config(self._ensemble, self.warmup, self.seed)
+            self._model = OnlineModel(config, [str(name) for name in rows.names]).fit(rows.X, _column(rows.targets))
+            rows = rows.names_only()
+        self._rows = rows
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
-        """Learn rows in order; the same as one at a time, but faster."""
-        table = self._table(X)
-        self._model.observe(table, table.new_tensor(y.to_numpy(dtype=float)))
-        self._names = self._names or tuple(X.columns)
+        """Learn rows in order; the same as one at a time, but faster.
+
+        Raises:
+            ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
+        """
+        pairs = zip(_rows_of(X), y.tolist(), strict=True)
+        while self._model is None:
+            pair = next(pairs, None)
+            if pair is None:
+                return
+            self.learn_one(*pair)
+        rest = list(pairs)
+        if rest:
+            targets = [math.nan if target is None else float(target) for _, target in rest]
+            self._model.observe(_matrix([row for row, _ in rest], self._rows.names), _column(targets))
+
+    def predict_one(self, x: Row) -> float:
+        """Mean of the predictive mixture."""
+        return float(self._distribution([x]).mean)
+
+    def forecast_one(self, x: Row) -> Forecast:
+        """Mean, standard deviation and 90 % interval of the predictive mixture."""
+        distribution = self._distribution([x])
+        mean, std = float(distribution.mean), float(distribution.stddev)
+        return Forecast(mean, std, float(distribution.quantile(0.05)), float(distribution.quantile(0.95)))
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Means of the predictive mixtures, one step ahead each."""
-        return pd.Series(self._model.predict(self._table(X)).mean.numpy(), index=X.index)
+        return pd.Series(self._distribution(list(_rows_of(X))).mean.cpu().numpy(), index=X.index)
 
     @property
     def expert_weights(self) -> dict[str, float]:
         """Weights in force for the next target, by expert; empty while the warm-up lasts."""
-        online = self._model.online
-        if online is None:
-            return {}
-        return dict(zip(online.names, online.log_weights.exp().tolist(), strict=True))
+        return {} if self._model is None else self._model.weights
 
-    def _row(self, x: Mapping[Any, float]) -> Tensor:
-        names = self._names or tuple(x)
-        self._check_names(set(x))
-        return _finite(torch.tensor([[float(x[name]) for name in names]], dtype=torch.float64, device="cpu"), names)
+    def _distribution(self, rows: Sequence[Row]) -> Distribution:
+        if self._model is None:
+            _matrix(rows, ())  # text is refused from the first row on
+            return running_distribution(self._ensemble.target, _column(self._rows.targets), len(rows))
+        return self._model.predict(_matrix(rows, self._rows.names))
 
-    def _table(self, X: pd.DataFrame) -> Tensor:
-        names = self._names or tuple(X.columns)
-        self._check_names(set(X.columns))
-        return _finite(torch.tensor(X[list(names)].to_numpy(dtype=float), dtype=torch.float64, device="cpu"), names)
-
-    def _check_names(self, given: set[Any]) -> None:
-        if self._names is None or given == set(self._names):
-            return
-        lacking, extra = sorted(set(self._names) - given, key=str), sorted(given - set(self._names), key=str)
-        parts = (("lacks", lacking), ("adds", extra))
-        said = [f"{word} {', '.join(map(str, names))}" for word, names in parts if names]
-        raise ValueError(f"the row {' and '.join(said)}; features are fixed by the first row")
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        """Small settings with which river runs its checks."""
+        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
 
 
-def _finite(X: Tensor, names: tuple[Any, ...]) -> Tensor:
-    if not bool(torch.isfinite(X).all()):
-        row, column = divmod(int((~torch.isfinite(X)).int().argmax()), X.shape[1])
-        raise ValueError(f"feature {names[column]} is {float(X[row, column])} in row {row}; inputs must be finite")
-    return X
+class RiverClassifier(MiniBatchClassifier):
+    """Online ensemble of Bayesian classifiers with river's interface.
+
+    As :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up rows, which go on until two
+    have come; meanwhile probabilities are the frequencies of the labels. A label that first appears later has its
+    frequency as its probability whatever the features.
+
+    Args:
+        spec: What the ensemble is made of; :func:`~gp_ensembles.ensembles.presets.auto_for` the classes if ``None``. A
+            target that is not one of classes is replaced by one.
+        warmup: Rows for scales and hyperparameters.
+        seed: Seed of all randomness.
+
+    Example:
+        >>> import math
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> model = RiverClassifier(replace(oebe, bases=(LinearBasis(),)), warmup=30)
+        >>> for t in range(60):
+        ...     model.learn_one({"tide": math.sin(t)}, "high" if math.sin(t) > 0 else "low")
+        >>> model.predict_one({"tide": 0.9}), model.predict_proba_one({"tide": -0.9})["low"] > 0.9
+        ('high', True)
+    """
+
+    def __init__(self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0) -> None:
+        self.spec = spec
+        self.warmup = warmup
+        self.seed = seed
+        _check_warm_up(warmup)
+        self._rows = _KeptRows()
+        self._model: OnlineModel | None = None
+        self._labels: list[Hashable] = []  # of the model, in its order
+        self._counts: Counter[Hashable] = Counter()
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
+    def learn_one(self, x: Row, y: Hashable | None) -> None:
+        """Learn one row.
+
+        Raises:
+            ValueError: If a feature is not a number, or a number is out of all proportion.
+        """
+        if self._model is not None:
+            self._model.observe(_matrix([x], self._rows.names), self._codes([y]))
+        else:
+            rows = self._rows.with_row(x, y)
+            if rows.is_enough(self.warmup):
+                labels = _sorted({label for label in rows.targets if not _is_missing(label)})
+                config = _config(self._spec_for(len(labels)), self.warmup, self.seed)
+                before, self._labels = self._labels, labels
+                try:
+                    model = OnlineModel(config, [str(name) for name in rows.names])
+                    self._model = model.fit(rows.X, self._codes(rows.targets))
+                except BaseException:
+                    self._labels = before
+                    raise
+                rows = rows.names_only()
+            self._rows = rows
+        if not _is_missing(y):
+            self._counts[y] += 1
+
+    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
+        """Learn rows in order; the same as one at a time, but faster.
+
+        Raises:
+            ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
+        """
+        pairs = zip(_rows_of(X), y.tolist(), strict=True)
+        while self._model is None:
+            pair = next(pairs, None)
+            if pair is None:
+                return
+            self.learn_one(*pair)
+        rest = list(pairs)
+        if rest:
+            labels = [label for _, label in rest]
+            self._model.observe(_matrix([row for row, _ in rest], self._rows.names), self._codes(labels))
+            self._counts.update(label for label in labels if not _is_missing(label))
+
+    def predict_proba_one(self, x: Row) -> dict[Hashable, float]:
+        """Probabilities of the labels so far; empty before the first."""
+        return self._probabilities([x])[0]
+
+    def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Probabilities of the labels so far, a column for each."""
+        return pd.DataFrame(self._probabilities(list(_rows_of(X))), index=X.index)
+
+    @property
+    def expert_weights(self) -> dict[str, float]:
+        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        return {} if self._model is None else self._model.weights
+
+    def _probabilities(self, rows: Sequence[Row]) -> list[dict[Hashable, float]]:
+        total = sum(self._counts.values())
+        frequencies = {label: count / total for label, count in self._counts.items()}
+        if self._model is None:
+            _matrix(rows, ())  # text is refused from the first row on
+            return [dict(frequencies) for _ in rows]
+        distribution = self._model.predict(_matrix(rows, self._rows.names))
+        assert isinstance(distribution, LatentMixture)
+        late = {label: share for label, share in frequencies.items() if label not in self._labels}
+        rest = 1.0 - sum(late.values())
+        table = distribution.class_probabilities
+        table = rest * table / table.sum(-1, keepdim=True)
+        return [{**dict(zip(self._labels, row, strict=True)), **late} for row in table.tolist()]
+
+    def _codes(self, labels: Sequence[Hashable | None]) -> Tensor:
+        """Places of labels in the model's order; NaN for a missing label and one that the model does not have."""
+        places = {label: float(place) for place, label in enumerate(self._labels)}
+        return _column([math.nan if _is_missing(label) else places.get(label, math.nan) for label in labels])
+
+    def _spec_for(self, num_labels: int) -> EnsembleSpec:
+        target = class_target(num_labels, None if self.spec is None else self.spec.target)
+        return auto_for(target) if self.spec is None else replace(self.spec, target=target)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        """Small settings with which river runs its checks."""
+        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
 
 
-__all__ = ["Forecast", "RiverRegressor"]
+class _KeptRows(NamedTuple):
+    """The rows of the warm-up as they came.
+
+    Attributes:
+        names: Features that have appeared, in that order.
+        rows: The rows.
+        targets: Their targets.
+    """
+
+    names: tuple[Hashable, ...] = ()
+    rows: tuple[Row, ...] = ()
+    targets: tuple[Any, ...] = ()
+
+    def with_row(self, x: Row, y: Any) -> "_KeptRows":
+        """The rows with one more.
+
+        Raises:
+            ValueError: If a feature is not a number.
+        """
+        _matrix([x], tuple(x))
+        new = tuple(name for name in x if name not in self.names)
+        return _KeptRows((*self.names, *new), (*self.rows, dict(x)), (*self.targets, y))
+
+    def is_enough(self, warmup: int) -> bool:
+        """Whether a model can be fitted to them."""
+        seen = [target for target in self.targets if not _is_missing(target)]
+        return len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
+
+    def names_only(self) -> "_KeptRows":
+        """What is needed of them after the fit."""
+        return _KeptRows(self.names)
+
+    @property
+    def X(self) -> Tensor:
+        """The rows as a matrix (N, D), NaN where a feature was missing."""
+        return _matrix(self.rows, self.names)
+
+
+def _config(spec: EnsembleSpec, warmup: int, seed: int) -> StreamConfig:
+    return StreamConfig(spec, warmup=warmup, seed=seed, drop_constant=True)
+
+
+def _check_warm_up(warmup: int) -> None:
+    if warmup < MIN_WARM_UP:
+        raise ValueError(f"warmup is {warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
+
+
+def _matrix(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
+    """Rows as a matrix (N, D) with NaN for features that a row lacks."""
+    values = [[_number(name, row.get(name)) for name in names] for row in rows]
+    return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(len(rows), len(names))
+
+
+def _number(name: Hashable, value: Any) -> float:
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"feature {name} is {value!r}, not a number; encode it before this model, for instance by "
+            f"river.preprocessing.OneHotEncoder in a pipeline"
+        ) from None
+
+
+def _rows_of(X: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
+    columns = list(X.columns)
+    return (dict(zip(columns, values, strict=True)) for values in X.itertuples(index=False, name=None))
+
+
+def _column(values: Sequence[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64, device="cpu")
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _sorted(labels: set[Any]) -> list[Any]:
+    """Labels in their order if they have one, else by their names."""
+    try:
+        return sorted(labels)
+    except TypeError:
+        return sorted(labels, key=repr)
+
+
+__all__ = ["Forecast", "RiverClassifier", "RiverRegressor"]

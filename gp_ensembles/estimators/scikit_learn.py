@@ -1,18 +1,23 @@
-"""The scikit-learn door: an online ensemble as a regressor."""
+"""Online ensembles with scikit-learn's interface: a regressor and a classifier."""
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from gp_ensembles.distributions.mixture import Mixture
-from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.estimators.warm_up import WarmUpEnsemble
+from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.estimators.class_targets import class_target
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.joint import joint_covariance
 
 Array = np.ndarray[Any, Any]
 
@@ -22,10 +27,11 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
     later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. Columns that are
-    constant in the warm-up rows are left out.
+    constant in the warm-up rows are left out. Several targets (N, O) share features and covariance.
 
     Args:
-        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``.
+        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``. Its target is real
+            numbers or counts; for classes see :class:`OnlineClassifier`.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
         random_state: Seed, random state or ``None``, as in scikit-learn.
@@ -59,14 +65,16 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
         Args:
             X: Inputs in the order of time, shape (N, D).
-            y: Targets, shape (N,).
+            y: Targets, shape (N,), or (N, O) for several outputs.
 
         Raises:
             ValueError: If the data are malformed, or fewer than ten rows.
         """
-        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
-        self._model = self._new_model(min(self.warmup, len(y)))
-        self._model.observe(*_tensors(X, y))
+        X, y = validate_data(self, X, y, y_numeric=True, multi_output=True, dtype=np.float64, ensure_min_samples=2)
+        y = _targets(y)
+        model = self._new_model(_num_outputs(y), min(self.warmup, len(y)))
+        model.observe(_tensor(X), _tensor(y))
+        self.model_ = model
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -74,71 +82,253 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
         Args:
             X: Inputs in the order of time, shape (N, D).
-            y: Targets, shape (N,).
+            y: Targets, shape (N,), or (N, O) for several outputs.
+
+        Raises:
+            ValueError: If the data are malformed; nothing is learned then.
         """
         first = not self.__sklearn_is_fitted__()
         X = validate_data(self, X, dtype=np.float64, reset=first)
-        y = np.asarray(y, dtype=np.float64)
-        if y.shape != X.shape[:1]:
-            raise ValueError(f"y must have shape {X.shape[:1]}, got {y.shape}")
-        if first:
-            self._model = self._new_model(self.warmup)
-        self._model.observe(*_tensors(X, y))
+        y = _targets(np.asarray(y, dtype=np.float64))
+        model = self._new_model(_num_outputs(y), self.warmup) if first else self.model_
+        model.observe(_tensor(X), _tensor(y))
+        self.model_ = model
         return self
 
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Mean of the predictive mixture, and its standard deviation (noise included) if asked for."""
-        mixture = self._mixture(X)
-        mean: Array = mixture.mean.numpy()
-        return (mean, mixture.stddev.numpy()) if return_std else mean
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Array | tuple[Array, Array]:
+        """Means of the predictive mixtures.
+
+        Args:
+            X: Inputs, shape (N, D).
+            return_std: Whether to return the standard deviations too, noise included, of the shape of the means.
+            return_cov: Whether to return the joint covariance of the rows too, noise included, shape (N, N), or
+                (N, N, O) for several outputs.
+
+        Returns:
+            Means, shape (N,) or (N, O), and what was asked for.
+
+        Raises:
+            ValueError: If both are asked for, or X is malformed.
+            TypeError: If the covariance is asked for and targets are not real numbers.
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov cannot both be true; the diagonal of the covariance is std²")
+        rows = self._rows(X)
+        distribution = self.model_.predict(rows)
+        mean = _array(distribution.mean)
+        if return_cov:
+            return mean, _array(joint_covariance(self.model_, rows))
+        return (mean, _array(distribution.stddev)) if return_std else mean
 
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
-        """Quantiles of the predictive mixture.
+        """Quantiles of the predictive mixtures.
 
         Args:
             X: Inputs, shape (N, D).
             quantiles: Probabilities, shape (K,).
 
         Returns:
-            Quantiles, shape (K, N).
+            Quantiles, shape (K, N), or (K, N, O) for several outputs.
         """
-        mixture = self._mixture(X)
-        levels = torch.as_tensor(np.asarray(quantiles, dtype=np.float64)).reshape(-1, 1)
-        result: Array = mixture.quantile(levels).numpy()
+        distribution = self.model_.predict(self._rows(X))
+        levels = torch.as_tensor(np.asarray(quantiles, dtype=np.float64))
+        levels = levels.reshape(-1, *[1] * distribution.mean.ndim).to(distribution.mean)
+        return _array(distribution.quantile(levels))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Array:
+        """Independent draws from the predictive mixture of each row, shape (N, n_samples); (N, O, n_samples)."""
+        distribution = self.model_.predict(self._rows(X))
+        generator = torch.Generator(distribution.mean.device).manual_seed(_seed(random_state))
+        return _array(distribution.sample(n_samples, generator=generator).movedim(0, -1))
+
+    def log_prob(self, X: Any, y: Any) -> Array:
+        """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
+        distribution = self.model_.predict(self._rows(X))
+        return _array(distribution.log_prob(_tensor(_targets(np.asarray(y, dtype=np.float64))).to(distribution.mean)))
+
+    @property
+    def expert_weights_(self) -> dict[str, float]:
+        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        check_is_fitted(self)
+        return self.model_.weights
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in self.__dict__
+
+    def __sklearn_tags__(self) -> Tags:
+        """The tags of scikit-learn: several targets are welcome."""
+        tags: Tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _rows(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        return _tensor(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _new_model(self, num_outputs: int | None, num_warmup: int) -> OnlineModel:
+        spec = auto if self.spec is None else self.spec
+        if spec.target.num_labels is not None:
+            raise TypeError(f"OnlineRegressor predicts numbers and spec.target is {spec.target}; use OnlineClassifier")
+        if num_outputs is not None:
+            if not isinstance(spec.target, RealTarget):
+                raise TypeError(f"several targets need spec.target=RealTarget(), got {spec.target}")
+            spec = replace(spec, target=RealTarget(num_outputs))
+        return _new_model(spec, num_warmup, self.random_state)
+
+
+class OnlineClassifier(ClassifierMixin, BaseEstimator):
+    """Online ensemble of Bayesian classifiers with scikit-learn's interface.
+
+    As :class:`OnlineRegressor`, for labels of any kind. Two classes are told apart by logistic regression, more by
+    softmax regression; ``spec`` may say otherwise (probit, levels with an order).
+
+    Args:
+        spec: What the ensemble is made of; :func:`~gp_ensembles.ensembles.presets.auto_for` the classes if ``None``. A
+            target that is not one of classes is replaced by one.
+        warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
+            come, and meanwhile probabilities are the frequencies of the labels so far.
+        random_state: Seed, random state or ``None``, as in scikit-learn.
+
+    Attributes:
+        classes_: The labels, sorted, shape (C,).
+
+    Example:
+        >>> from dataclasses import replace
+        >>> import numpy as np
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> X = np.random.default_rng(0).normal(size=(80, 2))
+        >>> y = np.where(X[:, 0] > 0, "up", "down")
+        >>> model = OnlineClassifier(replace(oebe, bases=(LinearBasis(),))).fit(X[:60], y[:60])
+        >>> model.classes_.tolist(), float(model.score(X[60:], y[60:])) > 0.9
+        (['down', 'up'], True)
+    """
+
+    def __init__(
+        self,
+        spec: EnsembleSpec | None = None,
+        warmup: int = 1000,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.spec = spec
+        self.warmup = warmup
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Forget everything, fit to the first rows, and learn all.
+
+        Args:
+            X: Inputs in the order of time, shape (N, D).
+            y: Labels, shape (N,).
+
+        Raises:
+            ValueError: If the data are malformed, fewer than ten rows, or of one class only.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        classes = np.unique(y)
+        model = self._new_model(classes, min(self.warmup, len(y)))
+        model.observe(_tensor(X), _codes(y, classes))
+        self.classes_, self.model_ = classes, model
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn further rows.
+
+        Args:
+            X: Inputs in the order of time, shape (N, D).
+            y: Labels, shape (N,).
+            classes: All labels that will ever come, shape (C,); needed in the first call.
+
+        Raises:
+            ValueError: If the data are malformed, a label is not among the classes, or the first call does not say
+                which classes there are; nothing is learned then.
+        """
+        first = not self.__sklearn_is_fitted__()
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit")
+        labels = np.unique(column_or_1d(classes)) if first else self.classes_
+        if classes is not None and not np.array_equal(np.unique(column_or_1d(classes)), labels):
+            raise ValueError(f"classes were {labels.tolist()} in the first call to partial_fit, now they are others")
+        X, y = validate_data(self, X, y, dtype=np.float64, reset=first)
+        check_classification_targets(y)
+        codes = _codes(y, labels)
+        model = self._new_model(labels, self.warmup) if first else self.model_
+        model.observe(_tensor(X), codes)
+        self.classes_, self.model_ = labels, model
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, in the order of ``classes_``, shape (N, C)."""
+        check_is_fitted(self)
+        distribution = self.model_.predict(_tensor(validate_data(self, X, dtype=np.float64, reset=False)))
+        assert isinstance(distribution, LatentMixture)
+        return _array(distribution.class_probabilities)
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithms of the probabilities of the classes, shape (N, C)."""
+        result: Array = np.log(self.predict_proba(X))
         return result
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> Array:
-        """Independent draws from the predictive mixture of each row, shape (N, n_samples)."""
-        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
-        result: Array = self._mixture(X).sample(n_samples, generator=generator).T.numpy()
+    def predict(self, X: Any) -> Array:
+        """The most probable class of each row, shape (N,)."""
+        probabilities = self.predict_proba(X)
+        result: Array = self.classes_[probabilities.argmax(-1)]
         return result
 
     @property
     def expert_weights_(self) -> dict[str, float]:
         """Weights in force for the next target, by expert; empty while the warm-up lasts."""
         check_is_fitted(self)
-        online = self._model.online
-        if online is None:
-            return {}
-        return dict(zip(online.names, online.log_weights.exp().tolist(), strict=True))
+        return self.model_.weights
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "_model" in self.__dict__
+        return "model_" in self.__dict__
 
-    def _mixture(self, X: Any) -> Mixture:
-        check_is_fitted(self)
-        return self._model.predict(_copy(validate_data(self, X, dtype=np.float64, reset=False)))
-
-    def _new_model(self, num_warmup: int) -> WarmUpEnsemble:
-        spec = auto if self.spec is None else self.spec
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return WarmUpEnsemble(spec, num_warmup, seed)
-
-
-def _tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
-    return _copy(X), _copy(y)
+    def _new_model(self, classes: Array, num_warmup: int) -> OnlineModel:
+        if len(classes) < 2:
+            raise ValueError(f"a classifier needs labels of at least two classes, got one class: {classes.tolist()}")
+        given = None if self.spec is None else self.spec.target
+        target = class_target(len(classes), given)
+        spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
+        return _new_model(spec, num_warmup, self.random_state)
 
 
-def _copy(values: Array) -> Tensor:
+def _new_model(spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None) -> OnlineModel:
+    return OnlineModel(StreamConfig(spec, warmup=num_warmup, seed=_seed(random_state), drop_constant=True))
+
+
+def _seed(random_state: int | np.random.RandomState | None) -> int:
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _num_outputs(y: Array) -> int | None:
+    return None if y.ndim == 1 else y.shape[1]
+
+
+def _targets(y: Array) -> Array:
+    """Targets (N,) or (N, O); a column (N, 1) becomes (N,), as a vector is what is meant."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        return column_or_1d(y, warn=True)
+    if y.ndim not in (1, 2):
+        raise ValueError(f"y must have shape (N,) or (N, O), got {y.shape}")
+    return y
+
+
+def _codes(y: Array, classes: Array) -> Tensor:
+    """Places (N,) of labels among the sorted classes."""
+    places = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = classes[places] != y
+    if unknown.any():
+        raise ValueError(f"the label {y[unknown][0]!r} is not among the classes {classes.tolist()}")
+    return torch.from_numpy(places.astype(np.float64))
+
+
+def _tensor(values: Array) -> Tensor:
     """A tensor of its own: the user's memory may be read-only, or change later."""
     return torch.from_numpy(np.array(values, dtype=np.float64))
+
+
+def _array(values: Tensor) -> Array:
+    result: Array = values.cpu().numpy()
+    return result

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.data import Stream
+from studies.harness.protocol import Stream
 from gp_ensembles.ensembles.bases import (
     Basis,
     FourierBasis,

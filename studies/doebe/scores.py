@@ -7,9 +7,9 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from gp_ensembles.cli.sentences import one_sentence
-from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import make_folder, write_json
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.doebe.methods import Method, score
 from studies.doebe.recording import (
     Recording,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from gp_ensembles.data import Stream, Table, folder_names, friedman1, friedman2, load_folder, split_stream
+from gp_ensembles.data import Table, folder_names, friedman1, friedman2, load_folder
+from studies.harness.protocol import Stream, split_stream
 
 NUM_WARMUP = 1000
 # kin8nm stands for kin40k, sarcos_ias for the full SARCOS recording.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.data import Stream
+from studies.harness.protocol import Stream
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble

@@ -14,12 +14,13 @@ import torch
 
 from gp_ensembles.cli.drawing import Curve, Panel, panels_table, save_panels
 from gp_ensembles.cli.text_tables import aligned, as_csv
-from gp_ensembles.cli.torch_files import fingerprint
 from gp_ensembles.cli.writing import write_text
-from gp_ensembles.data import Stream, Table, folder_names, load_folder, split_stream
+from gp_ensembles.data import Table, folder_names, load_folder
 from gp_ensembles.metrics import observed_mean, running_nmse
+from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.harness.parts import Record, Results, Spread, numbers, running
 from studies.harness.plan import check_range
+from studies.harness.protocol import Stream, split_stream
 from studies.harness.report import write_report
 from studies.ie_gp.methods import METHODS, MethodRun, MethodSettings, Start, run_method
 from studies.ie_gp.regret import static_figure, switching_figure

@@ -7,7 +7,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from gp_ensembles.data import Table, constant_columns, folder_names, load_folder
+from gp_ensembles.data import Table, folder_names, load_folder
+from gp_ensembles.streaming import constant_columns
 
 BUNDLED = "digits"  # comes with scikit-learn; the others need a folder
 # Share of the rows that an online model starts from (Lu et al. 2022, section 7); digits is not among the paper's sets.

@@ -7,8 +7,9 @@ import zipfile
 import pytest
 import torch
 
-from gp_ensembles.cli import session as session_module
+from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.numerics.cholesky import NumericalError
 
 QUICK = ["--pictures", "false", "--progress", "false"]
@@ -187,7 +188,7 @@ def test_bad_checkpoints_are_refused(place, capsys, kind):
     elif kind == "folder":
         bad.mkdir()
     else:
-        content["ensemble"] = dict(list(content["ensemble"].items())[1:])
+        content["model"]["ensemble"] = dict(list(content["model"]["ensemble"].items())[1:])
         torch.save(content, bad)
     said = complaint(resume(place, bad.name, "data.csv"), capsys)
     assert bad.name in said
@@ -222,7 +223,7 @@ def test_a_failure_keeps_old_results_and_what_was_learned(place, small, capsys, 
     names = ("predictions.csv", "weights.csv", "summary.json", "checkpoint.pt")
     old = {name: (place / "kept" / name).read_bytes() for name in names}
     small.write(place / "long.csv", small.rows(1000))
-    learn, calls = session_module.score_block, []
+    learn, calls = scored_stream.score_block, []
 
     def fail_later(*arguments):
         calls.append(1)
@@ -230,7 +231,7 @@ def test_a_failure_keeps_old_results_and_what_was_learned(place, small, capsys, 
             raise NumericalError("the variance of expert 3 has vanished")
         return learn(*arguments)
 
-    monkeypatch.setattr(session_module, "score_block", fail_later)
+    monkeypatch.setattr(scored_stream, "score_block", fail_later)
     assert "expert 3" in complaint(stream(place, "long.csv", "kept", "--checkpoint_seconds", "0"), capsys)
     monkeypatch.undo()
     kept = {path.name: path.read_bytes() for path in (place / "kept").iterdir()}
@@ -244,7 +245,7 @@ def test_a_failure_keeps_old_results_and_what_was_learned(place, small, capsys, 
 
 def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, small, capsys, monkeypatch):
     small.write(place / "reject.csv", small.rows(700))
-    observe, calls = session_module.OnlineEnsemble.observe, []
+    observe, calls = OnlineEnsemble.observe, []
 
     def reject(self, X, y):
         calls.extend([1] if len(self.names) > 1 else [])
@@ -252,7 +253,7 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
             raise NumericalError("no")
         return observe(self, X, y)
 
-    monkeypatch.setattr(session_module.OnlineEnsemble, "observe", reject)
+    monkeypatch.setattr(OnlineEnsemble, "observe", reject)
     said = complaint(stream(place, "reject.csv", "rejected"), capsys)
     monkeypatch.undo()
     learned = torch.load(place / "rejected" / "checkpoint.pt", weights_only=True)["num_rows"]
@@ -271,7 +272,7 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
     def broken(*arguments, progress):
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr(session_module.Session, "start", broken)
+    monkeypatch.setattr(scored_stream.ScoredStream, "start", broken)
     assert main(stream(place, "data.csv", "never")) == 1
     assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.cli.config import StreamConfig
-from gp_ensembles.cli.session import Session
+from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -22,6 +21,7 @@ from gp_ensembles.ensembles.targets import (
     UnknownNoiseTarget,
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.streaming import StreamConfig
 
 pytestmark = pytest.mark.processor
 
@@ -49,11 +49,11 @@ def rows_for(target):
     return Table(X, y, ("a", "b"), "y", "made")
 
 
-def bits(session, table, num_blocks):
+def bits(stream, table, num_blocks):
     """All numbers of the rows after the warm-up, with so many blocks to a chunk."""
-    session = copy.deepcopy(session)
-    session.chunk_rows = num_blocks * session.online.block_size
-    chunks = list(session.observe(table.X[WARMUP:], table.y[WARMUP:]))
+    stream = copy.deepcopy(stream)
+    stream.chunk_rows = num_blocks * stream.model.online.block_size
+    chunks = list(stream.chunks(table.X[WARMUP:], table.y[WARMUP:]))
     names = ("mean", "variance", "lower", "upper", "log_prob", "log_weights")
     found = {name: torch.cat([getattr(chunk, name) for chunk in chunks], dim=-1) for name in names}
     if chunks[0].probabilities is not None:
@@ -71,10 +71,10 @@ def test_a_stream_has_the_same_bits_in_chunks_of_any_length(target):
         fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1),
         target=target,
     )
-    session = Session.start(StreamConfig(spec, warmup=WARMUP, block_size=8), table)
-    whole = bits(session, table, 30)
+    stream = ScoredStream.start(StreamConfig(spec, warmup=WARMUP, block_size=8), table)
+    whole = bits(stream, table, 30)
     assert whole["mean"].shape == (ROWS - WARMUP,)
     for num_blocks in (1, 2):
-        part = bits(session, table, num_blocks)
+        part = bits(stream, table, num_blocks)
         for name, values in whole.items():
             assert torch.equal(part[name].nan_to_num(), values.nan_to_num()), (num_blocks, name)

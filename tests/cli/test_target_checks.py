@@ -8,17 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gp_ensembles.cli import session as session_module
+from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.config import StreamConfig
-from gp_ensembles.cli.preparation import check_targets, first_illegal
-from gp_ensembles.cli.session import Session
+from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.tables import check_targets
 from gp_ensembles.data import Table, read_csv
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarget, LevelTarget, RealTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.checks import illegal_target
 
 FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())
@@ -67,7 +68,7 @@ def test_the_cell_is_named_before_anything_runs(place, small, capsys, monkeypatc
     rows = make_rows()
     rows[row][2] = value
     small.write(place / "data.csv", rows)
-    monkeypatch.setattr(session_module, "build_ensemble", lambda *_, **__: pytest.fail("something ran"))
+    monkeypatch.setattr(scored_stream, "OnlineModel", lambda *_, **__: pytest.fail("something ran"))
     assert stream(place, config=config) == 2
     said = capsys.readouterr().err
     assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: {words}" in said
@@ -143,31 +144,31 @@ def test_a_single_class_in_the_warm_up_is_named(place, small, capsys, first, wor
     assert not (place / "out").exists()
 
 
-def test_rows_given_to_a_session_are_counted_from_the_first_of_the_stream():
+def test_rows_given_to_a_stream_are_counted_from_the_first_of_the_stream():
     table = make_table()
     X, y = table.X[40:], table.y[40:].clone()
-    session, whole = Session.start(BINARY, table), Session.start(BINARY, table)
+    scored, whole = ScoredStream.start(BINARY, table), ScoredStream.start(BINARY, table)
     y[330] = 2.0  # in the second chunk
     got = []
     with pytest.raises(ValueError, match=r"the target of row 371 is 2, but the classes are 0 and 1 \(BinaryTarget\)"):
-        got.extend(session.observe(X, y))
-    # what came before the row is learned and handed out, and the session goes on after it
-    assert session.num_read == 370
-    expected = next(whole.observe(X[:330], y[:330]))
+        got.extend(scored.chunks(X, y))
+    # what came before the row is learned and handed out, and the stream goes on after it
+    assert scored.num_read == 370
+    expected = next(whole.chunks(X[:330], y[:330]))
     torch.testing.assert_close(got[0].mean, expected.mean, rtol=0, atol=0)
     assert sum(chunk.mean.shape[0] for chunk in got) == 330
-    assert next(session.observe(X[331:], y[331:])).first_row == 371
+    assert next(scored.chunks(X[331:], y[331:])).first_row == 371
 
 
 @pytest.mark.parametrize("is_wild_first", [True, False])
 def test_the_first_of_two_bad_rows_is_named(is_wild_first):
     table = make_table()
     X, y = table.X[40:].clone(), table.y[40:].clone()
-    session = Session.start(BINARY, table)
+    scored = ScoredStream.start(BINARY, table)
     X[20 if is_wild_first else 30, 0], y[25] = 1e200, 0.5
     with pytest.raises(ValueError, match="in row 61" if is_wild_first else "of row 66 is 0.5"):
-        list(session.observe(X, y))
-    assert session.num_read == (60 if is_wild_first else 65)
+        list(scored.chunks(X, y))
+    assert scored.num_read == (60 if is_wild_first else 65)
 
 
 def test_a_table_without_a_file_is_named_by_itself():
@@ -192,7 +193,6 @@ def test_a_table_that_was_cut_does_not_point_into_its_file(tmp_path, small):
 def test_the_first_illegal_target_is_found(kind, y):
     top = math.inf if kind.num_labels is None else kind.num_labels
     illegal = [t for t in y if not (kind.is_real or math.isnan(t) or (t >= 0 and t < top and t == int(t)))]
-    found = first_illegal(kind, torch.tensor(y, dtype=torch.float64))
-    assert (None if found is None else (found.row, found.value)) == (
-        (y.index(illegal[0]), illegal[0]) if illegal else None
-    )
+    found = illegal_target(kind, torch.tensor(y, dtype=torch.float64))
+    assert (None if found is None else found.row) == (y.index(illegal[0]) if illegal else None)
+    assert found is None or found.problem.startswith(f"{illegal[0]:.10g}, but ")

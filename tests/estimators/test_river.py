@@ -1,4 +1,4 @@
-"""The river door: rows as dictionaries, in its evaluation loop, equal to blocks."""
+"""river's own checks, rows as dictionaries in its evaluation loop, and equality with blocks."""
 
 import math
 from dataclasses import replace
@@ -8,12 +8,13 @@ import pytest
 
 pytest.importorskip("river", reason="river is an optional extra")
 
-from river import datasets, evaluate, metrics
+from river import checks, compose, datasets, evaluate, metrics, preprocessing
 
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
-from gp_ensembles.estimators.river import RiverRegressor
+from gp_ensembles.ensembles.targets import BinaryTarget, CountTarget, UnknownNoiseTarget
+from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor
 
 small = replace(
     e_doebe,
@@ -62,20 +63,123 @@ def test_before_the_warm_up_and_missing_targets():
     assert model.expert_weights == {}
 
 
-def test_features_are_those_of_the_first_row_in_any_order():
+def checks_of(kind):
+    """Every check that river has for a model, each with a fresh one, by name."""
+    (params,) = kind._unit_test_params()
+    return [
+        pytest.param(kind(**params), check, id=f"{kind.__name__}-{number}-{check.__name__}")
+        for number, check in enumerate(checks.yield_checks(kind(**params)))
+    ]
+
+
+@pytest.mark.parametrize(("model", "check"), [*checks_of(RiverRegressor), *checks_of(RiverClassifier)])
+def test_checks_of_river(model, check):
+    check(model.clone())
+
+
+def test_features_come_and_go_in_any_order():
     model = RiverRegressor(small, warmup=40)
-    for x, y in rows(60):
+    for number, (x, y) in enumerate(rows(60)):
+        if number < 3:
+            del x["b"]  # appears with the fourth row
         model.learn_one(x, y)
     x, _ = rows(61)[-1]
     want = model.predict_one(x)
     assert model.predict_one(dict(reversed(list(x.items())))) == want
-    with pytest.raises(ValueError, match="lacks b and adds d"):
-        model.learn_one({"a": 0.0, "c": 1.0, "d": 2.0}, 1.0)
-    with pytest.raises(ValueError, match="feature b is nan"):
-        model.learn_one({"a": 0.0, "b": math.nan, "c": 1.0}, 1.0)
-    with pytest.raises(ValueError, match="inf"):
+    assert model.predict_one({**x, "new": 3.0}) == want
+    known = [row["b"] for row, _ in rows(40)[3:]]
+    mean = model.predict_one({**x, "b": sum(known) / len(known)})
+    for absent in ({k: v for k, v in x.items() if k != "b"}, {**x, "b": None}, {**x, "b": math.nan}):
+        assert model.predict_one(absent) == pytest.approx(mean, rel=1e-12)
+
+
+def test_bad_rows_change_nothing():
+    model, fresh = RiverRegressor(small, warmup=40), RiverRegressor(small, warmup=40)
+    with pytest.raises(ValueError, match=r"feature a is 'red', not a number; .*OneHotEncoder"):
+        fresh.learn_one({"a": "red"}, 1.0)
+    assert fresh.predict_one({"a": 1.0}) == 0.0
+    for x, y in rows(60):
+        model.learn_one(x, y)
+    x, _ = rows(61)[-1]
+    want = model.predict_one(x)
+    with pytest.raises(ValueError, match="infinite"):
+        model.learn_one({**x, "a": math.inf}, 1.0)
+    with pytest.raises(ValueError, match="target of row 61 is infinite"):
         model.learn_one(x, math.inf)
+    with pytest.raises(ValueError, match="more than 1e"):
+        model.learn_one(x, 1e300)
     assert model.predict_one(x) == want
+    with pytest.raises(ValueError, match="at least 10 rows"):
+        RiverRegressor(warmup=3)
+    with pytest.raises(TypeError, match="use RiverClassifier"):
+        RiverRegressor(replace(small, target=BinaryTarget()))
+
+
+def test_text_goes_through_a_pipeline_of_river():
+    encoder = compose.Select("day") | preprocessing.OneHotEncoder()
+    model = (encoder + compose.Discard("day")) | RiverRegressor(small, warmup=40)
+    days = ["mon", "tue", "wed"]
+    for number, (x, y) in enumerate(rows(90)):
+        model.learn_one({**x, "day": days[number % 3]}, y + 10 * (number % 3 == 1))
+    x, _ = rows(91)[-1]
+    assert model.predict_one({**x, "day": "tue"}) - model.predict_one({**x, "day": "mon"}) == pytest.approx(10, abs=1)
+
+
+@pytest.mark.parametrize("target", [UnknownNoiseTarget(), CountTarget()], ids=str)
+def test_other_kinds_of_numbers(target):
+    model = RiverRegressor(replace(small, target=target), warmup=40)
+    for x, y in rows(80):
+        model.learn_one(x, round(y))
+    x, y = rows(81)[-1]
+    forecast = model.forecast_one(x)
+    assert forecast.lower <= forecast.mean <= forecast.upper
+    assert forecast.lower - 1 <= y <= forecast.upper + 1
+
+
+def label(y):
+    return "high" if y > 22 else "low" if y < 18 else "middle"
+
+
+def test_a_classifier_learns_labels_as_they_come():
+    one, many = RiverClassifier(small, warmup=40), RiverClassifier(small, warmup=40)
+    assert one.predict_proba_one({"a": 1.0}) == {}
+    assert one.predict_one({"a": 1.0}) is None
+    for number, (x, y) in enumerate(rows(100)):
+        one.learn_one(x, None if number == 50 else label(y))
+        if number == 19:
+            labels = [label(y) for _, y in rows(20)]
+            assert one.predict_proba_one(x) == {k: labels.count(k) / 20 for k in set(labels)}
+    frame = pd.DataFrame([x for x, _ in rows(100)])
+    many.learn_many(frame, pd.Series([None if n == 50 else label(y) for n, (_, y) in enumerate(rows(100))]))
+    table = many.predict_proba_many(frame)
+    assert sum(many.predict_many(frame) == [label(y) for _, y in rows(100)]) > 85
+    for (x, _), (_, row) in zip(rows(100), table.iterrows(), strict=True):
+        got = one.predict_proba_one(x)
+        assert got.keys() == set(table.columns)
+        assert got == pytest.approx(row.to_dict(), rel=1e-6, abs=1e-9)
+        assert sum(got.values()) == pytest.approx(1.0)
+
+
+def test_a_label_that_comes_late_has_its_frequency():
+    model = RiverClassifier(small, warmup=40)
+    for x, y in rows(70):
+        model.learn_one(x, label(y))
+    before = model.predict_proba_one(x)
+    for _ in range(10):
+        model.learn_one(x, "strange")
+    after = model.predict_proba_one(x)
+    assert after["strange"] == pytest.approx(10 / 80)
+    assert {k: v / (1 - 10 / 80) for k, v in after.items() if k != "strange"} == pytest.approx(before)
+
+
+def test_the_warm_up_waits_until_targets_differ():
+    model = RiverClassifier(small, warmup=40)
+    for x, _ in rows(60):
+        model.learn_one(x, True)
+    assert model.predict_proba_one(x) == {True: 1.0}
+    model.learn_one(x, False)
+    assert set(model.expert_weights)
+    assert model.predict_proba_one(x)[True] > 0.9
 
 
 def test_clone_is_fresh():

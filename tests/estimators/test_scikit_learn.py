@@ -1,4 +1,4 @@
-"""The scikit-learn door: its own conventions, and the same numbers as the ensemble behind it."""
+"""scikit-learn's conventions, and the same numbers as the model behind them."""
 
 import pickle
 from dataclasses import replace
@@ -11,11 +11,21 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gp_ensembles.data import Standardizer
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
-from gp_ensembles.estimators.scikit_learn import OnlineRegressor
+from gp_ensembles.ensembles.targets import (
+    BinaryTarget,
+    ClassTarget,
+    CountTarget,
+    LevelTarget,
+    OutlierTarget,
+    RealTarget,
+    UnknownNoiseTarget,
+)
+from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.streaming import Standardizer
 
 small = replace(
     e_doebe,
@@ -31,7 +41,20 @@ def table(num_rows=150, seed=0):
     return X, 50 + 3 * np.sin(X[:, 0]) + 0.2 * X[:, 1] + 0.1 * rng.normal(size=num_rows)
 
 
-@parametrize_with_checks([OnlineRegressor(small, warmup=60, random_state=0)])
+# scikit-learn's checks fit dozens of tiny tables: one basis and few steps.
+light = replace(
+    small, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1), name="light"
+)
+
+
+@parametrize_with_checks(
+    [
+        OnlineRegressor(light, warmup=60, random_state=0),
+        OnlineRegressor(replace(light, target=UnknownNoiseTarget()), warmup=60, random_state=0),
+        OnlineClassifier(light, warmup=60, random_state=0),
+        OnlineClassifier(replace(light, target=LevelTarget(3)), warmup=60, random_state=0),
+    ]
+)
 def test_conventions(estimator, check):
     check(estimator)
 
@@ -108,3 +131,104 @@ def test_bad_input_changes_nothing():
         OnlineRegressor(small, warmup=60).fit(X[:6], y[:6])
     with pytest.raises(ValueError, match="constant"):
         OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80])
+
+
+@pytest.mark.parametrize("target", [RealTarget(), UnknownNoiseTarget(), OutlierTarget(), CountTarget()], ids=str)
+def test_every_kind_of_number(target):
+    X, y = table()
+    y = np.round(y) if target == CountTarget() else y
+    model = OnlineRegressor(replace(light, target=target), warmup=60, random_state=0).fit(X[:100], y[:100])
+    model.partial_fit(X[100:], y[100:])
+    mean, std = model.predict(X, return_std=True)
+    low, middle, high = model.predict_quantiles(X, [0.05, 0.5, 0.95])
+    assert np.all(low <= middle)
+    assert np.all(middle <= high)
+    assert np.all(std > 0)
+    assert 0.7 < np.mean((low <= y) & (y <= high)) <= 1.0
+    samples = model.sample_y(X[:20], n_samples=3000, random_state=0)
+    np.testing.assert_allclose(samples.mean(1), mean[:20], atol=5 * std.max() / np.sqrt(3000))
+    # The density is the slope of the distribution function, or the probability of a count.
+    density = np.exp(model.log_prob(X[:5], y[:5]))
+    distribution = model.model_.predict(torch.from_numpy(X[:5]))
+    if target == CountTarget():
+        steps = [distribution.cdf(torch.from_numpy(y[:5] + k)).numpy() for k in (0, -1)]
+        np.testing.assert_allclose(density, steps[0] - steps[1], atol=1e-6)
+    else:
+        steps = [distribution.cdf(torch.from_numpy(y[:5] + h)).numpy() for h in (1e-4, -1e-4)]
+        np.testing.assert_allclose(density, (steps[0] - steps[1]) / 2e-4, rtol=1e-3, atol=1e-8)
+
+
+def test_several_targets():
+    X, y = table()
+    both = np.column_stack([y, -0.01 * y + np.cos(X[:, 0])])
+    model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, both)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (150, 2)
+    assert model.score(X, both) > 0.5
+    assert model.predict_quantiles(X[:7], [0.1, 0.9]).shape == (2, 7, 2)
+    assert model.sample_y(X[:7], n_samples=5).shape == (7, 2, 5)
+    assert model.log_prob(X[:7], both[:7]).shape == (7, 2)
+    _, covariance = model.predict(X[:4], return_cov=True)
+    np.testing.assert_allclose(np.einsum("nno->no", covariance), std[:4] ** 2)
+    with pytest.raises(TypeError, match="several targets need"):
+        OnlineRegressor(replace(small, target=UnknownNoiseTarget())).fit(X, both)
+
+
+def test_covariance_of_rows():
+    X, y = table()
+    model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
+    mean, covariance = model.predict(X[:5], return_cov=True)
+    _, std = model.predict(X[:5], return_std=True)
+    np.testing.assert_allclose(np.diag(covariance), std**2)
+    np.testing.assert_allclose(mean, model.predict(X[:5]))
+    with pytest.raises(ValueError, match="cannot both be true"):
+        model.predict(X, return_std=True, return_cov=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "kind"),
+    [
+        (light, ["no", "yes"], BinaryTarget()),
+        (light, [False, True], BinaryTarget()),
+        (light, [3, 7, 11], ClassTarget(3)),
+        (replace(light, target=BinaryTarget(is_probit=True)), [-1, 1], BinaryTarget(is_probit=True)),
+        (replace(light, target=BinaryTarget()), ["a", "b", "c"], ClassTarget(3)),
+        (replace(light, target=LevelTarget(5)), [1, 2, 3], LevelTarget(3)),
+    ],
+)
+def test_labels_of_any_kind(spec, labels, kind):
+    X, y = table()
+    cuts = np.quantile(y, np.linspace(0, 1, len(labels) + 1)[1:-1])
+    named = np.array(labels)[np.searchsorted(cuts, y)]
+    model = OnlineClassifier(spec, warmup=60, random_state=0).fit(X[:100], named[:100])
+    model.partial_fit(X[100:120], named[100:120])
+    assert model.classes_.tolist() == labels
+    assert model.model_.config.ensemble.target == kind
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(1), 1.0)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), probabilities)
+    assert np.all(model.predict(X) == model.classes_[probabilities.argmax(1)])
+    assert model.score(X[120:], named[120:]) > 0.6
+    assert sum(model.expert_weights_.values()) == pytest.approx(1.0)
+
+
+def test_classes_are_named_before_the_first_rows():
+    X, y = table()
+    named = np.where(y > y.mean(), "high", "low")
+    model = OnlineClassifier(light, warmup=60, random_state=0)
+    with pytest.raises(ValueError, match="classes must be passed"):
+        model.partial_fit(X, named)
+    with pytest.raises(ValueError, match="'high' is not among the classes"):
+        model.partial_fit(X[:20], np.full(20, "high"), classes=["low", "middle"])
+    model.partial_fit(X[:20], named[:20], classes=["low", "high", "other"])
+    counts = np.array([(named[:20] == label).sum() + 1 for label in ("high", "low", "other")])
+    np.testing.assert_allclose(model.predict_proba(X[:2]), np.tile(counts / counts.sum(), (2, 1)), rtol=1e-6)
+    model.partial_fit(X[20:], named[20:])
+    assert model.model_.is_fitted
+    assert model.predict_proba(X)[:, 2].max() < 0.2
+    with pytest.raises(ValueError, match="now they are others"):
+        model.partial_fit(X, named, classes=["low", "high"])
+    with pytest.raises(ValueError, match="at least two classes"):
+        OnlineClassifier(light).fit(X, np.full(150, "one"))
+    with pytest.raises(TypeError, match="use OnlineClassifier"):
+        OnlineRegressor(replace(light, target=BinaryTarget())).fit(X, y > 50)

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gp_ensembles.data import Standardizer, Table, constant_columns, split_stream
+from gp_ensembles.data import Table
+from gp_ensembles.streaming import Standardizer, constant_columns
+from studies.harness.protocol import split_stream
 
 NAN = math.nan
 

@@ -1,0 +1,95 @@
+"""Which rows a stream can learn; what is wrong with one is said with its row, its column and how to mend it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.likelihoods.response import IllegalTargetError
+
+FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
+
+
+class IllegalRow(NamedTuple):
+    """A row that cannot be learned.
+
+    Attributes:
+        row: Its place in the block, counted from 0.
+        column: The input that is wrong, counted from 0; ``None`` for the target.
+        problem: What is wrong and how to mend it.
+    """
+
+    row: int
+    column: int | None
+    problem: str
+
+    def message(self, first_row: int, feature_names: tuple[str, ...]) -> str:
+        """The whole sentence.
+
+        Args:
+            first_row: Number of the block's first row, counting the rows of the stream from 1.
+            feature_names: Names of the inputs.
+        """
+        number = first_row + self.row
+        if self.column is None:
+            return f"the target of row {number} is {self.problem}"
+        return f"{feature_names[self.column]!r} is {self.problem.format(row=number)}"
+
+
+def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
+    """The first of the targets (N,) or (N, O) that is not of a kind, if there is one; NaN is missing and legal.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.ensembles.targets import BinaryTarget
+        >>> illegal_target(BinaryTarget(), torch.tensor([1.0, torch.nan, 2.0])).row
+        2
+        >>> illegal_target(BinaryTarget(), torch.tensor([1.0, torch.nan, 1.0])) is None
+        True
+    """
+    infinite = torch.isinf(y)
+    if bool(infinite.any()):
+        row = int(infinite.reshape(y.shape[0], -1).any(-1).int().argmax())
+        return IllegalRow(row, None, "infinite; correct it, or leave it out (missing)")
+    try:
+        if not target.is_real:
+            target.check(y)
+    except IllegalTargetError as error:
+        return IllegalRow(error.row, None, _not_of_kind(error, target))
+    except ValueError:
+        pass  # too few or too similar: that matters to a fit only
+    return None
+
+
+def wild_number(X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> IllegalRow | None:
+    """The first row that holds a number out of all proportion to the warm-up, or beyond the precision of a run.
+
+    Args:
+        X: Inputs in their units, shape (N, D).
+        y: Targets in their units, shape (N,) or (N, O); NaN where missing.
+        inputs: Inputs in warm-up deviations from the warm-up mean, shape (N, D).
+        targets: Targets likewise.
+        dtype: Precision of the run.
+    """
+    num_rows = X.shape[0]
+    given = torch.cat([X, y.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
+    scaled = torch.cat([inputs, targets.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
+    wild = ~(scaled.abs() < FARTHEST) | ~torch.isfinite(given.to(dtype))
+    if not bool(wild.any()):
+        return None
+    row, column = divmod(int(wild.flatten().int().argmax()), wild.shape[1])
+    value = float(given[row, column])
+    far = f"more than {FARTHEST:g} warm-up deviations from the warm-up mean; correct it, or leave"
+    if column < X.shape[1]:
+        return IllegalRow(row, column, f"{value:.6g} in row {{row}}, {far} the row out")
+    return IllegalRow(row, None, f"{value:.6g}, {far} it empty (missing)")
+
+
+def _not_of_kind(error: IllegalTargetError, target: Target) -> str:
+    num = target.num_labels
+    rule = error.rule if num is None else f"the classes are {'0 and 1' if num == 2 else f'0 to {num - 1}'}"
+    return (
+        f"{error.value:.10g}, but {rule} ({type(target).__name__}); {error.remedy}, or leave the cell empty if it is "
+        f"missing"
+    )

@@ -1,0 +1,122 @@
+"""What a model on a stream is: one frozen record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+
+from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.spec_checks import check_made
+
+MIN_WARM_UP = 10  # targets without which nothing is fitted
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """An ensemble, and how a stream is given to it.
+
+    Attributes:
+        ensemble: What the ensemble is made of.
+        warmup: Rows at the start from which scales and hyperparameters come; predictions begin after them.
+        seed: Seed of all randomness.
+        device: Where the ensemble runs, for instance ``cpu`` or ``cuda``.
+        dtype: Precision of the ensemble; scales and predictions are always in float64.
+        block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
+        drop_constant: Leave out input columns that are constant in the warm-up instead of refusing them.
+        clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
+
+    Raises:
+        TypeError: If ``ensemble`` is not a record.
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> StreamConfig(warmup=200).ensemble.name
+        'auto'
+    """
+
+    ensemble: EnsembleSpec = auto
+    warmup: int = 1000
+    seed: int = 0
+    device: str = "cpu"
+    dtype: Literal["float64", "float32"] = "float64"
+    block_size: int | None = None
+    drop_constant: bool = False
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        check_made("ensemble", self.ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
+        if self.warmup < MIN_WARM_UP:
+            raise ValueError(f"warmup is {self.warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
+        if self.seed < 0:
+            raise ValueError(f"seed must be zero or positive, got {self.seed}")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2^63, got {self.seed}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be positive, got {self.clip}")
+        if self.block_size is not None and self.block_size < 1:
+            raise ValueError(f"block_size must be positive, got {self.block_size}")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype itself."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device itself.
+
+        Raises:
+            ValueError: If it is unknown or absent.
+        """
+        return check_device(self.device)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers, which :meth:`from_plain` reads back; also what a YAML file would hold.
+
+        Example:
+            >>> StreamConfig().to_plain()["warmup"]
+            1000
+        """
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**plain, "ensemble": spec_to_plain(self.ensemble)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "StreamConfig":
+        """The record that :meth:`to_plain` wrote.
+
+        Raises:
+            TypeError: If a key is unknown.
+            ValueError: If a value is not legal.
+
+        Example:
+            >>> StreamConfig.from_plain(StreamConfig(seed=3).to_plain()).seed
+            3
+        """
+        return cls(**{**plain, "ensemble": spec_from_plain(plain["ensemble"])})
+
+
+def check_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        ValueError: If it is unknown or absent.
+
+    Example:
+        >>> check_device("gpu")
+        Traceback (most recent call last):
+        ValueError: device 'gpu' is unknown; use cpu, cuda or cuda:0
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {name!r} is unknown; use cpu, cuda or cuda:0") from None
+    if device.type == "cpu" and device.index is not None:
+        raise ValueError(f"device {name!r} is unknown; there is one cpu, so use cpu and --num-threads")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r} was asked for, but torch sees no such GPU; use --device cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {name!r} is not supported; use cpu or cuda")
+    return device

@@ -1,0 +1,83 @@
+"""Joint covariance of several rows under an ensemble."""
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.ensembles.ensemble import evaluate
+from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.filters.states import FilterState
+from gp_ensembles.streaming.model import OnlineModel
+
+_PAIRS = 4096  # pairs of rows whose features are held at once
+
+
+@torch.no_grad()
+def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
+    r"""Covariance of the targets of rows that all come next, noise and disagreement of the experts included.
+
+    .. math:: \sum_m w_m \left(C_m + (\mu_m - \mu)(\mu_m - \mu)^\top\right)
+
+    with the joint normal prediction :math:`N(\mu_m, C_m)` of each expert. An expert's variance is a quadratic form in
+    the features plus its noise, so :math:`(C_m)_{ij} = (v_m(\phi_i + \phi_j) - v_m(\phi_i - \phi_j)) / 4`.
+
+    Args:
+        model: The model; while its warm-up lasts rows are independent.
+        X: Rows in their units, shape (N, D).
+
+    Returns:
+        Covariance in squared units of the target, shape (N, N), or (N, N, O) for O independent outputs.
+
+    Raises:
+        TypeError: If targets are not real numbers.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> from gp_ensembles.streaming import StreamConfig
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)))).fit(X, X.squeeze(-1).sin())
+        >>> covariance = joint_covariance(model, X[:3])
+        >>> torch.allclose(covariance.diagonal(), model.predict(X[:3]).variance)
+        True
+    """
+    if not model.config.ensemble.target.is_real:
+        raise TypeError(f"rows have a joint covariance for real numbers only, not for {model.config.ensemble.target}")
+    distribution = model.predict(X)
+    assert not isinstance(distribution, LatentMixture)
+    if model.online is None:
+        return torch.diag_embed(distribution.variance.movedim(0, -1)).movedim((-2, -1), (0, 1))
+    bound, states = model.online.ensemble.bind(), model.online.state.experts
+    features = evaluate(bound, model.inputs(X.to(model.device, torch.float64)).to(model.config.torch_dtype))
+    parts = zip(bound, states, features, strict=True)
+    within = torch.cat([_covariance(expert, state, Phi) for expert, state, Phi in parts]).double()
+    error = distribution.component_mean - distribution.mean
+    joint = within * model.scales.y_scale.square() + error.unsqueeze(1) * error.unsqueeze(2)
+    weights = distribution.log_weights.exp()
+    return (weights.reshape(-1, *[1] * (joint.ndim - 1)) * joint).sum(0)
+
+
+def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
+    r"""Joint covariances of the experts of one object at rows Phi (\*batch, N, F), noise included, (M, N, N, ...)."""
+    num_rows = Phi.shape[-2]
+    first, second = torch.triu_indices(num_rows, num_rows, 1, device=Phi.device)
+    values = []
+    for i, j in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True):
+        plus = expert.predict(state, Phi[..., i, :] + Phi[..., j, :]).variance
+        minus = expert.predict(state, Phi[..., i, :] - Phi[..., j, :]).variance
+        values.append(_flat(0.25 * (plus - minus), Phi))
+    diagonal = _flat(expert.predict(state, Phi).variance, Phi)
+    result = diagonal.new_zeros(diagonal.shape[0], num_rows, *diagonal.shape[1:])
+    rows = torch.arange(num_rows, device=Phi.device)
+    result[:, rows, rows] = diagonal
+    if values:
+        upper = torch.cat(values, dim=1)
+        result[:, first, second] = upper
+        result[:, second, first] = upper
+    return result
+
+
+def _flat(variance: Tensor, Phi: Tensor) -> Tensor:
+    r"""Variances (\*batch, N, ...) as (M, N, ...)."""
+    return variance.reshape(-1, *variance.shape[Phi.ndim - 2 :])

@@ -1,0 +1,412 @@
+"""The one pipeline: rows in their own units, warm-up, fit, predict, learn, save and load."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import LatentMixture, StudentTMixture
+from gp_ensembles.ensembles.display import predictions_text
+from gp_ensembles.ensembles.interrupts import uninterrupted
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.streaming.checks import IllegalRow, illegal_target, wild_number
+from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.running import running_distribution
+from gp_ensembles.streaming.scales import Standardizer, constant_columns
+
+_KIND = Kind("gp_ensembles model", 1, "a model", "give a file that OnlineModel.save wrote")
+
+
+class OnlinePredictions(NamedTuple):
+    """Predictions of the rows of a call that come after the warm-up, each made before its target was seen.
+
+    Attributes:
+        distribution: Predictive distributions of R rows in the units of the target, float64.
+        log_prob: Log densities of the targets, shape (R,), in nats; NaN where a target is missing.
+        log_weights: Log weights of the experts in force before each target, shape (M, R).
+        first_row: Place in the call of the first of these rows, counted from 0: after the warm-up it is 0, before it
+            there are no rows.
+    """
+
+    distribution: AnyMixture
+    log_prob: Tensor
+    log_weights: Tensor
+    first_row: int
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, shape (R,); see :attr:`Distribution.mean <gp_ensembles.distributions.Distribution.mean>`."""
+        return self.distribution.mean
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations, noise included, shape (R,)."""
+        return self.distribution.stddev
+
+    def __repr__(self) -> str:
+        return predictions_text(self.log_prob.shape, self.log_weights.shape[0], self.log_prob)
+
+
+class OnlineModel:
+    """An ensemble on a stream of rows in their own units.
+
+    The first rows are kept until there are ``config.warmup`` of them, at least ten with a target. They set the scales
+    of inputs and target, the hyperparameters, and which columns are left out; from there a row costs the same for ever.
+    Everything that comes out is in the units of the target. A missing target is NaN. So is a missing input, which
+    counts as the mean of what the warm-up rows had there.
+
+    Args:
+        config: The ensemble, and how rows are given to it.
+        feature_names: Names of the inputs, for messages; ``column 0`` and so on by default.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
+        >>> predictions = model.observe(X, 100 + 5 * X.squeeze(-1))
+        >>> predictions.first_row, predictions.mean.shape, model.num_rows
+        (20, torch.Size([40]), 60)
+        >>> model.predict(X[-1:]).quantile(0.5).round()
+        tensor([145.], dtype=torch.float64)
+    """
+
+    def __init__(self, config: StreamConfig | None = None, feature_names: Sequence[str] | None = None) -> None:
+        self.config = StreamConfig() if config is None else config
+        self.device = self.config.torch_device
+        self.feature_names = None if feature_names is None else tuple(feature_names)
+        self.num_rows = 0
+        self.online: OnlineEnsemble | None = None
+        self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
+        self.warm_y: Tensor | None = None
+        self._kept: list[int] = []
+        self._scales: Standardizer | None = None
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the warm-up is over."""
+        return self.online is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the M experts; none while the warm-up lasts."""
+        return () if self.online is None else self.online.names
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        if self.online is None:
+            return {}
+        return dict(zip(self.names, self.online.log_weights.exp().tolist(), strict=True))
+
+    @property
+    def used_features(self) -> tuple[str, ...]:
+        """Names of the inputs that were kept; all were unless constant ones are left out."""
+        return self._names_of(self._kept)
+
+    @property
+    def scales(self) -> Standardizer:
+        """Shifts and scales of the columns that were kept, and of the target.
+
+        Raises:
+            ValueError: If the warm-up is not over.
+        """
+        if self._scales is None:
+            raise ValueError(f"the warm-up is not over: {self.num_rows} of {self.config.warmup} rows have come")
+        return self._scales
+
+    def fit(self, X: Tensor, y: Tensor, *, progress: bool = False) -> "OnlineModel":
+        """Forget everything and take exactly these rows as the warm-up.
+
+        Args:
+            X: Inputs in the order of time, in their units, shape (N, D), any float dtype; NaN where missing.
+            y: Targets, shape (N,), or (N, O) for several outputs; NaN where missing.
+            progress: Show a progress bar.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: If rows are malformed, fewer than ten have a target, a target is not of its kind, the target is
+                constant, or a column is (and ``drop_constant`` is not set).
+            NumericalError: If an expert's evidence cannot be computed where it starts.
+        """
+        X, y = self._checked(X, y)
+        self._refuse(illegal_target(self.config.ensemble.target, y), 1)
+        self._start(X, y, X.shape[0], progress)
+        return self
+
+    def observe(self, X: Tensor, y: Tensor) -> OnlinePredictions:
+        """Predict each target, then learn it; a rejected call changes nothing.
+
+        While the warm-up lasts rows are kept; those of the call that ends it are learned after the fit.
+
+        Args:
+            X: Inputs in the order of time, in their units, shape (N, D), any float dtype; NaN where missing.
+            y: Targets, shape (N,), or (N, O) for several outputs; NaN where missing.
+
+        Returns:
+            Predictions of the rows that came after the warm-up.
+
+        Raises:
+            ValueError: If a row is not legal, or holds a number out of all proportion (more than 1e6 warm-up deviations
+                from the warm-up mean); or when the warm-up ends, as in :meth:`fit`.
+            NumericalError: If an expert fails; its name and the row are said.
+        """
+        X, y = self._checked(X, y)
+        if self.online is not None:
+            self._refuse(self.first_illegal(X, y), self.num_rows + 1)
+            predictions = self._learn(self.online, X, y)
+            self.num_rows += X.shape[0]
+            return predictions
+        self._refuse(illegal_target(self.config.ensemble.target, y), self.num_rows + 1)
+        all_X, all_y = X, y
+        if self.warm_X is not None and self.warm_y is not None:
+            all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
+        num_warm = _num_warm_up_rows(all_y, self.config.warmup)
+        if num_warm is None:
+            self.warm_X, self.warm_y, self.num_rows = all_X, all_y, all_y.shape[0]
+            return self._nothing(y)
+        before = dict(self.__dict__)
+        try:
+            self._start(all_X[:num_warm], all_y[:num_warm], num_warm, progress=False)
+            first_row = num_warm - before["num_rows"]
+            if num_warm == all_y.shape[0]:
+                return self._nothing(y)
+            return self.observe(all_X[num_warm:], all_y[num_warm:])._replace(first_row=first_row)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def predict(self, X: Tensor) -> AnyMixture:
+        """Predict one step ahead at each row of X (N, D) on its own, learning nothing.
+
+        While the warm-up lasts, the distribution of the targets so far, whatever X.
+
+        Returns:
+            Distributions in the units of the target, float64.
+
+        Raises:
+            ValueError: If a row is malformed.
+        """
+        X = self._checked_inputs(X)
+        if self.online is None:
+            y = X.new_zeros(0) if self.warm_y is None else self.warm_y
+            return running_distribution(self.config.ensemble.target, y, X.shape[0])
+        return self._in_units(self.online.predict(self.inputs(X).to(self.config.torch_dtype)))
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Inputs (N, D) as the ensemble sees them: columns kept, standardized, gaps at the mean, clipped; float64."""
+        scales = self.scales
+        inputs = scales.transform_inputs(X[:, self._kept] if len(self._kept) < X.shape[1] else X).nan_to_num(0.0)
+        return inputs if self.config.clip is None else inputs.clamp(-self.config.clip, self.config.clip)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
+        return (y - self.scales.y_mean) / self.scales.y_scale
+
+    def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
+        """The first of the rows to come, X (N, D) and y (N,), that cannot be learned, if there is one."""
+        wrong = illegal_target(self.config.ensemble.target, y)
+        kept = X[:, self._kept] if len(self._kept) < X.shape[1] else X
+        wild = wild_number(kept.nan_to_num(0.0), y, self.inputs(X), self.targets(y), self.config.torch_dtype)
+        if wild is not None and wild.column is not None:
+            wild = wild._replace(column=self._kept[wild.column])
+        return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to a file in one step: a reader finds the old file or the new one, never half of one.
+
+        The file loads with ``torch.load(path, weights_only=True)``; nothing in it can be executed.
+
+        Raises:
+            OSError: If the file cannot be written.
+
+        Example:
+            >>> import tempfile, torch
+            >>> model = OnlineModel(StreamConfig(warmup=20), ["time"])
+            >>> _ = model.observe(torch.zeros(1, 1), torch.ones(1))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     model.save(Path(folder) / "model.pt")
+            ...     OnlineModel.load(Path(folder) / "model.pt").num_rows
+            1
+        """
+        write_checkpoint(Path(path), _KIND, self.content())
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str | None = None) -> "OnlineModel":
+        """Read a model that goes on where it was saved.
+
+        Args:
+            path: The file.
+            device: Where to go on; where it was by default.
+
+        Raises:
+            OSError: If the file cannot be read.
+            ValueError: If it is not a model, is damaged, or is of another version.
+        """
+        content = read_checkpoint(Path(path), _KIND)
+        try:
+            return cls.from_content(content, device=device)
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"{path} does not fit this version of the library ({reason}); fit the model anew"
+            ) from error
+
+    def content(self) -> dict[str, Any]:
+        """Everything as plain containers and tensors, which :meth:`from_content` reads back."""
+        return {
+            "config": self.config.to_plain(),
+            "feature_names": None if self.feature_names is None else list(self.feature_names),
+            "num_rows": self.num_rows,
+            "warm_X": None if self.warm_X is None else self.warm_X.clone().cpu(),
+            "warm_y": None if self.warm_y is None else self.warm_y.clone().cpu(),
+            "ensemble": None if self.online is None else dict(self.online.state_dict()),
+            "expert_names": list(self.names),
+            "block_size": None if self.online is None else self.online.block_size,
+        }
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any], *, device: str | None = None) -> "OnlineModel":
+        """The model that :meth:`content` described, on its device or another."""
+        plain = content["config"] if device is None else {**content["config"], "device": device}
+        model = cls(StreamConfig.from_plain(plain), content["feature_names"])
+        model.num_rows = content["num_rows"]
+        if content["warm_X"] is None:
+            return model
+        X, y = (content[name].to(model.device) for name in ("warm_X", "warm_y"))
+        model.warm_X, model.warm_y = X, y
+        if content["ensemble"] is not None:
+            model._set_scales(X, y)
+            model.online = model._build(X, y, is_fitted=False)
+            model.online.load_state_dict(content["ensemble"])
+            model.online.block_size = content["block_size"]
+        return model
+
+    def __repr__(self) -> str:
+        if self.online is None:
+            return f"OnlineModel({self.config.ensemble.name}, {self.num_rows} of {self.config.warmup} warm-up rows)"
+        return f"OnlineModel after {self.num_rows} rows: {self.online!r}"
+
+    def _start(self, X: Tensor, y: Tensor, num_rows: int, progress: bool) -> None:
+        """Fit to these rows, all or nothing."""
+        before = dict(self.__dict__)
+        try:
+            self._set_scales(X, y)
+            online = self._build(X, y, is_fitted=True, progress=progress)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        with uninterrupted():
+            self.warm_X, self.warm_y, self.num_rows, self.online = X, y, num_rows, online
+
+    def _set_scales(self, X: Tensor, y: Tensor) -> None:
+        names = self._names_of(range(X.shape[1]))
+        constant = set(constant_columns(X)) if self.config.drop_constant else set()
+        kept = [j for j in range(X.shape[1]) if j not in constant]
+        if not kept:
+            raise ValueError(f"all inputs are constant in the {X.shape[0]} warm-up rows; use a longer warm-up")
+        target = self.config.ensemble.target
+        if not target.is_real:
+            target.check(y)
+        fit = Standardizer.fit if target.is_real else Standardizer.fit_inputs
+        scales = fit(X[:, kept].cpu(), y.cpu(), [names[j] for j in kept])  # the same on every device
+        self._kept, self._scales = kept, Standardizer(*(part.to(self.device) for part in scales))
+
+    def _build(self, X: Tensor, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
+        dtype = self.config.torch_dtype
+        inputs, targets = self.inputs(X).to(dtype), self.targets(y).to(dtype)
+        generator = torch.Generator().manual_seed(self.config.seed)  # on the CPU: the same draws whatever the device
+        spec = self.config.ensemble
+        if is_fitted:
+            online = spec.fit(inputs, targets, generator=generator, progress=progress)
+        else:
+            online = spec.unfitted(inputs, targets, generator=generator)
+        if self.config.block_size is not None:
+            online.block_size = self.config.block_size
+        return online
+
+    def _learn(self, online: OnlineEnsemble, X: Tensor, y: Tensor) -> OnlinePredictions:
+        dtype = self.config.torch_dtype
+        predictions = online.observe(self.inputs(X).to(dtype), self.targets(y).to(dtype))
+        log_prob = predictions.log_prob.double()
+        missing = y.isnan()
+        # Each observed output brings the scale of its unit.
+        log_scale = torch.where(missing, 0.0, self.scales.y_scale.log().expand(y.shape))
+        if y.ndim == 2:
+            missing, log_scale = missing.all(-1), log_scale.sum(-1)
+        log_prob = torch.where(missing, torch.nan, log_prob - log_scale)
+        return OnlinePredictions(self._in_units(predictions.mixture), log_prob, predictions.log_weights.double(), 0)
+
+    def _in_units(self, mixture: AnyMixture) -> AnyMixture:
+        if isinstance(mixture, LatentMixture):
+            return mixture
+        doubles = {name: value.double() for name, value in mixture._asdict().items()}
+        shift, scale = self.scales.y_mean, self.scales.y_scale
+        if isinstance(mixture, StudentTMixture):
+            return StudentTMixture(**doubles).rescale(shift, scale)
+        return mixture._replace(**doubles).rescale(shift, scale)
+
+    def _nothing(self, y: Tensor) -> OnlinePredictions:
+        """Predictions of no row, at the end of a call of ``y`` (N,) that was all warm-up."""
+        distribution = running_distribution(self.config.ensemble.target, y, 0)
+        empty = y.new_zeros(max(len(self.names), 1), 0)
+        return OnlinePredictions(distribution, empty[0], empty, y.shape[0])
+
+    def _checked(self, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        X = self._checked_inputs(X)
+        if not isinstance(y, Tensor) or not y.is_floating_point():
+            raise TypeError("y must be a floating point tensor; use torch.as_tensor(y, dtype=torch.float64)")
+        num_outputs = self.config.ensemble.target.num_outputs
+        wanted = X.shape[:1] if num_outputs is None else (X.shape[0], num_outputs)
+        if y.shape != wanted:
+            hint = "; use y.squeeze(-1)" if y.shape == (X.shape[0], 1) else ""
+            raise ValueError(
+                f"y must have shape {tuple(wanted)}, a target for each row of X, got {tuple(y.shape)}{hint}"
+            )
+        return X, y.detach().to(self.device, torch.float64)
+
+    def _checked_inputs(self, X: Tensor) -> Tensor:
+        if not isinstance(X, Tensor) or not X.is_floating_point():
+            raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
+        known = self.warm_X.shape[1] if self.warm_X is not None else None
+        if self.feature_names is not None:
+            known = len(self.feature_names)
+        if X.ndim != 2 or X.shape[1] == 0 or (known is not None and X.shape[1] != known):
+            raise ValueError(f"X must have shape (N, {known or 'D'}), got {tuple(X.shape)}")
+        X = X.detach().to(self.device, torch.float64)
+        infinite = X.isinf()
+        if bool(infinite.any()):
+            row, column = divmod(int(infinite.flatten().int().argmax()), X.shape[1])
+            (name,) = self._names_of([column])
+            raise ValueError(
+                f"{name!r} is infinite in row {row} of this call; inputs must be finite, or NaN if missing"
+            )
+        return X
+
+    def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
+        if wrong is not None:
+            width = 0 if wrong.column is None else wrong.column + 1
+            raise ValueError(wrong.message(first_row, self._names_of(range(width))))
+
+    def _names_of(self, columns: Sequence[int]) -> tuple[str, ...]:
+        given = self.feature_names
+        return tuple(f"column {j}" if given is None else given[j] for j in columns)
+
+
+def _num_warm_up_rows(y: Tensor, warmup: int) -> int | None:
+    """The row with which the warm-up ends: at least ``warmup`` rows, and enough targets; ``None`` if it goes on."""
+    seen = (~y.isnan()).reshape(y.shape[0], -1).any(-1).cumsum(0)
+    enough = (seen >= MIN_WARM_UP).nonzero().flatten()
+    if y.shape[0] < warmup or enough.numel() == 0:
+        return None
+    return max(warmup, int(enough[0]) + 1)

@@ -1,0 +1,74 @@
+"""What is predicted while the warm-up lasts: the distribution of the targets so far, whatever the inputs."""
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import LatentMixture, Mixture
+from gp_ensembles.distributions.latent_mixture import Response
+from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.ensembles.targets import LevelTarget, Target
+from gp_ensembles.likelihoods import (
+    GaussHermite,
+    LogisticLikelihood,
+    LogPoissonLikelihood,
+    MulticlassLikelihood,
+    OrdinalLikelihood,
+    Probit,
+)
+
+_CERTAIN = 1e-12  # latent variance of what is hardly uncertain
+
+
+def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture:
+    """The distribution of the targets so far, for each of so many rows.
+
+    Numbers are normal with the running mean and variance (a standard normal distribution before the first), classes
+    and levels have their frequencies with one added to each, and counts are Poisson with the running mean plus a half.
+
+    Args:
+        target: What kind of target it is.
+        y: Targets so far, shape (N,), or (N, O) for several outputs; NaN where missing.
+        num_rows: Number of rows.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
+        >>> y = torch.tensor([1.0, 0.0, 1.0, torch.nan], dtype=torch.float64)
+        >>> running_distribution(BinaryTarget(), y, 1).mean, running_distribution(RealTarget(), y, 1).mean
+        (tensor([0.6000], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
+    """
+    if target.is_real:
+        columns = y.unsqueeze(-1) if y.ndim == 1 else y
+        moments = [_moments(column[~column.isnan()]) for column in columns.unbind(-1)]
+        mean, variance = (torch.stack(part).reshape(y.shape[1:]) for part in zip(*moments, strict=True))
+        shape = (1, num_rows, *y.shape[1:])
+        return Mixture(y.new_zeros(1), mean.expand(shape), variance.expand(shape))
+    seen = y[~y.isnan()]
+    if target.num_labels is None:
+        rate = (seen.sum() + 0.5) / max(seen.numel(), 1)
+        return _latent(LogPoissonLikelihood(), rate.log(), num_rows)
+    frequencies = torch.bincount(seen.long(), minlength=target.num_labels).to(y) + 1
+    frequencies = frequencies / frequencies.sum()
+    if isinstance(target, LevelTarget):
+        ordinal = OrdinalLikelihood(target.num_levels, Probit()).to(y)
+        ordinal.cut_points = torch.special.ndtri(frequencies.cumsum(0)[:-1])
+        return _latent(ordinal.requires_grad_(False), y.new_zeros(()), num_rows)
+    if target.num_labels == 2 and target.is_ordered:
+        return _latent(LogisticLikelihood(), torch.logit(frequencies[1]), num_rows)
+    return _latent(MulticlassLikelihood(target.num_labels), frequencies.log(), num_rows)
+
+
+def _moments(seen: Tensor) -> tuple[Tensor, Tensor]:
+    mean = seen.mean() if seen.numel() else seen.new_zeros(())
+    variance = seen.var() if seen.numel() > 1 else seen.new_ones(())
+    return mean, torch.where(variance > 0, variance, torch.ones_like(variance))
+
+
+def _latent(likelihood: torch.nn.Module, value: Tensor, num_rows: int) -> LatentMixture:
+    """One expert that is certain of its latent value, a scalar or a vector."""
+    mean = value.expand(1, num_rows, *value.shape)
+    variance = torch.full_like(mean, _CERTAIN)
+    if value.ndim:
+        variance = torch.diag_embed(variance)
+    response = Response(likelihood, GaussHermite(), 1, torch.Size([1]))
+    return LatentMixture(value.new_zeros(1), mean, variance, (response,))

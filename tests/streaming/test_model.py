@@ -1,0 +1,309 @@
+"""The one pipeline: its numbers are those of scales, fit and filter done by hand, for every kind of target."""
+
+import copy
+import math
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import auto, e_doebe, oebe
+from gp_ensembles.ensembles.targets import (
+    BinaryTarget,
+    ClassTarget,
+    CountTarget,
+    LevelTarget,
+    OutlierTarget,
+    RealTarget,
+    UnknownNoiseTarget,
+)
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.filters import predict_joint
+from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig
+from gp_ensembles.streaming.joint import joint_covariance
+
+QUICK = FitSettings(LBFGS(max_iterations=5), num_samples=1)
+SMALL = replace(
+    e_doebe,
+    bases=(LinearBasis(), FourierBasis(num_features=10, starts=(0.7,))),
+    fit_settings=QUICK,
+    random_walk_variances=(1e-3,),
+)
+NAN = math.nan
+TARGETS = (
+    RealTarget(), RealTarget(2), UnknownNoiseTarget(), OutlierTarget(), BinaryTarget(), BinaryTarget(is_probit=True),
+    ClassTarget(3), LevelTarget(3), CountTarget(),
+)  # fmt: skip
+
+
+def rows(target=RealTarget(), num_rows=90, seed=0):  # noqa: B008
+    """Inputs in odd units, and targets of a kind."""
+    generator = torch.Generator().manual_seed(seed)
+    X = 100 + 20 * torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    f = torch.sin((X[:, 0] - 100) / 20) + 0.2 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
+    if target.num_outputs is not None:
+        return X, torch.stack([1000 + 50 * f, -3 + 0.1 * f * (X[:, 1] > 100)], dim=-1)
+    if target.is_real:
+        return X, 1000 + 50 * f
+    if target.num_labels is None:
+        return X, torch.poisson((1 + f).exp(), generator=generator)
+    return X, ((f > 0).double() + (f > 0.7).double()).clamp_max(target.num_labels - 1)
+
+
+def fitted(target=RealTarget(), num_warm=40, **settings):  # noqa: B008
+    X, y = rows(target)
+    config = StreamConfig(replace(SMALL, target=target), warmup=num_warm, **settings)
+    return OnlineModel(config).fit(X[:num_warm], y[:num_warm]), X, y
+
+
+def by_hand(target, X, y, num_warm):
+    """Mixtures of the rows after the warm-up in standardized units, and the scales."""
+    scales = (Standardizer.fit if target.is_real else Standardizer.fit_inputs)(X[:num_warm], y[:num_warm])
+    inputs, targets = scales.transform(X, y)
+    generator = torch.Generator().manual_seed(0)
+    online = replace(SMALL, target=target).fit(inputs[:num_warm], targets[:num_warm], generator=generator)
+    return online.observe(inputs[num_warm:], targets[num_warm:]), online, scales
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_every_kind_of_target_in_its_units(target):
+    X, y = rows(target)
+    model = OnlineModel(StreamConfig(replace(SMALL, target=target), warmup=40))
+    got = model.observe(X, y)
+    assert got.first_row == 40
+    steps, online, scales = by_hand(target, X, y, 40)
+    mixture = steps.mixture
+    torch.testing.assert_close(got.mean, scales.inverse_mean(mixture.mean), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(got.stddev, scales.y_scale * mixture.stddev, rtol=1e-10, atol=1e-10)
+    log_scale = scales.y_scale.log().sum()
+    torch.testing.assert_close(got.log_prob, steps.log_prob - log_scale, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(got.log_weights, steps.log_weights)
+    if target.num_outputs is None:  # the log density of a vector is one number, that of its mixture one for each
+        torch.testing.assert_close(got.distribution.log_prob(y[40:]), got.log_prob, rtol=1e-9, atol=1e-9)
+    ahead, wanted = model.predict(X[:7]), online.predict(scales.transform_inputs(X[:7]))
+    torch.testing.assert_close(ahead.mean, scales.inverse_mean(wanted.mean), rtol=1e-10, atol=1e-10)
+    assert model.num_rows == 90
+    assert sum(model.weights.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_any_cut_and_any_checkpoint_give_the_same_stream(target, tmp_path):
+    X, y = rows(target)
+    y[[3, 50]] = NAN
+    config = StreamConfig(replace(SMALL, target=target), warmup=40)
+    whole = OnlineModel(config, ["a", "b"]).observe(X, y)
+    model, parts = OnlineModel(config, ["a", "b"]), []
+    for start, end in ((0, 1), (1, 30), (30, 55), (55, 56), (56, 90)):
+        parts.append(model.observe(X[start:end], y[start:end]))
+        model.save(tmp_path / "model.pt")
+        before, model = model, OnlineModel.load(tmp_path / "model.pt")
+        assert model.num_rows == before.num_rows == end
+        assert repr(model) == repr(before)
+        now, then = model.predict(X[:5]), before.predict(X[:5])
+        assert torch.equal(now.mean, then.mean)
+    assert [part.first_row for part in parts] == [1, 29, 10, 0, 0]
+    for name in ("mean", "stddev", "log_prob"):
+        pieces = torch.cat([getattr(part, name) for part in parts if part.log_prob.numel()])
+        torch.testing.assert_close(pieces, getattr(whole, name), rtol=1e-8, atol=1e-8, equal_nan=True)
+    assert torch.equal(whole.log_prob.isnan().nonzero().flatten(), torch.tensor([10]))
+
+
+def test_the_warm_up_waits_for_ten_targets():
+    X, y = rows()
+    y[:35] = NAN
+    model = OnlineModel(StreamConfig(SMALL, warmup=40))
+    assert model.observe(X, y).first_row == 45
+    assert torch.equal(model.warm_y.nan_to_num(), y[:45].nan_to_num())
+
+
+def test_a_missing_input_is_its_warm_up_mean():
+    model, X, y = fitted()
+    holes, means = X.clone(), X.clone()
+    holes[50, 0] = NAN
+    means[50, 0] = X[:40, 0].mean()
+    a, b = copy.deepcopy(model).observe(holes[40:], y[40:]), model.observe(means[40:], y[40:])
+    torch.testing.assert_close(a.mean, b.mean, rtol=1e-12, atol=1e-9)
+    # In the warm-up: the mean of what was observed there, as a fit by hand has it.
+    holes[[0, 5], 1] = NAN
+    again = OnlineModel(model.config).fit(holes[:40], y[:40])
+    seen = X[:40, 1][~holes[:40, 1].isnan()]
+    torch.testing.assert_close(again.scales.X_mean[1], seen.mean())
+    torch.testing.assert_close(again.scales.X_scale[1], seen.std(correction=0))
+    filled = holes[:40].clone()
+    filled[[0, 5], 1] = seen.mean()
+    torch.testing.assert_close(again.inputs(holes[:40]), again.inputs(filled), rtol=1e-12, atol=1e-12)
+
+
+def test_some_outputs_of_a_row_may_be_missing():
+    model, X, y = fitted(RealTarget(2))
+    y[60, 0] = NAN
+    y[61] = NAN
+    got = model.observe(X[40:], y[40:])
+    assert got.log_prob.isnan().nonzero().flatten().tolist() == [21]
+    # The density of the output that was observed, under each expert and then the mixture.
+    mixture = got.distribution
+    normal = torch.distributions.Normal(mixture.component_mean[:, 20, 1], mixture.component_variance[:, 20, 1].sqrt())
+    want = (normal.log_prob(y[60, 1]) + got.log_weights[:, 20]).logsumexp(0)
+    torch.testing.assert_close(got.log_prob[20], want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("target", [RealTarget(), UnknownNoiseTarget(), RealTarget(2)], ids=str)
+def test_joint_covariance_is_that_of_the_experts(target):
+    model, X, _ = fitted(target)
+    rows_ahead = X[:6]
+    got = joint_covariance(model, rows_ahead)
+    ahead = model.predict(rows_ahead)
+    diagonal = got.diagonal() if got.ndim == 2 else got.diagonal().T
+    torch.testing.assert_close(diagonal, ahead.variance, rtol=1e-9, atol=1e-9)
+    assert bool((torch.linalg.eigvalsh(got.movedim((0, 1), (-2, -1))) > 0).all())
+    # Twice the same row: the covariance is the variance without the noise of one row.
+    twice = joint_covariance(model, rows_ahead[[0, 0]])
+    assert bool((twice[0, 1] < twice[0, 0]).all())
+
+
+def test_joint_covariance_of_linear_gaussian_experts():
+    model, X, _ = fitted()
+    inputs = model.inputs(X[:6])
+    online = model.online
+    weights, mean = online.log_weights.exp(), online.predict(inputs).component_mean
+    parts = []
+    for expert, state in zip(online.ensemble.experts, online.state.experts, strict=True):
+        bound = expert.bind()
+        Phi = bound.features(inputs)
+        _, covariance = predict_joint(state, Phi, bound.transition, bound.noise, prior_variance=bound.prior_variance)
+        parts.append(covariance.reshape(-1, 6, 6))
+    within = torch.einsum("m,mij->ij", weights, torch.cat(parts))
+    center = weights @ mean
+    between = torch.einsum("m,mi,mj->ij", weights, mean - center, mean - center)
+    want = model.scales.y_scale**2 * (within + between)
+    torch.testing.assert_close(joint_covariance(model, X[:6]), want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("target", [BinaryTarget(), CountTarget()], ids=str)
+def test_there_is_no_joint_covariance_of_classes_and_counts(target):
+    model, X, _ = fitted(target)
+    with pytest.raises(TypeError, match="for real numbers only"):
+        joint_covariance(model, X[:2])
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_while_the_warm_up_lasts_the_targets_so_far_are_predicted(target):
+    X, y = rows(target)
+    model = OnlineModel(StreamConfig(replace(SMALL, target=target), warmup=80))
+    before = model.predict(X[:3])
+    assert before.mean.shape[0] == 3
+    model.observe(X[:60], y[:60])
+    ahead = model.predict(X[:3])
+    if target.is_real:
+        torch.testing.assert_close(ahead.mean[0], y[:60].mean(0))
+        torch.testing.assert_close(ahead.stddev[0], y[:60].std(0))
+    elif target.num_labels is None:
+        torch.testing.assert_close(ahead.mean[0], (y[:60].sum() + 0.5) / 60, rtol=1e-9, atol=0)
+    else:
+        counts = torch.bincount(y[:60].long(), minlength=target.num_labels) + 1.0
+        want = (counts / counts.sum()).double()
+        torch.testing.assert_close(ahead.class_probabilities[0], want, rtol=1e-6, atol=1e-9)
+
+
+BAD = {
+    "target": (lambda X, y: y.__setitem__(7, math.inf), "the target of row 48 is infinite"),
+    "wild target": (lambda X, y: y.__setitem__(7, 1e300), "the target of row 48 is 1e\\+300, more than 1e\\+06"),
+    "input": (lambda X, y: X.__setitem__((7, 1), math.inf), "'b' is infinite in row 7 of this call"),
+    "wild input": (lambda X, y: X.__setitem__((7, 1), -1e200), "'b' is -1e\\+200 in row 48, more than 1e\\+06"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_rejected_call_changes_nothing(kind):
+    X, y = rows()
+    model = OnlineModel(StreamConfig(SMALL, warmup=40), ["a", "b"]).fit(X[:40], y[:40])
+    spoil, message = BAD[kind]
+    bad_X, bad_y = X[40:].clone(), y[40:].clone()
+    spoil(bad_X, bad_y)
+    before = copy.deepcopy(model)
+    with pytest.raises(ValueError, match=message):
+        model.observe(bad_X, bad_y)
+    assert model.num_rows == 40
+    assert torch.equal(model.observe(X[40:], y[40:]).mean, before.observe(X[40:], y[40:]).mean)
+
+
+def test_a_warm_up_that_cannot_be_fitted_changes_nothing():
+    X, y = rows()
+    model = OnlineModel(StreamConfig(SMALL, warmup=40))
+    model.observe(X[:20], torch.zeros(20, dtype=torch.float64))
+    with pytest.raises(ValueError, match="the target is constant"):
+        model.observe(X[20:50], torch.zeros(30, dtype=torch.float64))
+    assert model.num_rows == 20
+    model.observe(X[20:50], y[20:50])
+    assert model.is_fitted
+    with pytest.raises(ValueError, match="column 1"):
+        OnlineModel(StreamConfig(SMALL, warmup=40)).observe(torch.stack([X[:, 0], y * 0 + 3], 1), y)
+    with pytest.raises(ValueError, match="classes are 0 and 1"):
+        OnlineModel(StreamConfig(replace(SMALL, target=BinaryTarget()))).observe(X[:2], X.new_tensor([0.0, 2.0]))
+
+
+def test_constant_columns_are_left_out_on_request():
+    X, y = rows()
+    wide = torch.stack([X[:, 0], 0 * y + 3, X[:, 1]], dim=1)
+    config = StreamConfig(SMALL, warmup=40, drop_constant=True)
+    model = OnlineModel(config, ["a", "still", "b"])
+    got = model.observe(wide, y)
+    assert model.used_features == ("a", "b")
+    torch.testing.assert_close(got.mean, OnlineModel(config).observe(X, y).mean, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="all inputs are constant"):
+        OnlineModel(config).observe(0 * X, y)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "error", "message"),
+    [
+        ([[1.0]], torch.zeros(1), TypeError, "X must be a floating point tensor"),
+        (torch.zeros(2, 2), [0.0, 0.0], TypeError, "y must be a floating point tensor"),
+        (torch.zeros(2, 3), torch.zeros(2), ValueError, r"X must have shape \(N, 2\), got \(2, 3\)"),
+        (torch.zeros(2), torch.zeros(2), ValueError, r"X must have shape \(N, 2\), got \(2,\)"),
+        (torch.zeros(2, 2), torch.zeros(3), ValueError, r"y must have shape \(2,\)"),
+        (torch.zeros(2, 2), torch.zeros(2, 1), ValueError, r"use y.squeeze\(-1\)"),
+    ],
+)
+def test_malformed_rows(X, y, error, message):
+    model = OnlineModel(StreamConfig(SMALL), ["a", "b"])
+    with pytest.raises(error, match=message):
+        model.observe(X, y)
+
+
+def test_precision_and_block_size_are_those_of_the_config():
+    X, y = rows()
+    narrow, wide = (OnlineModel(StreamConfig(SMALL, warmup=40, dtype=d, block_size=8)) for d in ("float32", "float64"))
+    a, b = narrow.observe(X.float(), y.float()), wide.observe(X, y)
+    assert narrow.online.block_size == 8
+    assert {narrow.online.log_weights.dtype, a.log_weights.dtype} == {torch.float32, torch.float64}
+    assert a.mean.dtype == a.log_prob.dtype == torch.float64
+    torch.testing.assert_close(a.mean, b.mean, rtol=1e-2, atol=1.0)
+
+
+def test_copies_pickles_and_damaged_files(tmp_path):
+    model, X, y = fitted()
+    again = pickle.loads(pickle.dumps(model))
+    copied = copy.deepcopy(model)
+    wanted = model.observe(X[40:], y[40:]).mean
+    for other in (again, copied):
+        assert torch.equal(other.observe(X[40:], y[40:]).mean, wanted)
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(ValueError, match="not a readable checkpoint"):
+        OnlineModel.load(tmp_path / "text.pt")
+    content = model.content()
+    del content["ensemble"]["meta_log_weights"]
+    torch.save({"format": "gp_ensembles model", "format_version": 1, **content}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="does not fit this version"):
+        OnlineModel.load(tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):
+        OnlineModel().scales  # noqa: B018
+    with pytest.raises(TypeError, match="ensemble"):
+        StreamConfig(oebe.bases)
+
+
+def test_the_default_is_auto():
+    assert OnlineModel().config == StreamConfig(auto, warmup=1000)
