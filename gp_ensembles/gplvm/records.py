@@ -72,15 +72,13 @@ class Reconstruction(NamedTuple):
     variance: Tensor
 
 
+ROW_AXES = (0, 0, 1, 0, 1, 1)  # of the fields of Embeddings
+
+
 def joined(parts: Sequence[Embeddings]) -> Embeddings:
-    """Embeddings of consecutive blocks as one; the rows' axis follows the experts' where there is one."""
+    """Embeddings of consecutive blocks as one."""
     return Embeddings(
-        torch.cat([part.embedding for part in parts]),
-        torch.cat([part.expert for part in parts]),
-        torch.cat([part.by_expert for part in parts], dim=1),
-        torch.cat([part.log_prob for part in parts]),
-        torch.cat([part.log_weights for part in parts], dim=1),
-        torch.cat([part.converged for part in parts], dim=1),
+        *(torch.cat(field, dim=axis) for field, axis in zip(zip(*parts, strict=True), ROW_AXES, strict=True))
     )
 
 

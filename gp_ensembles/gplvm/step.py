@@ -43,8 +43,8 @@ class LatentState(NamedTuple):
     log_joint: Tensor
 
 
-class Step(NamedTuple):
-    """What came of a block of B rows.
+class EmbeddedBlock(NamedTuple):
+    """A block of B rows after :func:`online_step`.
 
     Attributes:
         state: The state after it.
@@ -110,7 +110,7 @@ def online_step(
     start: Tensor,
     rows: Tensor,
     first: int = 0,
-) -> Step:
+) -> EmbeddedBlock:
     """Embed a block of rows against one posterior, weigh the experts row by row, then learn the block.
 
     In a row with gaps each expert fills in what it predicts, which moves no mean of its own.
@@ -136,4 +136,4 @@ def online_step(
     filled = torch.where(torch.isnan(rows), Phi @ posterior.mean, rows)
     kept = filled.movedim(0, 1)[torch.arange(len(rows), device=rows.device), expert]
     after = LatentState(learn_rows(posterior, Phi, filled), meta, log_joint)
-    return Step(after, found, output.log_weights, expert, kept)
+    return EmbeddedBlock(after, found, output.log_weights, expert, kept)

@@ -9,16 +9,14 @@ from typing import Literal, Never
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
-from gp_ensembles.cli.config import check_device
-from gp_ensembles.cli.embed.folder import PICTURE, EmbedFolder
-from gp_ensembles.cli.embed.options import EmbedOptions, Variant, expert_names
-from gp_ensembles.cli.embed.preparation import prepare
+from gp_ensembles.cli.embed.options import EmbedOptions, Variant, expert_names, prepare
 from gp_ensembles.cli.embed.rows import Wanted, read_rows, split_names
-from gp_ensembles.cli.embed.run import EmbedRun, load_run
+from gp_ensembles.cli.embed.run import PICTURE, EmbedFolder, EmbedRun, load_run
 from gp_ensembles.cli.embed.summary import report_run, summarize_run
 from gp_ensembles.cli.writing import CHECKPOINT
 from gp_ensembles.data.table import number_in
 from gp_ensembles.ensembles.interrupts import uninterrupted
+from gp_ensembles.streaming.config import check_device
 
 _DATA = (
     "a CSV file (.csv or .csv.gz) with a header, empty cells for what was not observed; a .npz file with an array X \

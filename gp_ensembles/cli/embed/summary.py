@@ -7,10 +7,9 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from gp_ensembles.cli.embed.folder import EMBEDDINGS, IMPUTED, PICTURE, SUMMARY, WEIGHTS
 from gp_ensembles.cli.embed.options import expert_names
 from gp_ensembles.cli.embed.rows import Labels
-from gp_ensembles.cli.embed.run import EmbedRun, map_back
+from gp_ensembles.cli.embed.run import EMBEDDINGS, IMPUTED, PICTURE, SUMMARY, WEIGHTS, EmbedRun, map_back
 from gp_ensembles.cli.summary import device_name, versions
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.cli.writing import CHECKPOINT
