@@ -13,7 +13,8 @@ from gp_ensembles.data import load_folder
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.build import dynamic_group
 from gp_ensembles.experts import Expert, GaussianExpert, RobustExpert, fit_empirical_bayes
-from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, StabilizedForgetting, Transition
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, StabilizedForgetting
+from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.streaming import Standardizer, constant_columns
 
 WARMUP, ROWS = 1000, 8000

@@ -18,17 +18,17 @@ from torch import Tensor
 from gp_ensembles.bayesian_quadrature import (
     Budget,
     InformationPolicy,
-    Marginalization,
     PriorPolicy,
     RecombinationPolicy,
     RegressionProblem,
     Search,
-    SpectralMixtures,
     UncertaintyPolicy,
     marginalize,
 )
+from gp_ensembles.bayesian_quadrature.marginalization import Marginalization
 from gp_ensembles.bayesian_quadrature.policies import Policy
 from gp_ensembles.bayesian_quadrature.prior import draw_stratified
+from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import airline_passengers, load_folder
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters import choose_block_size, gaussian_state
-from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters import gaussian_state
+from gp_ensembles.filters.stream import BlockStream, choose_block_size
 
 
 def seconds(action: Callable[[], object], repeats: int) -> float:

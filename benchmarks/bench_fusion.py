@@ -17,19 +17,10 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion import (
-    HMC,
-    MAP,
-    PBHS,
-    FusionModel,
-    HMCSettings,
-    LaplaceApproximation,
-    MoGPE,
-    PoGPE,
-    fit_fusion,
-    mean_ess,
-    sample_hmc,
-)
+from gp_ensembles.fusion import HMC, MAP, PBHS, HMCSettings, LaplaceApproximation, MoGPE, PoGPE, fit_fusion
+from gp_ensembles.fusion.base import FusionModel
+from gp_ensembles.fusion.chees import sample_hmc
+from gp_ensembles.fusion.diagnostics import mean_ess
 from studies.fusion.sets import (
     FusionSplit,
     expert_source,

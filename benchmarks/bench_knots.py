@@ -29,13 +29,13 @@ from gp_ensembles.sparse import (
     OneAtATime,
     RandomSubset,
     SparseGP,
-    Strategy,
-    greedy_variance_rows,
     kmeans_knots,
     select_knots,
     select_variational_knots,
 )
 from gp_ensembles.sparse.fitting import Coordinates
+from gp_ensembles.sparse.initialization import greedy_variance_rows
+from gp_ensembles.sparse.strategies import Strategy
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 

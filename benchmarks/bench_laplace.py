@@ -14,8 +14,10 @@ from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import Expert, GaussianExpert, MultiOutputExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
-from gp_ensembles.features import FeatureMap, RandomFourierFeatures, stack_kernels
-from gp_ensembles.filters import gaussian_state, textbook_step
+from gp_ensembles.features import FeatureMap, RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.filters import gaussian_state
+from gp_ensembles.filters.textbook import textbook_step
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging
 

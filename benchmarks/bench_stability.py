@@ -5,7 +5,8 @@ import time
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters import LinearState, gaussian_state, square_root_state, update_block
+from gp_ensembles.filters import gaussian_state, square_root_state, update_block
+from gp_ensembles.filters.states import LinearState
 from gp_ensembles.numerics.cholesky import NumericalError
 
 

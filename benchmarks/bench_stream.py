@@ -8,7 +8,8 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.features import RandomFourierFeatures, stack_kernels
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 

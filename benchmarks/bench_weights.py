@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.presets import default_rule
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.filters import choose_block_size, gaussian_state
-from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters import gaussian_state
+from gp_ensembles.filters.stream import BlockStream, choose_block_size
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     DiscountedOnlineNewton,

@@ -27,60 +27,29 @@ The surrogate computes the paper's hyper-kernel on distances computed once. :cla
 GPyTorch kernel, for Gaussian processes of one's own over spectral mixtures.
 """
 
-from gp_ensembles.bayesian_quadrature.default_priors import default_prior, paper_prior
-from gp_ensembles.bayesian_quadrature.hyperkernel import (
-    AtomCoordinates,
-    EnergyDistance,
-    KernelDistance,
-    MaternDistance,
-    MaximumMeanDiscrepancy,
-    MMDHyperKernel,
-)
-from gp_ensembles.bayesian_quadrature.marginalization import Budget, Marginalization, marginalize
+from gp_ensembles.bayesian_quadrature.default_priors import paper_prior
+from gp_ensembles.bayesian_quadrature.marginalization import Budget, marginalize
 from gp_ensembles.bayesian_quadrature.policies import (
-    AcquisitionOptimizer,
     InformationPolicy,
     PriorPolicy,
     RecombinationPolicy,
     UncertaintyPolicy,
 )
 from gp_ensembles.bayesian_quadrature.prediction import KernelMixtureModel
-from gp_ensembles.bayesian_quadrature.prior import HalfNormal, Hyperprior, LogNormal, Normal, fixed, inferred
+from gp_ensembles.bayesian_quadrature.prior import Hyperprior, fixed, inferred
 from gp_ensembles.bayesian_quadrature.problem import RegressionProblem
 from gp_ensembles.bayesian_quadrature.search import Search
-from gp_ensembles.bayesian_quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    IN_EACH_INPUT,
-    SpectralMixtureKernel,
-    SpectralMixtures,
-)
 
 __all__ = [
-    "AT_ORIGIN",
-    "IN_EACH_INPUT",
-    "AcquisitionOptimizer",
-    "AtomCoordinates",
     "Budget",
-    "EnergyDistance",
-    "HalfNormal",
     "Hyperprior",
     "InformationPolicy",
-    "KernelDistance",
     "KernelMixtureModel",
-    "LogNormal",
-    "MMDHyperKernel",
-    "Marginalization",
-    "MaternDistance",
-    "MaximumMeanDiscrepancy",
-    "Normal",
     "PriorPolicy",
     "RecombinationPolicy",
     "RegressionProblem",
     "Search",
-    "SpectralMixtureKernel",
-    "SpectralMixtures",
     "UncertaintyPolicy",
-    "default_prior",
     "fixed",
     "inferred",
     "marginalize",

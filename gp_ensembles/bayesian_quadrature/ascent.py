@@ -35,7 +35,7 @@ def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import default_prior
+        >>> from gp_ensembles.bayesian_quadrature.default_priors import default_prior
         >>> X = torch.arange(60.0, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(2 * torch.pi * 0.1 * X.squeeze(-1))
         >>> prior = default_prior(X, y, max_components=1)
@@ -140,7 +140,7 @@ def gradient_ascent(
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import HalfNormal, LogNormal
+        >>> from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, one), max_components=1)
         >>> X = torch.linspace(0, 4, 20, dtype=torch.float64).unsqueeze(-1)

@@ -31,7 +31,7 @@ class QuadratureNodes(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import default_prior
+        >>> from gp_ensembles.bayesian_quadrature.default_priors import default_prior
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> nodes = draw_nodes(default_prior(X, X.squeeze(-1).sin(), max_components=2), 16)
         >>> nodes.first(4).components.tolist()
@@ -71,7 +71,7 @@ def draw_nodes(
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import HalfNormal, LogNormal
+        >>> from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=2)
         >>> nodes = draw_nodes(prior, 4, generator=torch.Generator().manual_seed(0))

@@ -50,7 +50,8 @@ class Surrogate:
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import HalfNormal, Hyperprior, LogNormal
+        >>> from gp_ensembles.bayesian_quadrature import Hyperprior
+        >>> from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=2)
         >>> cube = prior.draw(4, components=2, generator=torch.Generator().manual_seed(0))

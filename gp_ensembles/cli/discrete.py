@@ -7,16 +7,16 @@ from torch import Tensor
 
 from gp_ensembles.distributions.counts import PoissonCounts
 from gp_ensembles.distributions.latent_mixture import LatentMixture
-from gp_ensembles.likelihoods import MulticlassLikelihood, num_classes
-from gp_ensembles.metrics import (
+from gp_ensembles.likelihoods import MulticlassLikelihood
+from gp_ensembles.likelihoods.predictive import num_classes
+from gp_ensembles.metrics.discrete import (
     ClassScores,
-    RowScores,
-    StreamScores,
-    count_scores,
+    ranked_probability_of_counts,
+    ranked_probability_of_poisson,
     ranked_probability_score,
     update_class_scores,
 )
-from gp_ensembles.metrics.discrete import ranked_probability_of_counts, ranked_probability_of_poisson
+from gp_ensembles.metrics.streaming import RowScores, StreamScores, count_scores
 
 
 class DiscreteRows(NamedTuple):

@@ -38,14 +38,8 @@ class RunPictures:
         Raises:
             ImportError: If matplotlib is not installed.
         """
-        from gp_ensembles.plots import (
-            plot_bands,
-            plot_calibration,
-            plot_class_calibration,
-            plot_score,
-            plot_weights,
-            save_figure,
-        )
+        from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
+        from gp_ensembles.plots.calibration import plot_class_calibration
 
         if not self._chunks:
             return []

@@ -27,9 +27,8 @@ from gp_ensembles.likelihoods import (
     MulticlassLikelihood,
     OrdinalLikelihood,
     Probit,
-    check_classes,
-    check_support,
 )
+from gp_ensembles.likelihoods.response import check_classes, check_support
 
 
 class Target(ABC):

@@ -23,70 +23,31 @@ what a target tells about them.
 
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
 from gp_ensembles.filters.sites import (
-    ConvergenceWarning,
     LaplaceRule,
     MomentMatchingRule,
     RobustRule,
-    SiteRule,
     VectorLaplaceRule,
     VectorMomentMatchingRule,
-    VectorRule,
 )
-from gp_ensembles.filters.states import (
-    FilterState,
-    GaussianState,
-    LatentMoments,
-    LatentPredictions,
-    LinearState,
-    MultiOutputState,
-    Predictions,
-    SquareRootState,
-    StepPredictions,
-    StudentTPredictions,
-    StudentTState,
-    gaussian_state,
-    square_root_state,
-)
-from gp_ensembles.filters.stream import choose_block_size
+from gp_ensembles.filters.states import SquareRootState, gaussian_state, square_root_state
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
-from gp_ensembles.filters.textbook import textbook_filter, textbook_step
-from gp_ensembles.filters.transitions import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    Transition,
-)
+from gp_ensembles.filters.textbook import textbook_filter
+from gp_ensembles.filters.transitions import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.filters.update import predict, predict_joint, update_block
 
 __all__ = [
-    "ConvergenceWarning",
     "CorrelatedWalk",
     "ExponentialForgetting",
-    "FilterState",
-    "GaussianState",
     "LaplaceRule",
-    "LatentMoments",
-    "LatentPredictions",
-    "LinearState",
     "MomentMatchingRule",
     "MultiOutputNoise",
-    "MultiOutputState",
     "NoiseDiscount",
-    "Predictions",
     "RandomWalk",
     "RobustRule",
-    "SiteRule",
     "SquareRootState",
     "StabilizedForgetting",
-    "StepPredictions",
-    "StudentTPredictions",
-    "StudentTState",
-    "Transition",
     "VectorLaplaceRule",
     "VectorMomentMatchingRule",
-    "VectorRule",
-    "choose_block_size",
     "gaussian_state",
     "multi_output_state",
     "predict",
@@ -94,6 +55,5 @@ __all__ = [
     "square_root_state",
     "student_t_state",
     "textbook_filter",
-    "textbook_step",
     "update_block",
 ]

@@ -39,44 +39,28 @@ Elsewhere
     :class:`OnlineLogLinearPool`. ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model.
 """
 
-from gp_ensembles.fusion.adaptation import ChEES, FixedLength
-from gp_ensembles.fusion.base import FusionModel
-from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
-from gp_ensembles.fusion.constant_weights import pseudo_bma_plus_weights, pseudo_bma_weights, stacking_weights
-from gp_ensembles.fusion.cross_validation import k_fold, leave_one_out, random_folds
-from gp_ensembles.fusion.diagnostics import bulk_ess, mcse_mean, mean_ess, rank_rhat, tail_ess
-from gp_ensembles.fusion.experts import (
-    ExpertPredictions,
-    PredictiveExpert,
-    TabulatedExpert,
-    predict_expert,
-    predict_experts,
-)
-from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion, to_arviz
-from gp_ensembles.fusion.function_priors import FourierPrior, FunctionPrior, GPPrior
+from gp_ensembles.fusion.chees import HMCSettings
+from gp_ensembles.fusion.constant_weights import stacking_weights
+from gp_ensembles.fusion.cross_validation import leave_one_out
+from gp_ensembles.fusion.experts import ExpertPredictions, TabulatedExpert, predict_experts
+from gp_ensembles.fusion.fitted import fit_fusion
+from gp_ensembles.fusion.function_priors import FourierPrior, GPPrior
 from gp_ensembles.fusion.fused_model import FusedModel
-from gp_ensembles.fusion.inference import InferenceMethod, InferenceReport
-from gp_ensembles.fusion.laplace import LaplaceApproximation, maximize_evidence
-from gp_ensembles.fusion.mcmc import HMC, NUTS, EqualChains, StackedChains
+from gp_ensembles.fusion.laplace import LaplaceApproximation
+from gp_ensembles.fusion.mcmc import HMC, NUTS
 from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.modes import MAP, ModeWeights
-from gp_ensembles.fusion.online import OnlineFusion, OnlineLinearPool, OnlineLogLinearPool
+from gp_ensembles.fusion.modes import MAP
+from gp_ensembles.fusion.online import OnlineFusion
 from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
-from gp_ensembles.fusion.psis import psis_loo
 from gp_ensembles.fusion.rules import (
     GRBCM,
     Barycenter,
     CommitteeMachine,
     EntropyWeights,
     EqualWeights,
-    FusionRule,
-    GivenWeights,
-    PriorMoments,
     ProductOfExperts,
     SoftmaxVariance,
-    UnitWeights,
-    Weighting,
     fit_temperature,
     fuse,
 )
@@ -89,61 +73,29 @@ __all__ = [
     "NUTS",
     "PBHS",
     "Barycenter",
-    "ChEES",
     "CommitteeMachine",
     "EntropyWeights",
-    "EqualChains",
     "EqualWeights",
     "ExpertPredictions",
-    "FittedFusion",
-    "FixedLength",
     "FourierPrior",
-    "FunctionPrior",
     "FusedModel",
-    "FusionModel",
-    "FusionRule",
     "GPPrior",
-    "GivenWeights",
     "HMCSettings",
     "HetGP",
-    "InferenceMethod",
-    "InferenceReport",
     "LaplaceApproximation",
     "MeanField",
     "MoGPE",
-    "ModeWeights",
     "OnlineFusion",
-    "OnlineLinearPool",
-    "OnlineLogLinearPool",
     "PoGPE",
-    "PredictiveExpert",
-    "PriorMoments",
     "ProductOfExperts",
     "SoftmaxVariance",
-    "StackedChains",
     "TabulatedExpert",
-    "UnitWeights",
-    "Weighting",
-    "bulk_ess",
     "fit_fusion",
     "fit_temperature",
     "fuse",
-    "k_fold",
     "leave_one_out",
     "linear_pool",
     "log_linear_pool",
-    "maximize_evidence",
-    "mcse_mean",
-    "mean_ess",
-    "predict_expert",
     "predict_experts",
-    "pseudo_bma_plus_weights",
-    "pseudo_bma_weights",
-    "psis_loo",
-    "random_folds",
-    "rank_rhat",
-    "sample_hmc",
     "stacking_weights",
-    "tail_ess",
-    "to_arviz",
 ]

@@ -29,7 +29,7 @@ class FusedModel(Model):
     Args:
         fitted: The fitted fusion.
         experts: The experts whose predictions it stacks (BHS, P-BHS), each as for
-            :func:`~gp_ensembles.fusion.predict_expert`; none for models that learn their own.
+            :func:`~gp_ensembles.fusion.experts.predict_expert`; none for models that learn their own.
 
     Raises:
         ValueError: If their number is not the fusion's.

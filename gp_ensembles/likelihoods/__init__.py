@@ -15,45 +15,18 @@ from gp_ensembles.likelihoods.classification import (
     Logit,
     MulticlassLikelihood,
     OrdinalLikelihood,
-    OrdinalLink,
     Probit,
 )
-from gp_ensembles.likelihoods.closed_forms import closed_form
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
-from gp_ensembles.likelihoods.predictive import (
-    GaussHermite,
-    Predictive,
-    ProbitApproximation,
-    class_probabilities,
-    num_classes,
-)
-from gp_ensembles.likelihoods.response import (
-    IllegalTargetError,
-    check_classes,
-    check_support,
-    conditional,
-    latent_dim,
-    log_prob,
-)
+from gp_ensembles.likelihoods.predictive import GaussHermite, ProbitApproximation
 
 __all__ = [
     "GaussHermite",
-    "IllegalTargetError",
     "LogPoissonLikelihood",
     "LogisticLikelihood",
     "Logit",
     "MulticlassLikelihood",
     "OrdinalLikelihood",
-    "OrdinalLink",
-    "Predictive",
     "Probit",
     "ProbitApproximation",
-    "check_classes",
-    "check_support",
-    "class_probabilities",
-    "closed_form",
-    "conditional",
-    "latent_dim",
-    "log_prob",
-    "num_classes",
 ]

@@ -81,7 +81,7 @@ def log_prob(likelihood: Likelihood, latent: Tensor, y: Tensor) -> Tensor:
     r"""Log density of targets given their latent values, :math:`\log p(y \mid z)`.
 
     Differentiable to any order that its distribution is, also by ``torch.func`` and under ``vmap``. Targets are not
-    checked here, so that it is cheap: see :func:`~gp_ensembles.likelihoods.check_support`.
+    checked here, so that it is cheap: see :func:`~gp_ensembles.likelihoods.response.check_support`.
 
     Args:
         likelihood: A likelihood whose batch shape, if any, is (\*batch).

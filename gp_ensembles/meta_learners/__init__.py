@@ -15,7 +15,7 @@ What each rule can lose, and to whom, is in :mod:`gp_ensembles.metrics.regret_bo
 """
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging, DynamicModelAveraging
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
+from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
 from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
@@ -36,8 +36,6 @@ __all__ = [
     "FixedShare",
     "MarkovSwitching",
     "MetaLearner",
-    "MetaOutput",
-    "MetaState",
     "OnlineNewton",
     "SoftBayes",
     "edoebe_transition",

@@ -16,15 +16,6 @@ Predictions are made before each target, with the weights then in force; NaN is 
   ensemble can lose to a fixed function (:func:`batch_estimate`, :func:`static_bound`).
 """
 
-from gp_ensembles.metrics.discrete import (
-    ClassScores,
-    init_class_scores,
-    ranked_probability_of_counts,
-    ranked_probability_of_poisson,
-    ranked_probability_score,
-    summarize_classes,
-    update_class_scores,
-)
 from gp_ensembles.metrics.regret import (
     anytime_regret,
     best_expert,
@@ -34,20 +25,7 @@ from gp_ensembles.metrics.regret import (
     static_regret,
     switching_regret,
 )
-from gp_ensembles.metrics.regret_bounds import (
-    averaging_bound,
-    batch_estimate,
-    exponentiated_gradient_bound,
-    fixed_share_bound,
-    forgetting_bound,
-    newton_bound,
-    path_prior_bound,
-    soft_bayes_bound,
-    static_bound,
-    switching_bound,
-)
 from gp_ensembles.metrics.scores import (
-    aukl,
     covered,
     crps_mixture,
     log_score,
@@ -55,57 +33,27 @@ from gp_ensembles.metrics.scores import (
     nmse,
     observed_mean,
     pit,
-    running_nmse,
     sample_srmse,
 )
-from gp_ensembles.metrics.streaming import (
-    RowScores,
-    StreamScores,
-    count_scores,
-    init_scores,
-    summarize,
-    update_scores,
-)
+from gp_ensembles.metrics.streaming import init_scores, summarize, update_scores
 
 __all__ = [
-    "ClassScores",
-    "RowScores",
-    "StreamScores",
     "anytime_regret",
-    "aukl",
-    "averaging_bound",
-    "batch_estimate",
     "best_expert",
     "best_fixed_mixture",
     "best_switching_path",
-    "count_scores",
     "covered",
     "crps_mixture",
-    "exponentiated_gradient_bound",
-    "fixed_share_bound",
-    "forgetting_bound",
-    "init_class_scores",
     "init_scores",
     "log_score",
     "median_mnlp",
     "mixture_regret",
-    "newton_bound",
     "nmse",
     "observed_mean",
-    "path_prior_bound",
     "pit",
-    "ranked_probability_of_counts",
-    "ranked_probability_of_poisson",
-    "ranked_probability_score",
-    "running_nmse",
     "sample_srmse",
-    "soft_bayes_bound",
-    "static_bound",
     "static_regret",
     "summarize",
-    "summarize_classes",
-    "switching_bound",
     "switching_regret",
-    "update_class_scores",
     "update_scores",
 ]

@@ -19,10 +19,10 @@ except ImportError as error:
         "pictures need matplotlib, which is not installed; add it with: pip install 'gp_ensembles[plots]'"
     ) from error
 
-from gp_ensembles.plots.calibration import plot_calibration, plot_class_calibration
+from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.canvas import save_figure
 from gp_ensembles.plots.embedding import plot_embedding
-from gp_ensembles.plots.fusion import Band, Density, FusionView, draw_score_boxes, plot_fusion
+from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
 from gp_ensembles.plots.knots import KnotFit, plot_growth, plot_knots, plot_new_knot, plot_refinement
 from gp_ensembles.plots.spectra import plot_evidence, plot_fit, plot_spectra
 from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
@@ -32,10 +32,8 @@ __all__ = [
     "Density",
     "FusionView",
     "KnotFit",
-    "draw_score_boxes",
     "plot_bands",
     "plot_calibration",
-    "plot_class_calibration",
     "plot_embedding",
     "plot_evidence",
     "plot_fit",

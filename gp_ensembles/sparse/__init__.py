@@ -27,70 +27,47 @@
     :func:`weights_posterior` are its parts.
 """
 
-from gp_ensembles.sparse.base import SparseModel
-from gp_ensembles.sparse.collapsed import DIC, DTC, FIC, FITC, VFE, Approximation, PowerEP, TightVFE
+from gp_ensembles.sparse.collapsed import DIC, DTC, FIC, FITC, VFE, PowerEP, TightVFE
 from gp_ensembles.sparse.fitting import fit_sparse
-from gp_ensembles.sparse.greedy import GreedyBlocks, greedy_elbo_rows
+from gp_ensembles.sparse.greedy import GreedyBlocks
 from gp_ensembles.sparse.initialization import (
     KnotAllocator,
-    KnotInitializer,
     dpp_knots,
     greedy_variance_knots,
-    greedy_variance_rows,
     kmeans_knots,
     leverage_knots,
-    random_knots,
-    ridge_leverage_scores,
 )
-from gp_ensembles.sparse.laplace import SparseLaplaceGP
-from gp_ensembles.sparse.one_at_a_time import BayesianOptimization, KnotProposal, OneAtATime, RandomSubset
-from gp_ensembles.sparse.online import inducing_features, start_online, weights_posterior
-from gp_ensembles.sparse.optimizers import LBFGSB, Adadelta, KnotOptimizer
+from gp_ensembles.sparse.one_at_a_time import BayesianOptimization, OneAtATime, RandomSubset
+from gp_ensembles.sparse.online import start_online
+from gp_ensembles.sparse.optimizers import Adadelta
 from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.selection import select_knots, select_laplace_knots, select_variational_knots
-from gp_ensembles.sparse.strategies import Reinitialization, Selection, Simultaneous, Strategy
-from gp_ensembles.sparse.variational import SparseVariationalGP
+from gp_ensembles.sparse.strategies import Reinitialization, Simultaneous
 
 __all__ = [
     "DIC",
     "DTC",
     "FIC",
     "FITC",
-    "LBFGSB",
     "VFE",
     "Adadelta",
-    "Approximation",
     "BayesianOptimization",
     "GreedyBlocks",
     "KnotAllocator",
-    "KnotInitializer",
-    "KnotOptimizer",
-    "KnotProposal",
     "OneAtATime",
     "PowerEP",
     "RandomSubset",
     "Reinitialization",
-    "Selection",
     "Simultaneous",
     "SparseGP",
-    "SparseLaplaceGP",
-    "SparseModel",
-    "SparseVariationalGP",
-    "Strategy",
     "TightVFE",
     "dpp_knots",
     "fit_sparse",
-    "greedy_elbo_rows",
     "greedy_variance_knots",
-    "greedy_variance_rows",
-    "inducing_features",
     "kmeans_knots",
     "leverage_knots",
-    "random_knots",
-    "ridge_leverage_scores",
     "select_knots",
     "select_laplace_knots",
     "select_variational_knots",
     "start_online",
-    "weights_posterior",
 ]

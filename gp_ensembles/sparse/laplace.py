@@ -18,7 +18,7 @@ from gpytorch.likelihoods import Likelihood
 from gpytorch.means import ConstantMean, Mean
 from torch import Tensor, nn
 
-from gp_ensembles.likelihoods import check_support, latent_dim, log_prob
+from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.derivatives import Derivatives, scalar_derivatives
 from gp_ensembles.sparse.base import SparseModel, check_rows

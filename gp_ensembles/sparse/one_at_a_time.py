@@ -63,7 +63,7 @@ def candidate_objectives(model: SparseModel) -> Callable[[Tensor], Tensor]:
     Example:
         >>> from gpytorch.kernels import RBFKernel
         >>> from gp_ensembles.likelihoods import LogisticLikelihood
-        >>> from gp_ensembles.sparse import SparseLaplaceGP
+        >>> from gp_ensembles.sparse.laplace import SparseLaplaceGP
         >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseLaplaceGP(X, (X > 0.4).double(), X[::10], RBFKernel(), LogisticLikelihood())
         >>> candidate_objectives(model)(torch.tensor([3, 7])).shape

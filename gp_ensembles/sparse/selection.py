@@ -93,7 +93,7 @@ def select_variational_knots(
 
     :class:`GreedyBlocks` replaces the likelihood by the normal sites of the optimal posterior, under which the gain of
     each candidate is exact; the bound itself decides whether the chosen ones stay. The model's
-    :meth:`~gp_ensembles.sparse.SparseVariationalGP.export` is BoTorch's stochastic variational GP.
+    :meth:`~gp_ensembles.sparse.variational.SparseVariationalGP.export` is BoTorch's stochastic variational GP.
 
     Args:
         X: Inputs, shape (N, D).
@@ -155,7 +155,7 @@ def select_laplace_knots(
         X: Inputs, shape (N, D).
         y: Targets, shape (N,) or (N, 1), floating point.
         kernel: As for :func:`select_knots`.
-        likelihood: As for :class:`~gp_ensembles.sparse.SparseLaplaceGP`.
+        likelihood: As for :class:`~gp_ensembles.sparse.laplace.SparseLaplaceGP`.
         mean: Prior mean; a trainable constant that starts at zero if ``None``.
         offset: Known addends of the latent values, shape (N,): log exposures of counts; none if ``None``.
         noise: Start of the latent noise.
@@ -167,7 +167,7 @@ def select_laplace_knots(
         As :func:`select_knots`.
 
     Raises:
-        ValueError: As :class:`~gp_ensembles.sparse.SparseLaplaceGP`, or if targets are constant.
+        ValueError: As :class:`~gp_ensembles.sparse.laplace.SparseLaplaceGP`, or if targets are constant.
         NumericalError: If the objective cannot be evaluated with the first knots.
 
     Example:
@@ -176,7 +176,7 @@ def select_laplace_knots(
         >>> from gp_ensembles.likelihoods import LogPoissonLikelihood
         >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
         >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
-        >>> from gp_ensembles.sparse import LBFGSB
+        >>> from gp_ensembles.sparse.optimizers import LBFGSB
         >>> strategy = OneAtATime(RandomSubset(5), LBFGSB(5), start=3, max_knots=5)
         >>> likelihood = LogPoissonLikelihood()
         >>> found = select_laplace_knots(

@@ -24,7 +24,7 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gp_ensembles.likelihoods import check_support, latent_dim, log_prob
+from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.sparse.base import SparseModel, check_positive, check_rows
 from gp_ensembles.sparse.collapsed import KnotsPosterior, LatentPrior, Projection, project

@@ -9,26 +9,13 @@
   that the draws go through.
 """
 
-from gp_ensembles.spectral.density import StationaryForm, log_spectral_density, stationary_form
-from gp_ensembles.spectral.frequencies import (
-    BaseDraws,
-    FrequencyDraws,
-    IIDDraws,
-    OrthogonalDraws,
-    SobolDraws,
-    SpectralComponent,
-    spectral_components,
-)
+from gp_ensembles.spectral.density import stationary_form
+from gp_ensembles.spectral.frequencies import IIDDraws, OrthogonalDraws, SobolDraws, spectral_components
 
 __all__ = [
-    "BaseDraws",
-    "FrequencyDraws",
     "IIDDraws",
     "OrthogonalDraws",
     "SobolDraws",
-    "SpectralComponent",
-    "StationaryForm",
-    "log_spectral_density",
     "spectral_components",
     "stationary_form",
 ]

@@ -14,12 +14,8 @@ from gp_ensembles.fusion import (
     Barycenter,
     EqualWeights,
     ExpertPredictions,
-    FusionModel,
-    FusionRule,
     HetGP,
     HMCSettings,
-    InferenceMethod,
-    InferenceReport,
     LaplaceApproximation,
     MoGPE,
     PoGPE,
@@ -28,6 +24,9 @@ from gp_ensembles.fusion import (
     linear_pool,
     stacking_weights,
 )
+from gp_ensembles.fusion.base import FusionModel
+from gp_ensembles.fusion.inference import InferenceMethod, InferenceReport
+from gp_ensembles.fusion.rules import FusionRule
 from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
 
 _NUM_CHAINS, _NUM_WARMUP, _NUM_DRAWS = 16, 150, 150

@@ -25,7 +25,8 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
-from gp_ensembles.metrics import batch_estimate, static_bound, static_regret, switching_bound, switching_regret
+from gp_ensembles.metrics import static_regret, switching_regret
+from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, switching_bound
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.report import write_report
 

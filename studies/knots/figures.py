@@ -10,17 +10,8 @@ from torch import Tensor
 
 from gp_ensembles.cli.text_tables import aligned, as_csv
 from gp_ensembles.cli.writing import make_folder, write_text
-from gp_ensembles.sparse import (
-    FIC,
-    LBFGSB,
-    VFE,
-    GreedyBlocks,
-    RandomSubset,
-    SparseGP,
-    fit_sparse,
-    kmeans_knots,
-    select_knots,
-)
+from gp_ensembles.sparse import FIC, VFE, GreedyBlocks, RandomSubset, SparseGP, fit_sparse, kmeans_knots, select_knots
+from gp_ensembles.sparse.optimizers import LBFGSB
 from studies.knots.methods import start_values
 
 FIGURES = (1, 2)

@@ -17,17 +17,16 @@ from torch import Tensor
 from gp_ensembles.sparse import (
     FIC,
     VFE,
-    Approximation,
     BayesianOptimization,
     GreedyBlocks,
     OneAtATime,
     RandomSubset,
-    Selection,
     Simultaneous,
     SparseGP,
-    Strategy,
     select_knots,
 )
+from gp_ensembles.sparse.collapsed import Approximation
+from gp_ensembles.sparse.strategies import Selection, Strategy
 from studies.knots.sets import KnotSplit
 
 _EXACT_UP_TO = 20_000  # rows below which GPyTorch factorizes in place of approximating

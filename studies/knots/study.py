@@ -18,7 +18,8 @@ from torch import Tensor
 from gp_ensembles.cli.sentences import one_sentence
 from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.data import Table
-from gp_ensembles.metrics import aukl, log_score, median_mnlp, sample_srmse
+from gp_ensembles.metrics import log_score, median_mnlp, sample_srmse
+from gp_ensembles.metrics.scores import aukl
 from gp_ensembles.numerics import normal
 from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.harness.parts import Parts, Record, Results, running

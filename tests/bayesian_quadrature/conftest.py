@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.bayesian_quadrature import (
+from gp_ensembles.bayesian_quadrature import Hyperprior
+from gp_ensembles.bayesian_quadrature.hyperkernel import (
     AtomCoordinates,
     EnergyDistance,
-    HalfNormal,
-    Hyperprior,
     KernelDistance,
-    LogNormal,
-    SpectralMixtures,
+    SurrogateParameters,
 )
-from gp_ensembles.bayesian_quadrature.hyperkernel import SurrogateParameters
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.quadrature import QuadratureNodes
+from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 

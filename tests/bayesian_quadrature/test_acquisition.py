@@ -7,15 +7,10 @@ from botorch.optim.optimize import optimize_acqf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.bayesian_quadrature import (
-    HalfNormal,
-    Hyperprior,
-    KernelDistance,
-    LogNormal,
-    inferred,
-)
+from gp_ensembles.bayesian_quadrature import Hyperprior, inferred
 from gp_ensembles.bayesian_quadrature.acquisition import ExplainedVariance, InformationGain, LikelihoodUncertainty
-from gp_ensembles.bayesian_quadrature.hyperkernel import SurrogateParameters
+from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate

@@ -5,21 +5,19 @@ import torch
 
 from gp_ensembles.bayesian_quadrature import (
     Budget,
-    HalfNormal,
     Hyperprior,
-    KernelDistance,
-    LogNormal,
     PriorPolicy,
     RegressionProblem,
     Search,
-    default_prior,
     fixed,
     inferred,
     marginalize,
     paper_prior,
     problem,
 )
-from gp_ensembles.bayesian_quadrature.hyperkernel import SurrogateParameters
+from gp_ensembles.bayesian_quadrature.default_priors import default_prior
+from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.bayesian_quadrature.problem import Evaluations, check_memory
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 

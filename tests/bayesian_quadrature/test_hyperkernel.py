@@ -10,18 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.bayesian_quadrature import (
+from gp_ensembles.bayesian_quadrature import hyperkernel
+from gp_ensembles.bayesian_quadrature.hyperkernel import (
     AtomCoordinates,
     EnergyDistance,
-    HalfNormal,
-    LogNormal,
     MaternDistance,
     MaximumMeanDiscrepancy,
     MMDHyperKernel,
-    Normal,
-    SpectralMixtures,
-    hyperkernel,
 )
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal, Normal
+from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 
 
 class GaussianDistance(NamedTuple):

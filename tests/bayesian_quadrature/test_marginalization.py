@@ -7,13 +7,9 @@ import pytest
 import torch
 
 from gp_ensembles.bayesian_quadrature import (
-    IN_EACH_INPUT,
-    AcquisitionOptimizer,
     Budget,
-    HalfNormal,
     Hyperprior,
     InformationPolicy,
-    LogNormal,
     PriorPolicy,
     RecombinationPolicy,
     RegressionProblem,
@@ -23,8 +19,11 @@ from gp_ensembles.bayesian_quadrature import (
     marginalization,
     marginalize,
 )
+from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods
 from gp_ensembles.bayesian_quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
+from gp_ensembles.bayesian_quadrature.spectral_mixture import IN_EACH_INPUT
 
 QUICK = AcquisitionOptimizer(raw_samples=4, max_iterations=2, num_sizes=1)
 INFORMATION = Search(

@@ -9,23 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.bayesian_quadrature import (
-    AcquisitionOptimizer,
-    HalfNormal,
     Hyperprior,
     InformationPolicy,
-    KernelDistance,
-    LogNormal,
     PriorPolicy,
     RecombinationPolicy,
     RegressionProblem,
     UncertaintyPolicy,
-    default_prior,
     inferred,
 )
 from gp_ensembles.bayesian_quadrature.acquisition import ExplainedVariance, InformationGain
 from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent, periodogram_starts
-from gp_ensembles.bayesian_quadrature.policies import recombine
-from gp_ensembles.bayesian_quadrature.prior import EDGE, draw_stratified
+from gp_ensembles.bayesian_quadrature.default_priors import default_prior
+from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance
+from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer, recombine
+from gp_ensembles.bayesian_quadrature.prior import EDGE, HalfNormal, LogNormal, draw_stratified
 from gp_ensembles.bayesian_quadrature.problem import Evaluations, LogMarginalLikelihoods
 from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes
 from gp_ensembles.bayesian_quadrature.surrogate import fit_surrogate

@@ -13,20 +13,18 @@ from scipy import stats
 
 from gp_ensembles.bayesian_quadrature import (
     Budget,
-    HalfNormal,
     Hyperprior,
     KernelMixtureModel,
-    LogNormal,
     PriorPolicy,
     RegressionProblem,
     Search,
-    SpectralMixtures,
     inferred,
     marginalize,
 )
 from gp_ensembles.bayesian_quadrature.prediction import condition, root_mixture
-from gp_ensembles.bayesian_quadrature.prior import Hyperparameters
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, Hyperparameters, LogNormal
 from gp_ensembles.bayesian_quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
+from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import NumericalError
 

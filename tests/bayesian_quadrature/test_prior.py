@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.bayesian_quadrature import (
-    HalfNormal,
-    Hyperprior,
-    LogNormal,
-    Normal,
-    SpectralMixtures,
-    fixed,
-    inferred,
-)
+from gp_ensembles.bayesian_quadrature import Hyperprior, fixed, inferred
 from gp_ensembles.bayesian_quadrature.default_priors import (
     grid_nyquist,
     input_range,
@@ -27,7 +19,16 @@ from gp_ensembles.bayesian_quadrature.default_priors import (
     smallest_gap_nyquist,
     unit_scales,
 )
-from gp_ensembles.bayesian_quadrature.prior import EDGE, Marginal, ScalarPrior, beta_quantile
+from gp_ensembles.bayesian_quadrature.prior import (
+    EDGE,
+    HalfNormal,
+    LogNormal,
+    Marginal,
+    Normal,
+    ScalarPrior,
+    beta_quantile,
+)
+from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 
 
 def tensor(*values):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.bayesian_quadrature import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures, problem
+from gp_ensembles.bayesian_quadrature import problem
 from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods, check_data, distinct_lags, log_marginal
-from gp_ensembles.bayesian_quadrature.spectral_mixture import covariance
+from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures, covariance
 
 REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
 GAPS = [0, 1, 2, 3, 7, 8, 9, 10, 11, 15, 16, 17, 20, 21]

@@ -8,15 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.bayesian_quadrature import (
-    HalfNormal,
-    Hyperprior,
-    KernelDistance,
-    LogNormal,
-    inferred,
-)
-from gp_ensembles.bayesian_quadrature.hyperkernel import SurrogateParameters
-from gp_ensembles.bayesian_quadrature.prior import EDGE
+from gp_ensembles.bayesian_quadrature import Hyperprior, inferred
+from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.bayesian_quadrature.prior import EDGE, HalfNormal, LogNormal
 from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes, positive_weights, root_weights
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate

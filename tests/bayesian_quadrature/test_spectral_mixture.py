@@ -9,8 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.bayesian_quadrature import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
-from gp_ensembles.bayesian_quadrature.spectral_mixture import covariance, covariance_at_lags
+from gp_ensembles.bayesian_quadrature.spectral_mixture import (
+    AT_ORIGIN,
+    IN_EACH_INPUT,
+    SpectralMixtures,
+    covariance,
+    covariance_at_lags,
+)
 
 REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
 GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}

@@ -10,12 +10,18 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.bayesian_quadrature import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtureKernel, SpectralMixtures
 from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods
-from gp_ensembles.bayesian_quadrature.spectral_mixture import covariance
-from gp_ensembles.features import RandomFourierFeatures, stack_kernels
-from gp_ensembles.spectral import BaseDraws, IIDDraws, OrthogonalDraws, SobolDraws
-from gp_ensembles.spectral.frequencies import components_of
+from gp_ensembles.bayesian_quadrature.spectral_mixture import (
+    AT_ORIGIN,
+    IN_EACH_INPUT,
+    SpectralMixtureKernel,
+    SpectralMixtures,
+    covariance,
+)
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
+from gp_ensembles.spectral.frequencies import BaseDraws, components_of
 
 REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
 GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}

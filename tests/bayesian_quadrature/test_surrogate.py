@@ -8,14 +8,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from gp_ensembles.bayesian_quadrature import (
-    HalfNormal,
-    Hyperprior,
-    KernelDistance,
-    LogNormal,
-    inferred,
-)
-from gp_ensembles.bayesian_quadrature.hyperkernel import Distances, SurrogateParameters, correlations
+from gp_ensembles.bayesian_quadrature import Hyperprior, inferred
+from gp_ensembles.bayesian_quadrature.hyperkernel import Distances, KernelDistance, SurrogateParameters, correlations
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.quadrature import EvidenceEstimate, QuadratureNodes, draw_nodes, estimate_evidence
 from gp_ensembles.bayesian_quadrature.surrogate import (

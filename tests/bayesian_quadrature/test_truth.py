@@ -9,12 +9,9 @@ import pytest
 import torch
 
 from gp_ensembles.bayesian_quadrature import (
-    AcquisitionOptimizer,
     Budget,
-    HalfNormal,
     Hyperprior,
     InformationPolicy,
-    LogNormal,
     PriorPolicy,
     RecombinationPolicy,
     RegressionProblem,
@@ -22,6 +19,8 @@ from gp_ensembles.bayesian_quadrature import (
     fixed,
     marginalize,
 )
+from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 
 SOBOL = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
 NUM_DESIGNS = 12

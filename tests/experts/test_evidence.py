@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from gp_ensembles.experts import log_evidence
+from gp_ensembles.experts.evidence import log_evidence
 from gp_ensembles.filters import gaussian_state, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 

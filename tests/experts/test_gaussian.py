@@ -10,13 +10,13 @@ from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import (
     ExponentialForgetting,
-    GaussianState,
     RandomWalk,
     SquareRootState,
     gaussian_state,
     square_root_state,
     textbook_filter,
 )
+from gp_ensembles.filters.states import GaussianState
 
 
 def linear(batch=(), dtype=torch.float64):

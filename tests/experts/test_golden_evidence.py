@@ -6,10 +6,10 @@ import torch
 from gpytorch.constraints import Positive
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
-from gp_ensembles.experts import log_evidence
+from gp_ensembles.experts.evidence import log_evidence
 from gp_ensembles.features import HilbertAdditiveFeatures, RadialBasisFeatures, RandomFourierFeatures
 from gp_ensembles.features.box import Box
-from gp_ensembles.spectral import BaseDraws
+from gp_ensembles.spectral.frequencies import BaseDraws
 
 
 def scaled(kernel, numbers):

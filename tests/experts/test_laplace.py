@@ -31,8 +31,8 @@ from gp_ensembles.likelihoods import (
     OrdinalLikelihood,
     Probit,
     ProbitApproximation,
-    log_prob,
 )
+from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 
 N = 9

@@ -42,9 +42,9 @@ from gp_ensembles.features import (
     RandomFourierFeatures,
     SelectColumns,
     Standardize,
-    quantile_breakpoints,
 )
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.spline import quantile_breakpoints
 
 D = 3  # inputs of every map in the table
 

@@ -8,7 +8,9 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.features import Box, HilbertAdditiveFeatures, HilbertTensorFeatures, box_from_data, full_grid
+from gp_ensembles.features import HilbertAdditiveFeatures, HilbertTensorFeatures
+from gp_ensembles.features.box import Box, box_from_data
+from gp_ensembles.features.hilbert_tensor import full_grid
 
 
 def kernel_of(nu: float, *lengthscale: float, active_dims: list[int] | None = None) -> Kernel:

@@ -9,9 +9,9 @@ from gp_ensembles.features import (
     AdditiveSplineFeatures,
     LinearFeatures,
     RadialBasisFeatures,
-    box_from_data,
 )
 from gp_ensembles.features.base import check_matrix
+from gp_ensembles.features.box import box_from_data
 
 MAP = LinearFeatures(2, dtype=torch.float64)
 WAYS = {

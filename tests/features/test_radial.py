@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gp_ensembles.features import RadialBasisFeatures, kmeans_centers
+from gp_ensembles.features import RadialBasisFeatures
+from gp_ensembles.features.radial import kmeans_centers
 
 
 def direct(X: Tensor, centers: Tensor, lengthscale: Tensor) -> Tensor:

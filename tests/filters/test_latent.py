@@ -10,7 +10,6 @@ from scipy import integrate
 from gp_ensembles.experts import GaussianExpert, RobustExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import (
-    ConvergenceWarning,
     CorrelatedWalk,
     ExponentialForgetting,
     LaplaceRule,
@@ -23,6 +22,7 @@ from gp_ensembles.filters import (
     textbook_filter,
     update_block,
 )
+from gp_ensembles.filters.sites import ConvergenceWarning
 from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
 
 M, N, F = 2, 8, 3

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gp_ensembles.filters import RandomWalk, choose_block_size, gaussian_state, update_block
-from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters import RandomWalk, gaussian_state, update_block
+from gp_ensembles.filters.stream import BlockStream, choose_block_size
 from gp_ensembles.numerics.cholesky import NumericalError
 
 

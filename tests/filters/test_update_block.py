@@ -6,7 +6,6 @@ import torch
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
-    GaussianState,
     LaplaceRule,
     MomentMatchingRule,
     MultiOutputNoise,
@@ -22,9 +21,10 @@ from gp_ensembles.filters import (
     predict_joint,
     square_root_state,
     student_t_state,
-    textbook_step,
     update_block,
 )
+from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.textbook import textbook_step
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 
 M, N, F, K, C = 2, 11, 3, 4, 3  # experts, rows, features, outputs, classes

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
-from gp_ensembles.filters import ConvergenceWarning, GaussianState, update_block
+from gp_ensembles.filters import update_block
+from gp_ensembles.filters.sites import ConvergenceWarning
+from gp_ensembles.filters.states import GaussianState
 
 F = 2
 

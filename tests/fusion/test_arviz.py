@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.fusion import HMC, FourierPrior, HMCSettings, LaplaceApproximation, PoGPE, fit_fusion, to_arviz
-from gp_ensembles.fusion.fitted import arviz_groups
+from gp_ensembles.fusion import HMC, FourierPrior, HMCSettings, LaplaceApproximation, PoGPE, fit_fusion
+from gp_ensembles.fusion.fitted import arviz_groups, to_arviz
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.features import ConstantFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.fusion import OnlineFusion, OnlineLinearPool, OnlineLogLinearPool
+from gp_ensembles.fusion import OnlineFusion
+from gp_ensembles.fusion.online import OnlineLinearPool, OnlineLogLinearPool
 
 POOLS = {"linear": OnlineLinearPool, "log-linear": OnlineLogLinearPool}
 PRIOR = 1.7

@@ -8,9 +8,9 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gp_ensembles.likelihoods import LogisticLikelihood, Logit, OrdinalLikelihood, Probit, log_prob
+from gp_ensembles.likelihoods import LogisticLikelihood, Logit, OrdinalLikelihood, Probit
 from gp_ensembles.likelihoods.classification import OrdinalCategorical
-from gp_ensembles.likelihoods.response import log_normal_cdf
+from gp_ensembles.likelihoods.response import log_normal_cdf, log_prob
 from gp_ensembles.numerics.derivatives import scalar_derivatives
 
 LATENT = torch.linspace(-40, 40, 41, dtype=torch.float64)

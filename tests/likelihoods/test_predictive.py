@@ -23,13 +23,10 @@ from gp_ensembles.likelihoods import (
     OrdinalLikelihood,
     Probit,
     ProbitApproximation,
-    class_probabilities,
-    closed_form,
-    conditional,
-    log_prob,
-    num_classes,
 )
-from gp_ensembles.likelihoods.closed_forms import NormalLaplace
+from gp_ensembles.likelihoods.closed_forms import NormalLaplace, closed_form
+from gp_ensembles.likelihoods.predictive import class_probabilities, num_classes
+from gp_ensembles.likelihoods.response import conditional, log_prob
 
 NONE = torch.Size([])
 MEAN = torch.tensor([0.3, -2.0, 1.0, 3.0], dtype=torch.float64)

@@ -8,14 +8,8 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from torch.distributions import ContinuousBernoulli, Gamma
 
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    check_classes,
-    check_support,
-)
-from gp_ensembles.likelihoods.response import IllegalTargetError
+from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods.response import IllegalTargetError, check_classes, check_support
 
 NONE = torch.Size([])
 

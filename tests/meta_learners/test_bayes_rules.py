@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     MarkovSwitching,
-    MetaState,
     edoebe_transition,
     group_transition,
     sticky_transition,
 )
+from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
 M = 6

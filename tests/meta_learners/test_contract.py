@@ -18,11 +18,11 @@ from gp_ensembles.meta_learners import (
     ExponentiatedGradient,
     FixedShare,
     MarkovSwitching,
-    MetaState,
     OnlineNewton,
     SoftBayes,
     sticky_transition,
 )
+from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
 M = 6

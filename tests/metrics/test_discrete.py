@@ -6,8 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, log_loss, zero_one_loss
 
-from gp_ensembles.metrics import init_class_scores, ranked_probability_score, summarize_classes, update_class_scores
-from gp_ensembles.metrics.discrete import ranked_probability_of_counts, ranked_probability_of_poisson
+from gp_ensembles.metrics.discrete import (
+    init_class_scores,
+    ranked_probability_of_counts,
+    ranked_probability_of_poisson,
+    ranked_probability_score,
+    summarize_classes,
+    update_class_scores,
+)
 
 
 def predictions(num_rows=200, num_classes=3, seed=0):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gp_ensembles import metrics
 from gp_ensembles.filters import gaussian_state, update_block
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, switching_bound
 from gp_ensembles.numerics import normal
 
 SEEDS = st.integers(0, 10_000)
@@ -114,7 +115,7 @@ def test_averaging_pays_its_whole_bound_when_the_others_are_hopeless():
     experts = torch.tensor([[-1.0, -2.0, 0.5], [-900.0, -2.0, 0.5], [-800.0, -2.0, 0.5]], dtype=torch.float64)
     regret = metrics.static_regret(run_rule(BayesianModelAveraging(), experts), experts)
     torch.testing.assert_close(regret, torch.full_like(regret, math.log(3)))
-    assert metrics.switching_bound(3, 3, 0, 1.0) == pytest.approx(math.log(3))
+    assert switching_bound(3, 3, 0, 1.0) == pytest.approx(math.log(3))
 
 
 @settings(max_examples=60)
@@ -130,8 +131,8 @@ def test_sticky_switching_stays_below_its_bound(seed, num_experts, most, stay, s
     own = run_rule(MarkovSwitching(sticky_transition(num_experts, stay)), experts)
     regret = float(metrics.switching_regret(own, experts, most)[-1])
     used = num_switches_of(metrics.best_switching_path(experts, most))
-    assert regret <= metrics.switching_bound(num_experts, 15, used, stay) + 1e-9
-    assert regret <= metrics.switching_bound(num_experts, 15, most, stay) + 1e-9  # stay >= 1/M
+    assert regret <= switching_bound(num_experts, 15, used, stay) + 1e-9
+    assert regret <= switching_bound(num_experts, 15, most, stay) + 1e-9  # stay >= 1/M
 
 
 def test_sticky_switching_pays_its_whole_bound_when_one_sequence_is_right():
@@ -141,7 +142,7 @@ def test_sticky_switching_pays_its_whole_bound_when_one_sequence_is_right():
     own = run_rule(MarkovSwitching(sticky_transition(3, 0.9)), experts)
     assert torch.equal(metrics.best_switching_path(experts, 3), path)
     regret = float(metrics.switching_regret(own, experts, 3)[-1])
-    assert regret == pytest.approx(metrics.switching_bound(3, 8, 3, 0.9), abs=1e-9)
+    assert regret == pytest.approx(switching_bound(3, 8, 3, 0.9), abs=1e-9)
 
 
 @settings(max_examples=50)
@@ -150,24 +151,24 @@ def test_switching_bound_is_the_prior_of_a_sequence(num_experts, num_steps, stay
     total = 0.0
     for path in itertools.product(range(num_experts), repeat=num_steps):
         used = num_switches_of(torch.tensor(path))
-        total += math.exp(-metrics.switching_bound(num_experts, num_steps, used, stay))
+        total += math.exp(-switching_bound(num_experts, num_steps, used, stay))
     assert total == pytest.approx(1.0)
 
 
 def test_switching_bound_at_its_ends():
-    assert metrics.switching_bound(1, 50, 0, 0.3) == 0.0
-    assert metrics.switching_bound(3, 50, 1, 1.0) == math.inf
-    assert metrics.switching_bound(3, 50, 1, 0.0) == math.inf
-    assert metrics.switching_bound(3, 5, 4, 0.0) == pytest.approx(math.log(3) + 4 * math.log(2))
+    assert switching_bound(1, 50, 0, 0.3) == 0.0
+    assert switching_bound(3, 50, 1, 1.0) == math.inf
+    assert switching_bound(3, 50, 1, 0.0) == math.inf
+    assert switching_bound(3, 5, 4, 0.0) == pytest.approx(math.log(3) + 4 * math.log(2))
     best = scipy.optimize.minimize_scalar(
-        lambda stay: metrics.switching_bound(7, 101, 5, stay), bounds=(0.5, 0.999), method="bounded"
+        lambda stay: switching_bound(7, 101, 5, stay), bounds=(0.5, 0.999), method="bounded"
     )
     assert best.x == pytest.approx(1 - 5 / 100, abs=1e-4)
 
 
 def test_batch_estimate_equals_normal_equations_and_scipy():
     Phi, y, noise, prior_variance = regression(3)
-    estimate = metrics.batch_estimate(Phi, y, noise, prior_variance)
+    estimate = batch_estimate(Phi, y, noise, prior_variance)
     seen = ~torch.isnan(y)
     for m in range(3):
         design, identity = Phi[m, seen], torch.eye(4, dtype=torch.float64)
@@ -179,9 +180,9 @@ def test_batch_estimate_equals_normal_equations_and_scipy():
         cost = weights @ weights / (2 * prior_variance[m]) + torch.logdet(precision * prior_variance[m]) / 2
         torch.testing.assert_close(estimate.cost[m], cost, rtol=1e-10, atol=0)
     assert bool(estimate.log_prob[:, ~seen].isnan().all())
-    alone = metrics.batch_estimate(Phi[1], y, noise[1], prior_variance[1])
+    alone = batch_estimate(Phi[1], y, noise[1], prior_variance[1])
     torch.testing.assert_close(tuple(alone), tuple(field[1] for field in estimate), equal_nan=True)
-    shared = metrics.batch_estimate(Phi[1], y, noise, prior_variance)  # one design, three experts
+    shared = batch_estimate(Phi[1], y, noise, prior_variance)  # one design, three experts
     torch.testing.assert_close(tuple(alone), tuple(field[1] for field in shared), equal_nan=True)
 
 
@@ -189,7 +190,7 @@ def test_batch_estimate_equals_normal_equations_and_scipy():
 @given(seed=SEEDS)
 def test_batch_cost_is_the_regret_of_learning_row_by_row(seed):
     problem = regression(seed)
-    estimate = metrics.batch_estimate(*problem)
+    estimate = batch_estimate(*problem)
     regret = (estimate.log_prob - filtered(*problem)).nansum(-1)
     torch.testing.assert_close(regret, estimate.cost, rtol=1e-7, atol=1e-8)
 
@@ -198,7 +199,7 @@ def test_batch_estimate_of_a_singular_design():
     Phi, y, noise, prior_variance = regression(5, missing=False)
     Phi[..., 3] = Phi[..., 2]
     Phi[..., 1] = 0.0
-    estimate = metrics.batch_estimate(Phi, y, noise * 1e-8, prior_variance)
+    estimate = batch_estimate(Phi, y, noise * 1e-8, prior_variance)
     assert all(bool(field.isfinite().all()) for field in estimate)
     torch.testing.assert_close(estimate.weights[:, 2], estimate.weights[:, 3], rtol=1e-5, atol=1e-5)
     assert float(estimate.weights[:, 1].abs().max()) == 0.0
@@ -210,7 +211,7 @@ def test_ensemble_stays_below_the_static_bound(seed, adversarial, exact):
     Phi, y, noise, prior_variance = regression(seed)
     if adversarial:  # large targets whose signs change against every model
         y = y.abs() * 20 * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(13)[:25]
-    estimate = metrics.batch_estimate(Phi, y, noise, prior_variance)
+    estimate = batch_estimate(Phi, y, noise, prior_variance)
     own = run_rule(BayesianModelAveraging(), filtered(Phi, y, noise, prior_variance))
     weights = estimate.weights
     if not exact:  # any other function, too
@@ -218,7 +219,7 @@ def test_ensemble_stays_below_the_static_bound(seed, adversarial, exact):
     seen = ~torch.isnan(y)
     rivals = normal.log_prob(y, (Phi @ weights.unsqueeze(-1)).squeeze(-1), noise.unsqueeze(-1))
     sizes = (Phi.square().sum(-1) * seen).sum(-1) / seen.sum()
-    bounds = metrics.static_bound(weights.square().sum(-1), prior_variance, noise, 4, int(seen.sum()), sizes, 3)
+    bounds = static_bound(weights.square().sum(-1), prior_variance, noise, 4, int(seen.sum()), sizes, 3)
     regrets = torch.stack([metrics.mixture_regret(own, rival)[-1] for rival in rivals])
     assert bool((regrets <= bounds + 1e-9 * (1 + regrets.abs())).all())
     best = int(rivals.nansum(-1).argmax())
@@ -234,9 +235,9 @@ def test_static_bound_is_met_by_orthogonal_features():
     Phi = size * torch.diag(torch.ones(5, dtype=torch.float64)).repeat(4, 1)
     y = torch.linspace(-3, 3, 20, dtype=torch.float64)
     prior_variance, noise = prior_variance.double(), noise.double()
-    estimate = metrics.batch_estimate(Phi, y, noise, prior_variance)
+    estimate = batch_estimate(Phi, y, noise, prior_variance)
     norm2, mean_size = estimate.weights.square().sum(), Phi.square().sum(-1).mean()
-    bound = metrics.static_bound(norm2, prior_variance, noise, 5, 20, mean_size, 1)
+    bound = static_bound(norm2, prior_variance, noise, 5, 20, mean_size, 1)
     torch.testing.assert_close(estimate.cost, bound, rtol=1e-12, atol=0)
 
 
@@ -245,7 +246,7 @@ def test_static_regret_grows_like_a_logarithm():
     Phi = torch.randn(4000, 3, generator=generator, dtype=torch.float64)
     y = 3 * torch.randn(4000, generator=generator, dtype=torch.float64).sign()
     one = y.new_ones(())
-    short, long = (metrics.batch_estimate(Phi[:n], y[:n], one, one).cost for n in (1000, 4000))
+    short, long = (batch_estimate(Phi[:n], y[:n], one, one).cost for n in (1000, 4000))
     assert float(long - short) == pytest.approx(1.5 * math.log(4), abs=0.3)
 
 
@@ -263,15 +264,15 @@ def test_errors_name_the_shapes():
     with pytest.raises(ValueError, match="at least one expert"):
         metrics.best_switching_path(two[0], 1)
     with pytest.raises(ValueError, match="Phi must be"):
-        metrics.batch_estimate(torch.zeros(4, 2), torch.zeros(5), torch.ones(()), torch.ones(()))
+        batch_estimate(torch.zeros(4, 2), torch.zeros(5), torch.ones(()), torch.ones(()))
     one = torch.ones(())
     with pytest.raises(ValueError, match="one or more"):
-        metrics.static_bound(one, one, one, 0, 5, one, 1)
+        static_bound(one, one, one, 0, 5, one, 1)
     for arguments in ((0, 5, 0, 0.5), (1, 5, 1, 0.5), (3, 5, 5, 0.5), (3, 5, -1, 0.5)):
         with pytest.raises(ValueError, match="cannot switch"):
-            metrics.switching_bound(*arguments)
+            switching_bound(*arguments)
     with pytest.raises(ValueError, match="probability"):
-        metrics.switching_bound(3, 5, 1, 1.5)
+        switching_bound(3, 5, 1, 1.5)
 
 
 @pytest.mark.usefixtures("wrong_default_dtype")
@@ -283,7 +284,7 @@ def test_dtypes_follow_the_tensors(dtype):
         metrics.static_regret(experts[0], experts),
         metrics.anytime_regret(experts[0], experts),
         metrics.switching_regret(experts[0], experts, 2),
-        *metrics.batch_estimate(*problem),
+        *batch_estimate(*problem),
     ]
     assert {result.dtype for result in results} == {dtype}
     assert metrics.best_switching_path(experts, 2).dtype == torch.int64
@@ -292,7 +293,7 @@ def test_dtypes_follow_the_tensors(dtype):
 def test_gradients_flow_through_regret_and_bound():
     Phi, y, noise, prior_variance = regression(2)
     noise.requires_grad_()
-    estimate = metrics.batch_estimate(Phi, y, noise, prior_variance)
+    estimate = batch_estimate(Phi, y, noise, prior_variance)
     own = filtered(Phi, y, noise, prior_variance).logsumexp(0) - math.log(3)
     metrics.static_regret(own, estimate.log_prob)[-1].backward()
     assert bool(noise.grad.isfinite().all())

@@ -21,17 +21,17 @@ from gp_ensembles.meta_learners import (
     group_transition,
     sticky_transition,
 )
-from gp_ensembles.metrics import (
+from gp_ensembles.metrics import best_expert, best_fixed_mixture, best_switching_path
+from gp_ensembles.metrics.regret_bounds import (
     averaging_bound,
-    best_expert,
-    best_fixed_mixture,
-    best_switching_path,
     exponentiated_gradient_bound,
     fixed_share_bound,
+    forgetting_bound,
+    newton_bound,
+    path_prior_bound,
     soft_bayes_bound,
     switching_bound,
 )
-from gp_ensembles.metrics.regret_bounds import forgetting_bound, newton_bound, path_prior_bound
 from gp_ensembles.numerics.cholesky import NumericalError
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles import metrics
-from gp_ensembles.metrics.streaming import ScoreSummary
+from gp_ensembles.metrics.scores import running_nmse
+from gp_ensembles.metrics.streaming import ScoreSummary, StreamScores
 from gp_ensembles.numerics import mixtures, normal
 
 
@@ -121,7 +122,7 @@ def test_point_errors_follow_their_definitions():
     assert float(metrics.nmse(mean, y)) == pytest.approx(expected)
     log_prob = normal.log_prob(y, mean, variance)
     assert float(metrics.log_score(log_prob, y)) == pytest.approx(np.nanmean(log_prob.numpy()))
-    curve = metrics.running_nmse(mean, y)
+    curve = running_nmse(mean, y)
     assert float(curve[-1]) == pytest.approx(expected)
     tenth = np.nansum((y[:10] - mean[:10]).numpy() ** 2) / seen[:10].sum() / targets.var()
     assert float(curve[9]) == pytest.approx(tenth)
@@ -157,7 +158,7 @@ def test_streaming_is_the_same_for_any_blocking(cuts, seed, offset):
     center = mixtures.moments(log_weights, mean, variance)[0]
     for start, stop in itertools.pairwise(edges):
         part = slice(start, stop)
-        state = metrics.StreamScores(**state._asdict())  # as a checkpoint would
+        state = StreamScores(**state._asdict())  # as a checkpoint would
         state = metrics.update_scores(state, y[part], log_weights[:, part], mean[:, part], variance[:, part])
     exact = 1e-12 if offset == 0 else 1e-10
     torch.testing.assert_close(tuple(state), tuple(whole), rtol=exact, atol=exact)

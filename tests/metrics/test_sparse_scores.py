@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.distributions import Normal, kl_divergence
 
 from gp_ensembles import metrics
+from gp_ensembles.metrics.scores import aukl
 
 SEEDS = st.integers(0, 10_000)
 
@@ -25,7 +26,7 @@ def moments(seed, num_rows=7, spread=1.0):
 
 def divergence(mean, variance, other_mean, other_variance):
     """Point by point: averages of one point each."""
-    return metrics.aukl(*(values.unsqueeze(-1) for values in (mean, variance, other_mean, other_variance)))
+    return aukl(*(values.unsqueeze(-1) for values in (mean, variance, other_mean, other_variance)))
 
 
 def test_divergence_equals_quadrature_of_its_definition():
@@ -62,12 +63,12 @@ def test_tiny_divergences_keep_their_digits():
 def test_the_average_runs_over_the_last_axis_and_noise_is_added_to_both():
     mean, variance, other_mean, other_variance = moments(3, 12)
     stacked = torch.stack([mean, other_mean])
-    found = metrics.aukl(stacked, variance, other_mean, other_variance)
+    found = aukl(stacked, variance, other_mean, other_variance)
     each = divergence(mean, variance, other_mean, other_variance)
     assert found.shape == (2,)
     assert float(found[0]) == pytest.approx(float(each.sum()) / 12)
     noise = (mean.new_tensor(0.3), mean.new_tensor(0.7))
-    targets = metrics.aukl(mean, variance, other_mean, other_variance, noise=noise)
+    targets = aukl(mean, variance, other_mean, other_variance, noise=noise)
     exact = divergence(mean, variance + 0.3, other_mean, other_variance + 0.7).mean()
     assert float(targets) == pytest.approx(float(exact))
 
@@ -77,8 +78,8 @@ def test_the_average_runs_over_the_last_axis_and_noise_is_added_to_both():
 def test_the_same_noise_hides_differences_of_the_function(seed, noise):
     mean, variance, other_mean, other_variance = moments(seed, 20)
     added = mean.new_tensor(noise)
-    targets = metrics.aukl(mean, variance, other_mean, other_variance, noise=(added, added))
-    assert float(targets) <= float(metrics.aukl(mean, variance, other_mean, other_variance)) + 1e-12
+    targets = aukl(mean, variance, other_mean, other_variance, noise=(added, added))
+    assert float(targets) <= float(aukl(mean, variance, other_mean, other_variance)) + 1e-12
 
 
 @pytest.mark.parametrize("which", [1, 3])
@@ -87,7 +88,7 @@ def test_variances_that_are_not_positive_are_refused(which, value):
     given_moments = [values.clone() for values in moments(0)]
     given_moments[which][2] = value
     with pytest.raises(ValueError, match="positive variances"):
-        metrics.aukl(*given_moments)
+        aukl(*given_moments)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 30])

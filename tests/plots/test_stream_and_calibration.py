@@ -8,14 +8,8 @@ import torch
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from gp_ensembles.plots import (
-    plot_bands,
-    plot_calibration,
-    plot_class_calibration,
-    plot_score,
-    plot_weights,
-    save_figure,
-)
+from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
+from gp_ensembles.plots.calibration import plot_class_calibration
 from gp_ensembles.plots.canvas import as_array, bins, thin
 
 

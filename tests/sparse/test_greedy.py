@@ -8,9 +8,9 @@ from gpytorch.likelihoods import GaussianLikelihood
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gp_ensembles.sparse import VFE, SparseGP, greedy_elbo_rows
+from gp_ensembles.sparse import VFE, SparseGP
 from gp_ensembles.sparse.collapsed import log_density, project
-from gp_ensembles.sparse.greedy import init_candidates
+from gp_ensembles.sparse.greedy import greedy_elbo_rows, init_candidates
 
 
 def squared_exponential(first, second, scale, lengthscale):

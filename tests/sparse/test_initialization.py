@@ -15,17 +15,8 @@ from hypothesis import strategies as st
 from linear_operator import to_linear_operator
 from scipy.cluster.vq import kmeans2
 
-from gp_ensembles.sparse import (
-    KnotAllocator,
-    dpp_knots,
-    greedy_variance_knots,
-    greedy_variance_rows,
-    kmeans_knots,
-    leverage_knots,
-    random_knots,
-    ridge_leverage_scores,
-)
-from gp_ensembles.sparse.initialization import distinct_rows
+from gp_ensembles.sparse import KnotAllocator, dpp_knots, greedy_variance_knots, kmeans_knots, leverage_knots
+from gp_ensembles.sparse.initialization import distinct_rows, greedy_variance_rows, random_knots, ridge_leverage_scores
 
 TARGET_FREE = {"kmeans": kmeans_knots, "random": random_knots}
 

@@ -18,12 +18,12 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF
 from torch import Tensor
 
-from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, log_prob
+from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood
+from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.derivatives import scalar_derivatives
 from gp_ensembles.sparse import (
     FITC,
-    LBFGSB,
     BayesianOptimization,
     GreedyBlocks,
     OneAtATime,
@@ -31,18 +31,19 @@ from gp_ensembles.sparse import (
     Reinitialization,
     Simultaneous,
     SparseGP,
-    SparseLaplaceGP,
     fit_sparse,
     greedy_variance_knots,
     select_laplace_knots,
 )
 from gp_ensembles.sparse.collapsed import LatentPrior, log_density, project
 from gp_ensembles.sparse.laplace import (
+    SparseLaplaceGP,
     find_mode,
     knots_posterior,
     laplace_evidence,
 )
 from gp_ensembles.sparse.one_at_a_time import candidate_objectives
+from gp_ensembles.sparse.optimizers import LBFGSB
 
 LIKELIHOODS = {"poisson": LogPoissonLikelihood, "bernoulli": LogisticLikelihood, "probit": BernoulliLikelihood}
 

@@ -13,13 +13,9 @@ from gpytorch.priors import GammaPrior
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.sparse import (
     FITC,
-    LBFGSB,
     VFE,
     Adadelta,
-    Approximation,
     BayesianOptimization,
-    KnotOptimizer,
-    KnotProposal,
     OneAtATime,
     PowerEP,
     RandomSubset,
@@ -27,9 +23,16 @@ from gp_ensembles.sparse import (
     TightVFE,
     select_knots,
 )
-from gp_ensembles.sparse.collapsed import log_density
+from gp_ensembles.sparse.collapsed import Approximation, log_density
 from gp_ensembles.sparse.fitting import Coordinates, FitResult
-from gp_ensembles.sparse.one_at_a_time import CandidateObjectives, ProposedRow, candidate_rows, log_expected_improvement
+from gp_ensembles.sparse.one_at_a_time import (
+    CandidateObjectives,
+    KnotProposal,
+    ProposedRow,
+    candidate_rows,
+    log_expected_improvement,
+)
+from gp_ensembles.sparse.optimizers import LBFGSB, KnotOptimizer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FUDGE = 1e-4  # what the published code adds where it divides by distances from the edge of the box

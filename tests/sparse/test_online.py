@@ -10,24 +10,15 @@ from torch import Tensor
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert
-from gp_ensembles.filters import GaussianState, SquareRootState
+from gp_ensembles.filters import SquareRootState
+from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging
-from gp_ensembles.sparse import (
-    DIC,
-    FITC,
-    VFE,
-    GreedyBlocks,
-    SparseGP,
-    SparseLaplaceGP,
-    SparseModel,
-    SparseVariationalGP,
-    inducing_features,
-    select_knots,
-    start_online,
-    weights_posterior,
-)
-from gp_ensembles.sparse.online import WeightsPosterior
+from gp_ensembles.sparse import DIC, FITC, VFE, GreedyBlocks, SparseGP, select_knots, start_online
+from gp_ensembles.sparse.base import SparseModel
+from gp_ensembles.sparse.laplace import SparseLaplaceGP
+from gp_ensembles.sparse.online import WeightsPosterior, inducing_features, weights_posterior
+from gp_ensembles.sparse.variational import SparseVariationalGP
 
 KERNELS = {
     "rbf": lambda: ScaleKernel(RBFKernel()),

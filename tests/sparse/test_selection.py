@@ -30,16 +30,15 @@ from gp_ensembles.sparse import (
     dpp_knots,
     fit_sparse,
     greedy_variance_knots,
-    greedy_variance_rows,
     kmeans_knots,
     leverage_knots,
-    random_knots,
     select_knots,
 )
 from gp_ensembles.sparse import fitting as fitting_module
 from gp_ensembles.sparse import greedy as greedy_module
 from gp_ensembles.sparse.collapsed import upper_bound
 from gp_ensembles.sparse.fitting import Coordinates, initialize_from_subset
+from gp_ensembles.sparse.initialization import greedy_variance_rows, random_knots
 
 
 def name_of(approximation):

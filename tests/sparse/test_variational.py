@@ -26,24 +26,20 @@ from torch.distributions import MultivariateNormal
 
 from gp_ensembles.likelihoods import (
     GaussHermite,
-    IllegalTargetError,
     LogisticLikelihood,
     LogPoissonLikelihood,
     MulticlassLikelihood,
     OrdinalLikelihood,
     Probit,
-    log_prob,
 )
+from gp_ensembles.likelihoods.response import IllegalTargetError, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 from gp_ensembles.sparse import (
     VFE,
     GreedyBlocks,
     Reinitialization,
-    SparseLaplaceGP,
-    SparseVariationalGP,
     fit_sparse,
-    greedy_elbo_rows,
     greedy_variance_knots,
     select_variational_knots,
 )
@@ -51,8 +47,9 @@ from gp_ensembles.sparse import fitting as fitting_module
 from gp_ensembles.sparse import greedy as greedy_module
 from gp_ensembles.sparse import variational as variational_module
 from gp_ensembles.sparse.collapsed import LatentPrior, project
-from gp_ensembles.sparse.greedy import init_candidates, init_candidates_with_sites
-from gp_ensembles.sparse.variational import Sites, optimize_posterior, posterior_of_sites
+from gp_ensembles.sparse.greedy import greedy_elbo_rows, init_candidates, init_candidates_with_sites
+from gp_ensembles.sparse.laplace import SparseLaplaceGP
+from gp_ensembles.sparse.variational import Sites, SparseVariationalGP, optimize_posterior, posterior_of_sites
 
 LIKELIHOODS = {
     "gaussian": GaussianLikelihood,

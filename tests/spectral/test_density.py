@@ -8,7 +8,7 @@ from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, Sc
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from gp_ensembles.spectral import log_spectral_density
+from gp_ensembles.spectral.density import log_spectral_density
 
 KERNELS = {"rbf": RBFKernel, "m12": lambda **k: MaternKernel(nu=0.5, **k), "m32": lambda **k: MaternKernel(nu=1.5, **k)}
 KERNELS["m52"] = lambda **k: MaternKernel(nu=2.5, **k)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gp_ensembles.spectral import FrequencyDraws, IIDDraws, OrthogonalDraws, SobolDraws
-from gp_ensembles.spectral.frequencies import draw_batch
+from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
+from gp_ensembles.spectral.frequencies import FrequencyDraws, draw_batch
 
 DRAWS = [IIDDraws(), OrthogonalDraws(), SobolDraws()]
 each = pytest.mark.parametrize("draws", DRAWS, ids=lambda draws: type(draws).__name__)
