@@ -1,4 +1,4 @@
-"""The scikit-learn door to online embeddings: an ensemble of latent variable models as a transformer."""
+"""An ensemble of latent variable models as a scikit-learn transformer."""
 
 from collections.abc import Callable
 from numbers import Integral
@@ -12,7 +12,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from gp_ensembles.gplvm import IEGPLVM, ie_gplvm
+from gp_ensembles.gplvm import IEGPLVM, LatentSettings, ie_gplvm
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming.scales import constant_columns
 
@@ -36,8 +36,12 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         n_components: Number of coordinates d.
         warmup: Complete rows to start from; ``fit`` makes do with fewer.
         block_size: Rows embedded at once between two updates; 1 is the algorithm, more is faster.
-        preset: Makes the model; called as ``preset(num_columns, n_components, generator=generator)``. By default
+        num_frequencies: Random frequencies of each expert; it has twice as many features.
+        preset: Makes the model, such as :func:`~gp_ensembles.gplvm.sie_gplvm`; called as ``preset(num_columns,
+            n_components, num_frequencies, settings=settings, generator=generator)``. By default
             :func:`~gp_ensembles.gplvm.ie_gplvm`.
+        settings: :class:`~gp_ensembles.gplvm.LatentSettings`: iterations, neighbors, rows kept; the defaults if
+            ``None``.
         random_state: Seed, random state or ``None``, as in scikit-learn.
 
     Example:
@@ -56,13 +60,17 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         n_components: int = 2,
         warmup: int = 200,
         block_size: int = 1,
+        num_frequencies: int = 50,
         preset: Callable[..., IEGPLVM] | None = None,
+        settings: LatentSettings | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_components = n_components
         self.warmup = warmup
         self.block_size = block_size
+        self.num_frequencies = num_frequencies
         self.preset = preset
+        self.settings = settings
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -207,7 +215,8 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         preset = ie_gplvm if self.preset is None else self.preset
-        model = preset(len(kept), self.n_components, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        model = preset(len(kept), self.n_components, self.num_frequencies, settings=self.settings, generator=generator)
         started = _Started(model, torch.tensor(kept, dtype=torch.int64, device="cpu"), rows[at[0]], 0)
         _check_observed(rows[:, kept], " besides constant columns")
         later = torch.ones_like(rows[:, 0], dtype=torch.bool)
@@ -223,7 +232,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return started._replace(expert=model.best_expert), _array(places)
 
     def _check_parameters(self) -> None:
-        for name in ("n_components", "warmup", "block_size"):
+        for name in ("n_components", "warmup", "block_size", "num_frequencies"):
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -1,4 +1,4 @@
-"""The scikit-learn door to embeddings: its own conventions, and the same numbers as the model behind it."""
+"""EnsembleGPLVM: the conventions of scikit-learn, and the same numbers as the model behind it."""
 
 import pickle
 from dataclasses import dataclass
@@ -13,9 +13,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gp_ensembles.estimators.latent import EnsembleGPLVM
-from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
+from gp_ensembles.gplvm import IEGPLVM, LatentSettings, die_gplvm, dsie_gplvm, rbf_features, sie_gplvm
 
 WARMUP = 30
+
+
+QUICK = LatentSettings(batch_iterations=25, row_iterations=20)
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,10 @@ class Small:
     dtype: torch.dtype = torch.float64
     variances: tuple[float, ...] = (0.5, 2.0)
 
-    def __call__(self, num_outputs, num_latent, generator):
-        features = rbf_features(num_latent, 15, variances=self.variances, generator=generator, dtype=self.dtype)
-        settings = LatentSettings(batch_iterations=25, row_iterations=20)
+    def __call__(self, num_outputs, num_latent, num_frequencies, *, settings, generator):
+        features = rbf_features(
+            num_latent, num_frequencies, variances=self.variances, generator=generator, dtype=self.dtype
+        )
         return IEGPLVM(features, num_outputs, settings=settings)
 
 
@@ -43,10 +47,16 @@ def table(num_rows=80, seed=0):
 
 
 def door(**given):
-    return EnsembleGPLVM(**{"warmup": WARMUP, "preset": small, "random_state": 0, **given})
+    start = {"warmup": WARMUP, "num_frequencies": 15, "preset": small, "settings": QUICK, "random_state": 0}
+    return EnsembleGPLVM(**{**start, **given})
 
 
-@parametrize_with_checks([EnsembleGPLVM(warmup=WARMUP, preset=small, random_state=0)])
+light = QUICK._replace(batch_iterations=5)
+
+
+@parametrize_with_checks(
+    [EnsembleGPLVM(warmup=WARMUP, block_size=10, num_frequencies=5, settings=light, random_state=0)]
+)
 def test_conventions(estimator, check):
     check(estimator)
 
@@ -56,7 +66,7 @@ def test_equals_the_model_behind_it():
     model = door(random_state=3).fit(X)
     rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]])
     seed = int(np.random.RandomState(3).randint(2**31 - 1))
-    behind = small(5, 2, torch.Generator().manual_seed(seed))
+    behind = small(5, 2, 15, settings=QUICK, generator=torch.Generator().manual_seed(seed))
     behind.start(rows[:WARMUP])
     behind.update(rows[WARMUP:])
     expected = behind.transform(rows).by_expert[behind.best_expert]
@@ -69,6 +79,14 @@ def test_equals_the_model_behind_it():
     assert np.all(std[:, 2] == 0.0)
     assert np.abs(mean - X).max() < 0.2
     np.testing.assert_allclose(model.expert_weights_.sum(), 1.0)
+
+
+@pytest.mark.parametrize("preset", [sie_gplvm, die_gplvm, dsie_gplvm])
+def test_the_papers_variants_are_presets(preset):
+    model = door(preset=preset, num_frequencies=5).fit(table())
+    behind = preset(5, 2, 5, settings=QUICK, generator=torch.Generator().manual_seed(0))
+    assert model._started.model.settings == behind.settings
+    assert type(model._started.model.meta_learner) is type(behind.meta_learner)
 
 
 def test_rows_may_come_in_pieces_of_any_size():
@@ -156,7 +174,15 @@ def test_bad_input_changes_nothing():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("warmup", -5), ("warmup", None), ("warmup", 10.5), ("n_components", 0), ("n_components", 1.5), ("block_size", 0)],
+    [
+        ("warmup", -5),
+        ("warmup", None),
+        ("warmup", 10.5),
+        ("n_components", 0),
+        ("n_components", 1.5),
+        ("block_size", 0),
+        ("num_frequencies", 0),
+    ],
 )
 def test_parameters_out_of_range_are_named(name, value):
     for learn in ("fit", "partial_fit"):
