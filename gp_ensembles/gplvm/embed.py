@@ -1,4 +1,4 @@
-"""Where a new row lies in each expert's latent space: a damped Newton search for all experts and rows at once."""
+"""Latent inputs of new rows: damped Newton searches for all experts and rows at once."""
 
 import math
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _GROW, _SHRINK = 4.0, 0.2
 
 
 class LatentModel(NamedTuple):
-    r"""What an embedding is made with.
+    r"""What a row is embedded by.
 
     Attributes:
         omega: Angular frequencies, shape (M, R, d).
@@ -36,19 +36,48 @@ class RowEmbedding(NamedTuple):
         point: Embeddings, shape (M, B, d).
         log_prob: Log density of what was observed of each row, at its embedding, shape (M, B).
         log_latent: Log prior density of the embedding, shape (M, B).
-        gradient: Largest derivative of the sum of the two in absolute value, shape (M, B).
-        converged: Whether the search ended before its budget, shape (M, B), boolean.
+        converged: Whether the search converged within its iterations, shape (M, B), boolean.
     """
 
     point: Tensor
     log_prob: Tensor
     log_latent: Tensor
-    gradient: Tensor
     converged: Tensor
 
 
+class ObservedRows(NamedTuple):
+    """Rows and which of their entries were observed.
+
+    Attributes:
+        rows: Shape (B, D), zero where an entry is missing.
+        mask: Which entries were observed, shape (B, D); ``None`` if all were.
+        num_seen: How many, shape (B,).
+    """
+
+    rows: Tensor
+    mask: Tensor | None
+    num_seen: Tensor
+
+    def of(self, rows: Tensor) -> "ObservedRows":
+        """Those of some rows (boolean, shape (B,))."""
+        return ObservedRows(self.rows[rows], None if self.mask is None else self.mask[rows], self.num_seen[rows])
+
+
+def observed_rows(Y: Tensor) -> ObservedRows:
+    """Rows (B, D), NaN where an entry was not observed.
+
+    Example:
+        >>> import torch
+        >>> observed_rows(torch.tensor([[1.0, torch.nan]])).num_seen
+        tensor([1.])
+    """
+    mask = ~torch.isnan(Y)
+    count = mask.sum(-1).to(Y)
+    return ObservedRows(Y, None, count) if bool(mask.all()) else ObservedRows(Y.nan_to_num(), mask, count)
+
+
 def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Log density of rows given where they lie, and of where they lie.
+    r"""Log density of rows given their latent inputs, and of the latent inputs.
 
     .. math:: \sum_{j \text{ seen}} \log N(y_j; \hat\theta_j^\top \phi(x), \phi(x)^\top \Sigma \phi(x) + \sigma_n^2),
               \qquad \log N(x; 0, \sigma_x^2 I)
@@ -81,161 +110,28 @@ def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor,
     return rows, _log_latent(X, model.latent_variance)
 
 
-def embedding_derivatives(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Value (M, B), gradient (M, B, d) and Hessian (M, B, d, d) in X of both densities' sum, in closed form.
+def embedding_derivatives(model: LatentModel, X: Tensor, seen: ObservedRows) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The sum of both densities of :func:`embedding_density`, its gradient and its Hessian in X, in closed form.
 
-    Arguments as in :func:`embedding_density`.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.gplvm.posterior import weight_prior
-        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
-        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
-        >>> value, gradient, hessian = embedding_derivatives(model, one, 0 * one[0])
-        >>> gradient.item(), hessian.item()  # features say nothing yet: the prior's
-        (-1.0, -1.0)
-    """
-    return _derivatives(model, X, _observed(Y))
-
-
-def embed_rows(
-    model: LatentModel, start: Tensor, Y: Tensor, *, max_iterations: int = 60, tolerance: float = 1e-9
-) -> RowEmbedding:
-    """Climb from given points to where rows lie, for all experts and rows at once.
-
-    Steps are Newton's with the curvatures' absolute values, damped (Levenberg-Marquardt): a step that loses height is
-    not made, so the end is at least as high as the start. Searches do not see one another.
+    With the noise taken out of the variance, :math:`\sigma_n^2 s = \sigma_n^2 (1 + w^\top w)`, and of the squared
+    errors, :math:`p = e^\top e / \sigma_n^2`, the density of a row is :math:`-(n \log s + p / s) / 2` and a constant.
 
     Args:
         model: Frequencies, posterior and noise of each expert.
-        start: Points to start from, shape (M, B, d).
-        Y: Rows, shape (B, D); NaN where an entry was not observed, which is left out.
-        max_iterations: Most iterations.
-        tolerance: A search ends where an undamped step promises less than this many nats, or less than round-off.
+        X: Latent inputs, shape (M, B, d).
+        seen: The rows.
+
+    Returns:
+        Value (M, B), gradient (M, B, d) and Hessian (M, B, d, d).
 
     Example:
         >>> import torch
         >>> from gp_ensembles.gplvm.posterior import weight_prior
         >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
         >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
-        >>> bool(embed_rows(model, one, 0 * one[0]).point.abs() < 1e-4)  # nothing known: the prior's mode
-        True
-    """
-    seen = _observed(Y)
-    derivatives = _derivatives(model, start, seen)
-    value = derivatives[0]
-    here = _Places(start, *derivatives, value.new_full(value.shape, _DAMPING[0]), ~value.isfinite())
-    whole, rows = here, torch.arange(len(Y), device=Y.device)
-    for _ in range(max_iterations):
-        here, trial = _step(here, tolerance)
-        going = ~here.done.all(0)
-        left = int(going.sum())
-        if left == 0:
-            break
-        if 2 * left <= len(rows):  # rows whose searches have ended need not wait with the others
-            whole = whole.put(rows, here)
-            here, trial, rows, seen = here.of(going), trial[:, going], rows[going], seen.of(going)
-        here = here.improved(trial, _derivatives(model, trial, seen))
-    found = whole.put(rows, here) if len(rows) < len(Y) else here
-    latent = _log_latent(found.point, model.latent_variance)
-    return RowEmbedding(found.point, found.value - latent, latent, found.gradient.abs().amax(-1), found.done)
-
-
-class _Places(NamedTuple):
-    """Where searches stand (M, B, d), with value, gradient and Hessian there, damping (M, B), and which have ended."""
-
-    point: Tensor
-    value: Tensor
-    gradient: Tensor
-    hessian: Tensor
-    damping: Tensor
-    done: Tensor
-
-    def of(self, rows: Tensor) -> "_Places":
-        """Those of some rows (boolean, shape (B,))."""
-        return _Places(*(part[:, rows] for part in self))
-
-    def put(self, rows: Tensor, others: "_Places") -> "_Places":
-        """With those of some rows (numbers) replaced."""
-        return _Places(*(part.index_copy(1, rows, other) for part, other in zip(self, others, strict=True)))
-
-    def improved(self, trial: Tensor, derivatives: tuple[Tensor, Tensor, Tensor]) -> "_Places":
-        """At the trial points where those are higher; the damping follows."""
-        value, gradient, hessian = derivatives
-        better = (value > self.value) & ~self.done
-        vectors = better.unsqueeze(-1)
-        return _Places(
-            torch.where(vectors, trial, self.point),
-            torch.where(better, value, self.value),
-            torch.where(vectors, gradient, self.gradient),
-            torch.where(vectors.unsqueeze(-1), hessian, self.hessian),
-            torch.where(better, self.damping * _SHRINK, self.damping * _GROW).clamp(*_DAMPING[1:]),
-            self.done,
-        )
-
-
-def _step(here: _Places, tolerance: float) -> tuple[_Places, Tensor]:
-    """Which searches have ended, and where the others try next."""
-    round_off = 4 * torch.finfo(here.value.dtype).eps
-    curvature, axes = _decompose(here.hessian)
-    slope = (axes.mT @ here.gradient.unsqueeze(-1)).squeeze(-1)
-    promised = 0.5 * (slope.square() / curvature).sum(-1)
-    done = here.done | (promised < tolerance + round_off * here.value.abs()) | (here.damping >= _DAMPING[2])
-    damped = curvature + here.damping.unsqueeze(-1) * curvature.amax(-1, keepdim=True)
-    step = (axes @ (slope / damped).unsqueeze(-1)).squeeze(-1)
-    return here._replace(done=done), torch.where(done.unsqueeze(-1), here.point, here.point + step)
-
-
-def best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
-    """The best of the searches for each row, which stand one after the other, shape (M, B * K) to (M, B).
-
-    Example:
-        >>> import torch
-        >>> value = torch.tensor([[1.0, 3.0]])
-        >>> found = RowEmbedding(value.unsqueeze(-1), value, 0 * value, value, value > 2)
-        >>> best_of(found, 2).point
-        tensor([[[3.]]])
-    """
-    value = (found.log_prob + found.log_latent).unflatten(1, (-1, num_starts))
-    best = value.nan_to_num(nan=-torch.inf).argmax(-1)
-    best = best + num_starts * torch.arange(best.shape[1], device=best.device)
-    point = found.point.gather(1, best.unsqueeze(-1).expand(*best.shape, found.point.shape[-1]))
-    return RowEmbedding(point, *(part.gather(1, best) for part in found[1:]))
-
-
-def _decompose(hessian: Tensor) -> tuple[Tensor, Tensor]:
-    """Curvatures in absolute value, none below a small share of the largest, and their axes."""
-    finite = hessian.isfinite().all(-1).all(-1)
-    sound = torch.where(finite[..., None, None], hessian, 0.0)  # a failed search is told of by its value
-    values, axes = torch.linalg.eigh(sound)
-    values = values.abs()
-    floor = values.amax(-1, keepdim=True) * 1e-8 + torch.finfo(values.dtype).tiny
-    return torch.maximum(values, floor), axes
-
-
-class _Observed(NamedTuple):
-    """Rows (B, D) with zeros in their gaps, what is no gap (B, D) or ``None`` if there is none, and its count (B,)."""
-
-    rows: Tensor
-    mask: Tensor | None
-    num_seen: Tensor
-
-    def of(self, rows: Tensor) -> "_Observed":
-        """Those of some rows (boolean, shape (B,))."""
-        return _Observed(self.rows[rows], None if self.mask is None else self.mask[rows], self.num_seen[rows])
-
-
-def _observed(Y: Tensor) -> _Observed:
-    mask = ~torch.isnan(Y)
-    count = mask.sum(-1).to(Y)
-    return _Observed(Y, None, count) if bool(mask.all()) else _Observed(Y.nan_to_num(), mask, count)
-
-
-def _derivatives(model: LatentModel, X: Tensor, seen: _Observed) -> tuple[Tensor, Tensor, Tensor]:
-    r"""See :func:`embedding_derivatives`.
-
-    With the noise taken out of the variance, :math:`\sigma_n^2 s = \sigma_n^2 (1 + w^\top w)`, and of the squared
-    errors, :math:`p = e^\top e / \sigma_n^2`, the density is :math:`-(n \log s + p / s) / 2` and a constant.
+        >>> value, gradient, hessian = embedding_derivatives(model, one, observed_rows(0 * one[0]))
+        >>> gradient.item(), hessian.item()  # no row has been learned: those of the prior
+        (-1.0, -1.0)
     """
     omega, (factor, mean) = model.omega, model.posterior
     Phi = fourier_features(omega, X)
@@ -267,6 +163,121 @@ def _derivatives(model: LatentModel, X: Tensor, seen: _Observed) -> tuple[Tensor
     hessian = cross + cross.mT - squares - _curvature(omega, Phi, by_feature)
     hessian.diagonal(dim1=-2, dim2=-1).sub_(1 / model.latent_variance)
     return value, gradient, hessian
+
+
+def embed_rows(
+    model: LatentModel, start: Tensor, Y: Tensor, *, max_iterations: int = 60, tolerance: float = 1e-9
+) -> RowEmbedding:
+    """Maximize the posterior density of rows' latent inputs from given points, for all experts and rows at once.
+
+    Steps are Newton's with the curvatures' absolute values, damped (Levenberg-Marquardt); a step that lowers the
+    density is rejected, so the result is at least as good as the start. The searches are independent.
+
+    Args:
+        model: Frequencies, posterior and noise of each expert.
+        start: Points to start from, shape (M, B, d).
+        Y: Rows, shape (B, D); NaN where an entry was not observed, which is left out.
+        max_iterations: Most iterations.
+        tolerance: A search ends where the predicted gain of an undamped step is below this many nats, or round-off.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.gplvm.posterior import weight_prior
+        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
+        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
+        >>> bool(embed_rows(model, one, 0 * one[0]).point.abs() < 1e-4)  # no row learned: the prior's mode
+        True
+    """
+    seen = observed_rows(Y)
+    derivatives = embedding_derivatives(model, start, seen)
+    value = derivatives[0]
+    here = _Search(start, *derivatives, value.new_full(value.shape, _DAMPING[0]), ~value.isfinite())
+    whole, rows = here, torch.arange(len(Y), device=Y.device)
+    for _ in range(max_iterations):
+        here, trial = _step(here, tolerance)
+        going = ~here.done.all(0)
+        left = int(going.sum())
+        if left == 0:
+            break
+        if 2 * left <= len(rows):  # go on with the rows whose searches have not ended
+            whole = whole.put(rows, here)
+            here, trial, rows, seen = here.of(going), trial[:, going], rows[going], seen.of(going)
+        here = here.improved(trial, embedding_derivatives(model, trial, seen))
+    found = whole.put(rows, here) if len(rows) < len(Y) else here
+    latent = _log_latent(found.point, model.latent_variance)
+    return RowEmbedding(found.point, found.value - latent, latent, found.done)
+
+
+class _Search(NamedTuple):
+    """Points (M, B, d) with value, gradient and Hessian, damping (M, B), and which searches have ended."""
+
+    point: Tensor
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor
+    damping: Tensor
+    done: Tensor
+
+    def of(self, rows: Tensor) -> "_Search":
+        """Those of some rows (boolean, shape (B,))."""
+        return _Search(*(part[:, rows] for part in self))
+
+    def put(self, rows: Tensor, others: "_Search") -> "_Search":
+        """With those of some rows (numbers) replaced."""
+        return _Search(*(part.index_copy(1, rows, other) for part, other in zip(self, others, strict=True)))
+
+    def improved(self, trial: Tensor, derivatives: tuple[Tensor, Tensor, Tensor]) -> "_Search":
+        """Trial points accepted where they are better; the damping is updated."""
+        value, gradient, hessian = derivatives
+        better = (value > self.value) & ~self.done
+        vectors = better.unsqueeze(-1)
+        return _Search(
+            torch.where(vectors, trial, self.point),
+            torch.where(better, value, self.value),
+            torch.where(vectors, gradient, self.gradient),
+            torch.where(vectors.unsqueeze(-1), hessian, self.hessian),
+            torch.where(better, self.damping * _SHRINK, self.damping * _GROW).clamp(*_DAMPING[1:]),
+            self.done,
+        )
+
+
+def _step(here: _Search, tolerance: float) -> tuple[_Search, Tensor]:
+    """Which searches have ended, and the trial points of the others."""
+    round_off = 4 * torch.finfo(here.value.dtype).eps
+    curvature, axes = _decompose(here.hessian)
+    slope = (axes.mT @ here.gradient.unsqueeze(-1)).squeeze(-1)
+    predicted = 0.5 * (slope.square() / curvature).sum(-1)
+    done = here.done | (predicted < tolerance + round_off * here.value.abs()) | (here.damping >= _DAMPING[2])
+    damped = curvature + here.damping.unsqueeze(-1) * curvature.amax(-1, keepdim=True)
+    step = (axes @ (slope / damped).unsqueeze(-1)).squeeze(-1)
+    return here._replace(done=done), torch.where(done.unsqueeze(-1), here.point, here.point + step)
+
+
+def best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
+    """The best of the searches for each row, which stand one after the other, shape (M, B * K) to (M, B).
+
+    Example:
+        >>> import torch
+        >>> value = torch.tensor([[1.0, 3.0]])
+        >>> found = RowEmbedding(value.unsqueeze(-1), value, 0 * value, value > 2)
+        >>> best_of(found, 2).point
+        tensor([[[3.]]])
+    """
+    value = (found.log_prob + found.log_latent).unflatten(1, (-1, num_starts))
+    best = value.nan_to_num(nan=-torch.inf).argmax(-1)
+    best = best + num_starts * torch.arange(best.shape[1], device=best.device)
+    point = found.point.gather(1, best.unsqueeze(-1).expand(*best.shape, found.point.shape[-1]))
+    return RowEmbedding(point, *(part.gather(1, best) for part in found[1:]))
+
+
+def _decompose(hessian: Tensor) -> tuple[Tensor, Tensor]:
+    """Curvatures in absolute value, none below a small share of the largest, and their axes."""
+    finite = hessian.isfinite().all(-1).all(-1)
+    sound = torch.where(finite[..., None, None], hessian, 0.0)  # a failed search shows in its value
+    values, axes = torch.linalg.eigh(sound)
+    values = values.abs()
+    floor = values.amax(-1, keepdim=True) * 1e-8 + torch.finfo(values.dtype).tiny
+    return torch.maximum(values, floor), axes
 
 
 def _log_latent(X: Tensor, spread: float) -> Tensor:

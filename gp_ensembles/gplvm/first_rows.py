@@ -1,4 +1,4 @@
-"""What the first rows teach: their scale, where they lie, each expert's variances and its posterior."""
+"""The start: scale, principal components, latent inputs, variances and posteriors of the first rows."""
 
 from typing import NamedTuple
 
@@ -130,5 +130,5 @@ def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> Firs
     posterior = learn_rows(prior, fourier_features(omega, fit.embedding), rows)
     density = embedding_density(LatentModel(omega, posterior, fit.noise, spread), fit.embedding, rows)
     converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
-    found = RowEmbedding(fit.embedding, *density, omega.new_zeros(converged.shape), converged)
+    found = RowEmbedding(fit.embedding, *density, converged)
     return FirstRows(components.mean, scale, rows, fit, posterior, found)

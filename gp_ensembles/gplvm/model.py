@@ -1,4 +1,4 @@
-"""The ensemble of latent variable models: what a user keeps, feeds, saves and loads."""
+"""The ensemble of latent variable models and its state."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -35,7 +35,7 @@ from gp_ensembles.gplvm.records import (
     likeliest,
     reported,
 )
-from gp_ensembles.gplvm.step import LatentExperts, LatentState, find_places, online_step, walked
+from gp_ensembles.gplvm.step import LatentExperts, LatentState, online_step, search_block, walked
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
 
@@ -137,7 +137,7 @@ class IEGPLVM(nn.Module):
 
     @property
     def meta(self) -> MetaState:
-        """What the rule that weighs remembers; by reference."""
+        """State of the weight rule; by reference."""
         return MetaState(*(self.get_buffer(f"meta_{name}") for name in MetaState._fields))
 
     @property
@@ -147,7 +147,7 @@ class IEGPLVM(nn.Module):
 
     @property
     def best_expert(self) -> int:
-        """The expert with the largest log joint density of all rows so far and of where they lie.
+        """The expert with the largest log joint density of all rows so far and of their latent inputs.
 
         Its latent space serves best where all rows must lie in one.
 
@@ -165,8 +165,8 @@ class IEGPLVM(nn.Module):
             Y: Complete rows, shape (N, D), with N > d.
 
         Returns:
-            Where they lie. Each expert has embedded them together, so all are reported from one expert's latent space:
-            that of the largest weight times posterior density. The weights are not moved.
+            Their embeddings. Each expert has embedded them together, so all are reported from the latent space of one:
+            that with the largest weight times posterior density. The weights do not change.
 
         Raises:
             TypeError: If the dtype is not the model's.
@@ -244,7 +244,7 @@ class IEGPLVM(nn.Module):
         parts = []
         for first in range(0, max(len(rows), 1), _ROWS):
             block = rows[first : first + _ROWS]
-            found = find_places(posterior, experts, self.settings, self._near(block), block, first)
+            found = search_block(posterior, experts, self.settings, self._near(block), block, first)
             weights = log_weights.expand(-1, len(block))
             parts.append(reported(found, block, weights, likeliest(found, weights), self.scale))
         return joined(parts)

@@ -3,9 +3,10 @@ r"""The posterior of the weights: one square-root filter per expert, whatever th
 With :math:`A = \Phi^\top \Phi + (\sigma_n^2/\sigma_\theta^2) I` the weights of column j are
 :math:`N(A^{-1} \Phi^\top y^{(j)}, \sigma_n^2 A^{-1})` (Lu et al. 2022, section 6; their algorithm 2 leaves
 :math:`\sigma_\theta^2` out of A). The covariance does not depend on the rows, so one
-:class:`~gp_ensembles.filters.SquareRootState` with noise one carries :math:`A^{-1}` for all columns, and their means
-follow from its gain. :class:`~gp_ensembles.filters.states.MultiOutputState` will not do: it keeps the covariance itself, which
-float32 loses where the noise is 1e-4 of the rows' mean square, and one for each column once entries are missing.
+:class:`~gp_ensembles.filters.states.SquareRootState` with noise one carries :math:`A^{-1}` for all columns, and their
+means follow from its gain. :class:`~gp_ensembles.filters.states.MultiOutputState` will not do: it keeps the covariance
+itself, which float32 loses where the noise is 1e-4 of the rows' mean square, and one for each column once entries are
+missing.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a latent variable model is told, what it accepts, and what it says about rows."""
+"""Settings, results and input checks of a latent variable model."""
 
 import math
 from collections.abc import Sequence
@@ -41,20 +41,20 @@ class LatentSettings(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """Where rows lie.
+    """Latent inputs of rows.
 
-    Every expert has a latent space of its own. ``embedding`` is the best account of each row as it came, but rows
-    reported from different experts cannot be compared; to compare all rows of a stream (neighbors, a picture) take
+    Every expert has a latent space of its own. ``embedding`` is that of the expert which explained the row best, but
+    rows reported from different experts cannot be compared; to compare all rows of a stream (neighbors, a picture) take
     ``by_expert`` of one expert, best the model's ``best_expert`` at the end.
 
     Attributes:
         embedding: That of the expert with the largest weight times density, shape (N, d).
         expert: Which one, shape (N,).
         by_expert: Every expert's, shape (M, N, d).
-        log_prob: Log density of what was observed of each row given where it lies, under the mixture, shape (N,), in
+        log_prob: Log density of what was observed of each row given its embedding, under the mixture, shape (N,), in
             units of the data. The embeddings have seen the row, so it is no forecast's score.
         log_weights: Log weights in force before each row, shape (M, N).
-        converged: Whether each search ended before its budget, shape (M, N), boolean.
+        converged: Whether each search converged within its iterations, shape (M, N), boolean.
     """
 
     embedding: Tensor
@@ -83,7 +83,7 @@ def joined(parts: Sequence[Embeddings]) -> Embeddings:
 
 
 def likeliest(found: RowEmbedding, log_weights: Tensor) -> Tensor:
-    """The expert with the largest weight times density of the row and of where it lies, shape (B,)."""
+    """The expert with the largest weight times density of the row and of its embedding, shape (B,)."""
     return (log_weights + found.log_prob + found.log_latent).argmax(0)
 
 

@@ -15,7 +15,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 
 class LatentExperts(NamedTuple):
-    """What of the experts does not change along the stream.
+    """Parameters of the experts, fixed after the start.
 
     Attributes:
         omega: Angular frequencies, shape (M, R, d).
@@ -30,12 +30,12 @@ class LatentExperts(NamedTuple):
 
 
 class LatentState(NamedTuple):
-    """What does change.
+    """State along the stream.
 
     Attributes:
         posterior: Posterior of the weights.
-        meta: What the rule that weighs remembers.
-        log_joint: Log joint density of all rows so far and of where they lie, shape (M,).
+        meta: State of the weight rule.
+        log_joint: Log joint density of all rows so far and of their latent inputs, shape (M,).
     """
 
     posterior: WeightPosterior
@@ -70,7 +70,7 @@ def walked(posterior: WeightPosterior, experts: LatentExperts, num_steps: int = 
     return posterior if experts.walk is None else walk(posterior, num_steps * experts.walk)
 
 
-def find_places(
+def search_block(
     posterior: WeightPosterior,
     experts: LatentExperts,
     settings: LatentSettings,
@@ -78,7 +78,7 @@ def find_places(
     rows: Tensor,
     first: int = 0,
 ) -> RowEmbedding:
-    """Where rows (B, D), the first of which has the number ``first``, lie under each expert.
+    """Latent inputs of rows (B, D), the first of which has the number ``first``, under each expert.
 
     Searches start at K points for each, shape (M, B, K, d), of whose ends the best is taken.
 
@@ -118,7 +118,7 @@ def online_step(
     Args:
         state: The state before it.
         experts: What does not change.
-        learner: The rule that weighs.
+        learner: The weight rule.
         settings: What all experts share.
         start: Points to search from, shape (M, B, K, d).
         rows: The rows, scaled, shape (B, D); NaN where not observed.
@@ -128,7 +128,7 @@ def online_step(
         NumericalError: If a density is not a number or a posterior not positive definite.
     """
     posterior = walked(state.posterior, experts, len(rows))
-    found = find_places(posterior, experts, settings, start, rows, first)
+    found = search_block(posterior, experts, settings, start, rows, first)
     meta, output = learner.update_block(state.meta, found.log_prob)
     log_joint = state.log_joint + (found.log_prob + found.log_latent).sum(-1)
     expert = likeliest(found, output.log_weights)
