@@ -2,7 +2,9 @@
 
 ``import gp_ensembles as gpe`` gives the names below; nothing is loaded before it is used.
 
-- ``OnlineRegressor``, ``EnsembleGPLVM``: scikit-learn estimators. ``gpe.estimators.river`` has river's.
+- ``OnlineModel``, made from a ``StreamConfig``: rows in their own units in, distributions in the target's units out.
+- ``OnlineRegressor``, ``OnlineClassifier``, ``EnsembleGPLVM``: the same for scikit-learn; ``RiverRegressor``,
+  ``RiverClassifier``: for river.
 - ``auto`` and the papers' ensembles (``oebe``, ..., ``ie_gp``, ...): ``EnsembleSpec`` records. ``auto.fit(X, y)`` gives
   an ``OnlineEnsemble``; ``dataclasses.replace(auto, bases=..., target=...)`` makes another record.
 - ``Ensemble``: the same as pure functions, from experts and a weight rule of your own.

@@ -27,9 +27,14 @@ from .ensembles.presets import sdoebe as sdoebe
 from .ensembles.presets import sie_gp as sie_gp
 from .ensembles.presets import soebe as soebe
 from .estimators.latent import EnsembleGPLVM as EnsembleGPLVM
+from .estimators.river import RiverClassifier as RiverClassifier
+from .estimators.river import RiverRegressor as RiverRegressor
+from .estimators.scikit_learn import OnlineClassifier as OnlineClassifier
 from .estimators.scikit_learn import OnlineRegressor as OnlineRegressor
 from .fusion import fit_fusion as fit_fusion
 from .gplvm import ie_gplvm as ie_gplvm
 from .sparse import select_knots as select_knots
+from .streaming import OnlineModel as OnlineModel
+from .streaming import StreamConfig as StreamConfig
 
 __version__: str

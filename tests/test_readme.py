@@ -18,7 +18,8 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 @each_page
-def test_every_python_block_runs_in_order(page, capsys):
+def test_every_python_block_runs_in_order(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # examples may write files
     if page.name in OPTIONAL:
         pytest.importorskip(OPTIONAL[page.name], reason="an optional extra")
     namespace: dict[str, object] = {}

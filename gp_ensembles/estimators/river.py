@@ -25,6 +25,7 @@ except ImportError:
     raise ImportError("gp_ensembles.estimators.river needs river; install gp_ensembles[river]") from None
 
 Row = Mapping[Any, Any]
+Label = bool | str | int
 
 
 class Forecast(NamedTuple):
@@ -178,14 +179,14 @@ class RiverClassifier(MiniBatchClassifier):
         _check_warm_up(warmup)
         self._rows = _KeptRows()
         self._model: OnlineModel | None = None
-        self._labels: list[Hashable] = []  # of the model, in its order
-        self._counts: Counter[Hashable] = Counter()
+        self._labels: list[Label] = []  # of the model, in its order
+        self._counts: Counter[Label] = Counter()
 
     @property
     def _multiclass(self) -> bool:
         return True
 
-    def learn_one(self, x: Row, y: Hashable | None) -> None:
+    def learn_one(self, x: Row, y: Label | None) -> None:
         """Learn one row.
 
         Raises:
@@ -207,8 +208,7 @@ class RiverClassifier(MiniBatchClassifier):
                     raise
                 rows = rows.names_only()
             self._rows = rows
-        if not _is_missing(y):
-            self._counts[y] += 1
+        self._counts.update(label for label in (y,) if label is not None and not _is_missing(label))
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
         """Learn rows in order; the same as one at a time, but faster.
@@ -226,10 +226,10 @@ class RiverClassifier(MiniBatchClassifier):
         if rest:
             labels = [label for _, label in rest]
             self._model.observe(_matrix([row for row, _ in rest], self._rows.names), self._codes(labels))
-            self._counts.update(label for label in labels if not _is_missing(label))
+            self._counts.update(label for label in labels if label is not None and not _is_missing(label))
 
-    def predict_proba_one(self, x: Row) -> dict[Hashable, float]:
-        """Probabilities of the labels so far; empty before the first."""
+    def predict_proba_one(self, x: Row, **kwargs: Any) -> dict[Label, float]:
+        """Probabilities of the labels so far; empty before the first. As in river, other arguments are ignored."""
         return self._probabilities([x])[0]
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
@@ -241,7 +241,7 @@ class RiverClassifier(MiniBatchClassifier):
         """Weights in force for the next target, by expert; empty while the warm-up lasts."""
         return {} if self._model is None else self._model.weights
 
-    def _probabilities(self, rows: Sequence[Row]) -> list[dict[Hashable, float]]:
+    def _probabilities(self, rows: Sequence[Row]) -> list[dict[Label, float]]:
         total = sum(self._counts.values())
         frequencies = {label: count / total for label, count in self._counts.items()}
         if self._model is None:
@@ -255,9 +255,9 @@ class RiverClassifier(MiniBatchClassifier):
         table = rest * table / table.sum(-1, keepdim=True)
         return [{**dict(zip(self._labels, row, strict=True)), **late} for row in table.tolist()]
 
-    def _codes(self, labels: Sequence[Hashable | None]) -> Tensor:
+    def _codes(self, labels: Sequence[Label | None]) -> Tensor:
         """Places of labels in the model's order; NaN for a missing label and one that the model does not have."""
-        places = {label: float(place) for place, label in enumerate(self._labels)}
+        places: dict[Any, float] = {label: float(place) for place, label in enumerate(self._labels)}
         return _column([math.nan if _is_missing(label) else places.get(label, math.nan) for label in labels])
 
     def _spec_for(self, num_labels: int) -> EnsembleSpec:

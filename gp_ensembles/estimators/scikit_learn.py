@@ -14,7 +14,7 @@ from torch import Tensor
 from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
 from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
@@ -156,9 +156,9 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         return "model_" in self.__dict__
 
     def __sklearn_tags__(self) -> Tags:
-        """The tags of scikit-learn: several targets are welcome."""
+        """The tags of scikit-learn: several targets are welcome where noise is Gaussian."""
         tags: Tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
+        tags.target_tags.multi_output = self.spec is None or isinstance(self.spec.target, RealTarget)
         return tags
 
     def _rows(self, X: Any) -> Tensor:
@@ -285,6 +285,12 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__
 
+    def __sklearn_tags__(self) -> Tags:
+        """The tags of scikit-learn: levels with an order cannot tell classes apart that have none."""
+        tags: Tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = self.spec is not None and isinstance(self.spec.target, LevelTarget)
+        return tags
+
     def _new_model(self, classes: Array, num_warmup: int) -> OnlineModel:
         if len(classes) < 2:
             raise ValueError(f"a classifier needs labels of at least two classes, got one class: {classes.tolist()}")
@@ -309,7 +315,8 @@ def _num_outputs(y: Array) -> int | None:
 def _targets(y: Array) -> Array:
     """Targets (N,) or (N, O); a column (N, 1) becomes (N,), as a vector is what is meant."""
     if y.ndim == 2 and y.shape[1] == 1:
-        return column_or_1d(y, warn=True)
+        column: Array = column_or_1d(y, warn=True)
+        return column
     if y.ndim not in (1, 2):
         raise ValueError(f"y must have shape (N,) or (N, O), got {y.shape}")
     return y
@@ -320,7 +327,7 @@ def _codes(y: Array, classes: Array) -> Tensor:
     places = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = classes[places] != y
     if unknown.any():
-        raise ValueError(f"the label {y[unknown][0]!r} is not among the classes {classes.tolist()}")
+        raise ValueError(f"the label {str(y[unknown][0])!r} is not among the classes {classes.tolist()}")
     return torch.from_numpy(places.astype(np.float64))
 
 

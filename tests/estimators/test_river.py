@@ -169,7 +169,9 @@ def test_a_label_that_comes_late_has_its_frequency():
         model.learn_one(x, "strange")
     after = model.predict_proba_one(x)
     assert after["strange"] == pytest.approx(10 / 80)
-    assert {k: v / (1 - 10 / 80) for k, v in after.items() if k != "strange"} == pytest.approx(before)
+    # The others share the rest as before, but for weights that switch a little with every row.
+    rest = {k: v / (1 - 10 / 80) for k, v in after.items() if k != "strange"}
+    assert rest == pytest.approx(before, rel=0.01)
 
 
 def test_the_warm_up_waits_until_targets_differ():
