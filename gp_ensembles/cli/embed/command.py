@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
 from gp_ensembles.cli.embed.options import EmbedOptions, Variant, expert_names, prepare
-from gp_ensembles.cli.embed.rows import Wanted, read_rows, split_names
+from gp_ensembles.cli.embed.rows import Selection, read_rows, split_names
 from gp_ensembles.cli.embed.run import PICTURE, EmbedFolder, EmbedRun, load_run
 from gp_ensembles.cli.embed.summary import report_run, summarize_run
 from gp_ensembles.cli.writing import CHECKPOINT
@@ -82,8 +82,8 @@ def run_command(name: str, values: Namespace) -> int:
     """
     options = EmbedOptions(**{field.name: values[field.name] for field in fields(EmbedOptions)})
     check_device(options.device)
-    wanted = Wanted(values.label, split_names(values.features), options.max_rows)
-    prepared = prepare(read_rows(values.data, wanted, values.data_folder), options)
+    selection = Selection(values.label, split_names(values.features), options.max_rows)
+    prepared = prepare(read_rows(values.data, selection, values.data_folder), options)
     num_empty = int((~prepared.present).sum())
     if num_empty:
         many = "1 row has" if num_empty == 1 else f"{num_empty} rows have"

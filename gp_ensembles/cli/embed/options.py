@@ -1,7 +1,7 @@
 """How rows are embedded: the options, the rows in a model's units, and the model that the options describe."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -47,7 +47,7 @@ class EmbedOptions:
         ValueError: If a number is out of range.
 
     Example:
-        >>> EmbedOptions().settled(2000, is_array=False).warmup
+        >>> EmbedOptions().with_defaults(2000, is_array=False).warmup
         200
     """
 
@@ -92,15 +92,11 @@ class EmbedOptions:
         """The device itself."""
         return torch.device(self.device)
 
-    def settled(self, num_rows: int, is_array: bool) -> "EmbedOptions":
-        """The options with the defaults that hang on the rows filled in."""
+    def with_defaults(self, num_rows: int, is_array: bool) -> "EmbedOptions":
+        """The options with the defaults that depend on the rows filled in."""
         warmup = max(_LEAST_WARM_UP, num_rows // 10) if self.warmup is None else self.warmup
         standardize = not is_array if self.standardize is None else self.standardize
         return replace(self, warmup=warmup, standardize=standardize)
-
-    def plain(self) -> dict[str, object]:
-        """The options as plain containers."""
-        return asdict(self)
 
 
 def build_model(options: EmbedOptions, num_outputs: int, num_rows: int) -> IEGPLVM:
@@ -153,11 +149,11 @@ def expert_names() -> list[str]:
 
 
 class Prepared(NamedTuple):
-    """Rows as a model takes them.
+    """Rows in the units of a model.
 
     Attributes:
         rows: The rows with the columns kept, in units of the data.
-        options: The options, settled.
+        options: The options, defaults filled in.
         offset: What is taken from each column, its mean in the warm-up rows, float64, shape (D,).
         scale: What each column is then divided by, float64, shape (D,).
         present: Rows with a value, of which there are n, boolean, shape (N,).
@@ -193,7 +189,7 @@ def prepare(rows: Rows, options: EmbedOptions) -> Prepared:
         >>> prepared.scale
         tensor([5.7446, 5.7446], dtype=torch.float64)
     """
-    options = options.settled(len(rows.Y), rows.is_array)
+    options = options.with_defaults(len(rows.Y), rows.is_array)
     warmup = options.warmup
     assert warmup is not None
     if len(rows.Y) <= warmup:

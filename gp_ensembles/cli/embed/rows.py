@@ -1,4 +1,4 @@
-"""Rows to be embedded: what they are, their labels, and where they come from (CSV, arrays, a manifest, a package)."""
+"""Rows to be embedded and their labels, read from CSV, array files, a folder with a manifest, or a package."""
 
 import difflib
 import json
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
     Attributes:
         Y: Entries, float64, shape (N, D); NaN where nothing was observed.
         names: Names of the D columns.
-        labels: What the rows are, if anybody knows.
+        labels: Labels of the rows, if there are any.
         name: What the rows are a table of.
         is_array: They came from an array file, whose columns share one unit.
         lines: Line of the file of each row, counted from 1, shape (N,); ``None`` if they came from no text file.
@@ -174,8 +174,8 @@ _PREFIX = "name:"
 _ARRAYS = (".npz", ".npy")
 
 
-class Wanted(NamedTuple):
-    """What of a source is wanted.
+class Selection(NamedTuple):
+    """Which columns and rows of a source are read.
 
     Attributes:
         label: Column (or array of an ``.npz`` file) that says what a row is; a manifest and a named table know theirs.
@@ -188,14 +188,14 @@ class Wanted(NamedTuple):
     max_rows: int | None = None
 
 
-def read_rows(data: str, wanted: Wanted, folder: Path | None = None) -> Rows:
+def read_rows(data: str, selection: Selection, folder: Path | None = None) -> Rows:
     """The rows that a command line names.
 
     Args:
         data: A ``.csv``, ``.csv.gz``, ``.npz`` or ``.npy`` file; ``name:SET`` for a table that travels with a package;
             with ``folder`` the name of a set in its manifest. An ``.npz`` file holds an array ``X`` and may hold labels
             ``y``; arrays of more than two axes, such as images, are laid out as rows.
-        wanted: What of it.
+        selection: Which columns and rows of it.
         folder: A folder with a manifest.
 
     Raises:
@@ -203,36 +203,36 @@ def read_rows(data: str, wanted: Wanted, folder: Path | None = None) -> Rows:
         ValueError: If a name is unknown or what is read cannot be embedded.
 
     Example:
-        >>> rows = read_rows("name:trump_approval", Wanted(max_rows=5))
+        >>> rows = read_rows("name:trump_approval", Selection(max_rows=5))
         >>> rows.Y.shape, rows.labels.name
         (torch.Size([5, 6]), 'five_thirty_eight')
     """
     if folder is not None:
-        return _from_manifest(folder, data, wanted)
+        return _from_manifest(folder, data, selection)
     if data.startswith(_PREFIX):
-        return _named(data.removeprefix(_PREFIX), wanted)
+        return _named(data.removeprefix(_PREFIX), selection)
     path = Path(data)
     if path.suffix in _ARRAYS:
-        return _from_array(path, wanted, "X", wanted.label or "y")
-    return read_csv_rows(path, wanted.label, wanted.features, wanted.max_rows)._replace(name=data)
+        return _from_array(path, selection, "X", selection.label or "y")
+    return read_csv_rows(path, selection.label, selection.features, selection.max_rows)._replace(name=data)
 
 
-def _named(name: str, wanted: Wanted) -> Rows:
+def _named(name: str, selection: Selection) -> Rows:
     table = load(name)
-    if wanted.label not in (None, table.target_name):
-        raise ValueError(f"the label of {name} is {table.target_name}, not {wanted.label}; leave --label out")
-    stop = wanted.max_rows
+    if selection.label not in (None, table.target_name):
+        raise ValueError(f"the label of {name} is {table.target_name}, not {selection.label}; leave --label out")
+    stop = selection.max_rows
     labels = make_labels(table.target_name, [_text(value) for value in table.y[:stop].tolist()])
     rows = Rows(table.X[:stop], table.feature_names, labels, name, False)
-    if wanted.features is None:
+    if selection.features is None:
         return rows
-    unknown = [feature for feature in wanted.features if feature not in table.feature_names]
+    unknown = [feature for feature in selection.features if feature not in table.feature_names]
     if unknown:
         raise ValueError(f"{name} has no column {unknown[0]!r}; it has {', '.join(table.feature_names)}")
-    return select(rows, [table.feature_names.index(feature) for feature in wanted.features])
+    return select(rows, [table.feature_names.index(feature) for feature in selection.features])
 
 
-def _from_manifest(folder: Path, name: str, wanted: Wanted) -> Rows:
+def _from_manifest(folder: Path, name: str, selection: Selection) -> Rows:
     names = folder_names(folder)
     if name not in names:
         close = difflib.get_close_matches(name, names, n=3)
@@ -243,19 +243,19 @@ def _from_manifest(folder: Path, name: str, wanted: Wanted) -> Rows:
     absent = [key for key in ("file", "features") if key not in entry]
     if absent:
         raise ValueError(f"the entry {name} of {folder / 'manifest.json'} lacks {', '.join(absent)}")
-    path, label = folder / str(entry["file"]), wanted.label or entry.get("target")
+    path, label = folder / str(entry["file"]), selection.label or entry.get("target")
     if path.suffix in _ARRAYS:
-        found = _from_array(path, wanted._replace(label=label), str(entry["features"]), label)
+        found = _from_array(path, selection._replace(label=label), str(entry["features"]), label)
     else:
         if not isinstance(entry["features"], list):
             raise ValueError(f"the features of {name} are {entry['features']!r}, not a list of column names")
-        columns = wanted.features or tuple(str(column) for column in entry["features"] if column != label)
-        found = read_csv_rows(path, label, columns, wanted.max_rows)
+        columns = selection.features or tuple(str(column) for column in entry["features"] if column != label)
+        found = read_csv_rows(path, label, columns, selection.max_rows)
     return found._replace(name=name)
 
 
-def _from_array(path: Path, wanted: Wanted, values: str, label: str | None) -> Rows:
-    if wanted.features is not None:
+def _from_array(path: Path, selection: Selection, values: str, label: str | None) -> Rows:
+    if selection.features is not None:
         raise ValueError(f"{path} is an array file without named columns; leave --features out")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is {'a folder, not a file' if path.is_dir() else 'not there'}")
@@ -265,16 +265,16 @@ def _from_array(path: Path, wanted: Wanted, values: str, label: str | None) -> R
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a readable array file: {error}") from None
     has_labels = label in arrays and label != values
-    if values not in arrays or (wanted.label is not None and not has_labels):
-        absent = values if values not in arrays else wanted.label
-        raise ValueError(f"{path} has no array {absent}{_for_label(values, absent)}; it has {', '.join(arrays)}")
+    if values not in arrays or (selection.label is not None and not has_labels):
+        absent = f"{values} of rows" if values not in arrays else f"{selection.label} of labels"
+        raise ValueError(f"{path} has no array {absent}; it has {', '.join(arrays)}")
     array = arrays[values]
     if array.ndim < 2 or array.size == 0 or array.dtype.kind not in "fiub":
         raise ValueError(
             f"{path}: the array {values} has shape {array.shape} and type {array.dtype}; rows of numbers are needed, "
             f"shape (N, D)"
         )
-    stop = wanted.max_rows
+    stop = selection.max_rows
     flat = np.asarray(array[:stop].reshape(min(len(array), stop or len(array)), -1), dtype=np.float64)
     Y = torch.from_numpy(flat.copy())
     labels = _array_labels(path, str(label), arrays[str(label)], len(array), stop) if has_labels else None
@@ -284,10 +284,6 @@ def _from_array(path: Path, wanted: Wanted, values: str, label: str | None) -> R
         row, column = infinite.nonzero()[0].tolist()
         raise ValueError(f"{rows.where(row, column)}: the value is infinite; give NaN where nothing was observed")
     return rows
-
-
-def _for_label(values: str, absent: str | None) -> str:
-    return " of rows" if absent == values else " of labels"
 
 
 def _array_labels(path: Path, name: str, array: NDArray[np.generic], num_rows: int, stop: int | None) -> Labels:

@@ -1,9 +1,10 @@
-"""A run of ``embed``: what a model has said of the rows so far, the checkpoint it goes on from, and its folder."""
+"""A run of ``embed``: the model, the embeddings so far, the checkpoint and the folder of results."""
 
 import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, final
 
@@ -50,7 +51,7 @@ class EmbedRun:
     Args:
         prepared: The rows.
         model: A started model.
-        found: Room for all n rows with a value, on the host; the first ``progress.num_done`` are filled.
+        found: Memory for all n rows with a value, on the host; the first ``progress.num_done`` are filled.
         progress: How far it is filled.
     """
 
@@ -78,7 +79,7 @@ class EmbedRun:
         began = time.perf_counter()
         first = model.start(prepared.Y[: prepared.warmup].to(options.torch_device))
         progress = Progress(0, time.perf_counter() - began, 0.0)
-        run = cls(prepared, model, room(prepared, model), progress)
+        run = cls(prepared, model, empty_embeddings(prepared, model), progress)
         run._keep(first)
         return run
 
@@ -133,8 +134,8 @@ class EmbedRun:
         return self.found.by_expert[self.model.best_expert]
 
 
-def room(prepared: Prepared, model: IEGPLVM) -> Embeddings:
-    """Room for what will be said of n rows."""
+def empty_embeddings(prepared: Prepared, model: IEGPLVM) -> Embeddings:
+    """Memory for the embeddings of n rows."""
     Y, num_rows, num_experts = prepared.Y, len(prepared.Y), model.num_experts
     by_expert = Y.new_full((num_experts, num_rows, model.num_latent), torch.nan)
     log_weights = Y.new_full((num_experts, num_rows), torch.nan)
@@ -154,7 +155,7 @@ def save_run(run: EmbedRun, path: Path) -> None:
     """
     prepared = run.prepared
     content = {
-        "options": prepared.options.plain(),
+        "options": asdict(prepared.options),
         "names": list(prepared.rows.names),
         "fingerprint": fingerprint(prepared.rows.Y),
         "offset": prepared.offset,
@@ -195,7 +196,7 @@ def load_run(path: Path, prepared: Prepared) -> EmbedRun:
 
 
 def _check_same(content: dict[str, Any], prepared: Prepared, path: Path) -> None:
-    before, now = content["options"], prepared.options.plain()
+    before, now = content["options"], asdict(prepared.options)
     for name, value in now.items():
         if before[name] != value:
             raise ValueError(

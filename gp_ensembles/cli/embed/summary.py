@@ -1,5 +1,6 @@
-"""How good embeddings are, beside principal components, as one dictionary for a file and lines for the eye."""
+"""Scores of embeddings beside those of principal components, as a dictionary for a file and a table to read."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def neighbor_error(X: Tensor, label: Tensor) -> float:
 
 
 class Quality(NamedTuple):
-    """What an embedding is worth.
+    """Scores of an embedding.
 
     Attributes:
         neighbor_error: Share of the labeled rows whose nearest labeled neighbor has another label; ``None`` without
@@ -132,7 +133,7 @@ def summarize_run(run: EmbedRun) -> dict[str, object]:
         "seconds_per_row": run.progress.stream_seconds / streamed if streamed else None,
         "device": device_name(prepared.options.torch_device),
         "num_threads": torch.get_num_threads(),
-        "options": prepared.options.plain(),
+        "options": asdict(prepared.options),
         "versions": versions(),
     }
 
