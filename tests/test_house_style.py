@@ -54,8 +54,6 @@ EXCEPTIONS = {
 # Public names that may do without an example, and why.
 WITHOUT_EXAMPLE = {
     "gp_ensembles.filters.textbook_filter": "a loop over textbook_step, which has one",
-    "gp_ensembles.experts.empirical_bayes.log_posterior": "a step of the fit, whose example shows it",
-    "gp_ensembles.experts.hyper_laplace.negative_hessian": "a step of the fit, whose example shows it",
 }
 
 

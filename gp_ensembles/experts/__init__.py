@@ -1,4 +1,12 @@
-"""Experts: features, a likelihood and a filter; and how their hyperparameters are found."""
+"""Experts: features, a likelihood and a filter; and how their hyperparameters are found.
+
+- ``base``: ``Expert``, which all are, and its numbers for a loop.
+- ``gaussian``, ``student_t``, ``robust``, ``laplace``, ``multi_output``: ``GaussianExpert``, ``StudentTExpert`` (noise
+  learned online), ``RobustExpert`` (gross outliers), ``LaplaceExpert`` (any likelihood, learned by a ``LaplaceUpdate``
+  or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
+- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
+  maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum.
+"""
 
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes

@@ -1,4 +1,20 @@
-"""Feature maps: finite bases with a Gaussian prior on their weights."""
+"""Feature maps: finite bases with a normal prior on their weights, for one expert or a batch.
+
+- ``base``: ``FeatureMap``, which all are; the scale convention.
+- ``fourier``: ``RandomFourierFeatures`` of a stationary kernel.
+- ``optimized_fourier``: ``OptimizedFourierFeatures``, whose frequencies are parameters.
+- ``hilbert_additive``, ``hilbert_tensor``: ``HilbertAdditiveFeatures`` and ``HilbertTensorFeatures`` on a ``box``.
+- ``inducing``: ``InducingPointFeatures`` of any kernel and knots.
+- ``linear``: ``LinearFeatures``.
+- ``polynomial``: ``AdditivePolynomialFeatures``.
+- ``spline``: ``AdditiveSplineFeatures``, and breakpoints for them.
+- ``radial``: ``RadialBasisFeatures``, and centers for them.
+- ``neural``: ``NeuralFeatures``: the last layer of a network.
+- ``constant``: ``ConstantFeatures``.
+- ``compose``: ``Concatenate`` and ``SelectColumns``.
+- ``rescale``: ``Standardize`` and ``Clamp``.
+- ``stacking``: kernels of one class as one batch.
+"""
 
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import Concatenate, SelectColumns

@@ -1,8 +1,10 @@
 """Likelihoods that GPyTorch lacks, and what online learning needs of any likelihood.
 
-- :mod:`~gp_ensembles.likelihoods.classification`: two classes with the logistic link, several with the softmax, ordered
-  levels (:class:`OrdinalLikelihood` with a :class:`Probit` or :class:`Logit` link).
-- :mod:`~gp_ensembles.likelihoods.poisson`: counts whose log rate is the latent value.
+- :mod:`~gp_ensembles.likelihoods.classification`: two classes with the logistic link
+  (:class:`LogisticLikelihood`), several with the softmax (:class:`MulticlassLikelihood`), ordered levels
+  (:class:`OrdinalLikelihood` with a :class:`Probit` or :class:`Logit` link).
+- :mod:`~gp_ensembles.likelihoods.poisson`: counts whose log rate is the latent value
+  (:class:`LogPoissonLikelihood`).
 - :mod:`~gp_ensembles.likelihoods.response`: log densities of targets given latent values, of any likelihood and exact
   in both tails, and whether targets are in its support.
 - :mod:`~gp_ensembles.likelihoods.closed_forms`: predictions that need no quadrature.

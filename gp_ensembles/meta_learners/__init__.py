@@ -3,7 +3,8 @@
 - :mod:`~gp_ensembles.meta_learners.averaging`, one expert is right: :class:`BayesianModelAveraging`, and
   :class:`DynamicModelAveraging`, which forgets.
 - :mod:`~gp_ensembles.meta_learners.switching`, the right expert changes: :class:`FixedShare`,
-  :class:`MarkovSwitching` and its transition matrices (sticky, between experts of one label, E-DOEBE's).
+  :class:`MarkovSwitching` and its transition matrices: :func:`sticky_transition`, :func:`group_transition` between
+  experts of one label, :func:`edoebe_transition`.
 - :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right, first-order: :class:`ExponentiatedGradient`,
   :class:`SoftBayes`.
 - :mod:`~gp_ensembles.meta_learners.newton`, a mixture is right, second-order: :class:`OnlineNewton`,

@@ -124,8 +124,8 @@ class SoftBayes(MetaLearner):
 
     (Orseau, Lattimore and Legg 2017, "Soft-Bayes".) As :math:`w_t \circ r_t` is the Bayes posterior, each step mixes
     the weights before the target with those after it. Regret against the best fixed mixture is bounded whatever the
-    densities, see :func:`~gp_ensembles.metrics.regret_bounds.soft_bayes_bound`. A missing target moves weights towards equal
-    ones, and the rate falls: time passes.
+    densities, see :func:`~gp_ensembles.metrics.regret_bounds.soft_bayes_bound`. A missing target moves weights towards
+    equal ones, and the rate falls: time passes.
 
     Args:
         learning_rate: A fixed rate α in (0, 1), with which weights are never mixed with equal ones: for tracking at

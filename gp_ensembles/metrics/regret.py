@@ -6,8 +6,8 @@ its experts. A missing target is NaN in all of them and adds nothing. Curves end
 stream. Where both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
 A rival can also be a function that never changes: give :func:`static_regret` the log densities of
-:func:`~gp_ensembles.metrics.regret_bounds.batch_estimate`, one row an expert, for the regret of the incremental ensemble (Lu et al.
-2022). What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
+:func:`~gp_ensembles.metrics.regret_bounds.batch_estimate`, one row an expert, for the regret of the incremental
+ensemble (Lu et al. 2022). What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
 """
 
 from typing import NamedTuple

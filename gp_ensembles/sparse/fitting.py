@@ -223,7 +223,8 @@ def fit_sparse(
     them, knots within the inputs' range and a tenth of it.
 
     Args:
-        model: The model, a :class:`~gp_ensembles.sparse.SparseGP` or a :class:`~gp_ensembles.sparse.laplace.SparseLaplaceGP`.
+        model: The model, a :class:`~gp_ensembles.sparse.SparseGP` or a
+            :class:`~gp_ensembles.sparse.laplace.SparseLaplaceGP`.
         knots: Whether the knots move, or which.
         hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
         max_iterations: Iterations of L-BFGS.

@@ -9,7 +9,6 @@
   that the draws go through.
 """
 
-from gp_ensembles.spectral.density import stationary_form
 from gp_ensembles.spectral.frequencies import IIDDraws, OrthogonalDraws, SobolDraws, spectral_components
 
 __all__ = [
@@ -17,5 +16,4 @@ __all__ = [
     "OrthogonalDraws",
     "SobolDraws",
     "spectral_components",
-    "stationary_form",
 ]

@@ -46,7 +46,7 @@ def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
     names = sorted(kind.__name__ for kind in stationary_form.registry if kind is not object)
     raise TypeError(
         f"{type(kernel).__name__} has no registered spectral density; supported are {', '.join(names)}, and others "
-        f"can be added with gp_ensembles.spectral.stationary_form.register"
+        f"can be added with gp_ensembles.spectral.density.stationary_form.register"
     )
 
 

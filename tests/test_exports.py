@@ -1,0 +1,104 @@
+"""What packages export: every name stands in a document, and somebody outside the package uses it or reads of it."""
+
+import ast
+import functools
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gp_ensembles
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(gp_ensembles.__file__).parent
+
+# The packages that are held to it.
+ROOMS = (
+    "bayesian_quadrature",
+    "bo",
+    "experts",
+    "features",
+    "filters",
+    "fusion",
+    "likelihoods",
+    "meta_learners",
+    "metrics",
+    "plots",
+    "sparse",
+    "spectral",
+)
+MOST_NAMES = 200  # in all of these together
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+def quoted(text: str) -> set[str]:
+    """Words in backticks, and in blocks of code."""
+    blocks = re.findall(r"```.*?```", text, flags=re.DOTALL)
+    rest = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("``", "`")
+    return words(" ".join([*blocks, *re.findall(r"`[^`]+`", rest)]))
+
+
+@functools.cache
+def pages() -> frozenset[str]:
+    """Words of code in what users read: README, docs and notebooks."""
+    found: set[str] = set()
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        found |= quoted(path.read_text(encoding="utf-8"))
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"])
+            found |= words(text) if cell["cell_type"] == "code" else quoted(text)
+    return frozenset(found)
+
+
+@functools.cache
+def identifiers(path: Path) -> frozenset[str]:
+    """Names that the code of a file speaks of."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                found.add(name)
+    return frozenset(found)
+
+
+def others(room: str) -> Iterator[Path]:
+    """Code outside a package and its tests."""
+    own = (PACKAGE / room, ROOT / "tests" / room)
+    for folder in (PACKAGE, ROOT / "studies", ROOT / "benchmarks", ROOT / "tests"):
+        for path in folder.rglob("*.py"):
+            if not any(path.is_relative_to(part) for part in own):
+                yield path
+
+
+def complaints(room: str) -> list[str]:
+    package = importlib.import_module(f"gp_ensembles.{room}")
+    documented = pages() | quoted(package.__doc__ or "") | quoted((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    used = pages().union(*(identifiers(path) for path in others(room)))
+    found = [f"{name} stands in no document" for name in package.__all__ if name not in documented]
+    return [*found, *(f"{name} has no user outside its package" for name in package.__all__ if name not in used)]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_exported_name_is_documented_and_used(room):
+    assert complaints(room) == []
+
+
+def test_few_names_are_exported():
+    assert sum(len(importlib.import_module(f"gp_ensembles.{room}").__all__) for room in ROOMS) <= MOST_NAMES
+
+
+def test_a_breach_is_found(monkeypatch):
+    from gp_ensembles import spectral
+
+    monkeypatch.setattr(spectral, "__all__", [*spectral.__all__, "never_heard_of"])
+    assert complaints("spectral") == [
+        "never_heard_of stands in no document",
+        "never_heard_of has no user outside its package",
+    ]
