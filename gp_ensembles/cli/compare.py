@@ -14,7 +14,7 @@ from tqdm import tqdm
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.sentences import EXPECTED, one_sentence
+from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.summary import format_table, summarize_run
 from gp_ensembles.cli.tables import check_warm_up_rows
 from gp_ensembles.cli.writing import OutputFolder, write_json, write_text

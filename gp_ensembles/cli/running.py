@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 
 from gp_ensembles.cli.named_configs import refuse_repeated_keys
-from gp_ensembles.cli.sentences import EXPECTED, one_sentence
+from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _FLAGS = ("drop_constant", "resume", "skip_seen", "standardize", "traceback")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from gp_ensembles.cli.sentences import one_sentence
+from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.writing import make_folder, write_json
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming.checkpoint import fingerprint

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Never, TypeVar
 from botorch.exceptions.errors import ModelFittingError
 from tqdm import tqdm
 
-from gp_ensembles.cli.sentences import one_sentence
+from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.writing import make_folder, write_json
 
 FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, ModelFittingError)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gp_ensembles.cli.embed.summary import neighbor_error
-from gp_ensembles.cli.sentences import one_sentence
+from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.harness.parts import Parts, Record, Results, running

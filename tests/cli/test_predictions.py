@@ -1,0 +1,56 @@
+"""Numbers of predictions.csv and of the score table, against scipy."""
+
+import numpy as np
+import torch
+from scipy import integrate, optimize, stats
+
+from gp_ensembles.cli.baselines import NormalPrediction
+from gp_ensembles.cli.predictions import MODEL, empty_scores, score_block, score_table
+from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.streaming import Standardizer
+
+
+def test_student_t_mixtures_have_their_own_quantiles_and_densities():
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    variance = 1 + draws.square()
+    df = torch.tensor([[2.5], [3.0], [torch.inf]], dtype=torch.float64).expand(3, 5)
+    log_weights = draws.mul(0.3).log_softmax(0)
+    y = torch.tensor([0.0, 30.0, -2.0, torch.nan, 1.0], dtype=torch.float64)
+    zero = y.new_zeros(())
+    scales = Standardizer(zero, zero + 1, zero + 2, zero + 5)
+    mixture = StudentTMixture(log_weights, draws, variance, df).rescale(scales.y_mean, scales.y_scale)
+    baseline = {"flat": NormalPrediction(y.new_zeros(5), y.new_ones(5))}
+    before = empty_scores(y, ("flat",), is_class=False)
+    scores, chunk = score_block(before, 1, y, mixture, baseline, scales)
+
+    weights = log_weights.exp().numpy()
+    location, scale = (2 + 5 * draws).numpy(), 5 * torch.where(df.isinf(), variance, variance * (df - 2) / df).sqrt()
+    parts = stats.t(df.numpy(), location, scale.numpy())
+
+    def cdf(x, row):
+        return weights[:, row] @ parts.cdf(x)[:, row]
+
+    for row in range(5):
+        for level, got in ((0.05, chunk.lower), (0.95, chunk.upper)):
+            want = optimize.brentq(lambda x, row=row, level=level: cdf(x, row) - level, -1e4, 1e4, xtol=1e-11)
+            np.testing.assert_allclose(float(got[row]), want, rtol=1e-9)
+    seen = [0, 1, 2, 4]
+    density = np.log((weights * parts.pdf(y.numpy())).sum(0))
+    np.testing.assert_allclose(chunk.log_prob[seen], density[seen], rtol=1e-10)
+    np.testing.assert_allclose(chunk.pit[seen], [cdf(float(y[row]), row) for row in seen], rtol=1e-10)
+    assert bool(chunk.log_prob[3].isnan())
+    assert bool(chunk.pit[3].isnan())
+
+    table = score_table(scores, 5.0)[MODEL]
+    np.testing.assert_allclose(table["log_score"], density[seen].mean(), rtol=1e-10)
+    np.testing.assert_allclose(table["log_score_standardized"], density[seen].mean() + np.log(5.0), rtol=1e-10)
+    assert table["coverage_90"] == np.mean([0.05 <= cdf(float(y[row]), row) <= 0.95 for row in seen])
+    # The CRPS stands on normals in place of Student-t components; how far off it is at 2.5 degrees of freedom:
+    crps = []
+    for row in seen:
+        target = float(y[row])
+        below = integrate.quad(lambda x, row=row: cdf(x, row) ** 2, -3000, target, limit=500, points=[-50, 0])[0]
+        above = integrate.quad(lambda x, row=row: (1 - cdf(x, row)) ** 2, target, 3000, limit=500, points=[50, 100])[0]
+        crps.append(below + above)
+    np.testing.assert_allclose(table["crps"], np.mean(crps), rtol=0.02)
