@@ -1,4 +1,4 @@
-"""The data of a BoTorch model: what is accepted, and rows as they were given and as the experts see them.
+"""The data of a BoTorch model: checks, and rows as given and as transformed for the experts.
 
 Every refusal names the row and how to mend it.
 """

@@ -1,4 +1,4 @@
-"""An ensemble as a BoTorch model: what `SingleTaskGP(train_X, train_Y)` is replaced by."""
+"""An ensemble as a BoTorch model, to be used in place of `SingleTaskGP(train_X, train_Y)`."""
 
 import copy
 from collections.abc import Callable, Mapping

@@ -45,7 +45,7 @@ def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) 
 
 
 def whitened_statistics(Phi: Tensor, y: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-    r"""What every Gaussian evidence is made of, with :math:`K = I + r \Phi \Phi^\top`.
+    r"""Terms of every Gaussian evidence, with :math:`K = I + r \Phi \Phi^\top`.
 
     Args:
         Phi: Features, shape (\*batch, N, F).

@@ -15,7 +15,7 @@ from gp_ensembles.experts.parameters import (
 
 
 class LaplaceInformation(NamedTuple):
-    """What the approximation looked like, per mode.
+    """Diagnostics of the approximation, per mode.
 
     Attributes:
         eigenvalues: Eigenvalues of the negative Hessian before flooring, shape (M, P).

@@ -1,4 +1,4 @@
-"""How an expert learns from a target whose likelihood is not Gaussian."""
+"""Updates by a target whose likelihood is not Gaussian: Laplace and moment matching."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Several outputs that share features and covariance: the price of one."""
+"""Several outputs that share features and the covariance of their weights."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Bayesian linear regression on features that gross outliers cannot derail."""
+"""Bayesian linear regression on features, robust against gross outliers."""
 
 import math
 

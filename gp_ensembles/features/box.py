@@ -1,4 +1,4 @@
-"""The box on which Hilbert-space features live, chosen from warm-up rows."""
+"""The box of Hilbert-space features, chosen from warm-up rows."""
 
 from typing import NamedTuple
 

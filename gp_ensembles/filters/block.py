@@ -1,4 +1,4 @@
-r"""The exact block filter: the numbers of B single steps from a handful of matrix products.
+r"""The exact block filter: B Kalman steps at once, by matrix products.
 
 With the design :math:`\Phi` (B, F) of the block, the state :math:`(\mu, \Sigma)` before it and the random walk
 :math:`Q`, the targets of the block and the weights after it are jointly Gaussian:
@@ -46,7 +46,7 @@ _WHAT = "the predictive covariance of the block"
 
 
 class BlockGain(NamedTuple):
-    r"""What a block teaches, before it is applied to the state.
+    r"""Gain of a block, not yet applied to the state.
 
     Attributes:
         left: W, shape (\*batch, B, F).

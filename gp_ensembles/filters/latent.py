@@ -106,7 +106,7 @@ def predict_latent(
 def condition_latent(
     state: GaussianState, Phi: Tensor, y: Tensor, rule: SiteRule, schedule: Schedule
 ) -> tuple[BlockGain, LatentMoments]:
-    """What a block teaches, before it is applied to the state, and its latent values one step ahead."""
+    """Gain of a block, not yet applied to the state, and its latent values one step ahead."""
     batch = state.moments[..., 0, 0]  # any tensor with the batch shape
     design = scale_features(Phi, schedule)
     cross, mean, covariance, drift = joint_moments(state, design, batch, schedule.walk, schedule.steps)

@@ -1,4 +1,4 @@
-r"""The block filter for several outputs that share features and covariance: the price of one.
+r"""The block filter for several outputs that share features and covariance.
 
 With outputs that are independent given the features and have one prior and one noise, the posterior covariance does not
 depend on the targets, so all outputs share it and differ in their means only. That ends where outputs are missing in
@@ -39,7 +39,7 @@ class MultiOutputNoise(NamedTuple):
 
 
 class GroupGain(NamedTuple):
-    r"""What a block teaches one group of outputs.
+    r"""Gain of a block for one group of outputs.
 
     Attributes:
         outputs: Which outputs, shape (K,).

@@ -1,4 +1,4 @@
-"""A block of rows in coordinates in which the weights only walk at random: what every transition is turned into."""
+"""Any transition over a block as a random walk in rescaled coordinates."""
 
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ def walk_rows(Phi: Tensor, walk: Tensor, noise: Tensor) -> Tensor:
 
 
 def walk_variance(Phi: Tensor, walk: Tensor, noise: Tensor) -> Tensor:
-    r"""What one step of the walk adds to the variance of each row, :math:`\phi^\top Q \phi`, (..., \*batch, N)."""
+    r"""Variance that one step of the walk adds to each row, :math:`\phi^\top Q \phi`, (..., \*batch, N)."""
     return (walk_rows(Phi, walk, noise) * Phi).sum(-1)
 
 
@@ -91,7 +91,7 @@ def scale_targets(y: Tensor, schedule: Schedule) -> Tensor:
 
 
 def walk_ahead(schedule: Schedule) -> Tensor | None:
-    """What a schedule of one row adds to the covariance, in the form of its walk."""
+    """Covariance that a schedule of one row adds, in the form of its walk."""
     if schedule.walk is None or schedule.steps is None:
         return schedule.walk
     count = schedule.steps.squeeze(-1)

@@ -1,4 +1,4 @@
-r"""What one target teaches about its latent value or vector, as a Gaussian factor: the rules that make one.
+r"""Gaussian sites: the likelihood of one target as a Gaussian factor of its latent value or vector.
 
 A target y with density :math:`p(y \mid z)`, :math:`z = \phi^\top \theta`, is replaced by a *site*, a Gaussian in z with
 precision h and shift b (its precision times its mean). With z normal before the target, mean m and variance s, it is
@@ -48,7 +48,7 @@ class Sites(NamedTuple):
 
 
 class SiteRule(ABC):
-    """How a target becomes a site."""
+    """A rule that approximates the likelihood of a target by a Gaussian site."""
 
     @abstractmethod
     def sweep(self, point: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
@@ -253,7 +253,7 @@ class RobustRule(SiteRule):
 
 
 class VectorSite(NamedTuple):
-    r"""What a target teaches.
+    r"""A Gaussian site of a latent vector, as the update of its moments.
 
     Attributes:
         gradient: a, shape (\*batch, C): the latent mean moves by S a.
@@ -265,11 +265,11 @@ class VectorSite(NamedTuple):
 
 
 class VectorRule(ABC):
-    """How a target teaches its latent vector."""
+    """A rule that approximates the likelihood of a target by a Gaussian site of its latent vector."""
 
     @abstractmethod
     def solve(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite:
-        r"""What the target teaches.
+        r"""The site of a target.
 
         Args:
             mean: Mean m of the latent vector before the target, shape (\*batch, C).
@@ -351,7 +351,7 @@ class VectorLaplaceRule(VectorRule):
 
 
 class VectorMomentMatchingRule(VectorRule):
-    r"""What gives the latent vector the mean and covariance of its exact posterior, by nodes that move to it.
+    r"""Moment matching: mean and covariance of the exact posterior, by quadrature whose nodes move to it.
 
     With the softmax and the nodes of :class:`~gp_ensembles.experts.latent_update.MomentMatchingUpdate`, posterior means
     are wrong by up to these shares of a prior standard deviation, and covariances of a prior variance:

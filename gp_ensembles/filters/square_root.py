@@ -1,4 +1,4 @@
-r"""The block filter in square-root form: the survivor where noise is tiny and numbers are single precision.
+r"""The block filter in square-root form: for tiny noise and single precision.
 
 The state keeps A with :math:`\Sigma = A A^\top`, which cannot lose positive definiteness. A block of static
 weights is the Andrews update; where the noise drowns in round-off (:math:`\sigma^2 < 10 B \epsilon \max K_{tt}`)

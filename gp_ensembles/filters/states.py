@@ -1,4 +1,4 @@
-"""What recursive Bayes carries from one block to the next, and what it says before each target."""
+"""States of the filters, first states, and one-step-ahead predictions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar

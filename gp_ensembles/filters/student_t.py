@@ -20,7 +20,7 @@ from gp_ensembles.numerics import student_t
 
 
 class NoiseDiscount(NamedTuple):
-    r"""How an unknown noise variance changes: what was learned about it fades back to its prior.
+    r"""Discounting of an unknown noise variance: its posterior fades back to the prior.
 
     Before every row :math:`a \leftarrow \delta a + (1 - \delta) a_0` and b alike, so the memory is effectively
     :math:`1 / (1 - \delta)` rows.

@@ -1,4 +1,4 @@
-"""The textbook filter, one target at a time: slow, readable, and the reference for every other form."""
+"""The Kalman filter one target at a time: the reference for every other form."""
 
 import math
 

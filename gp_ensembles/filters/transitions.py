@@ -1,4 +1,4 @@
-r"""How weights change between rows: objects of one kind, for every filter.
+r"""Transitions: how the weights change between rows, for every filter.
 
 Each of them is a linear Gaussian transition before every row. Inside a block it becomes a random walk in rescaled
 coordinates (:class:`~gp_ensembles.filters.schedule.Schedule`), so the exact block algebra of
@@ -18,7 +18,7 @@ _SMALLEST_SCALE = 1e-4  # how far the coordinates of one block may shrink: four 
 
 
 class Transition(nn.Module, ABC):
-    """How the weights of a batch of experts change from row to row.
+    """A linear Gaussian transition of the weights of a batch of experts, before every row.
 
     Attributes:
         needs_prior_variance: Whether the transition depends on the prior variance of the weights.
@@ -258,7 +258,7 @@ class ExponentialForgetting(Transition):
 
 
 class StabilizedForgetting(Transition):
-    r"""What was learned fades back to the prior, so the covariance never exceeds it.
+    r"""Forgetting towards the prior, so that the covariance never exceeds it.
 
     .. math:: \theta_t = \sqrt{\lambda}\, \theta_{t-1} + w_t, \qquad
               w_t \sim N(0, (1 - \lambda)\, \sigma_\theta^2 I)

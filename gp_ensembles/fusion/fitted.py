@@ -88,7 +88,7 @@ class FittedFusion:
 
     @property
     def report(self) -> InferenceReport:
-        """How the draws were inferred, with diagnostics."""
+        """Report on the inference of the draws, with diagnostics."""
         return self.posterior.report
 
     @torch.no_grad()

@@ -83,7 +83,7 @@ class ChainDiagnostics(NamedTuple):
 @final
 @dataclass(frozen=True)
 class InferenceReport:
-    """How the parameters were inferred: cost, log densities, diagnostics, cautions.
+    """Report on an inference: cost, log densities, diagnostics, cautions.
 
     Args:
         method: Name of the inference method.

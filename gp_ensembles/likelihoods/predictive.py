@@ -24,7 +24,7 @@ _SMOOTH = 4.0  # latent variance up to which classes need no refinement
 
 
 class Predictive(ABC):
-    r"""How predictions are computed where a latent value is normal.
+    r"""A method to compute predictions of targets whose latent value is normal.
 
     Everywhere the latent mean is (\*batch, N) and its variance likewise; for latent vectors (\*batch, N, C) and
     (\*batch, N, C, C).

@@ -1,4 +1,4 @@
-r"""How a target responds to its latent value: densities and support of any GPyTorch likelihood, exact in both tails."""
+r"""Densities and support of any GPyTorch likelihood given its latent value, exact in both tails."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What the Newton rules minimize over the simplex after each target, and how its minimum, the leader, is followed.
+"""Follow the leader: the quadratic program over the simplex that the Newton rules solve after each target.
 
 The two problems are strictly convex quadratics. While the same experts have weight each is solved by a recursion, taken
 in chunks of targets that are checked whole; where the support changes, by an active-set quadratic program.

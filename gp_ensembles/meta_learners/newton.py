@@ -246,6 +246,6 @@ def _result(state: MetaState, weights: Tensor, memory: Tensor, log_prob: Tensor)
 
 
 def _shapes_only(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-    """What a block gives on the meta device, where there are no values to choose a support by."""
+    """Output of a block on the meta device, where there are no values to choose a support by."""
     after = state._replace(num_seen=state.num_seen + log_prob.shape[1])
     return after, MetaOutput(torch.empty_like(log_prob), log_prob.new_empty(log_prob.shape[1:]))

@@ -1,4 +1,4 @@
-"""The right expert changes over time: fixed share, Markov switching, and its transition matrices."""
+"""Switching experts: fixed share, Markov switching, and its transition matrices."""
 
 from collections.abc import Hashable, Sequence
 

@@ -1,4 +1,4 @@
-r"""Regret: what a stream of predictions lost, in nats, against rivals that are chosen when all targets are known.
+r"""Regret: log density lost by a stream of predictions, in nats, against rivals chosen in hindsight.
 
 The loss of a step is minus the log density of its target, so regret is the rival's log density minus one's own,
 summed. ``log_prob`` (T,) are log densities of the ensemble made before each target, ``expert_log_prob`` (M, T) those of

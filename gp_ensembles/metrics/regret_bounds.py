@@ -1,4 +1,4 @@
-r"""What can be lost at most, in nats, to a rival that is chosen when all is known, and what a fixed function loses.
+r"""Bounds on the regret, in nats, against rivals chosen in hindsight, and the regret against a fixed function.
 
 Each bound holds for every sequence of densities, at every length T, from equal initial weights (or the prior weights
 that are given). Steps include missing targets, on which nobody loses. ``largest_ratio`` ρ is the most by which the
@@ -142,7 +142,7 @@ def forgetting_bound(
 
     As :math:`\log w_{t|t} = \gamma \log w_{t-1|t-1} - \log Z_t + \log r_t` for each expert, its lead over the mixture
     is a telescoping sum and, a step, :math:`(1 - \gamma) \log w + \log \sum_j w_j^\gamma`, which is largest where the
-    others weigh alike: that is c, what never being sure costs for ever. At a switch the log weights of two experts
+    others weigh alike: that is c, the price of forgetting at every step. At a switch the log weights of two experts
     differ by a discounted sum of terms that are at most :math:`\log \rho`. Without switches the bound is attained.
 
     Args:
@@ -167,7 +167,7 @@ def forgetting_bound(
         )
     memory = forgetting * sum(forgetting**age for age in range(num_steps - 1))
     switching = num_switches * memory * math.log(largest_ratio) if num_switches and memory else 0.0
-    return math.log(num_experts) + (num_steps - 1) * _cost_of_doubt(num_experts, forgetting) + switching
+    return math.log(num_experts) + (num_steps - 1) * _cost_of_forgetting(num_experts, forgetting) + switching
 
 
 def exponentiated_gradient_bound(
@@ -389,7 +389,7 @@ def static_bound(
     return math.log(num_experts) + 0.5 * theta_norm2 / prior_variance + 0.5 * num_features * torch.log1p(growth)
 
 
-def _cost_of_doubt(num_experts: int, forgetting: float) -> float:
+def _cost_of_forgetting(num_experts: int, forgetting: float) -> float:
     """Most that one expert can gain a step on dynamic averaging that has all its weights right."""
     if num_experts == 1 or forgetting == 1:
         return 0.0

@@ -1,4 +1,4 @@
-"""What the pictures share: colors, a blank figure, arrays from tensors, thinning of long streams, saving."""
+"""Helpers of all pictures: colors, a blank figure, arrays from tensors, thinning of long streams, saving."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What every sparse model shares: checks of rows and knots, the cached posterior of the knots, joint predictions."""
+"""The base of all sparse models: checks of rows and knots, the cached posterior of the knots, joint predictions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -174,7 +174,7 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
 
     @abstractmethod
     def objective(self) -> Tensor:
-        """What is maximized, with the log densities of registered priors, in nats, shape ()."""
+        """The objective, with the log densities of registered priors, in nats, shape ()."""
 
     @abstractmethod
     def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
     @property
     @abstractmethod
     def cache_key(self) -> tuple[object, ...]:
-        """What the knots' posterior depends on besides parameters, buffers, modules and the nugget."""
+        """Further parts of the posterior's cache key, besides parameters, buffers, modules and the nugget."""
 
     @abstractmethod
     def upper_bound(self) -> Tensor:

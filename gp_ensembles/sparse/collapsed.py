@@ -152,7 +152,7 @@ class Approximation(ABC):
     alpha: float = 0.0
 
     def objective(self, projection: Projection) -> Tensor:
-        """What is maximized, in nats, shape (): log density of the residuals less the penalty."""
+        """The objective in nats, shape (): log density of the residuals less the penalty."""
         return log_density(projection, self.diagonal(projection)) - self.penalty(projection)
 
     def diagonal(self, projection: Projection) -> Tensor:
@@ -163,7 +163,7 @@ class Approximation(ABC):
 
     @abstractmethod
     def penalty(self, projection: Projection) -> Tensor:
-        r"""What is taken from :math:`\log N(r; 0, Q + D)`, shape ()."""
+        r"""Penalty, to be taken from :math:`\log N(r; 0, Q + D)`, shape ()."""
 
     @abstractmethod
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:

@@ -196,7 +196,7 @@ def _power(name: str) -> float:
 
 
 class FitResult(NamedTuple):
-    """How a fit went.
+    """Result of a fit.
 
     Args:
         objective: Value reached, in nats.

@@ -67,7 +67,7 @@ class Candidates(NamedTuple):
     scale: Tensor | None = None
 
     def gains(self) -> Tensor:
-        """What each candidate adds to the bound, shape (M,); zero for one that is a knot already."""
+        """Gain of the bound by each candidate, shape (M,); zero for one that is a knot already."""
         variance = self.variance.clamp_min(self.floor)
         length = torch.linalg.vector_norm(self.covariance, dim=-1).square() / variance
         product = torch.einsum("mn,mn->m", self.covariance, self.weighted)

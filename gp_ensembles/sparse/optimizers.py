@@ -1,4 +1,4 @@
-"""How some knots and the hyperparameters are optimized together while the other knots stay fixed."""
+"""Optimizers of some knots and the hyperparameters while the other knots stay fixed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class LBFGSB(KnotOptimizer):
 
 
 class Ascent(NamedTuple):
-    """Where ADADELTA ended.
+    """The last iterate of ADADELTA.
 
     Args:
         point: The last point at which the function could be evaluated, shape (P,).

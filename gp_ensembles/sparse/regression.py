@@ -1,4 +1,4 @@
-"""A sparse Gaussian process of normal targets, wherever an exact one is used: in GPyTorch and in BoTorch."""
+"""A sparse Gaussian process of normal targets, as a model of GPyTorch and BoTorch."""
 
 from typing import Any, Self, final
 

@@ -1,4 +1,4 @@
-"""How many knots, and where: selection for normal targets, for any targets, and by Laplace's evidence."""
+"""Selection of knots: for normal targets, for any targets, and by Laplace's evidence."""
 
 import warnings
 from copy import deepcopy

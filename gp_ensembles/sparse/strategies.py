@@ -1,4 +1,4 @@
-"""What a strategy for choosing knots is, and two simple ones: all knots at once, and rules from inputs and kernel."""
+"""The abstract strategy of choosing knots, and two simple ones: all at once, and by rules from inputs and kernel."""
 
 import time
 from abc import ABC, abstractmethod

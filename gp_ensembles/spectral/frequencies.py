@@ -1,4 +1,4 @@
-"""Random frequencies of GPyTorch kernels: base draws that no hyperparameter enters, and what a kernel makes of them.
+"""Random frequencies of GPyTorch kernels: base draws, transformed to the spectral density of a kernel.
 
 One registry, :func:`spectral_components`, knows the kernels; it is open to kernels of users.
 """

@@ -61,7 +61,7 @@ class FusionAnswer(NamedTuple):
 
     Attributes:
         log_prob: Log densities of the test targets, shape (M,), in nats.
-        checks: How far the inference can be believed: R-hat, Pareto k, divergences; nothing where there is no chain.
+        checks: Diagnostics of the inference: R-hat, Pareto k, divergences; nothing where there is no chain.
     """
 
     log_prob: Tensor
