@@ -108,9 +108,9 @@ class Dense:
         return reports
 
 
-@pytest.mark.parametrize("block_size", [1, 3])
-@pytest.mark.parametrize("ratio", [0.0, 0.01])
-@pytest.mark.parametrize("switching", [False, True])
+@pytest.mark.parametrize(
+    ("switching", "ratio", "block_size"), [(False, 0.0, 1), (False, 0.01, 3), (True, 0.0, 3), (True, 0.01, 1)]
+)
 def test_the_algorithm_is_the_papers(switching, ratio, block_size):
     model, Y = build(switching, ratio), table()
     model.start(torch.from_numpy(Y[:START]))

@@ -38,6 +38,7 @@ def test_digits_are_far_better_apart_than_by_principal_components():
     assert min(flat, kernel) > 0.35
 
 
+@pytest.mark.slow
 def test_oil_flow_has_an_error_of_two_percent_at_most(shared):
     table = load_folder(shared / "data", "oil_flow")
     one, reported, flat, kernel = errors(*shuffled(table.X, table.y, 1000), block_size=1)
@@ -46,6 +47,7 @@ def test_oil_flow_has_an_error_of_two_percent_at_most(shared):
     assert min(flat, kernel) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "best", "worst"), [("usps_0to4", 0.06, 0.2), ("mnist_5k", 0.3, 0.5)])
 def test_images_are_far_better_apart_than_by_principal_components(shared, name, best, worst):
     table = load_folder(shared / "data", name)

@@ -40,8 +40,6 @@ def surface(num_rows, seed=1, dtype=torch.float64):
 
 VARIANTS = {
     "static": (None, LatentSettings(batch_iterations=25)),
-    "switching": ("sticky", LatentSettings(batch_iterations=25)),
-    "dynamic": (None, LatentSettings(batch_iterations=25, random_walk_ratio=1e-4)),
     "both, small memory": ("sticky", LatentSettings(batch_iterations=25, random_walk_ratio=1e-4, capacity=20)),
 }
 
