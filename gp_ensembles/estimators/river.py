@@ -90,7 +90,7 @@ class RiverRegressor(MiniBatchRegressor):
         """
         target = math.nan if y is None else float(y)
         if self._model is not None:
-            self._model.observe(_matrix([x], self._rows.names), _column([target]))
+            self._learn_rows([x], [target])
             return
         rows = self._rows.with_row(x, target)
         if rows.is_enough(self.warmup):
@@ -105,16 +105,9 @@ class RiverRegressor(MiniBatchRegressor):
         Raises:
             ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
         """
-        pairs = zip(_rows_of(X), y.tolist(), strict=True)
-        while self._model is None:
-            pair = next(pairs, None)
-            if pair is None:
-                return
-            self.learn_one(*pair)
-        rest = list(pairs)
-        if rest:
-            targets = [math.nan if target is None else float(target) for _, target in rest]
-            self._model.observe(_matrix([row for row, _ in rest], self._rows.names), _column(targets))
+        rows, targets = _after_warm_up(self, X, y)
+        if rows:
+            self._learn_rows(rows, [math.nan if target is None else float(target) for target in targets])
 
     def predict_one(self, x: Row) -> float:
         """Mean of the predictive mixture."""
@@ -131,9 +124,18 @@ class RiverRegressor(MiniBatchRegressor):
         return pd.Series(self._distribution(list(_rows_of(X))).mean.cpu().numpy(), index=X.index)
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._model is not None
+
+    @property
     def expert_weights(self) -> dict[str, float]:
         """Weights in force for the next target, by expert; empty while the warm-up lasts."""
         return {} if self._model is None else self._model.weights
+
+    def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float]) -> None:
+        assert self._model is not None
+        self._model.observe(_matrix(rows, self._rows.names), _column(targets))
 
     def _distribution(self, rows: Sequence[Row]) -> Distribution:
         if self._model is None:
@@ -193,22 +195,17 @@ class RiverClassifier(MiniBatchClassifier):
             ValueError: If a feature is not a number, or a number is out of all proportion.
         """
         if self._model is not None:
-            self._model.observe(_matrix([x], self._rows.names), self._codes([y]))
-        else:
-            rows = self._rows.with_row(x, y)
-            if rows.is_enough(self.warmup):
-                labels = _sorted({label for label in rows.targets if not _is_missing(label)})
-                config = _config(self._spec_for(len(labels)), self.warmup, self.seed)
-                before, self._labels = self._labels, labels
-                try:
-                    model = OnlineModel(config, [str(name) for name in rows.names])
-                    self._model = model.fit(rows.X, self._codes(rows.targets))
-                except BaseException:
-                    self._labels = before
-                    raise
-                rows = rows.names_only()
-            self._rows = rows
-        self._counts.update(label for label in (y,) if label is not None and not _is_missing(label))
+            self._learn_rows([x], [y])
+            return
+        rows = self._rows.with_row(x, y)
+        if rows.is_enough(self.warmup):
+            labels = _sorted({label for label in rows.targets if not _is_missing(label)})
+            config = _config(self._spec_for(len(labels)), self.warmup, self.seed)
+            model = OnlineModel(config, [str(name) for name in rows.names])
+            self._model = model.fit(rows.X, _codes(rows.targets, labels))
+            self._labels, rows = labels, rows.names_only()
+        self._rows = rows
+        self._count([y])
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
         """Learn rows in order; the same as one at a time, but faster.
@@ -216,17 +213,9 @@ class RiverClassifier(MiniBatchClassifier):
         Raises:
             ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
         """
-        pairs = zip(_rows_of(X), y.tolist(), strict=True)
-        while self._model is None:
-            pair = next(pairs, None)
-            if pair is None:
-                return
-            self.learn_one(*pair)
-        rest = list(pairs)
-        if rest:
-            labels = [label for _, label in rest]
-            self._model.observe(_matrix([row for row, _ in rest], self._rows.names), self._codes(labels))
-            self._counts.update(label for label in labels if label is not None and not _is_missing(label))
+        rows, labels = _after_warm_up(self, X, y)
+        if rows:
+            self._learn_rows(rows, labels)
 
     def predict_proba_one(self, x: Row, **kwargs: Any) -> dict[Label, float]:
         """Probabilities of the labels so far; empty before the first. As in river, other arguments are ignored."""
@@ -235,6 +224,11 @@ class RiverClassifier(MiniBatchClassifier):
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Probabilities of the labels so far, a column for each."""
         return pd.DataFrame(self._probabilities(list(_rows_of(X))), index=X.index)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._model is not None
 
     @property
     def expert_weights(self) -> dict[str, float]:
@@ -255,10 +249,13 @@ class RiverClassifier(MiniBatchClassifier):
         table = rest * table / table.sum(-1, keepdim=True)
         return [{**dict(zip(self._labels, row, strict=True)), **late} for row in table.tolist()]
 
-    def _codes(self, labels: Sequence[Label | None]) -> Tensor:
-        """Places of labels in the model's order; NaN for a missing label and one that the model does not have."""
-        places: dict[Any, float] = {label: float(place) for place, label in enumerate(self._labels)}
-        return _column([math.nan if _is_missing(label) else places.get(label, math.nan) for label in labels])
+    def _learn_rows(self, rows: Sequence[Row], labels: Sequence[Label | None]) -> None:
+        assert self._model is not None
+        self._model.observe(_matrix(rows, self._rows.names), _codes(labels, self._labels))
+        self._count(labels)
+
+    def _count(self, labels: Sequence[Label | None]) -> None:
+        self._counts.update(label for label in labels if label is not None and not _is_missing(label))
 
     def _spec_for(self, num_labels: int) -> EnsembleSpec:
         target = class_target(num_labels, None if self.spec is None else self.spec.target)
@@ -336,6 +333,25 @@ def _number(name: Hashable, value: Any) -> float:
 def _rows_of(X: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
     columns = list(X.columns)
     return (dict(zip(columns, values, strict=True)) for values in X.itertuples(index=False, name=None))
+
+
+def _after_warm_up(
+    model: RiverRegressor | RiverClassifier, X: pd.DataFrame, y: pd.Series
+) -> tuple[list[Row], list[Any]]:
+    """Give a model the rows that its warm-up takes, one at a time; what is left of rows and targets."""
+    rows: list[Row] = list(_rows_of(X))
+    targets = y.tolist()
+    taken = 0
+    while taken < len(rows) and not model.is_fitted:
+        model.learn_one(rows[taken], targets[taken])
+        taken += 1
+    return rows[taken:], targets[taken:]
+
+
+def _codes(labels: Sequence[Label | None], known: Sequence[Label]) -> Tensor:
+    """Places of labels in a model's order; NaN for a missing label and one that the model does not have."""
+    places: dict[Any, float] = {label: float(place) for place, label in enumerate(known)}
+    return _column([math.nan if _is_missing(label) else places.get(label, math.nan) for label in labels])
 
 
 def _column(values: Sequence[float]) -> Tensor:
