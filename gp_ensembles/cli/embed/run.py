@@ -13,7 +13,16 @@ from torch import Tensor
 
 from gp_ensembles.cli.embed.options import Prepared, build_model, expert_names
 from gp_ensembles.cli.text_tables import csv_lines
-from gp_ensembles.cli.writing import CHECKPOINT, PREVIOUS, keep_previous, make_writable, write_json, write_text
+from gp_ensembles.cli.writing import (
+    CHECKPOINT,
+    PREVIOUS,
+    SUMMARY,
+    WEIGHTS,
+    keep_previous,
+    make_writable,
+    write_json,
+    write_text,
+)
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.gplvm import IEGPLVM, Embeddings
 from gp_ensembles.gplvm.records import ROW_AXES
@@ -21,9 +30,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming.checkpoint import Kind, fingerprint, read_checkpoint, write_checkpoint
 
 EMBEDDINGS = "embeddings.csv"
-WEIGHTS = "weights.csv"
 IMPUTED = "imputed.csv"
-SUMMARY = "summary.json"
 PICTURE = "embedding.png"
 _PARTIAL = ".partial"
 _ROWS = 4096  # mapped back at once

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from gp_ensembles.cli.embed.options import expert_names
 from gp_ensembles.cli.embed.rows import Labels
-from gp_ensembles.cli.embed.run import EMBEDDINGS, IMPUTED, PICTURE, SUMMARY, WEIGHTS, EmbedRun, map_back
+from gp_ensembles.cli.embed.run import EMBEDDINGS, IMPUTED, PICTURE, EmbedRun, map_back
 from gp_ensembles.cli.summary import device_name, versions
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.cli.writing import CHECKPOINT
+from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY, WEIGHTS
 
 
 def neighbor_error(X: Tensor, label: Tensor) -> float:
