@@ -54,17 +54,17 @@ def ensemble_html(kind: str, names: Sequence[str], weights: Tensor, rule: str) -
     return f"<div><b>{title}</b><table>{more}<tr><th>expert</th><th>weight</th><th></th></tr>{rows}</table></div>"
 
 
-def predictions_text(shape: Sequence[int], num_experts: int, scores: Tensor) -> str:
+def predictions_text(kind: str, shape: Sequence[int], num_experts: int, scores: Tensor) -> str:
     """Shapes and the mean log score of a block's predictions; rows without a target have none.
 
     Example:
         >>> import torch
-        >>> predictions_text((3,), 2, torch.tensor([-1.0, -2.0, -3.0]))
+        >>> predictions_text("EnsemblePredictions", (3,), 2, torch.tensor([-1.0, -2.0, -3.0]))
         'EnsemblePredictions of 3 rows by 2 experts, mean log score -2.000 nats a row'
     """
     outputs = f" and {shape[1]} outputs" if len(shape) > 1 else ""
     score = f", mean log score {float(scores.nanmean()):.3f} nats a row" if bool((~scores.isnan()).any()) else ""
-    return f"EnsemblePredictions of {shape[0]} rows{outputs} by {num_experts} experts{score}"
+    return f"{kind} of {shape[0]} rows{outputs} by {num_experts} experts{score}"
 
 
 def band_html(title: str, mean: Tensor, stddev: Tensor) -> str:

@@ -42,7 +42,7 @@ class EnsemblePredictions(NamedTuple):
         return make_mixture(self.log_weights, self.experts, self.responses)
 
     def __repr__(self) -> str:
-        return predictions_text(self.mean.shape, self.log_weights.shape[0], self.log_prob)
+        return predictions_text("EnsemblePredictions", self.mean.shape, self.log_weights.shape[0], self.log_prob)
 
     def _repr_html_(self) -> str:
         """The last rows as a band, for notebooks; classes without an order and several outputs have only the text."""

@@ -1,5 +1,6 @@
 """The one pipeline: rows in their own units, warm-up, fit, predict, learn, save and load."""
 
+import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, StudentTMixture
-from gp_ensembles.ensembles.display import predictions_text
+from gp_ensembles.ensembles.display import band_html, predictions_text
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture
@@ -48,7 +49,13 @@ class OnlinePredictions(NamedTuple):
         return self.distribution.stddev
 
     def __repr__(self) -> str:
-        return predictions_text(self.log_prob.shape, self.log_weights.shape[0], self.log_prob)
+        return predictions_text("OnlinePredictions", self.mean.shape, self.log_weights.shape[0], self.log_prob)
+
+    def _repr_html_(self) -> str:
+        """The last rows as a band, for notebooks; several outputs and classes without an order have only the text."""
+        if self.mean.ndim > 1 or self.mean.numel() < 2:
+            return html.escape(repr(self))
+        return band_html(repr(self), self.mean, self.stddev)
 
 
 class OnlineModel:
@@ -295,6 +302,10 @@ class OnlineModel:
         if self.online is None:
             return f"OnlineModel({self.config.ensemble.name}, {self.num_rows} of {self.config.warmup} warm-up rows)"
         return f"OnlineModel after {self.num_rows} rows: {self.online!r}"
+
+    def _repr_html_(self) -> str:
+        """A table of experts with weights as bars, for notebooks."""
+        return html.escape(repr(self)) if self.online is None else self.online._repr_html_()
 
     def _start(self, X: Tensor, y: Tensor, num_rows: int, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
