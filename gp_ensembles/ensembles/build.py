@@ -154,7 +154,7 @@ def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rul
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
-    """Raise a clear error unless X (N, D) and y (N,) or (N, O) can be fitted to; warn if real targets are far from standardized.
+    """Raise unless X (N, D) and y (N,) or (N, O) can be fitted to; warn of real targets far from standardized.
 
     Raises:
         ValueError: If a shape is wrong, an input is not finite, a column is constant, fewer than ten rows have a
