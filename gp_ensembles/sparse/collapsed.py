@@ -7,6 +7,7 @@ the power EP family (Bui, Yan and Turner, 2017).
 
 import math
 from abc import ABC, abstractmethod
+from enum import Enum
 from typing import NamedTuple
 
 import torch
@@ -140,16 +141,26 @@ def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
     return -0.5 * (constant + log_determinant + quadratic)
 
 
+class Conditional(Enum):
+    """Covariance of test points given the knots: all that these leave unexplained, its diagonal, or zero."""
+
+    FULL = "full"
+    DIAGONAL = "diagonal"
+    ZERO = "zero"
+
+
 class Approximation(ABC):
-    r"""A sparse approximation, as a member of the power EP family.
+    r"""A sparse approximation, as a member of the power EP family (Bui, Yan and Turner, 2017).
 
     .. math:: \log N\big(r; 0, Q + \tau^2 I + \alpha\, \mathrm{diag}(k - q)\big) - \mathrm{penalty}
 
     Attributes:
         alpha: The power: the share of the unexplained variances that counts as noise at the data.
+        conditional: The covariance of test points given the knots.
     """
 
     alpha: float = 0.0
+    conditional: Conditional = Conditional.FULL
 
     def objective(self, projection: Projection) -> Tensor:
         """The objective in nats, shape (): log density of the residuals less the penalty."""
@@ -165,9 +176,34 @@ class Approximation(ABC):
     def penalty(self, projection: Projection) -> Tensor:
         r"""Penalty, to be taken from :math:`\log N(r; 0, Q + D)`, shape ()."""
 
-    @abstractmethod
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         r"""Covariance of test points given the knots, (\*batch, q, q), of the prior and the part they explain."""
+        if self.conditional is Conditional.ZERO:
+            return torch.zeros_like(prior)
+        unexplained = prior - explained
+        if self.conditional is Conditional.FULL:
+            return unexplained
+        return torch.diag_embed(unexplained.diagonal(dim1=-2, dim2=-1))
+
+
+def power_penalty(projection: Projection, alpha: float) -> Tensor:
+    r"""Penalty of power EP, shape (); its limits at powers of zero (:class:`VFE`) and one (:class:`FITC`).
+
+    .. math:: \frac{1 - \alpha}{2 \alpha} \sum_i \log\big(1 + \alpha (k_{ii} - q_{ii}) / \tau^2\big)
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> [round(float(power_penalty(projection, alpha)), 4) for alpha in (0.0, 1e-6, 0.5, 1.0)]
+        [0.375, 0.375, 0.1592, 0.0]
+    """
+    if alpha == 0.0:
+        return projection.unexplained.sum() / (2.0 * projection.noise)
+    if alpha == 1.0:
+        return torch.zeros_like(projection.noise)
+    logarithms = torch.log1p(alpha * projection.unexplained / projection.noise).sum()
+    return (1.0 - alpha) / (2.0 * alpha) * logarithms
 
 
 class VFE(Approximation):
@@ -183,12 +219,8 @@ class VFE(Approximation):
     """
 
     def penalty(self, projection: Projection) -> Tensor:
-        """The trace of the unexplained covariance, over twice the noise."""
-        return projection.unexplained.sum() / (2.0 * projection.noise)
-
-    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """All that the knots leave unexplained."""
-        return prior - explained
+        """The trace of the unexplained covariance, over twice the noise: power EP at a power of zero."""
+        return power_penalty(projection, 0.0)
 
 
 class TightVFE(Approximation):
@@ -210,10 +242,6 @@ class TightVFE(Approximation):
         """The sum of logarithms."""
         return 0.5 * torch.log1p(projection.unexplained / projection.noise).sum()
 
-    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """All that the knots leave unexplained."""
-        return prior - explained
-
 
 class DTC(Approximation):
     """Deterministic training conditional (Seeger et al., 2003): the density of :class:`VFE` without its trace.
@@ -232,10 +260,6 @@ class DTC(Approximation):
         """None."""
         return torch.zeros_like(projection.noise)
 
-    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """All that the knots leave unexplained."""
-        return prior - explained
-
 
 class DIC(Approximation):
     """Deterministic inducing conditional, or subset of regressors (Silverman, 1985): predictions of the knots alone.
@@ -250,13 +274,11 @@ class DIC(Approximation):
         -1.0305
     """
 
+    conditional = Conditional.ZERO
+
     def penalty(self, projection: Projection) -> Tensor:
         """None."""
         return torch.zeros_like(projection.noise)
-
-    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """Nothing."""
-        return torch.zeros_like(prior)
 
 
 class FITC(Approximation):
@@ -275,12 +297,8 @@ class FITC(Approximation):
     alpha = 1.0
 
     def penalty(self, projection: Projection) -> Tensor:
-        """None."""
-        return torch.zeros_like(projection.noise)
-
-    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """All that the knots leave unexplained."""
-        return prior - explained
+        """None: power EP at a power of one."""
+        return power_penalty(projection, 1.0)
 
 
 class FIC(Approximation):
@@ -297,14 +315,11 @@ class FIC(Approximation):
     """
 
     alpha = 1.0
+    conditional = Conditional.DIAGONAL
 
     def penalty(self, projection: Projection) -> Tensor:
-        """None."""
-        return torch.zeros_like(projection.noise)
-
-    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """The diagonal."""
-        return torch.diag_embed((prior - explained).diagonal(dim1=-2, dim2=-1))
+        """None: power EP at a power of one."""
+        return power_penalty(projection, 1.0)
 
 
 class PowerEP(Approximation):
@@ -333,13 +348,8 @@ class PowerEP(Approximation):
         self.alpha = alpha
 
     def penalty(self, projection: Projection) -> Tensor:
-        """The sum of logarithms, weighed by the power."""
-        logarithms = torch.log1p(self.alpha * projection.unexplained / projection.noise).sum()
-        return (1.0 - self.alpha) / (2.0 * self.alpha) * logarithms
-
-    def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """All that the knots leave unexplained."""
-        return prior - explained
+        """That of power EP."""
+        return power_penalty(projection, self.alpha)
 
 
 def upper_bound(projection: Projection) -> Tensor:

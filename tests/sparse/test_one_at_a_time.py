@@ -62,9 +62,6 @@ class CodedVFE(Approximation):
     def diagonal(self, projection):
         return (projection.noise + self.nugget).expand_as(projection.residual)
 
-    def predictive(self, prior, explained):
-        return prior - explained
-
 
 class CodedAdadelta(KnotOptimizer):
     """ADADELTA with the published code's slips.
