@@ -96,13 +96,36 @@ class FusionModel(ABC):
         """Log likelihood of each training target given the parameters (..., P), shape (..., N)."""
 
     @abstractmethod
-    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N).
+    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """Log weights of the K experts, shape (..., K, N), from the values of the functions.
 
         Weights sum to one over the experts in a linear pool, but need not in a log-linear one.
+
+        Args:
+            values: Values of the functions by name, each (..., number, N); without those that have no parameter.
+            like: Any tensor of shape (..., N), for models without a function.
         """
 
     @abstractmethod
+    def combine(
+        self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
+    ) -> PredictiveComponents:
+        """Normal components of the density of y at inputs X (N, D), given the values of the functions.
+
+        Args:
+            X: Inputs, shape (N, D).
+            values: As for :meth:`weigh`.
+            log_weights: What :meth:`weigh` makes of them, shape (..., K, N).
+            predictions: As for :meth:`components`.
+
+        Raises:
+            ValueError: If predictions are missing or superfluous, or do not fit.
+        """
+
+    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N)."""
+        return self.weigh(self.values_at(theta, X, generator=generator), rows_like(theta, X))
+
     def components(
         self,
         theta: Tensor,
@@ -123,6 +146,8 @@ class FusionModel(ABC):
         Raises:
             ValueError: If shapes do not fit, or predictions are missing or superfluous.
         """
+        values = self.values_at(theta, X, generator=generator)
+        return self.combine(X, values, self.weigh(values, rows_like(theta, X)), predictions)
 
     @property
     def num_parameters(self) -> int:
@@ -255,6 +280,11 @@ class FusionModel(ABC):
             return Mixture(joint.logsumexp(0), mean, variance)
         means, variances = (torch.cat([part[index] for part in parts]).flatten(0, 1) for index in (1, 2))
         return Mixture(joint.flatten(0, 1), means, variances)
+
+
+def rows_like(theta: Tensor, X: Tensor) -> Tensor:
+    """A tensor of shape (..., N), of parameters (..., P) and inputs (N, D)."""
+    return theta.new_zeros(()).expand(*theta.shape[:-1], X.shape[0])
 
 
 def hyperparameter_block(name: str) -> str:

@@ -6,12 +6,13 @@ Gaussian process experts with input-dependent noise: :class:`MoGPE`, :class:`PoG
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents
+from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents, rows_like
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import FunctionPrior
 from gp_ensembles.fusion.pools import (
@@ -72,29 +73,22 @@ class BHS(FusionModel):
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
-        return linear_pool_log_prob(self._logits(theta, self.values(theta)), self._log_density)
+        logits = self._logits(self.values(theta), rows_like(theta, self.X))
+        return linear_pool_log_prob(logits, self._log_density)
 
-    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Log weights at inputs X (N, D), shape (..., K, N); they sum to one."""
-        return self._logits(theta, self.values_at(theta, X, generator=generator), X.shape[0]).log_softmax(-2)
+    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """Log weights, shape (..., K, N); they sum to one."""
+        return self._logits(values, like).log_softmax(-2)
 
-    def components(
-        self,
-        theta: Tensor,
-        X: Tensor,
-        predictions: ExpertPredictions | None = None,
-        *,
-        generator: torch.Generator | None = None,
+    def combine(
+        self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
     ) -> PredictiveComponents:
         """The experts as they are, (K, N), under weights (..., K, N)."""
         mean, variance = _checked_predictions(predictions, X, self.num_experts)
-        return PredictiveComponents(self.log_weights(theta, X, generator=generator), mean, variance)
+        return PredictiveComponents(log_weights, mean, variance)
 
-    def _logits(self, theta: Tensor, values: dict[str, Tensor], num_rows: int | None = None) -> Tensor:
-        if "weights" in values:
-            return append_zero_logit(values["weights"])
-        rows = self.X.shape[0] if num_rows is None else num_rows
-        return theta.new_zeros(*theta.shape[:-1], 1, rows)
+    def _logits(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        return append_zero_logit(values["weights"]) if "weights" in values else torch.zeros_like(like).unsqueeze(-2)
 
 
 @final
@@ -138,24 +132,18 @@ class PBHS(FusionModel):
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
-        log_weights = self.values(theta)["weights"] - math.log(self.num_experts)
+        log_weights = self.weigh(self.values(theta), theta)
         return pooled_log_prob(log_linear_pool_from_log_scales(log_weights, self._mean, self._log_scale), self.y)
 
-    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Log weights at inputs X (N, D), shape (..., K, N); they need not sum to one."""
-        return self.values_at(theta, X, generator=generator)["weights"] - math.log(self.num_experts)
+    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """Log weights, shape (..., K, N); they need not sum to one."""
+        return values["weights"] - math.log(self.num_experts)
 
-    def components(
-        self,
-        theta: Tensor,
-        X: Tensor,
-        predictions: ExpertPredictions | None = None,
-        *,
-        generator: torch.Generator | None = None,
+    def combine(
+        self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
     ) -> PredictiveComponents:
         """The one pooled normal for every vector of parameters, shape (..., 1, N)."""
         mean, variance = _checked_predictions(predictions, X, self.num_experts)
-        log_weights = self.log_weights(theta, X, generator=generator)
         return _pooled_component(log_weights, mean, 0.5 * variance.log())
 
 
@@ -219,22 +207,15 @@ class MoGPE(FusionModel):
         log_density = normal_log_prob(values["mean"], values["log_scale"], self.y)
         return linear_pool_log_prob(_mixture_logits(values), log_density)
 
-    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Log weights at inputs X (N, D), shape (..., K, N); they sum to one."""
-        return _mixture_logits(self.values_at(theta, X, generator=generator)).log_softmax(-2)
+    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """Log weights, shape (..., K, N); they sum to one."""
+        return _mixture_logits(values).log_softmax(-2)
 
-    def components(
-        self,
-        theta: Tensor,
-        X: Tensor,
-        predictions: ExpertPredictions | None = None,
-        *,
-        generator: torch.Generator | None = None,
+    def combine(
+        self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
     ) -> PredictiveComponents:
         """The experts, each (..., K, N)."""
         _no_predictions(predictions)
-        values = self.values_at(theta, X, generator=generator)
-        log_weights = _mixture_logits(values).log_softmax(-2)
         return PredictiveComponents(log_weights, values["mean"], (2.0 * values["log_scale"]).exp())
 
 
@@ -292,27 +273,20 @@ class PoGPE(FusionModel):
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
         values = self.values(theta)
-        log_weights = values["weights"] - math.log(self.num_experts)
+        log_weights = self.weigh(values, theta)
         return pooled_log_prob(
             log_linear_pool_from_log_scales(log_weights, values["mean"], values["log_scale"]), self.y
         )
 
-    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Log weights at inputs X (N, D), shape (..., K, N); they need not sum to one."""
-        return self.values_at(theta, X, generator=generator)["weights"] - math.log(self.num_experts)
+    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """Log weights, shape (..., K, N); they need not sum to one."""
+        return values["weights"] - math.log(self.num_experts)
 
-    def components(
-        self,
-        theta: Tensor,
-        X: Tensor,
-        predictions: ExpertPredictions | None = None,
-        *,
-        generator: torch.Generator | None = None,
+    def combine(
+        self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
     ) -> PredictiveComponents:
         """The one pooled normal for every vector of parameters, shape (..., 1, N)."""
         _no_predictions(predictions)
-        values = self.values_at(theta, X, generator=generator)
-        log_weights = values["weights"] - math.log(self.num_experts)
         return _pooled_component(log_weights, values["mean"], values["log_scale"])
 
 
@@ -351,26 +325,19 @@ class HetGP(FusionModel):
         values = self.values(theta)
         return normal_log_prob(values["mean"], values["log_scale"], self.y).squeeze(-2)
 
-    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
         """Zeros, shape (..., 1, N): the one expert has all the weight."""
-        return theta.new_zeros(*theta.shape[:-1], 1, X.shape[0])
+        return torch.zeros_like(like).unsqueeze(-2)
 
-    def components(
-        self,
-        theta: Tensor,
-        X: Tensor,
-        predictions: ExpertPredictions | None = None,
-        *,
-        generator: torch.Generator | None = None,
+    def combine(
+        self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
     ) -> PredictiveComponents:
         """The one normal for every vector of parameters, shape (..., 1, N)."""
         _no_predictions(predictions)
-        values = self.values_at(theta, X, generator=generator)
-        mean = values["mean"]
-        return PredictiveComponents(torch.zeros_like(mean), mean, (2.0 * values["log_scale"]).exp())
+        return PredictiveComponents(log_weights, values["mean"], (2.0 * values["log_scale"]).exp())
 
 
-def _mixture_logits(values: dict[str, Tensor]) -> Tensor:
+def _mixture_logits(values: Mapping[str, Tensor]) -> Tensor:
     """Logits of all K experts; the last, or only, one's are zero."""
     if "weights" not in values:
         return torch.zeros_like(values["mean"])

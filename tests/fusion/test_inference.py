@@ -41,12 +41,11 @@ class LinearGaussian(FusionModel):
         residual = self.y - self.values(theta)["mean"].squeeze(-2)
         return -0.5 * residual.square() / self.noise - 0.5 * math.log(2 * math.pi * self.noise)
 
-    def log_weights(self, theta, X, *, generator=None):
-        return theta.new_zeros(*theta.shape[:-1], 1, X.shape[0])
+    def weigh(self, values, like):
+        return torch.zeros_like(values["mean"])
 
-    def components(self, theta, X, predictions=None, *, generator=None):
-        mean = self.values_at(theta, X, generator=generator)["mean"]
-        return PredictiveComponents(torch.zeros_like(mean), mean, torch.full_like(mean, self.noise))
+    def combine(self, X, values, log_weights, predictions):
+        return PredictiveComponents(log_weights, values["mean"], torch.full_like(values["mean"], self.noise))
 
     def posterior(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, covariance and log evidence."""
