@@ -48,11 +48,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     # scikit-learn: k-means, for the centers of radial basis functions.
     "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "sklearn"})),
-    # numpy: what botorch's optimizers hand to their callbacks. tqdm: fitting hyperparameters takes seconds.
-    "experts": (
-        frozenset({"numerics", "features", "filters", "likelihoods"}),
-        frozenset({"gpytorch", "botorch.optim", "numpy", "tqdm"}),
-    ),
+    # tqdm: fitting hyperparameters takes seconds.
+    "experts": (frozenset({"numerics", "features", "filters", "likelihoods"}), frozenset({"gpytorch", "tqdm"})),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
     "distributions": (frozenset({"numerics", "likelihoods"}), frozenset({"gpytorch", "scipy"})),
     # gpytorch: presets build kernels and likelihoods.

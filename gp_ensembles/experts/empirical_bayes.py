@@ -1,10 +1,8 @@
 """Hyperparameters by empirical Bayes: the evidence of the first rows, maximized for all experts at once."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from botorch.optim.batched_lbfgs_b import fmin_l_bfgs_b_batched
 from gpytorch.priors import Prior
 from torch import Tensor
 from tqdm import tqdm
@@ -17,9 +15,9 @@ from gp_ensembles.experts.parameters import (
     trainable,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.minimize import minimize
 
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
-_REJECTED = 1e10  # loss of hyperparameters at which the evidence cannot be computed
 
 
 class LBFGS(NamedTuple):
@@ -167,48 +165,45 @@ class _Objective:
         return log_posterior(self.expert, self._X, self._y) - 0.5 * self._start_precision * distance
 
     def loss(self) -> tuple[Tensor, Tensor]:
-        """Negative log posterior per row and its gradient, (M,) and (M, P); hopeless points are walls."""
+        """Negative log posterior per row and its gradient, (M,) and (M, P); infinite where it cannot be computed."""
         value = self.value()
         usable = torch.isfinite(value)
         gradient = gradient_vectors(self.expert, torch.where(usable, value, 0.0).sum())
         gradient = gradient - self._start_precision * (get_vectors(self.expert) - self._start)
         usable = usable & torch.isfinite(gradient).all(-1)
-        loss = torch.where(usable, -value.detach() / self._num_rows, _REJECTED)
+        loss = torch.where(usable, -value.detach() / self._num_rows, torch.inf)
         return loss, torch.where(usable.unsqueeze(-1), -gradient / self._num_rows, 0.0)
 
 
 def _run_lbfgs(objective: _Objective, method: LBFGS, progress: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Minimize in double precision on the processor, evaluate in the expert's own on its device."""
     start = get_vectors(objective.expert)
     bar = tqdm(desc="empirical Bayes", unit="evaluation", disable=not progress, leave=False)
-    running = objective
-    members = list(range(start.shape[0]))
+    running, members = objective, list(range(len(start)))
 
-    def evaluate(x: np.ndarray[Any, Any], batch_indices: list[int]) -> tuple[Any, Any]:
+    def evaluate(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal running, members
-        if len(batch_indices) <= _SHRINK * len(members):  # leave the converged ones behind
-            running, members = objective.take(batch_indices), list(batch_indices)
+        wanted = problems.tolist()
+        if len(wanted) <= _SHRINK * len(members):  # leave the converged ones behind
+            running, members = objective.take(wanted), wanted
         vectors = get_vectors(running.expert)
-        rows = [members.index(m) for m in batch_indices]
-        vectors[rows] = torch.as_tensor(x, dtype=vectors.dtype).to(vectors.device)
+        rows = [members.index(m) for m in wanted]
+        vectors[rows] = points.to(vectors)
         set_vectors_(running.expert, vectors)
         value, gradient = running.loss()
         bar.update()
-        bar.set_postfix(log_evidence_per_row=f"{-float(value.mean()):.4f}", active=len(batch_indices))
-        return value[rows].double().cpu().numpy(), gradient[rows].double().cpu().numpy()
+        bar.set_postfix(log_evidence_per_row=f"{-float(value.mean()):.4f}", active=len(wanted))
+        return value[rows].to(points), gradient[rows].to(points)
 
     with bar:
-        best, _, results = fmin_l_bfgs_b_batched(
+        found = minimize(
             evaluate,
-            start.double().cpu().numpy(),
-            maxiter=method.max_iterations,
-            factr=None,
-            ftol=method.loss_tolerance,
-            pgtol=method.gradient_tolerance,
-            pass_batch_indices=True,
+            start.double().cpu(),
+            max_iterations=method.max_iterations,
+            gradient_tolerance=method.gradient_tolerance,
+            loss_tolerance=method.loss_tolerance,
         )
-    iterations = torch.tensor([result["nit"] for result in results], device=start.device)
-    converged = torch.tensor([bool(result["success"]) for result in results], device=start.device)
-    return torch.as_tensor(best, dtype=start.dtype).to(start.device), iterations, converged
+    return found.point.to(start), found.num_iterations.to(start.device), found.converged.to(start.device)
 
 
 def _run_adam(objective: _Objective, method: Adam, progress: bool) -> tuple[Tensor, Tensor, Tensor]:

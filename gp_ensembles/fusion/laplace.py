@@ -18,7 +18,7 @@ from gp_ensembles.fusion.inference import (
     without_parameters,
 )
 from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate
-from gp_ensembles.fusion.modes import find_modes, lbfgs_ascent
+from gp_ensembles.fusion.modes import climb, find_modes
 from gp_ensembles.numerics.cholesky import NumericalError
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
@@ -274,7 +274,7 @@ def maximize_evidence(
         raise NumericalError(
             "the evidence cannot be computed at the mode of the model; fix the hyperparameters instead"
         )
-    found = lbfgs_ascent(evidence, eta, max_iterations=max_iterations, tolerance=1e-4, progress=progress)
+    found = climb(evidence, eta, max_iterations=max_iterations, loss_tolerance=1e-6, progress=progress)
     best = found.points.theta
     evidence(best)
     theta = split.join(evidence.mode, best[0])

@@ -19,10 +19,8 @@ from gp_ensembles.fusion.inference import (
 )
 from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.lbfgs import inverse_hessian_product, no_pairs, remember
+from gp_ensembles.numerics.minimize import minimize
 
-# Armijo's constant, bounds of a backtracking factor, and most backtracking steps of one line search.
-_ARMIJO, _SHRINK, _MOST = 1e-4, (0.1, 0.5), 20
 # Times that a start is halved towards the prior mean until its log joint density is finite.
 _HALVINGS = 20
 
@@ -32,7 +30,7 @@ class ModeSearch(NamedTuple):
 
     Args:
         points: Positions, shape (R, P), log densities, shape (R,), and gradients.
-        converged: Whether the tolerance was met, shape (R,).
+        converged: Whether a tolerance was met, shape (R,).
         num_gradients: Gradient evaluations, each for all searches still under way.
     """
 
@@ -41,93 +39,51 @@ class ModeSearch(NamedTuple):
     num_gradients: int
 
 
-@torch.no_grad()
-def lbfgs_ascent(
+def climb(
     log_density: LogDensity,
     start: Tensor,
     *,
     max_iterations: int = 300,
-    tolerance: float = 1e-7,
-    memory: int = 10,
+    gradient_tolerance: float = 1e-4,
+    loss_tolerance: float = 1e-10,
     progress: bool = False,
 ) -> ModeSearch:
-    """Local maxima from many starts at once, by L-BFGS (Nocedal and Wright, 2006, algorithm 7.4).
-
-    Every start has its own directions and step lengths; one gradient evaluation serves all searches still under way.
-    Backtracking line search with Armijo's condition; a value that is not finite fails it.
+    """Local maxima from many starts at once, by :func:`~gp_ensembles.numerics.minimize.minimize`.
 
     Args:
         log_density: From positions, shape (R, P), to log densities, shape (R,).
         start: Where to start, shape (R, P).
         max_iterations: Most L-BFGS steps of each.
-        tolerance: A search ends where the quadratic model predicts a gain below this many nats.
-        memory: Pairs of steps and gradient changes that are kept.
+        gradient_tolerance: A search ends when no entry of its gradient exceeds this.
+        loss_tolerance: A search ends when a step gains at most this, relative to the log density's size or one.
         progress: Whether to show a progress bar.
+
+    Raises:
+        ValueError: If a log density is not finite at a start.
 
     Example:
         >>> import torch
         >>> start = torch.tensor([[-3.0], [0.5]], dtype=torch.float64)
-        >>> found = lbfgs_ascent(lambda theta: -(theta.square() - 4.0).square().sum(-1), start)
+        >>> found = climb(lambda theta: -(theta.square() - 4.0).square().sum(-1), start)
         >>> found.points.theta.squeeze(-1).round(decimals=4), found.converged
         (tensor([-2.,  2.], dtype=torch.float64), tensor([True, True]))
     """
-    points = evaluate(log_density, start)
-    active = torch.ones_like(points.log_density, dtype=torch.bool)
-    converged = ~active
-    pairs = no_pairs(start)
-    num_gradients = 1
-    with tqdm(total=max_iterations, desc="modes", unit="step", disable=not progress) as bar:
-        for _ in range(max_iterations):
-            direction = inverse_hessian_product(points.gradient, pairs)
-            slope = (direction * points.gradient).sum(-1)
-            # Where the memory gives no direction of ascent, use the gradient.
-            bad = ~(slope > 0.0)
-            if bool(bad.any()):
-                pairs = pairs._replace(curvature=pairs.curvature.masked_fill(bad, 0.0))
-                direction = inverse_hessian_product(points.gradient, pairs)
-                slope = (direction * points.gradient).sum(-1)
-            fresh = (pairs.curvature == 0.0).all(0)
-            enough = (points.gradient == 0.0).all(-1) | (~fresh & (slope < tolerance))
-            reached = active & enough
-            converged, active = converged | reached, active & ~reached
-            if not bool(active.any()):
-                break
-            length = torch.where(fresh, (1.0 / direction.norm(dim=-1)).clamp(max=1.0), 1.0)
-            found, moved, used = _search(log_density, points, direction, slope, length, active)
-            num_gradients += used
-            # No gain along the gradient itself: the search is at round-off.
-            active = active & (moved | ~fresh)
-            pairs = pairs._replace(curvature=pairs.curvature.masked_fill(active & ~moved, 0.0))
-            pairs = remember(pairs, found.theta - points.theta, points.gradient - found.gradient, memory)
-            points = found
+    with tqdm(desc="modes", unit="evaluation", disable=not progress) as bar:
+
+        def descended(theta: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+            points = evaluate(log_density, theta)
             bar.set_postfix_str(f"best {float(points.log_density.amax()):.2f}", refresh=False)
             bar.update()
-    return ModeSearch(points, converged, num_gradients)
+            return -points.log_density, -points.gradient
 
-
-def _search(
-    log_density: LogDensity, points: Points, direction: Tensor, slope: Tensor, length: Tensor, active: Tensor
-) -> tuple[Points, Tensor, int]:
-    """Backtracking line search: the points reached, which starts found one, and the number of gradients."""
-    waiting = active.nonzero().squeeze(-1)
-    moved = torch.zeros_like(active)
-    theta, value, gradient = (tensor.clone() for tensor in points)
-    used = 0
-    while waiting.numel() and used < _MOST:
-        used += 1
-        tried = evaluate(log_density, points.theta[waiting] + length[waiting, None] * direction[waiting])
-        gain = tried.log_density - points.log_density[waiting]
-        finite = tried.log_density.isfinite() & tried.gradient.isfinite().all(-1)
-        good = finite & (gain >= _ARMIJO * length[waiting] * slope[waiting])
-        at = waiting[good]
-        theta[at], value[at], gradient[at] = tried.theta[good], tried.log_density[good], tried.gradient[good]
-        moved[at] = True
-        # The maximum of the parabola through the value, the slope and the new value.
-        linear = slope[waiting] * length[waiting]
-        factor = (0.5 * linear / (linear - gain)).clamp(*_SHRINK)
-        length[waiting] *= torch.where(finite, factor, _SHRINK[0])
-        waiting = waiting[~good]
-    return Points(theta, value, gradient), moved, used
+        found = minimize(
+            descended,
+            start,
+            max_iterations=max_iterations,
+            gradient_tolerance=gradient_tolerance,
+            loss_tolerance=loss_tolerance,
+        )
+    return ModeSearch(Points(found.point, -found.value, -found.gradient), found.converged, found.num_evaluations)
 
 
 @final
@@ -229,7 +185,7 @@ def find_modes(
         True
     """
     start = finite_starts(model, model.draw_prior(num_restarts, generator=generator))
-    return lbfgs_ascent(model.log_joint, start, max_iterations=max_iterations, progress=progress)
+    return climb(model.log_joint, start, max_iterations=max_iterations, progress=progress)
 
 
 @torch.no_grad()

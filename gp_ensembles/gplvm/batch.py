@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.features.fourier import fourier_features
-from gp_ensembles.gplvm.minimize import minimize
+from gp_ensembles.numerics.minimize import minimize
 
 _LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorizations of a perfect fit sound
 _FIRST_NOISE = 0.1
@@ -110,7 +110,8 @@ def fit_batch(
         return -pieces.value, -torch.cat([by_latent.flatten(1), by_scales], dim=-1)
 
     scales = start.new_tensor([1.0, _FIRST_NOISE]).log().expand(num_experts, 2)
-    found = minimize(loss, torch.cat([start.flatten(1), scales], dim=-1), max_iterations=max_iterations)
+    point = torch.cat([start.flatten(1), scales], dim=-1)
+    found = minimize(loss, point, max_iterations=max_iterations, loss_tolerance=1e-8)
     latent, prior_variance, noise = (part.to(Y.dtype) for part in unpack(found.point))
     return BatchFit(latent, prior_variance, noise, -found.value.to(Y.dtype), found.converged)
 

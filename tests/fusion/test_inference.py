@@ -21,7 +21,7 @@ from gp_ensembles.fusion.leapfrog import leapfrog
 from gp_ensembles.fusion.mcmc import HMC, NUTS, EqualChains, StackedChains, combine_chains
 from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.modes import MAP, ModeWeights, find_modes, lbfgs_ascent
+from gp_ensembles.fusion.modes import MAP, ModeWeights, climb, find_modes
 from gp_ensembles.numerics.cholesky import NumericalError
 
 SHORT = HMCSettings(num_draws=150, num_warmup=150)
@@ -163,12 +163,17 @@ def test_ascent_of_a_quadratic():
     scale = torch.logspace(0, 4, 12, dtype=torch.float64)
     center = torch.randn(12, dtype=torch.float64, generator=seeded())
     start = torch.randn(5, 12, dtype=torch.float64, generator=seeded(1)) * torch.logspace(-3, 3, 5).double()[:, None]
-    found = lbfgs_ascent(lambda theta: -0.5 * (scale * (theta - center).square()).sum(-1), start, tolerance=1e-12)
+    found = climb(
+        lambda theta: -0.5 * (scale * (theta - center).square()).sum(-1),
+        start,
+        gradient_tolerance=1e-9,
+        loss_tolerance=0.0,
+    )
     assert (found.points.theta - center).abs().amax() < 1e-3
 
 
 def test_ascent_avoids_what_is_not_finite():
-    found = lbfgs_ascent(
+    found = climb(
         lambda theta: (theta.log() - theta).sum(-1), torch.tensor([[1e-3], [0.5], [40.0]], dtype=torch.float64)
     )
     assert found.converged.all()
@@ -178,8 +183,8 @@ def test_ascent_avoids_what_is_not_finite():
 def test_ascents_do_not_see_each_other():
     model = small("mogpe")
     start = model.draw_prior(4, generator=seeded())
-    together = lbfgs_ascent(model.log_joint, start, max_iterations=20)
-    alone = lbfgs_ascent(model.log_joint, start[2:3], max_iterations=20)
+    together = climb(model.log_joint, start, max_iterations=20)
+    alone = climb(model.log_joint, start[2:3], max_iterations=20)
     torch.testing.assert_close(together.points.theta[2:3], alone.points.theta, rtol=1e-6, atol=1e-6)
 
 

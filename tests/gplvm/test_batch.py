@@ -1,4 +1,4 @@
-"""Where first rows are embedded: principal components, the batch objective and its maximizer, against dense algebra."""
+"""Where first rows are embedded: principal components, and the batch objective, against dense algebra."""
 
 import math
 
@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import optimize
 from scipy.stats import multivariate_normal, norm
 
 from gp_ensembles.features import RandomFourierFeatures
@@ -16,25 +13,12 @@ from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.gplvm import batch
 from gp_ensembles.gplvm.batch import fit_batch, log_posterior
 from gp_ensembles.gplvm.first_rows import principal_components
-from gp_ensembles.gplvm.minimize import minimize
 
 DTYPES = (torch.float32, torch.float64)
 
 
 def normals(generator, *shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def with_gradient(function):
-    """Values and gradients by autograd of a function of points and the numbers of their problems."""
-
-    def both(points, problems):
-        free = points.detach().requires_grad_()
-        value = function(free, problems)
-        (gradient,) = torch.autograd.grad(value.sum(), free)
-        return value.detach(), gradient
-
-    return both
 
 
 def test_components_are_the_maximum_of_their_likelihood(generator):
@@ -161,54 +145,3 @@ def test_experts_are_fitted_as_if_alone(generator):
     for expert in range(3):
         alone = fit_batch(omega[expert : expert + 1], t, Y, max_iterations=15)
         torch.testing.assert_close(alone.embedding[0], together.embedding[expert], atol=1e-7, rtol=1e-7)
-
-
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**20), size=st.integers(1, 6))
-def test_quadratics_are_minimized(seed, size):
-    generator = torch.Generator().manual_seed(seed)
-    root, target = normals(generator, 3, size, size), normals(generator, 3, size)
-    matrix = root @ root.mT + 0.1 * torch.eye(size, dtype=torch.float64)
-
-    def function(points, problems):
-        error = (points - target[problems]).unsqueeze(-1)
-        return 0.5 * (error.mT @ matrix[problems] @ error).flatten()
-
-    found = minimize(with_gradient(function), torch.zeros_like(target), max_iterations=500, tolerance=1e-12)
-    assert bool(found.converged.all())
-    assert float(found.value.max()) < 1e-7
-
-
-def test_a_curved_valley_is_walked_to_its_end_as_scipy_does():
-    def valley(points, _=None):
-        return 100 * (points[:, 1] - points[:, 0].square()).square() + (1 - points[:, 0]).square()
-
-    start = torch.tensor([[-1.2, 1.0], [0.0, 0.0], [2.0, -3.0]], dtype=torch.float64)
-    found = minimize(with_gradient(valley), start, max_iterations=500, tolerance=1e-12)
-    for row, point in zip(start, found.point, strict=True):
-        theirs = optimize.minimize(lambda x: float(valley(torch.from_numpy(x)[None])), row.numpy(), method="BFGS")
-        np.testing.assert_allclose(point.numpy(), theirs.x, atol=1e-4)
-
-
-def test_problems_that_are_solved_are_not_asked_again():
-    asked = []
-
-    def function(points, problems):  # squares and fourth powers, which take longer
-        asked.append(problems.tolist())
-        return (points - 1).pow(2 * (1 + problems.unsqueeze(-1))).sum(-1)
-
-    found = minimize(with_gradient(function), torch.full((2, 3), 1.5, dtype=torch.float64), tolerance=1e-9)
-    assert bool(found.converged.all())
-    assert asked[:2] == [[0, 1], [0, 1]]
-    assert asked[-1] == [1]
-
-
-def test_infinite_values_are_stepped_back_from_and_at_the_start_refused():
-    def function(points, _):  # infinite beyond zero
-        return points[:, 0] - points[:, 0].log()
-
-    start = torch.tensor([[30.0], [1e-3]], dtype=torch.float64)
-    found = minimize(with_gradient(function), start)
-    torch.testing.assert_close(found.point, torch.ones_like(start), atol=1e-3, rtol=0)
-    with pytest.raises(ValueError, match="problem 1"):
-        minimize(with_gradient(function), torch.tensor([[1.0], [-1.0]], dtype=torch.float64))

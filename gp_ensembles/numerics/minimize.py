@@ -1,0 +1,334 @@
+"""L-BFGS for many independent problems at once, each with its own history, step length and end."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+# Share of the promised decrease that a step must reach (Armijo), share of the slope that it may leave (Wolfe), and most
+# trials of one line search: those of L-BFGS-B.
+_ARMIJO, _WOLFE, _MAX_TRIALS = 1e-3, 0.9, 20
+# Where the next trial may lie: this share of a bracket from its ends; this share of the way to a point without a value;
+# from so many to so many times the last increase beyond a trial that is too short.
+_INSIDE, _BEFORE_WALL, _BEYOND = 0.1, 0.2, (1.1, 4.0)
+
+Differentiated = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Minimum(NamedTuple):
+    """Where M searches ended.
+
+    Attributes:
+        point: The points reached, shape (M, P).
+        value: Their values, shape (M,); at most those of the starts.
+        gradient: Their gradients, shape (M, P).
+        converged: Whether a tolerance was met, shape (M,), boolean.
+        num_iterations: Steps taken, shape (M,).
+        num_evaluations: Calls of the function, each for all problems still searched.
+    """
+
+    point: Tensor
+    value: Tensor
+    gradient: Tensor
+    converged: Tensor
+    num_iterations: Tensor
+    num_evaluations: int
+
+
+class CurvaturePairs(NamedTuple):
+    """The last steps of R searches and what the gradient did, each pair scaled so that their product is one.
+
+    Attributes:
+        steps: Changes of the points, oldest first, shape (R, m, P); zero where there was none yet.
+        changes: Changes of the gradient, shape (R, m, P).
+        scale: Inverse curvature along the newest step, shape (R,); before the first, one over the gradient's norm.
+    """
+
+    steps: Tensor
+    changes: Tensor
+    scale: Tensor
+
+
+class _Place(NamedTuple):
+    """Points (R, P), values (R,) and gradients (R, P)."""
+
+    point: Tensor
+    value: Tensor
+    gradient: Tensor
+
+
+class _Trial(NamedTuple):
+    """A point of a line search: its distance from the origin, the value and the slope."""
+
+    length: float
+    value: float
+    slope: float
+
+
+class _Line(NamedTuple):
+    """A line search.
+
+    Attributes:
+        origin: Where it starts.
+        low: The longest trial known to be too short: it fell enough, but is still steep.
+        high: The shortest trial known to be too long, if any.
+        length: Of the trial to be made.
+        number: Its number, from one.
+    """
+
+    origin: _Trial
+    low: _Trial
+    high: _Trial | None = None
+    length: float = 1.0
+    number: int = 1
+
+
+class _Search:
+    """How far the search of one problem is; what is a number here is a row of tensors in :func:`minimize`."""
+
+    def __init__(self, converged: bool) -> None:
+        self.converged, self.stuck, self.remembers = converged, False, False
+        self.num_iterations = 0
+        self.line: _Line | None = None
+
+    def judge(self, value: float, slope: float, steepest: float, tolerances: tuple[float, float]) -> bool | None:
+        """Learn what the trial was like: take it (True), try another one (None), or give the line up (False)."""
+        assert self.line is not None
+        line = self.line
+        finite = math.isfinite(value + steepest)
+        trial = _Trial(line.length, value if finite else math.inf, slope)
+        falls = trial.value <= line.origin.value + _ARMIJO * line.length * line.origin.slope
+        if not (falls and slope >= _WOLFE * line.origin.slope) and line.number < _MAX_TRIALS:
+            self.line = _next_trial(line, trial, falls)
+            return None
+        self.line = None
+        if falls:
+            size = max(abs(line.origin.value), abs(value), 1.0)
+            self.converged = steepest <= tolerances[0] or line.origin.value - value <= tolerances[1] * size
+            self.num_iterations += 1
+        else:
+            self.stuck = not self.remembers
+        self.remembers = falls
+        return falls
+
+
+def minimize(
+    function: Differentiated,
+    start: Tensor,
+    *,
+    max_iterations: int = 200,
+    gradient_tolerance: float = 1e-5,
+    loss_tolerance: float = 1e-7,
+    memory: int = 10,
+) -> Minimum:
+    """Minimize M functions of P variables each by limited-memory BFGS (Nocedal and Wright, 2006, algorithm 7.5).
+
+    The problems do not see one another: the answer to one is what it would be alone, to round-off, and one that has
+    ended is not evaluated again. Steps satisfy Wolfe's conditions. One call of the function serves the line searches of
+    all problems, whichever trial each is at. A point where the value or the gradient is not finite counts as infinitely
+    high.
+
+    Args:
+        function: Takes points (R, P) of some of the problems, whose numbers are its second argument (R,), to values
+            (R,) and gradients (R, P); those of a problem depend on its own point only.
+        start: Points to start from, shape (M, P).
+        max_iterations: Most steps of each problem.
+        gradient_tolerance: A problem has converged when no entry of its gradient exceeds this.
+        loss_tolerance: A problem has converged when a step lowers its value by at most this, relative to its size or
+            one, whichever is larger.
+        memory: Most steps that are remembered.
+
+    Raises:
+        ValueError: If a function is not finite at its start.
+
+    Example:
+        >>> import torch
+        >>> target = torch.tensor([[1.0, 2.0], [-3.0, 5.0]], dtype=torch.float64)
+        >>> def squares(points, problems):
+        ...     error = points - target[problems]
+        ...     return error.square().sum(-1), 2 * error
+        >>> found = minimize(squares, torch.zeros_like(target))
+        >>> bool((found.point - target).abs().max() < 1e-6), found.converged
+        (True, tensor([True, True]))
+    """
+    start, problems = start.detach(), torch.arange(len(start), device=start.device)
+    place = _Place(start, *function(start, problems))
+    steepest = place.gradient.abs().amax(-1)
+    bad = ~(place.value + steepest).isfinite()
+    if bool(bad.any()):
+        raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
+    end, num_evaluations = _Place(*(part.clone() for part in place)), 1
+    searches = [_Search(steep <= gradient_tolerance) for steep in steepest.tolist()]
+    running = searches
+    pairs, direction = no_pairs(place.gradient, memory), torch.zeros_like(start)
+    while True:
+        stay = [not (one.converged or one.stuck or one.num_iterations >= max_iterations) for one in running]
+        if not all(stay):
+            rows = _flags(stay, start)
+            for whole, part in zip(end, place, strict=True):
+                whole[problems[~rows]] = part[~rows]
+            running, problems = list(compress(running, stay)), problems[rows]
+            place, pairs, direction = _take(place, rows), _take(pairs, rows), direction[rows]
+        if not running:
+            break
+        direction = _start_lines(running, place, pairs, direction)
+        lengths = start.new_tensor([one.line.length for one in running if one.line is not None])
+        point = torch.addcmul(place.point, lengths.unsqueeze(-1), direction)
+        trial = _Place(point, *function(point, problems))
+        num_evaluations += 1
+        facts = torch.stack([trial.value, (trial.gradient * direction).sum(-1), trial.gradient.abs().amax(-1)])
+        verdicts = [
+            one.judge(*numbers, (gradient_tolerance, loss_tolerance))
+            for one, *numbers in zip(running, *facts.tolist(), strict=True)
+        ]
+        if True in verdicts:
+            moved = _flags([verdict is True for verdict in verdicts], start)
+            pairs = remember(pairs, trial.point - place.point, trial.gradient - place.gradient, moved)
+            place = _where(moved, trial, place)
+        if False in verdicts:  # forget, and try the gradient
+            failed = _flags([verdict is False for verdict in verdicts], start)
+            pairs = _where(failed, no_pairs(place.gradient, memory), pairs)
+    num_iterations = torch.tensor([one.num_iterations for one in searches], dtype=torch.int64, device=start.device)
+    return Minimum(*end, _flags([one.converged for one in searches], start), num_iterations, num_evaluations)
+
+
+def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:
+    """What searches with gradients (R, P) remember before their first steps: they will go one unit downhill.
+
+    Example:
+        >>> import torch
+        >>> inverse_hessian_product(torch.tensor([[3.0, 4.0]]), no_pairs(torch.tensor([[3.0, 4.0]]), 10))
+        tensor([[0.6000, 0.8000]])
+    """
+    empty = gradient.new_zeros(len(gradient), memory, gradient.shape[-1])
+    return CurvaturePairs(empty, empty, gradient.square().sum(-1).rsqrt())
+
+
+def remember(pairs: CurvaturePairs, step: Tensor, change: Tensor, moved: Tensor) -> CurvaturePairs:
+    """What searches remember after one more step of some; a step without positive curvature is not remembered.
+
+    Args:
+        pairs: What they remembered before.
+        step: Changes of the points, shape (R, P).
+        change: Changes of the gradient, shape (R, P).
+        moved: Which of the searches took a step, shape (R,), boolean.
+
+    Example:
+        >>> import torch
+        >>> before, moved = no_pairs(torch.ones(2, 1), 5), torch.tensor([True, True])
+        >>> remember(before, torch.ones(2, 1), torch.tensor([[2.0], [-1.0]]), moved).scale
+        tensor([0.5000, 1.0000])
+    """
+    product, squares = (step * change).sum(-1), change.square().sum(-1)
+    round_off = torch.finfo(step.dtype).eps * (step.square().sum(-1) * squares).sqrt()
+    new = torch.stack([step, change]) / product.sqrt().unsqueeze(-1)
+    steps, changes = (
+        torch.cat([old[:, 1:], part.unsqueeze(1)], dim=1) for old, part in zip(pairs[:2], new, strict=True)
+    )
+    return _where(moved & (product > round_off), CurvaturePairs(steps, changes, product / squares), pairs)
+
+
+def inverse_hessian_product(vector: Tensor, pairs: CurvaturePairs) -> Tensor:
+    r"""The inverse Hessians that searches estimate from what they remember, times a vector each.
+
+    The two-loop recursion (Nocedal and Wright, 2006, algorithm 7.4) in matrix form: with scaled steps S and changes Y
+    in rows, the upper triangle U of :math:`S Y^\top` and the scale :math:`\gamma`
+
+    .. math:: u = U^{-1} S g, \quad r = \gamma (g - Y^\top u), \quad H g = r + S^\top U^{-\top} (u - Y r).
+
+    Args:
+        vector: g, shape (R, P).
+        pairs: What the searches remember.
+
+    Example:
+        >>> import torch
+        >>> before, moved = no_pairs(torch.ones(1, 1), 5), torch.tensor([True])
+        >>> pairs = remember(before, torch.ones(1, 1), torch.full((1, 1), 4.0), moved)
+        >>> inverse_hessian_product(torch.full((1, 1), 8.0), pairs)  # of 2 x^2
+        tensor([[2.]])
+    """
+    steps, changes, column = pairs.steps, pairs.changes, vector.unsqueeze(-1)
+    # The triangle's diagonal is one by scaling, or where nothing is remembered yet makes zero of zero.
+    products = torch.bmm(steps, changes.mT)
+    first = torch.linalg.solve_triangular(products, torch.bmm(steps, column), upper=True, unitriangular=True)
+    rest = pairs.scale[:, None, None] * torch.baddbmm(column, changes.mT, first, alpha=-1)
+    left = torch.baddbmm(first, changes, rest, alpha=-1)
+    second = torch.linalg.solve_triangular(products.mT, left, upper=False, unitriangular=True)
+    return torch.baddbmm(rest, steps.mT, second).squeeze(-1)
+
+
+def _start_lines(searches: Sequence[_Search], place: _Place, pairs: CurvaturePairs, direction: Tensor) -> Tensor:
+    """Directions of all searches: new ones, downhill, for those that begin a line search."""
+    begins = [search.line is None for search in searches]
+    if not any(begins):
+        return direction
+    new = -inverse_hessian_product(place.gradient, pairs)
+    slopes = (new * place.gradient).sum(-1)
+    uphill = ~(slopes < 0.0)
+    if bool(uphill.any()):  # by round-off
+        norms = place.gradient.square().sum(-1).sqrt()
+        new = torch.where(uphill.unsqueeze(-1), -place.gradient / norms.unsqueeze(-1), new)
+        slopes = torch.where(uphill, -norms, slopes)
+    for search, value, slope in zip(searches, *torch.stack([place.value, slopes]).tolist(), strict=True):
+        if search.line is None:
+            origin = _Trial(0.0, value, slope)
+            search.line = _Line(origin, origin)
+    if all(begins):
+        return new
+    return torch.where(_flags(begins, new).unsqueeze(-1), new, direction)
+
+
+def _next_trial(line: _Line, trial: _Trial, falls: bool) -> _Line:
+    """The line search after a trial: into the bracket, or further out as long as there is none."""
+    if falls and line.high is None:
+        width = trial.length - line.low.length
+        near, far = (trial.length + times * width for times in _BEYOND)
+        lowest = _lowest(line.low, trial)
+        length = far if lowest is None or lowest < trial.length else min(max(lowest, near), far)
+        low, high = trial, None
+    else:
+        low, high = (trial, line.high) if falls else (line.low, trial)
+        assert high is not None
+        width = high.length - low.length
+        lowest = _lowest(low, high)
+        if not math.isfinite(high.value):
+            length = low.length + _BEFORE_WALL * width
+        elif lowest is None:
+            length = low.length + 0.5 * width
+        else:
+            length = min(max(lowest, low.length + _INSIDE * width), high.length - _INSIDE * width)
+    if line.number == _MAX_TRIALS - 1 and low.length > 0.0:
+        length = low.length  # the last trial is one that fell enough
+    return _Line(line.origin, low, high, length, line.number + 1)
+
+
+def _lowest(left: _Trial, right: _Trial) -> float | None:
+    """Where the cubic through two trials is lowest (Nocedal and Wright, 2006, equation 3.59), ``None`` if nowhere."""
+    width = right.length - left.length
+    middle = left.slope + right.slope - 3.0 * (right.value - left.value) / width
+    square = middle * middle - left.slope * right.slope
+    if not (math.isfinite(square) and square >= 0.0):
+        return None
+    bottom = right.slope - left.slope + 2.0 * math.sqrt(square)
+    if bottom == 0.0:
+        return None
+    return right.length - width * (right.slope + math.sqrt(square) - middle) / bottom
+
+
+def _flags(values: list[bool], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.bool, device=like.device)
+
+
+_Parts = TypeVar("_Parts", _Place, CurvaturePairs)
+
+
+def _take(parts: _Parts, rows: Tensor) -> _Parts:
+    return type(parts)(*(part[rows] for part in parts))
+
+
+def _where(rows: Tensor, new: _Parts, old: _Parts) -> _Parts:
+    pairs = zip(new, old, strict=True)
+    return type(old)(*(torch.where(rows.reshape(-1, *[1] * (one.ndim - 1)), one, other) for one, other in pairs))
