@@ -67,8 +67,9 @@ class MetaLearner(nn.Module, ABC):
         Args:
             state: The state before the block.
             log_prob: Log densities of the block's targets under each expert, made before each target,
-                shape (M, B). A column of zeros is a missing target: nothing is learned from it, though a rule
-                whose weights move with time (by switching, sharing or forgetting) lets time pass.
+                shape (M, B). A column of zeros is a missing target (:func:`weigh_observed` puts it there): nothing is
+                learned from it, though a rule whose weights move with time (by switching, sharing or forgetting)
+                lets time pass.
 
         Returns:
             The state after the block, and the weights and mixture log densities before each target.

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gp_ensembles import metrics
 from gp_ensembles.filters import gaussian_state, update_block
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+from gp_ensembles.meta_learners.base import weigh_observed
 from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, switching_bound
 from gp_ensembles.numerics import normal
 
@@ -26,7 +27,7 @@ def densities(seed, num_experts, num_steps, spread=3.0):
 
 
 def run_rule(rule, log_prob):
-    return rule.update_block(rule.init(log_prob.shape[0], log_prob), log_prob)[1].log_prob
+    return weigh_observed(rule, rule.init(log_prob.shape[0], log_prob), log_prob, log_prob.isnan().all(0))[1].log_prob
 
 
 def regression(seed, num_experts=3, num_steps=25, num_features=4, missing=True):
