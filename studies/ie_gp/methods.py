@@ -42,7 +42,8 @@ class MethodRun(NamedTuple):
 
     Attributes:
         mean: Predictive means, shape (N,).
-        log_prob: Log predictive densities, shape (N,); NaN for a method without a density.
+        log_prob: Log predictive densities, shape (N,); NaN where the target is missing, and for a method
+            without a density.
         fit_seconds: Time of everything before the stream.
         ends: Number of rows read at each look at the clock.
         seconds: Time since the stream began at each of them.
