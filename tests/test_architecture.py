@@ -46,8 +46,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "meta_learners": (frozenset({"numerics"}), frozenset()),
     "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
-    # scikit-learn: k-means, for the centers of radial basis functions.
-    "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "sklearn"})),
+    "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch"})),
     # tqdm: fitting hyperparameters takes seconds.
     "experts": (frozenset({"numerics", "features", "filters", "likelihoods"}), frozenset({"gpytorch", "tqdm"})),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
@@ -74,7 +73,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "spectral", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
-    # scipy: k-means. numpy: what it speaks. features: knots as a feature map of online experts.
+    # scipy: L-BFGS with bounds. numpy: what it speaks. features: knots as a feature map of online experts.
     "sparse": (
         frozenset({"numerics", "likelihoods", "features"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),

@@ -3,11 +3,11 @@
 from typing import final
 
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix, log_scale
 from gp_ensembles.features.shapes import insert_batch, positive_like
+from gp_ensembles.numerics.kmeans import kmeans
 
 
 @final
@@ -113,8 +113,8 @@ class RadialBasisFeatures(FeatureMap):
             >>> RadialBasisFeatures.from_data(X, 10, starts, generator=generator)(X).shape
             torch.Size([2, 50, 10])
         """
-        centers = kmeans_centers(X, num_centers, generator=generator)
-        return cls(centers, lengthscale, prior_variance)
+        check_matrix(X)
+        return cls(kmeans(X, num_centers, generator=generator), lengthscale, prior_variance)
 
     @property
     def lengthscale(self) -> Tensor:
@@ -142,41 +142,3 @@ class RadialBasisFeatures(FeatureMap):
             return (scaled @ right - half_norm - 0.5 * scaled.square().sum(-1, keepdim=True)).exp()
 
         return features
-
-
-def kmeans_centers(X: Tensor, num_centers: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Centers of the k-means clusters of the rows of X (scikit-learn, k-means++ start).
-
-    Args:
-        X: Inputs, shape (N, D), in units that make columns comparable.
-        num_centers: Number of centers K.
-        generator: Source of the start; torch's global one if ``None``.
-
-    Returns:
-        Centers, shape (K, D), with the dtype and device of X.
-
-    Raises:
-        ValueError: If X is not a finite matrix or has fewer than K distinct rows.
-        TypeError: If X is not a floating point tensor.
-
-    Example:
-        >>> import torch
-        >>> X = torch.tensor([[0.0], [0.2], [5.0], [5.2]], dtype=torch.float64)
-        >>> kmeans_centers(X, 2, generator=torch.Generator().manual_seed(0)).sort(0).values.T
-        tensor([[0.1000, 5.1000]], dtype=torch.float64)
-    """
-    check_matrix(X)
-    if X.ndim != 2:
-        raise ValueError(f"X must have shape (N, D) to place centers, got {tuple(X.shape)}")
-    if num_centers < 1:
-        raise ValueError(f"the number of centers must be at least 1, got {num_centers}")
-    rows = X.detach().cpu().double()
-    num_distinct = torch.unique(rows, dim=0).shape[0]
-    if num_distinct < num_centers:
-        raise ValueError(
-            f"{num_centers} centers need as many distinct rows, X has {num_distinct}; use fewer centers or more rows"
-        )
-    device = generator.device if generator is not None else torch.device("cpu")
-    seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
-    fitted = KMeans(n_clusters=num_centers, n_init="auto", random_state=seed).fit(rows.numpy())
-    return torch.as_tensor(fitted.cluster_centers_, dtype=X.dtype, device=X.device)

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import torch
 from botorch.models.utils.inducing_point_allocators import InducingPointAllocator, QualityFunction
 from gpytorch.kernels import Kernel
-from scipy.cluster.vq import kmeans2
 from torch import Tensor
 from torch.nn import Module
+
+from gp_ensembles.numerics.kmeans import kmeans
 
 _SWEEPS = 5  # exchanges proposed for every knot of a k-DPP
 
@@ -49,7 +50,7 @@ def random_knots(
 def kmeans_knots(
     X: Tensor, num_knots: int, kernel: Kernel | None = None, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Centers of k-means with k-means++ starts (scipy's), shape (num_knots, D); the kernel does not matter.
+    """Centers of :func:`~gp_ensembles.numerics.kmeans.kmeans`, shape (num_knots, D); the kernel does not matter.
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.
@@ -61,9 +62,7 @@ def kmeans_knots(
                 [5.1000]])
     """
     distinct_rows(X, num_knots)
-    seed = int(torch.randint(2**31, (), generator=generator, device="cpu"))
-    centers, _ = kmeans2(X.detach().cpu().double().numpy(), num_knots, minit="++", rng=seed, iter=20)
-    return torch.as_tensor(centers).to(X)
+    return kmeans(X, num_knots, generator=generator)
 
 
 @torch.no_grad()

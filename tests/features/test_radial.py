@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gp_ensembles.features import RadialBasisFeatures
-from gp_ensembles.features.radial import kmeans_centers
 
 
 def direct(X: Tensor, centers: Tensor, lengthscale: Tensor) -> Tensor:
@@ -94,28 +93,10 @@ def test_centers_are_fixed_unless_they_are_a_parameter() -> None:
     assert not torch.equal(fixed.centers[0], centers)
 
 
-def test_kmeans_finds_well_separated_clusters() -> None:
-    truth = 20 * torch.arange(3, dtype=torch.float64).unsqueeze(-1) + torch.tensor([[0.0, 1.0]])
-    X = (truth.unsqueeze(1) + 0.1 * randn(3, 30, 2)).reshape(-1, 2)
-    found = kmeans_centers(X, 3, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(found[found[:, 0].argsort()], truth, rtol=0.0, atol=0.1)
-
-
-def test_kmeans_is_seeded_by_the_generator() -> None:
-    X = randn(60, 3)
-    first, again = (kmeans_centers(X, 7, generator=torch.Generator().manual_seed(3)) for _ in range(2))
-    assert torch.equal(first, again)
-    assert kmeans_centers(X.float(), 7, generator=torch.Generator().manual_seed(3)).dtype == torch.float32
-
-
 def test_wrong_arguments() -> None:
     X = randn(6, 2)
     with pytest.raises(ValueError, match="5 centers need as many distinct rows, X has 3"):
-        kmeans_centers(X[:3].repeat(4, 1), 5)
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        kmeans_centers(X, 0)
-    with pytest.raises(ValueError, match=r"shape \(N, D\)"):
-        kmeans_centers(X.reshape(2, 3, 2), 2)
+        RadialBasisFeatures.from_data(X[:3].repeat(4, 1), 5, 1.0)
     with pytest.raises(ValueError, match=r"lengthscale must have shape \(\*batch, 2\)"):
         RadialBasisFeatures(X, torch.ones(3))
     with pytest.raises(ValueError, match="lengthscale must be positive"):

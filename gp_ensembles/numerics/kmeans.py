@@ -1,0 +1,71 @@
+"""K-means: the centers of clusters of rows."""
+
+import math
+
+import torch
+from torch import Tensor
+
+_MAX_SWEEPS = 100
+
+
+def kmeans(X: Tensor, num_centers: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Centers of clusters of rows, with a small sum of squared distances from the rows to the nearest of them.
+
+    Lloyd's algorithm from the greedy k-means++ start (Arthur and Vassilvitskii, 2007, section 7): each center is the
+    best of a few rows drawn with probabilities proportional to their squared distances from the centers so far. It is
+    made in double precision on the processor, so that a seed gives the same centers on every device.
+
+    Args:
+        X: Rows, shape (N, D), finite, in units that make columns comparable.
+        num_centers: Number of centers K.
+        generator: Source of the start; torch's global one if ``None``.
+
+    Returns:
+        Centers, shape (K, D), with the dtype and device of X.
+
+    Raises:
+        ValueError: If X is not a matrix, K is below one, or X has fewer than K distinct rows.
+
+    Example:
+        >>> import torch
+        >>> X = torch.tensor([[0.0], [0.2], [5.0], [5.2]], dtype=torch.float64)
+        >>> kmeans(X, 2, generator=torch.Generator().manual_seed(0)).sort(0).values.T
+        tensor([[0.1000, 5.1000]], dtype=torch.float64)
+    """
+    if X.ndim != 2:
+        raise ValueError(f"X must have shape (N, D) to place centers, got {tuple(X.shape)}")
+    if num_centers < 1:
+        raise ValueError(f"the number of centers must be at least 1, got {num_centers}")
+    rows = X.detach().cpu().double()
+    num_distinct = torch.unique(rows, dim=0).shape[0]
+    if num_distinct < num_centers:
+        raise ValueError(
+            f"{num_centers} centers need as many distinct rows, X has {num_distinct}; use fewer centers or more rows"
+        )
+    device = generator.device if generator is not None else torch.device("cpu")
+    seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
+    centers = rows[_first_centers(rows, num_centers, torch.Generator(device="cpu").manual_seed(seed))]
+    nearest = torch.full_like(rows[:, 0], -1, dtype=torch.int64)
+    for _ in range(_MAX_SWEEPS):
+        before, nearest = nearest, torch.cdist(rows, centers).argmin(1)
+        if torch.equal(before, nearest):
+            break
+        sizes = torch.bincount(nearest, minlength=num_centers).unsqueeze(-1)
+        sums = torch.zeros_like(centers).index_add_(0, nearest, rows)
+        centers = torch.where(sizes > 0, sums / sizes.clamp_min(1), centers)
+    return centers.to(X)
+
+
+def _first_centers(rows: Tensor, num_centers: int, generator: torch.Generator) -> Tensor:
+    """Numbers of distinct rows to start from, shape (K,)."""
+    tries = 2 + int(math.log(num_centers))
+    drawn = torch.randint(len(rows), (1,), generator=generator, device=rows.device)
+    chosen, squares = [drawn], (rows - rows[drawn]).square().sum(-1)  # to the nearest center so far
+    for _ in range(num_centers - 1):
+        drawn = torch.multinomial(squares, tries, replacement=True, generator=generator)
+        # Exact differences: a row that is a center already must be at distance zero.
+        left = torch.cdist(rows[drawn], rows, compute_mode="donot_use_mm_for_euclid_dist").square().minimum(squares)
+        best = int(left.sum(-1).argmin())
+        squares = left[best]
+        chosen.append(drawn[best : best + 1])
+    return torch.cat(chosen)
