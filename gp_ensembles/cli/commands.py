@@ -4,13 +4,12 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never
 
 import torch
-from tqdm import tqdm
 
 from gp_ensembles.cli.pictures import PICTURES, RunPictures
 from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import summarize_run, summary_table
 from gp_ensembles.cli.tables import check_table
@@ -92,7 +91,7 @@ def run(
         folder.checkpoint(scored)
         saved = time.monotonic()
         again = scored.progress.pending_y.shape[0] if repeat_pending else 0
-        with _bar(y.shape[0] + again, output) as bar:
+        with progress_bar("stream", y.shape[0] + again, output.progress) as bar:
             for chunk in scored.chunks(X, y, repeat_pending=repeat_pending):
                 folder.append(chunk)
                 if output.pictures:
@@ -115,11 +114,6 @@ def run(
     if output.pictures:
         _draw(pictures, output.out)
     return summary
-
-
-def _bar(num_rows: int, output: Output) -> "tqdm[Never]":
-    interval = 0.1 if sys.stderr.isatty() else 5.0
-    return tqdm(total=num_rows, desc="stream", unit="row", disable=not output.progress, mininterval=interval)
 
 
 def _short(value: float | None) -> str:

@@ -1,7 +1,5 @@
 """Several configs on one stream, in one table with the baselines."""
 
-import csv
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from tqdm import tqdm
-
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.named_configs import find_config
-from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
+from gp_ensembles.cli.named_configs import find_config
+from gp_ensembles.cli.running import progress_bar
+from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import format_table, summarize_run
 from gp_ensembles.cli.tables import check_warm_up_rows
+from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import OutputFolder, write_json, write_text
 from gp_ensembles.data import Table
 from gp_ensembles.streaming import StreamConfig
@@ -99,7 +97,10 @@ def compare(
             print(f"gp-ensembles: {name} failed: {kind}{one_sentence(error)}", file=sys.stderr)
         both = {**results, **baselines}
         write_json(folder.path / "compare.json.partial", both)
-        write_text(folder.path / "compare.csv.partial", _as_csv(both))
+        write_text(
+            folder.path / "compare.csv.partial",
+            as_csv(["name", *_COLUMNS, "error"], [_row(name, found) for name, found in both.items()]),
+        )
     if any("error" not in result for result in results.values()):  # failures alone replace nothing
         for file in ("compare.json", "compare.csv"):
             os.replace(folder.path / f"{file}.partial", folder.path / file)
@@ -110,8 +111,7 @@ def score_config(table: Table, config: StreamConfig, name: str, progress: bool =
     """Fit and run one config on a table, writing nothing; returns its summary, baselines included."""
     stream = ScoredStream.start(config, table, progress=progress and sys.stderr.isatty())
     rest = table.y.shape[0] - config.warmup
-    interval = 0.1 if sys.stderr.isatty() else 5.0
-    with tqdm(total=rest, desc=name, unit="row", disable=not progress, mininterval=interval) as bar:
+    with progress_bar(name, rest, progress) as bar:
         for chunk in stream.chunks(table.X[config.warmup :], table.y[config.warmup :]):
             bar.update(chunk.y.shape[0])
     return summarize_run(stream)
@@ -127,10 +127,5 @@ def _log_score(summary: Mapping[str, object]) -> float:
     return value if isinstance(value, float) else -float("inf")
 
 
-def _as_csv(results: Mapping[str, Mapping[str, object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", *_COLUMNS, "error"])
-    for name, summary in results.items():
-        writer.writerow([name, *("" if (v := summary.get(c)) is None else v for c in (*_COLUMNS, "error"))])
-    return text.getvalue()
+def _row(name: str, summary: Mapping[str, object]) -> list[object]:
+    return [name, *(summary.get(column) for column in (*_COLUMNS, "error"))]

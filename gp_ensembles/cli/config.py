@@ -7,8 +7,8 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli.named_configs import refuse_repeated_keys
 from gp_ensembles.cli.error_messages import one_sentence
+from gp_ensembles.cli.named_configs import refuse_repeated_keys
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.streaming import StreamConfig

@@ -6,11 +6,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Never
 
 import torch
+from tqdm import tqdm
 
-from gp_ensembles.cli.named_configs import refuse_repeated_keys
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
+from gp_ensembles.cli.named_configs import refuse_repeated_keys
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _FLAGS = ("drop_constant", "resume", "skip_seen", "standardize", "traceback")
@@ -75,6 +77,12 @@ def threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def progress_bar(name: str, num_rows: int, progress: bool, num_done: int = 0) -> "tqdm[Never]":
+    """A bar of rows, to be used in a with statement; outside a terminal it prints a line every few seconds."""
+    interval = 0.1 if sys.stderr.isatty() else 5.0
+    return tqdm(total=num_rows, initial=num_done, desc=name, unit="row", disable=not progress, mininterval=interval)
 
 
 def read_arguments(given: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ def read_table(data: str, target: str | None, features: str | None, folder: Path
         ValueError: If a column is unknown, a cell is malformed, or the target is not given.
         OSError: If a file cannot be read.
     """
-    names = None if features is None else [name.strip() for name in features.split(",") if name.strip()]
+    names = split_names(features)
     if folder is None and not data.startswith(_PREFIX):
         if target is None:
             raise ValueError("which column is to be predicted? name it with --target")
@@ -38,6 +38,17 @@ def read_table(data: str, target: str | None, features: str | None, folder: Path
     if target not in (None, table.target_name):
         raise ValueError(f"the target of {data} is {table.target_name}, not {target}; leave --target out")
     return table if names is None else _select(table, names)
+
+
+def split_names(features: str | None) -> tuple[str, ...] | None:
+    """Names that are separated by commas.
+
+    Example:
+        >>> split_names("flow, heat")
+        ('flow', 'heat')
+    """
+    names: Sequence[str] = [] if features is None else [name.strip() for name in features.split(",")]
+    return None if features is None else tuple(name for name in names if name)
 
 
 def read_more(
@@ -157,7 +168,7 @@ def check_warm_up_rows(table: Table, num_rows: int, *, is_constant_dropped: bool
         )
 
 
-def _select(table: Table, names: list[str]) -> Table:
+def _select(table: Table, names: Sequence[str]) -> Table:
     unknown = [name for name in names if name not in table.feature_names]
     if unknown:
         raise ValueError(f"{table.name} has no input {unknown[0]!r}; it has {', '.join(table.feature_names)}")

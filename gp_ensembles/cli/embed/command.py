@@ -4,15 +4,16 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal, Never
+from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
-from tqdm import tqdm
 
 from gp_ensembles.cli.embed.options import EmbedOptions, Variant, expert_names, prepare
-from gp_ensembles.cli.embed.rows import Selection, read_rows, split_names
+from gp_ensembles.cli.embed.rows import Selection, read_rows
 from gp_ensembles.cli.embed.run import PICTURE, EmbedFolder, EmbedRun, load_run
 from gp_ensembles.cli.embed.summary import report_run, summarize_run
+from gp_ensembles.cli.running import progress_bar
+from gp_ensembles.cli.tables import split_names
 from gp_ensembles.cli.writing import CHECKPOINT
 from gp_ensembles.data.table import number_in
 from gp_ensembles.ensembles.interrupts import uninterrupted
@@ -117,7 +118,7 @@ def _embed_all(run: EmbedRun, folder: EmbedFolder, values: Namespace) -> None:
         folder.begin(run)
     try:
         saved = time.monotonic()
-        with _bar(run, values.progress) as bar:
+        with progress_bar("embed", len(run.prepared.Y), values.progress, run.progress.num_done) as bar:
             while not run.is_complete:
                 bar.update(run.advance())
                 folder.append(run)
@@ -129,12 +130,6 @@ def _embed_all(run: EmbedRun, folder: EmbedFolder, values: Namespace) -> None:
         folder.append(run)
         folder.checkpoint(run)
         folder.close()
-
-
-def _bar(run: EmbedRun, progress: bool) -> "tqdm[Never]":
-    interval = 0.1 if sys.stderr.isatty() else 5.0
-    done, total = run.progress.num_done, len(run.prepared.Y)
-    return tqdm(total=total, initial=done, desc="embed", unit="row", disable=not progress, mininterval=interval)
 
 
 def _interrupted(run: EmbedRun | None, checkpoint: Path) -> str:

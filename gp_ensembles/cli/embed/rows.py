@@ -298,14 +298,3 @@ def _text(value: object) -> str:
     if math.isnan(value):
         return ""
     return str(int(value)) if value == round(value, 0) and abs(value) < 2**53 else repr(value)
-
-
-def split_names(features: str | None) -> tuple[str, ...] | None:
-    """Names that are separated by commas.
-
-    Example:
-        >>> split_names("flow, heat")
-        ('flow', 'heat')
-    """
-    names: Sequence[str] = [] if features is None else [name.strip() for name in features.split(",")]
-    return None if features is None else tuple(name for name in names if name)

@@ -16,9 +16,9 @@ from gpytorch.utils.warnings import NumericalWarning
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.optimize.methods import initial_design, make_method
 from gp_ensembles.cli.optimize.problems import Problem, make_problem
-from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import make_folder, write_text
 
