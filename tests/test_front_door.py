@@ -45,3 +45,43 @@ def test_nothing_is_loaded_before_it_is_used():
 
 def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(gpe, "no_such_name")
+
+
+HEAVY = "print(sorted({'botorch', 'sklearn', 'matplotlib', 'pandas', 'river'} & set(sys.modules)))\n"
+
+
+def test_fitting_and_streaming_import_nothing_heavy():
+    """All bases of the default ensemble, their fit, and a stream."""
+    program = (
+        "import dataclasses, sys, torch\n"
+        "import gp_ensembles as gpe\n"
+        "from gp_ensembles.ensembles.build import FitSettings\n"
+        "from gp_ensembles.experts import LBFGS\n"
+        "spec = dataclasses.replace(gpe.auto, fit_settings=FitSettings(LBFGS(max_iterations=2), num_samples=1))\n"
+        "X = torch.linspace(-1, 1, 30, dtype=torch.float64).unsqueeze(-1)\n"
+        "y = (X + (9 * X).sin()).squeeze(-1)\n"
+        "online = spec.fit(X[:20], y[:20], generator=torch.Generator().manual_seed(0))\n"
+        "assert isinstance(online, gpe.OnlineEnsemble)\n"
+        "online.observe(X[20:], y[20:])\n"
+        "online.predict(X[:2])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program + HEAVY], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_stream_command_imports_nothing_heavy(tmp_path):
+    rows = "".join(f"{0.1 * row:.1f},{(0.1 * row) ** 2:.2f}\n" for row in range(30))
+    (tmp_path / "table.csv").write_text("x,y\n" + rows)
+    (tmp_path / "small.yaml").write_text(
+        "ensemble:\n  like: oebe\n  bases: [LinearBasis]\n  fit_settings: {num_samples: 1}\n"
+    )
+    program = (
+        "import sys\n"
+        "from gp_ensembles.cli.__main__ import main\n"
+        "options = '--target y --config small.yaml --warmup 12 --out out --progress false --pictures false'\n"
+        "assert main(['stream', 'table.csv', *options.split()]) == 0\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program + HEAVY], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
