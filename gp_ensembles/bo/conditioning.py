@@ -171,7 +171,7 @@ def predict(cached: CachedPosterior, X: Tensor, noise: bool | Tensor = False) ->
     return MixturePosterior(cached.predictive.log_weights, _stack(means, -3), _stack(covariances, -4))
 
 
-def update_block(
+def update_expert(
     b: BoundExpert, state: FilterState, Phi: Tensor, Y: Tensor, noise: Tensor | None
 ) -> tuple[FilterState, Predictions]:
     r"""Learn a block with one expert object: features (\*batch, B, F), targets (B, O), known noise variances (B,)."""
@@ -196,7 +196,7 @@ def _update(
         noise = None if rows.noise is None else rows.noise[block, 0]
         states, parts = [], []
         for expert, b, Phi in zip(state.experts, bound, features, strict=True):
-            after, part = update_block(b, expert, Phi[..., block, :], rows.Y[block], noise)
+            after, part = update_expert(b, expert, Phi[..., block, :], rows.Y[block], noise)
             states.append(after)
             parts.append(part)
         meta, _ = ensemble.meta_learner.update_block(state.meta, flatten(parts).log_prob)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.bo.conditioning import update_block
+from gp_ensembles.bo.conditioning import update_expert
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -70,7 +70,7 @@ class _SequentialEvidence(Expert):
             return scaled - root.log().sum()
         Y = y.unsqueeze(-1) if y.ndim == 1 else y
         noise = None if self.known_noise is None else self.known_noise.squeeze(-1)
-        _, steps = update_block(bound, self.expert.init(), Phi, Y, noise)
+        _, steps = update_expert(bound, self.expert.init(), Phi, Y, noise)
         return steps.log_prob.sum(-1)
 
     def take(self, index: Tensor) -> "_SequentialEvidence":
