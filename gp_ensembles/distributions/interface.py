@@ -11,6 +11,12 @@ class Distribution(Protocol):
 
     :class:`~gp_ensembles.distributions.Mixture`, :class:`~gp_ensembles.distributions.StudentTMixture` and
     :class:`~gp_ensembles.distributions.LatentMixture` are such.
+
+    Example:
+        >>> from gp_ensembles.distributions import Mixture
+        >>> normal: Distribution = Mixture(torch.zeros(1), torch.zeros(1, 2), torch.ones(1, 2))
+        >>> normal.cdf(torch.zeros(2))
+        tensor([0.5000, 0.5000])
     """
 
     @property

@@ -200,7 +200,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         >>> X = np.random.default_rng(0).normal(size=(80, 2))
         >>> y = np.where(X[:, 0] > 0, "up", "down")
         >>> model = OnlineClassifier(replace(oebe, bases=(LinearBasis(),))).fit(X[:60], y[:60])
-        >>> model.classes_.tolist(), float(model.score(X[60:], y[60:])) > 0.9
+        >>> model.classes_.tolist(), float(model.score(X[60:], y[60:])) > 0.8
         (['down', 'up'], True)
     """
 
