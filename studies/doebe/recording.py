@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from studies.harness.protocol import Stream
 from gp_ensembles.ensembles.bases import (
     Basis,
     FourierBasis,
@@ -30,6 +29,7 @@ from gp_ensembles.ensembles.build import (
     static_group,
 )
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from studies.harness.protocol import Stream
 
 NUM_FEATURES = 100  # of every basis that has a choice, as in the paper
 NUM_SAMPLES = 5

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.data import folder_names
-from studies.harness.protocol import Stream
 from gp_ensembles.ensembles.bases import HilbertBasis
 from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, fitted_experts, static_group
 from gp_ensembles.filters import RandomWalk
@@ -24,6 +23,7 @@ from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, R
 from studies.doebe.recording import NUM_FEATURES, WALK
 from studies.doebe.sets import DRIFT, load_stream
 from studies.harness.parts import Record, kept_or_made, kept_record
+from studies.harness.protocol import Stream
 from studies.harness.report import write_report
 
 # The first shows what the paper's Figure 3 shows (a thinned SARCOS recording in place of Kuka #1); on the others the

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from studies.harness.protocol import Stream
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
@@ -17,6 +16,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
+from studies.harness.protocol import Stream
 from studies.ie_gp.raker import run_rows, tuned_raker
 
 _CHUNK = 256  # rows between two looks at the clock
