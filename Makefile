@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 
 # The models are made of small matrices: two busy threads are often slower than one.
@@ -16,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test processors lint format types demo study notebooks benchmarks ci clean
+.PHONY: help venv test slow processors lint format types demo study notebooks benchmarks ci clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## */\1|/' \
@@ -35,12 +36,15 @@ $(STAMP): pyproject.toml constraints.txt
 
 venv: $(STAMP)  ## Create .venv with the pinned versions (again when pyproject or pins change)
 
-test: $(STAMP)  ## Run every test and every docstring example
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: $(STAMP)  ## Run the tests and every docstring example
+	$(PYTEST) -m "not slow"
+
+slow: $(STAMP)  ## Run the tests that are slow and broad, which `make test` leaves out
+	$(PYTEST) -m slow
 
 processors: $(STAMP)  ## Run the tests that could hang on rounding again, as two other processors
-	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m processor
-	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m processor
+	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(PYTEST) -m processor
+	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 $(PYTEST) -m processor
 
 lint: $(STAMP)  ## Check style and layout
 	$(BIN)/ruff check .

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from gp_ensembles.data import load_folder
-from gp_ensembles.streaming import Standardizer
 from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import KernelDictionary
 from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.streaming import Standardizer
+
+pytestmark = pytest.mark.slow
 
 WARMUP, FEATURES = 1000, 30
 

@@ -81,6 +81,7 @@ def test_selections_are_legal_rows(policy, prior, count):
     assert bool(theta.isfinite().all())
 
 
+@pytest.mark.slow
 @every_policy
 def test_selections_are_a_function_of_the_generator(policy):
     surrogate, nodes = surrogate_for(prior_of())

@@ -22,6 +22,8 @@ from gp_ensembles.bayesian_quadrature import (
 from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer
 from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 
+pytestmark = pytest.mark.slow
+
 SOBOL = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
 NUM_DESIGNS = 12
 

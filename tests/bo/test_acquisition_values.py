@@ -261,6 +261,7 @@ def check(found, moments, num_samples):
     return (found - mean).abs() <= 4 * error + 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize(

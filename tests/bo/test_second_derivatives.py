@@ -68,6 +68,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_hessians_are_differences_of_gradients(name, rows):
     X, y = rows

@@ -61,7 +61,11 @@ def bits(stream, table, num_blocks):
     return found
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(target, marks=pytest.mark.slow if number > 1 else ()) for number, target in enumerate(TARGETS)],
+    ids=lambda target: type(target).__name__,
+)
 def test_a_stream_has_the_same_bits_in_chunks_of_any_length(target):
     table = rows_for(target)
     spec = replace(

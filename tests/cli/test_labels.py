@@ -34,7 +34,9 @@ def make_rows(kind, num_rows=180):
     return [[*(f"{v:.5f}" for v in x), str(int(t))] for x, t in zip(X.tolist(), y.tolist(), strict=True)]
 
 
-@pytest.fixture(params=TARGETS, name="kind")
+@pytest.fixture(
+    params=[pytest.param(kind, marks=() if kind == "binary" else pytest.mark.slow) for kind in TARGETS], name="kind"
+)
 def _kind(request):
     return request.param
 

@@ -172,6 +172,7 @@ def test_tuning_is_the_score_of_that_machine():
     assert found == cross_validated(table, numbers(0.6, 0.4, 2 / 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.needs])
 def test_every_method_starts_alike_and_can_be_repeated(name):
     problem = make_problem("drifting")

@@ -42,6 +42,7 @@ def score(counts, y, calls=None):
     return ranked_probability_of_counts(cdf, counts.reach, y, counts.lower, counts.upper)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("stddev", STDDEVS)
 def test_distribution_functions_quantiles_and_scores(rate, stddev):

@@ -54,6 +54,7 @@ def door(**given):
 light = QUICK._replace(batch_iterations=5)
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [EnsembleGPLVM(warmup=WARMUP, block_size=10, num_frequencies=5, settings=light, random_state=0)]
 )

@@ -72,8 +72,14 @@ def checks_of(kind):
     ]
 
 
-@pytest.mark.parametrize(("model", "check"), [*checks_of(RiverRegressor), *checks_of(RiverClassifier)])
-def test_checks_of_river(model, check):
+@pytest.mark.parametrize(("model", "check"), checks_of(RiverRegressor))
+def test_checks_of_a_regressor(model, check):
+    check(model.clone())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "check"), checks_of(RiverClassifier))
+def test_checks_of_a_classifier(model, check):
     check(model.clone())
 
 

@@ -47,15 +47,20 @@ light = replace(
 )
 
 
+@parametrize_with_checks([OnlineRegressor(light, warmup=60, random_state=0)])
+def test_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
     [
-        OnlineRegressor(light, warmup=60, random_state=0),
         OnlineRegressor(replace(light, target=UnknownNoiseTarget()), warmup=60, random_state=0),
         OnlineClassifier(light, warmup=60, random_state=0),
         OnlineClassifier(replace(light, target=LevelTarget(3)), warmup=60, random_state=0),
     ]
 )
-def test_conventions(estimator, check):
+def test_conventions_of_others(estimator, check):
     check(estimator)
 
 

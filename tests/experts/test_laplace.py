@@ -135,6 +135,7 @@ def test_updates_are_dense_newton(name):
         torch.testing.assert_close(state.covariance[m], covariance, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_evidence_is_dense_laplace_with_exact_gradients(name):
     expert, X, y = build(name)

@@ -45,6 +45,7 @@ def exact_evidence(expert, X, y):
     return float(torch.tensor(terms, dtype=torch.float64).logsumexp(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("gross", [0.0, 1.0, 30.0])
 def test_evidence_is_a_tight_lower_bound(gross, seed):

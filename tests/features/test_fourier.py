@@ -117,6 +117,7 @@ def test_gram_matrix_is_the_kernel(name: str, generator: torch.Generator) -> Non
 DRAWS = [IIDDraws(), OrthogonalDraws(), SobolDraws()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", DRAWS, ids=lambda draws: type(draws).__name__)
 def test_a_product_of_mixtures_converges_to_gpytorchs_kernel(draws: IIDDraws | OrthogonalDraws | SobolDraws) -> None:
     kernel, X = mixture_product().double(), rows(10, 3)

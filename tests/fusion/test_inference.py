@@ -308,6 +308,7 @@ def test_bhs_agrees_with_nuts(nuts):
     agree(model.log_weights(draws.theta, nuts["x_new"].unsqueeze(-1)).exp()[:, :, 0], "bhs_weight", nuts)
 
 
+@pytest.mark.slow
 def test_pogpe_agrees_with_nuts(nuts):
     model = frozen("pogpe", nuts)
     draws = quiet(HMC(16, HMCSettings(num_draws=150, num_warmup=120)), model).chains

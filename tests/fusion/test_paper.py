@@ -18,6 +18,7 @@ def rows():
     return made_up_mixture(1.0, 1000, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of modes that are none: the order does not need them
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_papers_order_at_three_experts(rows, number):

@@ -265,6 +265,7 @@ def test_constant_columns_are_named_and_nothing_is_lost(started):
     assert same(before, snapshot(model))
 
 
+@pytest.mark.slow
 def test_a_new_start_forgets(started):
     variant, model = started
     Y = surface(60)

@@ -70,6 +70,7 @@ def test_the_posterior_is_the_gaussian_filters(generator, walking):
         torch.testing.assert_close(covariance, state.covariance, atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_factor_after_ten_thousand_rows_is_the_refactorized_one(generator):
     (prior_variance, noise), omega = scales(2), normals(generator, 2, 4, 2)
     ratio = noise / prior_variance

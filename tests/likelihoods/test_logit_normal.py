@@ -27,6 +27,7 @@ def log_probability(mean: float, variance: float) -> float:
         return float(mpmath.log(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", VARIANCES)
 @pytest.mark.parametrize("mean", MEANS)
 def test_either_tail_is_right_to_eight_digits(mean, variance):

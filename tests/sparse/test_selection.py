@@ -282,6 +282,7 @@ def test_duplicates_are_no_knots_twice():
     assert len(torch.unique(found.knots, dim=0)) == len(found.knots)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 3, 5, 6])
 def test_few_knots_are_few(most):
     X, y = make_data()
@@ -347,6 +348,7 @@ def fast_waves(frequency, num_rows=300):
     return X, torch.sin(frequency * X.squeeze(-1)) + 0.1 * torch.randn(num_rows, dtype=X.dtype, generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frequency", [20.0, 60.0])
 def test_fast_functions_are_no_noise(frequency):
     """GPyTorch's own start is a lengthscale of 0.69: from there, five knots take everything for noise."""
@@ -384,6 +386,7 @@ def test_simultaneous_optimization_moves_all_knots():
     assert few.history[-1].objective > few.history[0].objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -458,6 +461,7 @@ def test_knots_that_are_categories_do_not_lose_them():
     assert value_of(model.objective()) >= before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "targets"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e6)])
 def test_scales_of_the_data_do_not_matter_much(inputs, targets):
     X, y = make_data()

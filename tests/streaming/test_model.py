@@ -89,7 +89,11 @@ def test_every_kind_of_target_in_its_units(target):
     assert sum(model.weights.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(target, marks=pytest.mark.slow if number > 1 else ()) for number, target in enumerate(TARGETS)],
+    ids=str,
+)
 def test_any_cut_and_any_checkpoint_give_the_same_stream(target, tmp_path):
     X, y = rows(target)
     y[[3, 50]] = NAN

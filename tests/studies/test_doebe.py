@@ -204,6 +204,7 @@ def test_wilcoxon_against_all_signs():
     assert math.isnan(compare_pairs([1.0, 2.0], [1.0, 2.0]).p_value)
 
 
+@pytest.mark.slow
 def test_every_experiment_writes_its_files(finished):
     out, texts = finished
     for name, text in texts.items():

@@ -169,6 +169,7 @@ def test_inputs_stay_as_they_are_or_are_scaled_by_the_warm_up_alone():
     assert stream.dropped == ("x2",)
 
 
+@pytest.mark.slow
 def test_real_streams_end_in_tables_pictures_and_records_that_are_read_back(folder, tmp_path, monkeypatch):
     out = tmp_path / "out"
     text = ie_gp.real_streams(2, folder, out, SMALL, draws=2)
@@ -280,6 +281,7 @@ def test_switching_regret_stays_below_its_bound_where_averaging_does_not(test):
     assert per_row == sorted(per_row, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("figure", "kind"), [(10, "static"), (11, "switching_same")])
 def test_regret_figures_are_written_and_read_back(figure, kind, tmp_path, monkeypatch):
     text = ie_gp.run(figure, None, tmp_path, draws=2, max_rows=64, progress=False)
@@ -313,6 +315,7 @@ def test_errors_name_what_is_wrong(folder, tmp_path):
         ie_gp.run(10, None, tmp_path / "file", **{**arguments, "max_rows": 64})
 
 
+@pytest.mark.slow
 def test_toms_hardware_is_predicted_well(shared):
     """The median of three draws; a single one lies anywhere from 4.2e-4 to 7.8e-4 (twelve were tried)."""
     stream = ie_gp.scaled_stream(load_folder(shared / "data", "toms_hardware"), 1000)

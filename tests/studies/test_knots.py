@@ -140,6 +140,7 @@ def test_scores_are_those_of_their_definitions():
     assert (found["knots"], found["objective"]) == (4, -7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "FGP"])
 def test_every_method_selects_at_most_the_knots_allowed_and_stays_below_the_evidence(name, split):
     needed = METHODS[name].needs is not None
@@ -178,6 +179,7 @@ def test_an_interrupted_selection_is_no_finished_part(split, monkeypatch):
         METHODS["OBVk"].run(task(split))
 
 
+@pytest.mark.slow
 def test_a_table_of_all_methods_is_written_with_pictures(folder, tmp_path):
     text = knots.run("boston", folder, tmp_path, OPTIONS._replace(splits=1))
     for words in ("(R: OBVk)", "(0.4007)", "MNLP is the median", "SVO: simultaneous from OBVk's knots", *METHODS):
