@@ -15,6 +15,8 @@ BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 # The models are made of small matrices: two busy threads are often slower than one.
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
+# Compiled modules are kept where a machine says otherwise: compiling 500 files takes longer than collecting the tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test slow processors lint format types demo study notebooks benchmarks ci clean
