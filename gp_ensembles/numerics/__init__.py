@@ -1,6 +1,6 @@
 """Numerics in plain torch."""
 
 from gp_ensembles.numerics import mixtures
-from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.cholesky import NumericalError
 
-__all__ = ["NumericalError", "cholesky", "mixtures"]
+__all__ = ["NumericalError", "mixtures"]

@@ -6,7 +6,7 @@ predicted while the warm-up lasts), ``checkpoint`` (files). The command line, sc
 """
 
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.model import OnlineModel, OnlinePredictions
+from gp_ensembles.streaming.model import OnlineModel
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
 
-__all__ = ["OnlineModel", "OnlinePredictions", "Standardizer", "StreamConfig", "constant_columns"]
+__all__ = ["OnlineModel", "Standardizer", "StreamConfig", "constant_columns"]

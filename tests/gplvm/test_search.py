@@ -8,9 +8,9 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.gplvm import IEGPLVM, ExactSearch, FaissSearch, LatentSettings
+from gp_ensembles.gplvm import IEGPLVM, FaissSearch, LatentSettings
 from gp_ensembles.gplvm import neighbors as search_module
-from gp_ensembles.gplvm.neighbors import default_search, keep_rows, nearest_rows, restore_rows, row_store
+from gp_ensembles.gplvm.neighbors import ExactSearch, default_search, keep_rows, nearest_rows, restore_rows, row_store
 from gp_ensembles.numerics.cholesky import NumericalError
 
 pytest.importorskip("faiss", reason="the extra faiss is not installed")
