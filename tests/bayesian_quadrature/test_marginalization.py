@@ -217,6 +217,7 @@ def test_the_first_draws_do_not_depend_on_the_policy():
 # --- a function of the seed ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_search
 def test_the_result_is_a_function_of_the_seed(search):
     torch.manual_seed(1)

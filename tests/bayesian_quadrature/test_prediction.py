@@ -444,6 +444,7 @@ def test_the_jackknife_of_an_average_is_its_standard_error():
 # --- units and signs -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [1e6, -1e9])
 def test_an_offset_of_the_targets_moves_means_only(offset):
     X = points(40)
@@ -457,6 +458,7 @@ def test_an_offset_of_the_targets_moves_means_only(offset):
     torch.testing.assert_close(moved.variance, plain.variance, rtol=2e-3, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_waves_may_run_along_either_diagonal(sign):
     generator = torch.Generator().manual_seed(0)

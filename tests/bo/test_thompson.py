@@ -158,6 +158,7 @@ def test_between_fits_observations_are_conditioned_on():
     assert len(second.data.Y) == len(first.data.Y) + 1
 
 
+@pytest.mark.slow
 def test_a_drifting_objective_is_followed():
     """The maximum moves from one side to the other; a loop that forgets ends nearer to it."""
 

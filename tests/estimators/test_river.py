@@ -166,6 +166,7 @@ def test_a_classifier_learns_labels_as_they_come():
         assert sum(got.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_label_that_comes_late_has_its_frequency():
     model = RiverClassifier(small, warmup=40)
     for x, y in rows(70):

@@ -101,6 +101,7 @@ def test_fit_to_contaminated_rows_is_the_fit_to_the_others():
     assert found == pytest.approx(0.01, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_heavy_tail_that_the_inputs_explain_is_learned():
     """A cut by the median, five deviations away, would leave out one target in six."""
     g = torch.Generator().manual_seed(11)

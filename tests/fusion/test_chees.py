@@ -101,6 +101,7 @@ def test_a_standard_error_of_energies_is_that_of_a_chi_square():
     assert (squares.mean() - 1.5).abs() < 4.5 * mcse_mean(squares)
 
 
+@pytest.mark.slow
 def test_simulation_based_calibration_of_a_conjugate_model():
     # theta ~ N(0, I), y_i = Phi_i theta + noise; every chain fits its own data set, so one run calibrates many.
     chains, size, rows, draws_each, thin = 512, 2, 4, 19, 6

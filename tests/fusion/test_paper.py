@@ -33,6 +33,7 @@ def test_the_papers_order_at_three_experts(rows, number):
     assert split.truth < mixture < product < stacked_product < stacked_mixture
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_more_experts_help_a_mixture(rows):
     split = split_mixture(rows, 0, 0)

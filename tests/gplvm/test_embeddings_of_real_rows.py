@@ -30,6 +30,7 @@ def errors(Y, label, block_size):
     return [neighbor_error(X, label) for X in (one, reported, *flat)]
 
 
+@pytest.mark.slow
 @pytest.mark.processor
 def test_digits_are_far_better_apart_than_by_principal_components():
     digits = load_digits()

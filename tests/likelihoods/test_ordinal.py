@@ -36,6 +36,7 @@ def test_two_levels_are_the_binary_model(link, model):
         torch.testing.assert_close(ordered.second.detach(), binary.second, rtol=1e-8, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", LINKS)
 @given(
     center=st.floats(-40, 40),

@@ -276,6 +276,7 @@ def test_prior_of_a_sequence_has_the_special_cases():
     assert path_prior_bound(edoebe_transition(2, 2, 0.1), torch.tensor([0, 2])) == pytest.approx(math.log(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgetting", [1.0, 0.99, 0.7, 0.05])
 @pytest.mark.parametrize("num_experts", [1, 2, 6])
 @pytest.mark.parametrize("ratio", [1.5, 50.0, 1e12])

@@ -455,6 +455,7 @@ def test_no_proposal_where_every_row_is_a_knot():
     assert BayesianOptimization().propose(model) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proposal", [RandomSubset(10), BayesianOptimization(3, 6)])
 @pytest.mark.parametrize("objective", [VFE(), FITC()])
 @pytest.mark.parametrize("optimizer", [LBFGSB(10), Adadelta(max_iterations=20)])

@@ -357,6 +357,7 @@ def check(found, strategy):
     assert found.history[-1].num_knots == found.knots.shape[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_any_likelihood_finds_knots(name):
     strategy = blocks(max_knots=6, num_initial=3, fit_iterations=4)

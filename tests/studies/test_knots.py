@@ -367,6 +367,7 @@ def test_every_set_has_a_config_and_a_layout_that_fit_it(dataset):
     assert all(set(known.scores) <= set(SCORES) for known in LAYOUTS[dataset].known)
 
 
+@pytest.mark.slow
 @needs_shared
 def test_a_real_table(tmp_path):
     options = knots.Options(splits=1, max_knots=40, methods=["FGP", "default"])

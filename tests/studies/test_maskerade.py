@@ -178,6 +178,7 @@ def test_scores_are_those_of_the_mixture():
     assert found["mse_standardized"] == pytest.approx(rmse**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_learns_within_its_budget(name):
     split = made_up_split()
@@ -359,6 +360,7 @@ def test_every_table_has_a_config_that_fits_it(table):
     assert values.evaluations == 200
 
 
+@pytest.mark.slow
 @needs_shared
 def test_a_real_table(tmp_path):
     options = maskerade.Options(20, 1, ["yacht_raw"], ["maskerade-r", "sm"])
