@@ -178,7 +178,8 @@ class OnlineModel:
             all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
         num_warm = _num_warm_up_rows(all_y, self.config.warmup)
         if num_warm is None:
-            self.warm_X, self.warm_y, self.num_rows = all_X, all_y, all_y.shape[0]
+            # Copies: the caller's memory may change before the warm-up is over.
+            self.warm_X, self.warm_y, self.num_rows = all_X.clone(), all_y.clone(), all_y.shape[0]
             return self._nothing(y)
         before = dict(self.__dict__)
         try:
@@ -318,7 +319,7 @@ class OnlineModel:
             self.__dict__.update(before)
             raise
         with uninterrupted():
-            self.warm_X, self.warm_y, self.num_rows, self.online = X, y, num_rows, online
+            self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))

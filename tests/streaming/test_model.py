@@ -325,3 +325,16 @@ def test_models_and_predictions_show_themselves():
     assert "<table>" in model._repr_html_()
     both, X, y = fitted(RealTarget(2))
     assert "50 rows and 2 outputs by" in both.observe(X[40:], y[40:])._repr_html_()
+
+
+def test_the_callers_memory_may_change():
+    X, y = rows()
+    model, other = (OnlineModel(StreamConfig(SMALL, warmup=40)) for _ in range(2))
+    for part in (slice(0, 30), slice(30, 60)):
+        mine_X, mine_y = X[part].clone(), y[part].clone()
+        model.observe(mine_X, mine_y)
+        other.observe(X[part], y[part])
+        mine_X.zero_()
+        mine_y.zero_()
+    assert torch.equal(model.predict(X[:3]).mean, other.predict(X[:3]).mean)
+    assert torch.equal(OnlineModel.from_content(model.content()).predict(X[:3]).mean, model.predict(X[:3]).mean)
