@@ -168,8 +168,9 @@ class OnlineModel:
         """
         X, y = self._checked(X, y)
         if self.online is not None:
-            self._refuse(self.first_illegal(X, y), self.num_rows + 1)
-            predictions = self._learn(self.online, X, y)
+            inputs, targets = self.inputs(X), self.targets(y)
+            self._refuse(self._first_illegal(X, y, inputs, targets), self.num_rows + 1)
+            predictions = self._learn(self.online, inputs, targets)
             self.num_rows += X.shape[0]
             return predictions
         self._refuse(illegal_target(self.config.ensemble.target, y), self.num_rows + 1)
@@ -222,12 +223,7 @@ class OnlineModel:
 
     def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
         """The first of the rows to come, X (N, D) and y (N,), that cannot be learned, if there is one."""
-        wrong = illegal_target(self.config.ensemble.target, y)
-        kept = X[:, self._kept] if len(self._kept) < X.shape[1] else X
-        wild = wild_number(kept.nan_to_num(0.0), y, self.inputs(X), self.targets(y), self.config.torch_dtype)
-        if wild is not None and wild.column is not None:
-            wild = wild._replace(column=self._kept[wild.column])
-        return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
+        return self._first_illegal(X, y, self.inputs(X), self.targets(y))
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file in one step: a reader finds the old file or the new one, never half of one.
@@ -347,16 +343,23 @@ class OnlineModel:
             online.block_size = self.config.block_size
         return online
 
-    def _learn(self, online: OnlineEnsemble, X: Tensor, y: Tensor) -> OnlinePredictions:
+    def _first_illegal(self, X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor) -> IllegalRow | None:
+        wrong = illegal_target(self.config.ensemble.target, y)
+        kept = X[:, self._kept] if len(self._kept) < X.shape[1] else X
+        wild = wild_number(kept.nan_to_num(0.0), y, inputs, targets, self.config.torch_dtype)
+        if wild is not None and wild.column is not None:
+            wild = wild._replace(column=self._kept[wild.column])
+        return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
+
+    def _learn(self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor) -> OnlinePredictions:
+        """Learn rows as the ensemble sees them."""
         dtype = self.config.torch_dtype
-        predictions = online.observe(self.inputs(X).to(dtype), self.targets(y).to(dtype))
-        log_prob = predictions.log_prob.double()
-        missing = y.isnan()
+        predictions = online.observe(inputs.to(dtype), targets.to(dtype))
         # Each observed output brings the scale of its unit.
-        log_scale = torch.where(missing, 0.0, self.scales.y_scale.log().expand(y.shape))
-        if y.ndim == 2:
-            missing, log_scale = missing.all(-1), log_scale.sum(-1)
-        log_prob = torch.where(missing, torch.nan, log_prob - log_scale)
+        log_scale = self.scales.y_scale.log()
+        if targets.ndim == 2:
+            log_scale = torch.where(targets.isnan(), 0.0, log_scale).sum(-1)
+        log_prob = predictions.log_prob.double() - log_scale  # NaN where all is missing
         return OnlinePredictions(self._in_units(predictions.mixture), log_prob, predictions.log_weights.double(), 0)
 
     def _in_units(self, mixture: AnyMixture) -> AnyMixture:
