@@ -12,11 +12,11 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings, ie_gplvm
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming.scales import constant_columns
 
-Array = np.ndarray[Any, Any]
 _PATIENCE = 10  # warm-ups of rows that are kept in the hope of complete ones
 
 
@@ -88,7 +88,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         before = dict(self.__dict__)
         try:
             rows = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-            self._started: _Started | None = self._start(_tensor(rows))[0]
+            self._started: _Started | None = self._start(as_tensor(rows))[0]
             self._waiting: Tensor | None = None
         except BaseException:
             self.__dict__.clear()
@@ -115,10 +115,10 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """
         self._check_parameters()
         first = "_waiting" not in self.__dict__
-        rows = _tensor(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=first))
+        rows = as_tensor(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=first))
         if not first and self._started is not None:
             found = self._started.model.update(self._started.columns(rows), self.block_size)
-            return _array(found.by_expert[self._started.expert])
+            return as_array(found.by_expert[self._started.expert])
         _check_observed(rows)
         waiting = rows if first or self._waiting is None else torch.cat([self._waiting, rows])
         num_complete = int((~waiting.isnan().any(-1)).sum())
@@ -129,7 +129,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                     f"{_gaps(waiting)}, so leave columns out or set a smaller warmup"
                 )
             self._started, self._waiting = None, waiting
-            return _array(torch.full_like(rows[:, :1], torch.nan).repeat(1, self.n_components))
+            return as_array(torch.full_like(rows[:, :1], torch.nan).repeat(1, self.n_components))
         self._started, places = self._start(waiting)
         self._waiting = None
         return places[-len(rows) :]
@@ -137,7 +137,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def transform(self, X: Any) -> Array:
         """Coordinates of rows, each embedded on its own, learning nothing; shape (N, d)."""
         rows, started = self._ready(X)
-        return _array(started.model.transform(started.columns(rows)).by_expert[started.expert])
+        return as_array(started.model.transform(started.columns(rows)).by_expert[started.expert])
 
     def inverse_transform(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Rows at coordinates, in the units of the data.
@@ -154,16 +154,16 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             ValueError: If the shape is wrong or a coordinate is not finite.
         """
         started = self._fitted()
-        places = _tensor(np.asarray(X, dtype=np.float64)).to(started.model.omega)
+        places = as_tensor(np.asarray(X, dtype=np.float64)).to(started.model.omega)
         expert = torch.full(places.shape[:1], started.expert, dtype=torch.int64, device=places.device)
         found = started.model.inverse_transform(places, expert)
-        mean = _array(started.whole(found.mean))
-        return (mean, _array(started.whole(found.variance.sqrt(), constant=0.0))) if return_std else mean
+        mean = as_array(started.whole(found.mean))
+        return (mean, as_array(started.whole(found.variance.sqrt(), constant=0.0))) if return_std else mean
 
     def impute(self, X: Any) -> Array:
         """The rows with every NaN filled by what the rest of its row says, shape (N, D)."""
         rows, started = self._ready(X)
-        return _array(torch.where(rows.isnan(), started.whole(started.model.impute(started.columns(rows))), rows))
+        return as_array(torch.where(rows.isnan(), started.whole(started.model.impute(started.columns(rows))), rows))
 
     def choose_expert(self) -> Self:
         """From now on use the space of the expert under which all rows so far are the most probable.
@@ -182,7 +182,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @property
     def expert_weights_(self) -> Array:
         """Weights of the experts in force for the next row, shape (M,)."""
-        return _array(self._fitted().model.log_weights.exp())
+        return as_array(self._fitted().model.log_weights.exp())
 
     def __sklearn_tags__(self) -> Tags:
         """The tags of scikit-learn: gaps are welcome."""
@@ -229,7 +229,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         places = rows.new_empty(len(rows), self.n_components)
         places[at] = first.by_expert[model.best_expert].to(places)
         places[later] = rest.by_expert[model.best_expert].to(places)
-        return started._replace(expert=model.best_expert), _array(places)
+        return started._replace(expert=model.best_expert), as_array(places)
 
     def _check_parameters(self) -> None:
         for name in ("n_components", "warmup", "block_size", "num_frequencies"):
@@ -250,7 +250,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _ready(self, X: Any) -> "tuple[Tensor, _Started]":
         started = self._fitted()
-        return _tensor(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)), started
+        return as_tensor(validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)), started
 
 
 class _Started(NamedTuple):
@@ -283,13 +283,3 @@ def _gaps(rows: Tensor) -> str:
     """Which column is missing most."""
     share = rows.isnan().double().mean(0)
     return f"column {int(share.argmax())} is missing in {float(share.max()):.0%} of them"
-
-
-def _tensor(values: Array) -> Tensor:
-    """A tensor of its own: the user's memory may be read-only, or change later."""
-    return torch.from_numpy(np.array(values, dtype=np.float64))
-
-
-def _array(values: Tensor) -> Array:
-    result: Array = values.cpu().double().numpy()
-    return result

@@ -15,11 +15,10 @@ from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
+from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
-
-Array = np.ndarray[Any, Any]
 
 
 class OnlineRegressor(RegressorMixin, BaseEstimator):
@@ -73,7 +72,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         X, y = validate_data(self, X, y, y_numeric=True, multi_output=True, dtype=np.float64, ensure_min_samples=2)
         y = _targets(y)
         model = self._new_model(_num_outputs(y), min(self.warmup, len(y)))
-        model.observe(_tensor(X), _tensor(y))
+        model.observe(as_tensor(X), as_tensor(y))
         self.model_ = model
         return self
 
@@ -91,7 +90,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, reset=first)
         y = _targets(np.asarray(y, dtype=np.float64))
         model = self._new_model(_num_outputs(y), self.warmup) if first else self.model_
-        model.observe(_tensor(X), _tensor(y))
+        model.observe(as_tensor(X), as_tensor(y))
         self.model_ = model
         return self
 
@@ -115,10 +114,10 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("return_std and return_cov cannot both be true; the diagonal of the covariance is std²")
         rows = self._rows(X)
         distribution = self.model_.predict(rows)
-        mean = _array(distribution.mean)
+        mean = as_array(distribution.mean)
         if return_cov:
-            return mean, _array(joint_covariance(self.model_, rows))
-        return (mean, _array(distribution.stddev)) if return_std else mean
+            return mean, as_array(joint_covariance(self.model_, rows))
+        return (mean, as_array(distribution.stddev)) if return_std else mean
 
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
         """Quantiles of the predictive mixtures.
@@ -133,18 +132,20 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         distribution = self.model_.predict(self._rows(X))
         levels = torch.as_tensor(np.asarray(quantiles, dtype=np.float64))
         levels = levels.reshape(-1, *[1] * distribution.mean.ndim).to(distribution.mean)
-        return _array(distribution.quantile(levels))
+        return as_array(distribution.quantile(levels))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Array:
         """Independent draws from the predictive mixture of each row, shape (N, n_samples); (N, O, n_samples)."""
         distribution = self.model_.predict(self._rows(X))
         generator = torch.Generator(distribution.mean.device).manual_seed(_seed(random_state))
-        return _array(distribution.sample(n_samples, generator=generator).movedim(0, -1))
+        return as_array(distribution.sample(n_samples, generator=generator).movedim(0, -1))
 
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
         distribution = self.model_.predict(self._rows(X))
-        return _array(distribution.log_prob(_tensor(_targets(np.asarray(y, dtype=np.float64))).to(distribution.mean)))
+        return as_array(
+            distribution.log_prob(as_tensor(_targets(np.asarray(y, dtype=np.float64))).to(distribution.mean))
+        )
 
     @property
     def expert_weights_(self) -> dict[str, float]:
@@ -163,7 +164,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
     def _rows(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return _tensor(validate_data(self, X, dtype=np.float64, reset=False))
+        return as_tensor(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _new_model(self, num_outputs: int | None, num_warmup: int) -> OnlineModel:
         spec = auto if self.spec is None else self.spec
@@ -228,7 +229,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         classes = np.unique(y)
         model = self._new_model(classes, min(self.warmup, len(y)))
-        model.observe(_tensor(X), _codes(y, classes))
+        model.observe(as_tensor(X), _codes(y, classes))
         self.classes_, self.model_ = classes, model
         return self
 
@@ -254,16 +255,16 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         codes = _codes(y, labels)
         model = self._new_model(labels, self.warmup) if first else self.model_
-        model.observe(_tensor(X), codes)
+        model.observe(as_tensor(X), codes)
         self.classes_, self.model_ = labels, model
         return self
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of ``classes_``, shape (N, C)."""
         check_is_fitted(self)
-        distribution = self.model_.predict(_tensor(validate_data(self, X, dtype=np.float64, reset=False)))
+        distribution = self.model_.predict(as_tensor(validate_data(self, X, dtype=np.float64, reset=False)))
         assert isinstance(distribution, LatentMixture)
-        return _array(distribution.class_probabilities)
+        return as_array(distribution.class_probabilities)
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithms of the probabilities of the classes, shape (N, C)."""
@@ -329,13 +330,3 @@ def _codes(y: Array, classes: Array) -> Tensor:
     if unknown.any():
         raise ValueError(f"the label {str(y[unknown][0])!r} is not among the classes {classes.tolist()}")
     return torch.from_numpy(places.astype(np.float64))
-
-
-def _tensor(values: Array) -> Tensor:
-    """A tensor of its own: the user's memory may be read-only, or change later."""
-    return torch.from_numpy(np.array(values, dtype=np.float64))
-
-
-def _array(values: Tensor) -> Array:
-    result: Array = values.cpu().numpy()
-    return result

@@ -1,0 +1,20 @@
+"""Between numpy, the language of scikit-learn, and torch."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+def as_tensor(values: Array) -> Tensor:
+    """A tensor of its own, float64: the user's memory may be read-only, or change later."""
+    return torch.from_numpy(np.array(values, dtype=np.float64))
+
+
+def as_array(values: Tensor) -> Array:
+    """A float64 array on the host."""
+    result: Array = values.cpu().double().numpy()
+    return result
