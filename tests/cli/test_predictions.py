@@ -35,6 +35,7 @@ def test_student_t_mixtures_have_their_own_quantiles_and_densities():
         for level, got in ((0.05, chunk.lower), (0.95, chunk.upper)):
             want = optimize.brentq(lambda x, row=row, level=level: cdf(x, row) - level, -1e4, 1e4, xtol=1e-11)
             np.testing.assert_allclose(float(got[row]), want, rtol=1e-9)
+    np.testing.assert_allclose(chunk.log_weights, log_weights, rtol=1e-12)  # one for each expert
     seen = [0, 1, 2, 4]
     density = np.log((weights * parts.pdf(y.numpy())).sum(0))
     np.testing.assert_allclose(chunk.log_prob[seen], density[seen], rtol=1e-10)
