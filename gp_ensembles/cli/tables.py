@@ -105,6 +105,11 @@ def check_table(table: Table, config: StreamConfig) -> None:
         ValueError: If there are too few rows or targets, the target or a column is constant in the warm-up rows, a
             target anywhere is not of the config's kind, or the device is not there.
     """
+    if config.ensemble.target.num_outputs is not None:
+        raise ValueError(
+            f"the config predicts {config.ensemble.target.num_outputs} targets and a command has one; leave "
+            f"num_outputs out, or use OnlineModel in Python"
+        )
     check_warm_up_rows(table, config.warmup, is_constant_dropped=config.drop_constant)
     check_targets(table, config.ensemble.target)
     config.torch_device  # noqa: B018 (raises if it is not there)

@@ -254,7 +254,10 @@ class LatentMixture(NamedTuple):
 
 def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:
     """Results of all objects, each with ``num_axes`` axes after its batch shape, as (M, ...)."""
-    return torch.cat([part.reshape(-1, *part.shape[part.ndim - num_axes :]) for part in parts])
+    cuts = [part.ndim - num_axes for part in parts]
+    return torch.cat(
+        [part.reshape(part.shape[:cut].numel(), *part.shape[cut:]) for part, cut in zip(parts, cuts, strict=True)]
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
+from numbers import Integral
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from gp_ensembles.ensembles import bases, targets
@@ -90,10 +91,13 @@ def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
 
 
 def _to_plain(value: object) -> Any:
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, float):
-        return value
+    for plain in (int, float, str):  # numpy's numbers and strings become Python's
+        if isinstance(value, plain):
+            return plain(value)
+    if isinstance(value, Integral):
+        return int(value)
     if isinstance(value, tuple) and type(value).__name__ not in TABLE:
         return [_to_plain(part) for part in value]
     kind = type(value)

@@ -13,8 +13,10 @@ from gp_ensembles.distributions import Distribution, LatentMixture
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.estimators.class_targets import class_target
-from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming import OnlineModel, StreamConfig, constant_columns
+from gp_ensembles.streaming.checks import illegal_input, illegal_target
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.running import running_distribution
 
@@ -47,11 +49,11 @@ class Forecast(NamedTuple):
 class RiverRegressor(MiniBatchRegressor):
     """Online ensemble of Bayesian basis expansions with river's interface.
 
-    Until ``warmup`` rows have come, at least ten of them with a target and not all with the same, rows are kept and
-    predictions are the running mean; then scales and hyperparameters are fitted once, which takes seconds, and from
-    there a row costs the same for ever. Features are those of the warm-up rows: one that is missing in a row, absent,
-    ``None`` or NaN, counts as its mean in the warm-up, one that first appears later is ignored. A target that is
-    ``None`` or NaN was not observed. Text is for river's encoders, in a pipeline before this one.
+    Until ``warmup`` rows have come, at least ten of them with a target, and until a feature and the target vary, rows
+    are kept and predictions are the running mean; then scales and hyperparameters are fitted once, which takes seconds,
+    and from there a row costs the same for ever. Features are those of the warm-up rows: one that is missing in a row,
+    absent, ``None`` or NaN, counts as its mean in the warm-up, one that first appears later is ignored. A target that
+    is ``None`` or NaN was not observed. Text is for river's encoders, in a pipeline before this one.
 
     Args:
         spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``. Its target is real
@@ -77,8 +79,11 @@ class RiverRegressor(MiniBatchRegressor):
         self.seed = seed
         _check_warm_up(warmup)
         self._ensemble = auto if spec is None else spec
+        check_made("spec", self._ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if self._ensemble.target.num_labels is not None:
             raise TypeError(f"spec.target is {self._ensemble.target}, for classes; use RiverClassifier")
+        if self._ensemble.target.num_outputs is not None:
+            raise TypeError("river's regressors have one target; for several use OnlineModel or OnlineRegressor")
         self._rows = _KeptRows()
         self._model: OnlineModel | None = None
 
@@ -88,10 +93,13 @@ class RiverRegressor(MiniBatchRegressor):
         Raises:
             ValueError: If a feature is not a number, or a number is out of all proportion.
         """
-        target = math.nan if y is None else float(y)
+        target = _target(y)
         if self._model is not None:
             self._learn_rows([x], [target])
             return
+        wrong = illegal_target(self._ensemble.target, _column([target]))
+        if wrong is not None:
+            raise ValueError(wrong.message(len(self._rows.rows) + 1, ()))
         rows = self._rows.with_row(x, target)
         if rows.is_enough(self.warmup):
             config = _config(self._ensemble, self.warmup, self.seed)
@@ -107,7 +115,7 @@ class RiverRegressor(MiniBatchRegressor):
         """
         rows, targets = _after_warm_up(self, X, y)
         if rows:
-            self._learn_rows(rows, [math.nan if target is None else float(target) for target in targets])
+            self._learn_rows(rows, [_target(target) for target in targets])
 
     def predict_one(self, x: Row) -> float:
         """Mean of the predictive mixture."""
@@ -284,16 +292,21 @@ class _KeptRows(NamedTuple):
         """The rows with one more.
 
         Raises:
-            ValueError: If a feature is not a number.
+            ValueError: If there is no feature, or one is not a number or infinite.
         """
-        _matrix([x], tuple(x))
+        if not x and not self.names:
+            raise ValueError("the row has no feature; give at least one")
+        wrong = illegal_input(_matrix([x], tuple(x))) if x else None
+        if wrong is not None:
+            raise ValueError(wrong.message(1, tuple(str(name) for name in x)))
         new = tuple(name for name in x if name not in self.names)
         return _KeptRows((*self.names, *new), (*self.rows, dict(x)), (*self.targets, y))
 
     def is_enough(self, warmup: int) -> bool:
         """Whether a model can be fitted to them."""
         seen = [target for target in self.targets if not _is_missing(target)]
-        return len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
+        is_long = len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
+        return is_long and len(constant_columns(self.X)) < len(self.names)
 
     def names_only(self) -> "_KeptRows":
         """What is needed of them after the fit."""
@@ -322,7 +335,7 @@ def _matrix(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
 
 def _number(name: Hashable, value: Any) -> float:
     try:
-        return math.nan if value is None else float(value)
+        return math.nan if _is_missing(value) else float(value)
     except (TypeError, ValueError):
         raise ValueError(
             f"feature {name} is {value!r}, not a number; encode it before this model, for instance by "
@@ -339,6 +352,8 @@ def _after_warm_up(
     model: RiverRegressor | RiverClassifier, X: pd.DataFrame, y: pd.Series
 ) -> tuple[list[Row], list[Any]]:
     """Give a model the rows that its warm-up takes, one at a time; what is left of rows and targets."""
+    if len(X) != len(y):
+        raise ValueError(f"X has {len(X)} rows and y {len(y)}; give a target for each row")
     rows: list[Row] = list(_rows_of(X))
     targets = y.tolist()
     taken = 0
@@ -359,7 +374,11 @@ def _column(values: Sequence[float]) -> Tensor:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return pd.isna(value) is True
+
+
+def _target(y: Any) -> float:
+    return math.nan if _is_missing(y) else float(y)
 
 
 def _sorted(labels: set[Any]) -> list[Any]:

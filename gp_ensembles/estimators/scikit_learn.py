@@ -1,6 +1,7 @@
 """Online ensembles with scikit-learn's interface: a regressor and a classifier."""
 
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -14,11 +15,14 @@ from torch import Tensor
 from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
+
+_GAPS = "allow-nan"  # missing inputs are the pipeline's affair
 
 
 class OnlineRegressor(RegressorMixin, BaseEstimator):
@@ -26,7 +30,8 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
     later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. Columns that are
-    constant in the warm-up rows are left out. Several targets (N, O) share features and covariance.
+    constant in the warm-up rows are left out; a missing input (NaN) counts as its mean there. Several targets (N, O)
+    share features and covariance.
 
     Args:
         spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``. Its target is real
@@ -69,11 +74,18 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         Raises:
             ValueError: If the data are malformed, or fewer than ten rows.
         """
-        X, y = validate_data(self, X, y, y_numeric=True, multi_output=True, dtype=np.float64, ensure_min_samples=2)
-        y = _targets(y)
-        model = self._new_model(_num_outputs(y), min(self.warmup, len(y)))
-        model.observe(as_tensor(X), as_tensor(y))
-        self.model_ = model
+        before = dict(self.__dict__)
+        try:
+            X, y = validate_data(
+                self, X, y, y_numeric=True, multi_output=True, dtype=np.float64, ensure_min_samples=2,
+                ensure_all_finite=_GAPS,
+            )  # fmt: skip
+            y = _targets(y)
+            self.model_ = _fitted(self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y))), X, as_tensor(y))
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -87,7 +99,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             ValueError: If the data are malformed; nothing is learned then.
         """
         first = not self.__sklearn_is_fitted__()
-        X = validate_data(self, X, dtype=np.float64, reset=first)
+        X = validate_data(self, X, dtype=np.float64, reset=first, ensure_all_finite=_GAPS)
         y = _targets(np.asarray(y, dtype=np.float64))
         model = self._new_model(_num_outputs(y), self.warmup) if first else self.model_
         model.observe(as_tensor(X), as_tensor(y))
@@ -143,9 +155,10 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
         distribution = self.model_.predict(self._rows(X))
-        return as_array(
-            distribution.log_prob(as_tensor(_targets(np.asarray(y, dtype=np.float64))).to(distribution.mean))
-        )
+        targets = as_tensor(_targets(np.asarray(y, dtype=np.float64)))
+        if targets.shape != distribution.mean.shape:
+            raise ValueError(f"y must have shape {tuple(distribution.mean.shape)}, got {tuple(targets.shape)}")
+        return as_array(distribution.log_prob(targets.to(distribution.mean)))
 
     @property
     def expert_weights_(self) -> dict[str, float]:
@@ -159,15 +172,18 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         """The tags of scikit-learn: several targets are welcome where noise is Gaussian."""
         tags: Tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = self.spec is None or isinstance(self.spec.target, RealTarget)
+        tags.input_tags.allow_nan = True
+        target = auto.target if self.spec is None else getattr(self.spec, "target", None)  # fit refuses what is no spec
+        tags.target_tags.multi_output = isinstance(target, RealTarget)
         return tags
 
     def _rows(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return as_tensor(validate_data(self, X, dtype=np.float64, reset=False))
+        return as_tensor(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=_GAPS))
 
     def _new_model(self, num_outputs: int | None, num_warmup: int) -> OnlineModel:
         spec = auto if self.spec is None else self.spec
+        check_made("spec", spec, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if spec.target.num_labels is not None:
             raise TypeError(f"OnlineRegressor predicts numbers and spec.target is {spec.target}; use OnlineClassifier")
         if num_outputs is not None:
@@ -225,12 +241,17 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: If the data are malformed, fewer than ten rows, or of one class only.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(y)
-        classes = np.unique(y)
-        model = self._new_model(classes, min(self.warmup, len(y)))
-        model.observe(as_tensor(X), _codes(y, classes))
-        self.classes_, self.model_ = classes, model
+        before = dict(self.__dict__)
+        try:
+            X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_GAPS)
+            check_classification_targets(y)
+            self.classes_ = np.unique(y)
+            model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)))
+            self.model_ = _fitted(model, X, _codes(y, self.classes_))
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -251,7 +272,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         labels = np.unique(column_or_1d(classes)) if first else self.classes_
         if classes is not None and not np.array_equal(np.unique(column_or_1d(classes)), labels):
             raise ValueError(f"classes were {labels.tolist()} in the first call to partial_fit, now they are others")
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=first)
+        X, y = validate_data(self, X, y, dtype=np.float64, reset=first, ensure_all_finite=_GAPS)
         check_classification_targets(y)
         codes = _codes(y, labels)
         model = self._new_model(labels, self.warmup) if first else self.model_
@@ -262,7 +283,9 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of ``classes_``, shape (N, C)."""
         check_is_fitted(self)
-        distribution = self.model_.predict(as_tensor(validate_data(self, X, dtype=np.float64, reset=False)))
+        distribution = self.model_.predict(
+            as_tensor(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=_GAPS))
+        )
         assert isinstance(distribution, LatentMixture)
         return as_array(distribution.class_probabilities)
 
@@ -289,16 +312,33 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         """The tags of scikit-learn: levels with an order cannot tell classes apart that have none."""
         tags: Tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = self.spec is not None and isinstance(self.spec.target, LevelTarget)
+        tags.input_tags.allow_nan = True
+        tags.classifier_tags.poor_score = isinstance(getattr(self.spec, "target", None), LevelTarget)
         return tags
 
     def _new_model(self, classes: Array, num_warmup: int) -> OnlineModel:
         if len(classes) < 2:
             raise ValueError(f"a classifier needs labels of at least two classes, got one class: {classes.tolist()}")
+        if self.spec is not None:
+            check_made("spec", self.spec, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         given = None if self.spec is None else self.spec.target
         target = class_target(len(classes), given)
         spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
         return _new_model(spec, num_warmup, self.random_state)
+
+
+def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:
+    """The model after these rows; its warm-up ends with them at the latest."""
+    rows = as_tensor(X)
+    model.observe(rows, y)
+    return model if model.is_fitted else model.fit(rows, y)
+
+
+def _warm_up(warmup: Any, num_rows: int) -> int:
+    """Rows of the warm-up of a fit to so many."""
+    if not isinstance(warmup, Integral):
+        raise TypeError(f"warmup must be a whole number, got {warmup!r}")
+    return min(int(warmup), num_rows)
 
 
 def _new_model(spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None) -> OnlineModel:

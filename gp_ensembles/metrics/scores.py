@@ -151,7 +151,7 @@ def crps_mixture(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor,
     (Grimit et al. 2006, eq. 5). The double sum costs M²/2 terms a row; rows are taken in chunks.
 
     Args:
-        log_weights: Log weights in force before each target, shape (M, N) or (M, 1).
+        log_weights: Log weights in force before each target, shape (M, N), (M, 1) or (M,).
         mean: Component means, shape (M, N).
         variance: Component variances, positive, shape (M, N).
         y: Targets, shape (N,).
@@ -172,7 +172,7 @@ def crps_mixture(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor,
     """
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be at least zero, got {tolerance}")
-    weights = log_weights.exp().expand(mean.shape)
+    weights = _columns(log_weights).exp().expand(mean.shape)
     distance = (weights * _expected_distance(y - mean, variance)).sum(0)
     parts = zip(weights.split(_ROWS, 1), mean.split(_ROWS, 1), variance.split(_ROWS, 1), strict=True)
     spread = [_half_mean_difference(*part, tolerance) for part in parts]
@@ -185,7 +185,7 @@ def pit(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tenso
     Uniform on [0, 1] and independent over time if the predictions are right.
 
     Args:
-        log_weights: Log weights in force before each target, shape (M, N) or (M, 1).
+        log_weights: Log weights in force before each target, shape (M, N), (M, 1) or (M,).
         mean: Component means, shape (M, N).
         variance: Component variances, observation noise included, shape (M, N).
         y: Targets, shape (N,).
@@ -199,7 +199,12 @@ def pit(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tenso
         >>> pit(one, one, one + 1, torch.zeros(1))
         tensor([0.5000])
     """
-    return mixtures.cdf(log_weights, mean, variance, y)
+    return mixtures.cdf(_columns(log_weights), mean, variance, y)
+
+
+def _columns(log_weights: Tensor) -> Tensor:
+    """Log weights that are the same for all rows, (M,), as (M, 1)."""
+    return log_weights.unsqueeze(-1) if log_weights.ndim == 1 else log_weights
 
 
 def covered(pit_values: Tensor, level: float) -> Tensor:

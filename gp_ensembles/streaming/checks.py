@@ -1,5 +1,6 @@
 """Which rows a stream can learn; what is wrong with one is said with its row, its column and how to mend it."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.likelihoods.response import IllegalTargetError
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
+LARGEST = 1e150  # larger numbers cannot be squared
 
 
 class IllegalRow(NamedTuple):
@@ -37,6 +39,23 @@ class IllegalRow(NamedTuple):
         return f"{feature_names[self.column]!r} is {self.problem.format(row=number)}"
 
 
+def illegal_input(X: Tensor) -> IllegalRow | None:
+    """The first row of X (N, D) with an infinite or absurdly large input, if there is one; NaN is missing and legal.
+
+    Example:
+        >>> import torch
+        >>> illegal_input(torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]))[:2]
+        (1, 1)
+    """
+    wrong = X.double().abs() > LARGEST
+    if not bool(wrong.any()):
+        return None
+    row, column = divmod(int(wrong.flatten().int().argmax()), X.shape[1])
+    value = float(X[row, column])
+    said = "infinite" if math.isinf(value) else f"{value:.6g}, too large to be squared,"
+    return IllegalRow(row, column, f"{said} in row {{row}} of this call; inputs must be finite, or NaN if missing")
+
+
 def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
     """The first of the targets (N,) or (N, O) that is not of a kind, if there is one; NaN is missing and legal.
 
@@ -48,10 +67,12 @@ def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
         >>> illegal_target(BinaryTarget(), torch.tensor([1.0, torch.nan, 1.0])) is None
         True
     """
-    infinite = torch.isinf(y)
-    if bool(infinite.any()):
-        row = int(infinite.reshape(y.shape[0], -1).any(-1).int().argmax())
-        return IllegalRow(row, None, "infinite; correct it, or leave it out (missing)")
+    wrong = y.double().abs() > LARGEST
+    if bool(wrong.any()):
+        row = int(wrong.reshape(y.shape[0], -1).any(-1).int().argmax())
+        value = float(y.reshape(y.shape[0], -1)[row].abs().nan_to_num(0.0, posinf=math.inf).max())
+        said = "infinite" if math.isinf(value) else f"{value:.6g}, too large to be squared"
+        return IllegalRow(row, None, f"{said}; correct it, or leave it out (missing)")
     try:
         if not target.is_real:
             target.check(y)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -29,7 +30,7 @@ class StreamConfig:
         clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
 
     Raises:
-        TypeError: If ``ensemble`` is not a record.
+        TypeError: If ``ensemble`` is not a record, or a number is of another type.
         ValueError: If a number is out of range.
 
     Example:
@@ -48,6 +49,11 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         check_made("ensemble", self.ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
+        for name in ("warmup", "seed", "block_size"):
+            self._set(name, Integral, int, "a whole number")
+        self._set("clip", Real, float, "a number")
+        if self.dtype not in ("float64", "float32"):
+            raise ValueError(f"dtype must be 'float64' or 'float32', got {self.dtype!r}")
         if self.warmup < MIN_WARM_UP:
             raise ValueError(f"warmup is {self.warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
         if self.seed < 0:
@@ -58,6 +64,15 @@ class StreamConfig:
             raise ValueError(f"clip must be positive, got {self.clip}")
         if self.block_size is not None and self.block_size < 1:
             raise ValueError(f"block_size must be positive, got {self.block_size}")
+
+    def _set(self, name: str, kind: type, plain: type, what: str) -> None:
+        """Turn a number into Python's, which every file can hold."""
+        value = getattr(self, name)
+        if value is None and name in ("block_size", "clip"):
+            return
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise TypeError(f"{name} must be {what}, got {value!r}")
+        object.__setattr__(self, name, plain(value))
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -50,12 +50,16 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
         return torch.diag_embed(distribution.variance.movedim(0, -1)).movedim((-2, -1), (0, 1))
     bound, states = model.online.ensemble.bind(), model.online.state.experts
     features = evaluate(bound, model.inputs(X.to(model.device, torch.float64)).to(model.config.torch_dtype))
-    parts = zip(bound, states, features, strict=True)
-    within = torch.cat([_covariance(expert, state, Phi) for expert, state, Phi in parts]).double()
     error = distribution.component_mean - distribution.mean
-    joint = within * model.scales.y_scale.square() + error.unsqueeze(1) * error.unsqueeze(2)
     weights = distribution.log_weights.exp()
-    return (weights.reshape(-1, *[1] * (joint.ndim - 1)) * joint).sum(0)
+    total, start = torch.zeros_like(error[0]), 0
+    for expert, state, Phi in zip(bound, states, features, strict=True):  # one object at a time: N² numbers an expert
+        within = _covariance(expert, state, Phi).double() * model.scales.y_scale.square()
+        some = slice(start, start + within.shape[0])
+        joint = within + error[some].unsqueeze(1) * error[some].unsqueeze(2)
+        total = total + torch.einsum("m,m...->...", weights[some], joint)
+        start += within.shape[0]
+    return total
 
 
 def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:

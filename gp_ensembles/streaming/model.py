@@ -13,8 +13,9 @@ from gp_ensembles.ensembles.display import band_html, predictions_text
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.streaming.checks import IllegalRow, illegal_target, wild_number
+from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, wild_number
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
@@ -26,7 +27,7 @@ class OnlinePredictions(NamedTuple):
     """Predictions of the rows of a call that come after the warm-up, each made before its target was seen.
 
     Attributes:
-        distribution: Predictive distributions of R rows in the units of the target, float64.
+        distribution: Predictive distributions of R rows in the units of the target; float64 for real numbers.
         log_prob: Log densities of the targets, shape (R,), in nats; NaN where a target is missing.
         log_weights: Log weights of the experts in force before each target, shape (M, R).
         first_row: Place in the call of the first of these rows, counted from 0: after the warm-up it is 0, before it
@@ -49,7 +50,9 @@ class OnlinePredictions(NamedTuple):
         return self.distribution.stddev
 
     def __repr__(self) -> str:
-        return predictions_text("OnlinePredictions", self.mean.shape, self.log_weights.shape[0], self.log_prob)
+        is_class = isinstance(self.distribution, LatentMixture)
+        shape = self.log_prob.shape if is_class else self.mean.shape
+        return predictions_text("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
 
     def _repr_html_(self) -> str:
         """The last rows as a band, for notebooks; several outputs and classes without an order have only the text."""
@@ -61,7 +64,8 @@ class OnlinePredictions(NamedTuple):
 class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
-    The first rows are kept until there are ``config.warmup`` of them, at least ten with a target. They set the scales
+    The first rows are kept until there are ``config.warmup`` of them, at least ten with a target that is not always the
+    same. They set the scales
     of inputs and target, the hyperparameters, and which columns are left out; from there a row costs the same for ever.
     Everything that comes out is in the units of the target. A missing target is NaN. So is a missing input, which
     counts as the mean of what the warm-up rows had there.
@@ -86,8 +90,11 @@ class OnlineModel:
 
     def __init__(self, config: StreamConfig | None = None, feature_names: Sequence[str] | None = None) -> None:
         self.config = StreamConfig() if config is None else config
+        check_made("config", self.config, StreamConfig, "StreamConfig(gpe.auto, warmup=200)")
+        if isinstance(feature_names, str):
+            raise TypeError(f"feature_names must be a sequence of names, got {feature_names!r}")
         self.device = self.config.torch_device
-        self.feature_names = None if feature_names is None else tuple(feature_names)
+        self.feature_names = None if feature_names is None else tuple(str(name) for name in feature_names)
         self.num_rows = 0
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
@@ -200,16 +207,20 @@ class OnlineModel:
         While the warm-up lasts, the distribution of the targets so far, whatever X.
 
         Returns:
-            Distributions in the units of the target, float64.
+            Distributions in the units of the target; float64 for real numbers, else in the precision of the run.
 
         Raises:
-            ValueError: If a row is malformed.
+            ValueError: If a row is malformed, or holds a number out of all proportion, as in :meth:`observe`.
         """
         X = self._checked_inputs(X)
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
-        return self._in_units(self.online.predict(self.inputs(X).to(self.config.torch_dtype)))
+        inputs = self.inputs(X)
+        far = wild_number(X[:, self._kept].nan_to_num(0.0), X[:, 0] * 0, inputs, X[:, 0] * 0, self.config.torch_dtype)
+        if far is not None and far.column is not None:
+            self._refuse(far._replace(column=self._kept[far.column]), 1)
+        return self._in_units(self.online.predict(inputs.to(self.config.torch_dtype)))
 
     def inputs(self, X: Tensor) -> Tensor:
         """Inputs (N, D) as the ensemble sees them: columns kept, standardized, gaps at the mean, clipped; float64."""
@@ -398,14 +409,10 @@ class OnlineModel:
             known = len(self.feature_names)
         if X.ndim != 2 or X.shape[1] == 0 or (known is not None and X.shape[1] != known):
             raise ValueError(f"X must have shape (N, {known or 'D'}), got {tuple(X.shape)}")
+        if X.shape[0] == 0:
+            raise ValueError("X has no row; at least one is needed")
         X = X.detach().to(self.device, torch.float64)
-        infinite = X.isinf()
-        if bool(infinite.any()):
-            row, column = divmod(int(infinite.flatten().int().argmax()), X.shape[1])
-            (name,) = self._names_of([column])
-            raise ValueError(
-                f"{name!r} is infinite in row {row} of this call; inputs must be finite, or NaN if missing"
-            )
+        self._refuse(illegal_input(X), 1)
         return X
 
     def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
@@ -419,9 +426,12 @@ class OnlineModel:
 
 
 def _num_warm_up_rows(y: Tensor, warmup: int) -> int | None:
-    """The row with which the warm-up ends: at least ``warmup`` rows, and enough targets; ``None`` if it goes on."""
-    seen = (~y.isnan()).reshape(y.shape[0], -1).any(-1).cumsum(0)
-    enough = (seen >= MIN_WARM_UP).nonzero().flatten()
+    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on."""
+    columns = y.reshape(y.shape[0], -1)
+    seen = ~columns.isnan()
+    first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
+    varies = (seen & (columns != first)).int().cummax(0).values.bool().all(-1)
+    enough = (varies & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
     if y.shape[0] < warmup or enough.numel() == 0:
         return None
     return max(warmup, int(enough[0]) + 1)

@@ -23,7 +23,8 @@ def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture
     """The distribution of the targets so far, for each of so many rows.
 
     Numbers are normal with the running mean and variance (a standard normal distribution before the first), classes
-    and levels have their frequencies with one added to each, and counts are Poisson with the running mean plus a half.
+    and levels have their frequencies with one added to each, and counts are Poisson with half a count added
+    to their sum.
 
     Args:
         target: What kind of target it is.

@@ -13,7 +13,7 @@ from river import checks, compose, datasets, evaluate, metrics, preprocessing
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
-from gp_ensembles.ensembles.targets import BinaryTarget, CountTarget, UnknownNoiseTarget
+from gp_ensembles.ensembles.targets import BinaryTarget, CountTarget, RealTarget, UnknownNoiseTarget
 from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor
 
 small = replace(
@@ -95,7 +95,7 @@ def test_features_come_and_go_in_any_order():
     assert model.predict_one({**x, "new": 3.0}) == want
     known = [row["b"] for row, _ in rows(40)[3:]]
     mean = model.predict_one({**x, "b": sum(known) / len(known)})
-    for absent in ({k: v for k, v in x.items() if k != "b"}, {**x, "b": None}, {**x, "b": math.nan}):
+    for absent in ({k: v for k, v in x.items() if k != "b"}, {**x, "b": None}, {**x, "b": math.nan}, {**x, "b": pd.NA}):
         assert model.predict_one(absent) == pytest.approx(mean, rel=1e-12)
 
 
@@ -103,7 +103,20 @@ def test_bad_rows_change_nothing():
     model, fresh = RiverRegressor(small, warmup=40), RiverRegressor(small, warmup=40)
     with pytest.raises(ValueError, match=r"feature a is 'red', not a number; .*OneHotEncoder"):
         fresh.learn_one({"a": "red"}, 1.0)
+    for bad in ({"a": math.inf}, {"a": 1e200}, {}):
+        with pytest.raises(ValueError, match=r"infinite|too large|no feature"):
+            fresh.learn_one(bad, 1.0)
+    with pytest.raises(ValueError, match="target of row 1 is infinite"):
+        fresh.learn_one({"a": 1.0}, math.inf)
+    counts = RiverRegressor(replace(small, target=CountTarget()), warmup=40)
+    with pytest.raises(ValueError, match="target of row 1 is -1"):
+        counts.learn_one({"a": 1.0}, -1)
     assert fresh.predict_one({"a": 1.0}) == 0.0
+    for number in range(50):  # a feature that does not vary has nothing to say, and costs no row
+        fresh.learn_one({"a": 1.0}, float(number))
+    assert not fresh.is_fitted
+    fresh.learn_one({"a": 2.0}, 1.0)
+    assert fresh.is_fitted
     for x, y in rows(60):
         model.learn_one(x, y)
     x, _ = rows(61)[-1]
@@ -113,10 +126,16 @@ def test_bad_rows_change_nothing():
     with pytest.raises(ValueError, match="target of row 61 is infinite"):
         model.learn_one(x, math.inf)
     with pytest.raises(ValueError, match="more than 1e"):
-        model.learn_one(x, 1e300)
+        model.learn_one(x, 1e30)
+    with pytest.raises(ValueError, match="X has 2 rows and y 1"):
+        model.learn_many(pd.DataFrame([x, x]), pd.Series([1.0]))
     assert model.predict_one(x) == want
     with pytest.raises(ValueError, match="at least 10 rows"):
         RiverRegressor(warmup=3)
+    with pytest.raises(TypeError, match="one target"):
+        RiverRegressor(replace(small, target=RealTarget(2)))
+    with pytest.raises(TypeError, match="spec must be"):
+        RiverRegressor("auto")
     with pytest.raises(TypeError, match="use RiverClassifier"):
         RiverRegressor(replace(small, target=BinaryTarget()))
 

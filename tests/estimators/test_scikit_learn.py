@@ -125,8 +125,14 @@ def test_bad_input_changes_nothing():
     before = model.predict(X)
     with pytest.raises(ValueError, match="shape"):
         model.partial_fit(X, y[:-1])
-    with pytest.raises(ValueError, match="NaN"):
-        model.partial_fit(X * np.nan, y)
+    infinite = X.copy()
+    infinite[3, 1] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        model.partial_fit(infinite, y)
+    with pytest.raises(ValueError, match="shape"):
+        model.log_prob(X[:5], y[:1])
+    with pytest.raises(ValueError, match="the target is constant"):
+        model.fit(X[:, :1], np.ones(150))
     with pytest.raises(ValueError, match="features"):
         model.partial_fit(X[:, :2], y)
     with pytest.raises(ValueError, match="inf"):
@@ -136,6 +142,25 @@ def test_bad_input_changes_nothing():
         OnlineRegressor(small, warmup=60).fit(X[:6], y[:6])
     with pytest.raises(ValueError, match="constant"):
         OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80])
+    for wrong in ("auto", CountTarget()):
+        with pytest.raises(TypeError, match="spec must be"):
+            OnlineRegressor(wrong).fit(X, y)
+        with pytest.raises(TypeError, match="spec must be"):
+            OnlineClassifier(wrong).fit(X, y > np.median(y))
+    with pytest.raises(TypeError, match="warmup must be a whole number"):
+        OnlineRegressor(small, warmup=None).fit(X, y)
+
+
+def test_missing_inputs_are_warm_up_means():
+    X, y = table()
+    holes, filled = X.copy(), X.copy()
+    holes[100:110, 1] = np.nan
+    filled[100:110, 1] = X[:60, 1].mean()
+    one, other = (OnlineRegressor(small, warmup=60, random_state=0).fit(rows, y) for rows in (holes, filled))
+    np.testing.assert_allclose(one.predict(holes), other.predict(filled), rtol=1e-9)
+    labels = y > np.median(y)
+    one, other = (OnlineClassifier(light, warmup=60, random_state=0).fit(rows, labels) for rows in (holes, filled))
+    np.testing.assert_allclose(one.predict_proba(holes), other.predict_proba(filled), rtol=1e-9)
 
 
 @pytest.mark.parametrize("target", [RealTarget(), UnknownNoiseTarget(), OutlierTarget(), CountTarget()], ids=str)

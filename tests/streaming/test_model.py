@@ -5,6 +5,7 @@ import math
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.filters import predict_joint
+from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 
@@ -214,9 +216,14 @@ def test_while_the_warm_up_lasts_the_targets_so_far_are_predicted(target):
 
 BAD = {
     "target": (lambda X, y: y.__setitem__(7, math.inf), "the target of row 48 is infinite"),
-    "wild target": (lambda X, y: y.__setitem__(7, 1e300), "the target of row 48 is 1e\\+300, more than 1e\\+06"),
-    "input": (lambda X, y: X.__setitem__((7, 1), math.inf), "'b' is infinite in row 7 of this call"),
-    "wild input": (lambda X, y: X.__setitem__((7, 1), -1e200), "'b' is -1e\\+200 in row 48, more than 1e\\+06"),
+    "absurd target": (
+        lambda X, y: y.__setitem__(7, 1e300),
+        "the target of row 48 is 1e\\+300, too large to be squared",
+    ),
+    "wild target": (lambda X, y: y.__setitem__(7, 1e30), "the target of row 48 is 1e\\+30, more than 1e\\+06"),
+    "input": (lambda X, y: X.__setitem__((7, 1), math.inf), "'b' is infinite in row 8 of this call"),
+    "absurd input": (lambda X, y: X.__setitem__((7, 1), -1e200), "'b' is -1e\\+200, too large to be squared, in row 8"),
+    "wild input": (lambda X, y: X.__setitem__((7, 1), -1e30), "'b' is -1e\\+30 in row 48, more than 1e\\+06"),
 }
 
 
@@ -234,19 +241,96 @@ def test_a_rejected_call_changes_nothing(kind):
     assert torch.equal(model.observe(X[40:], y[40:]).mean, before.observe(X[40:], y[40:]).mean)
 
 
+def test_the_warm_up_waits_until_targets_differ():
+    X, y = rows()
+    flat = torch.cat([0 * y[:60], y[60:]])
+    model = OnlineModel(StreamConfig(SMALL, warmup=40))
+    assert model.observe(X, flat).first_row == 61
+    both = torch.stack([y, flat], dim=-1)
+    both[::2, 0] = NAN  # a row counts when all its outputs were observed
+    model = OnlineModel(StreamConfig(replace(SMALL, target=RealTarget(2)), warmup=40))
+    assert model.observe(X, both).first_row == 61
+    binary = OnlineModel(StreamConfig(replace(SMALL, target=BinaryTarget()), warmup=40))
+    for row in range(45):
+        binary.observe(X[row : row + 1], X.new_zeros(1))
+    assert not binary.is_fitted
+    binary.observe(X[45:46], X.new_ones(1))
+    assert binary.is_fitted
+
+
 def test_a_warm_up_that_cannot_be_fitted_changes_nothing():
     X, y = rows()
-    model = OnlineModel(StreamConfig(SMALL, warmup=40))
-    model.observe(X[:20], torch.zeros(20, dtype=torch.float64))
     with pytest.raises(ValueError, match="the target is constant"):
-        model.observe(X[20:50], torch.zeros(30, dtype=torch.float64))
+        OnlineModel(StreamConfig(SMALL)).fit(X, 0 * y)
+    model = OnlineModel(StreamConfig(SMALL, warmup=40))
+    model.observe(X[:20], y[:20])
+    still = torch.stack([X[:, 0], y * 0 + X[0, 1]], 1)
+    with pytest.raises(ValueError, match="too large to be squared"):
+        model.observe(1e200 * X[20:50], y[20:50])
     assert model.num_rows == 20
     model.observe(X[20:50], y[20:50])
     assert model.is_fitted
     with pytest.raises(ValueError, match="column 1"):
-        OnlineModel(StreamConfig(SMALL, warmup=40)).observe(torch.stack([X[:, 0], y * 0 + 3], 1), y)
+        OnlineModel(StreamConfig(SMALL, warmup=40)).observe(still, y)
     with pytest.raises(ValueError, match="classes are 0 and 1"):
         OnlineModel(StreamConfig(replace(SMALL, target=BinaryTarget()))).observe(X[:2], X.new_tensor([0.0, 2.0]))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_call_that_is_all_warm_up_predicts_no_row(target):
+    X, y = rows(target)
+    nothing = OnlineModel(StreamConfig(replace(SMALL, target=target), warmup=80)).observe(X[:20], y[:20])
+    assert nothing.first_row == 20
+    assert nothing.log_prob.shape == (0,)
+    assert nothing.mean.shape[0] == nothing.stddev.shape[0] == 0
+    assert "0 rows" in repr(nothing)
+    assert "0 rows" in nothing._repr_html_()
+
+
+def test_numbers_and_names_of_numpy_are_saved(tmp_path):
+    X, y = rows()
+    spec = replace(SMALL, rule=FixedShare(np.float64(0.01)), bases=(FourierBasis(num_features=np.int64(8)),))
+    config = StreamConfig(spec, warmup=np.int64(40), seed=np.int32(1), clip=np.float64(3))
+    model = OnlineModel(config, np.array(["a", "b"]))
+    model.observe(X, y)
+    model.save(tmp_path / "model.pt")
+    assert torch.equal(OnlineModel.load(tmp_path / "model.pt").predict(X[:3]).mean, model.predict(X[:3]).mean)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OnlineModel(oebe), "config must be"),
+        (lambda: OnlineModel("auto"), "config must be"),
+        (lambda: OnlineModel(feature_names="ab"), "feature_names must be a sequence"),
+        (lambda: StreamConfig("auto"), "ensemble must be"),
+        (lambda: StreamConfig(warmup="50"), "warmup must be a whole number, got '50'"),
+        (lambda: StreamConfig(warmup=50.5), "warmup must be a whole number, got 50.5"),
+        (lambda: StreamConfig(clip="3"), "clip must be a number"),
+        (lambda: StreamConfig(block_size=True), "block_size must be a whole number"),
+    ],
+)
+def test_what_a_model_is_made_of_is_checked(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+    with pytest.raises(ValueError, match="'float64' or 'float32', got 'float16'"):
+        StreamConfig(dtype="float16")
+
+
+def test_predict_refuses_what_observe_does():
+    model, X, _ = fitted()
+    for bad, message in ((1e200, "too large to be squared"), (1e20, "more than 1e\\+06"), (math.inf, "infinite")):
+        far = X[:3].clone()
+        far[1, 0] = bad
+        with pytest.raises(ValueError, match=message):
+            model.predict(far)
+    for empty in (
+        lambda: model.predict(X[:0]),
+        lambda: model.observe(X[:0], X[:0, 0]),
+        lambda: model.fit(X[:0], X[:0, 0]),
+    ):
+        with pytest.raises(ValueError, match="X has no row"):
+            empty()
 
 
 def test_constant_columns_are_left_out_on_request():
