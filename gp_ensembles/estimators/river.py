@@ -16,7 +16,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig, constant_columns
-from gp_ensembles.streaming.checks import illegal_input, illegal_target
+from gp_ensembles.streaming.checks import illegal_input, illegal_target, too_large
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.running import running_distribution
 
@@ -97,9 +97,10 @@ class RiverRegressor(MiniBatchRegressor):
         if self._model is not None:
             self._learn_rows([x], [target])
             return
-        wrong = illegal_target(self._ensemble.target, _column([target]))
-        if wrong is not None:
-            raise ValueError(wrong.message(len(self._rows.rows) + 1, ()))
+        y_row = _column([target])
+        for wrong in (illegal_target(self._ensemble.target, y_row), too_large(y_row.new_zeros(1, 1), y_row)):
+            if wrong is not None:
+                raise ValueError(wrong.message(len(self._rows.rows) + 1, ()))
         rows = self._rows.with_row(x, target)
         if rows.is_enough(self.warmup):
             config = _config(self._ensemble, self.warmup, self.seed)
@@ -296,9 +297,10 @@ class _KeptRows(NamedTuple):
         """
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
-        wrong = illegal_input(_matrix([x], tuple(x))) if x else None
-        if wrong is not None:
-            raise ValueError(wrong.message(1, tuple(str(name) for name in x)))
+        row = _matrix([x], tuple(x))
+        for wrong in (illegal_input(row), too_large(row, row.new_zeros(1))) if x else ():
+            if wrong is not None:
+                raise ValueError(wrong.message(len(self.rows) + 1, tuple(str(name) for name in x)))
         new = tuple(name for name in x if name not in self.names)
         return _KeptRows((*self.names, *new), (*self.rows, dict(x)), (*self.targets, y))
 

@@ -1,6 +1,5 @@
 """Which rows a stream can learn; what is wrong with one is said with its row, its column and how to mend it."""
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -40,20 +39,36 @@ class IllegalRow(NamedTuple):
 
 
 def illegal_input(X: Tensor) -> IllegalRow | None:
-    """The first row of X (N, D) with an infinite or absurdly large input, if there is one; NaN is missing and legal.
+    """The first row of X (N, D) with an infinite input, if there is one; NaN is missing and legal.
 
     Example:
         >>> import torch
         >>> illegal_input(torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]))[:2]
         (1, 1)
     """
-    wrong = X.double().abs() > LARGEST
+    infinite = X.isinf()
+    if not bool(infinite.any()):
+        return None
+    row, column = divmod(int(infinite.flatten().int().argmax()), X.shape[1])
+    return IllegalRow(row, column, "infinite in row {row} of this call; inputs must be finite, or NaN if missing")
+
+
+def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
+    """The first row that holds a number which cannot be squared, so that no scale can be taken from it.
+
+    Args:
+        X: Inputs, shape (N, D), float64.
+        y: Targets, shape (N,) or (N, O), float64; NaN where missing.
+    """
+    numbers = torch.cat([X, y.reshape(y.shape[0], -1)], dim=-1)
+    wrong = numbers.abs() > LARGEST
     if not bool(wrong.any()):
         return None
-    row, column = divmod(int(wrong.flatten().int().argmax()), X.shape[1])
-    value = float(X[row, column])
-    said = "infinite" if math.isinf(value) else f"{value:.6g}, too large to be squared,"
-    return IllegalRow(row, column, f"{said} in row {{row}} of this call; inputs must be finite, or NaN if missing")
+    row, column = divmod(int(wrong.flatten().int().argmax()), numbers.shape[1])
+    said = f"{float(numbers[row, column]):.6g}, too large to be squared; correct it, or leave it out"
+    if column < X.shape[1]:
+        return IllegalRow(row, column, f"{said} (row {{row}})")
+    return IllegalRow(row, None, said)
 
 
 def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
@@ -67,12 +82,10 @@ def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
         >>> illegal_target(BinaryTarget(), torch.tensor([1.0, torch.nan, 1.0])) is None
         True
     """
-    wrong = y.double().abs() > LARGEST
-    if bool(wrong.any()):
-        row = int(wrong.reshape(y.shape[0], -1).any(-1).int().argmax())
-        value = float(y.reshape(y.shape[0], -1)[row].abs().nan_to_num(0.0, posinf=math.inf).max())
-        said = "infinite" if math.isinf(value) else f"{value:.6g}, too large to be squared"
-        return IllegalRow(row, None, f"{said}; correct it, or leave it out (missing)")
+    infinite = torch.isinf(y)
+    if bool(infinite.any()):
+        row = int(infinite.reshape(y.shape[0], -1).any(-1).int().argmax())
+        return IllegalRow(row, None, "infinite; correct it, or leave it out (missing)")
     try:
         if not target.is_real:
             target.check(y)

@@ -15,7 +15,7 @@ from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, wild_number
+from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, too_large, wild_number
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
@@ -152,7 +152,7 @@ class OnlineModel:
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
         X, y = self._checked(X, y)
-        self._refuse(illegal_target(self.config.ensemble.target, y), 1)
+        self._refuse_warm_up(X, y, 1)
         self._start(X, y, X.shape[0], progress)
         return self
 
@@ -180,7 +180,7 @@ class OnlineModel:
             predictions = self._learn(self.online, inputs, targets)
             self.num_rows += X.shape[0]
             return predictions
-        self._refuse(illegal_target(self.config.ensemble.target, y), self.num_rows + 1)
+        self._refuse_warm_up(X, y, self.num_rows + 1)
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
             all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
@@ -414,6 +414,10 @@ class OnlineModel:
         X = X.detach().to(self.device, torch.float64)
         self._refuse(illegal_input(X), 1)
         return X
+
+    def _refuse_warm_up(self, X: Tensor, y: Tensor, first_row: int) -> None:
+        for wrong in (too_large(X, y), illegal_target(self.config.ensemble.target, y)):
+            self._refuse(wrong, first_row)
 
     def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
         if wrong is not None:

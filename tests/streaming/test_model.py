@@ -218,11 +218,11 @@ BAD = {
     "target": (lambda X, y: y.__setitem__(7, math.inf), "the target of row 48 is infinite"),
     "absurd target": (
         lambda X, y: y.__setitem__(7, 1e300),
-        "the target of row 48 is 1e\\+300, too large to be squared",
+        "the target of row 48 is 1e\\+300, more than 1e\\+06",
     ),
     "wild target": (lambda X, y: y.__setitem__(7, 1e30), "the target of row 48 is 1e\\+30, more than 1e\\+06"),
     "input": (lambda X, y: X.__setitem__((7, 1), math.inf), "'b' is infinite in row 8 of this call"),
-    "absurd input": (lambda X, y: X.__setitem__((7, 1), -1e200), "'b' is -1e\\+200, too large to be squared, in row 8"),
+    "absurd input": (lambda X, y: X.__setitem__((7, 1), -1e200), "'b' is -1e\\+200 in row 48, more than 1e\\+06"),
     "wild input": (lambda X, y: X.__setitem__((7, 1), -1e30), "'b' is -1e\\+30 in row 48, more than 1e\\+06"),
 }
 
@@ -319,7 +319,7 @@ def test_what_a_model_is_made_of_is_checked(make, message):
 
 def test_predict_refuses_what_observe_does():
     model, X, _ = fitted()
-    for bad, message in ((1e200, "too large to be squared"), (1e20, "more than 1e\\+06"), (math.inf, "infinite")):
+    for bad, message in ((1e200, "more than 1e\\+06"), (math.inf, "infinite")):
         far = X[:3].clone()
         far[1, 0] = bad
         with pytest.raises(ValueError, match=message):
