@@ -131,8 +131,8 @@ def report(summary: dict[str, object], output: Output) -> str:
     """What the command line says at the end: the score table and where things are."""
     pictures = [output.out / name for name in PICTURES] if output.pictures else []
     lines = [
-        f"{summary['model']} with {summary['num_experts']} expert{'s' * (summary['num_experts'] != 1)} on {summary['data']}: {summary['rows']} rows "
-        f"predicted, each before its target was seen",
+        f"{summary['model']} with {summary['num_experts']} expert{'s' * (summary['num_experts'] != 1)} on "
+        f"{summary['data']}: {summary['rows']} rows predicted, each before its target was seen",
         summary_table(summary),
         *(str(path) for path in pictures if path.exists()),
         str(output.out / CHECKPOINT),
