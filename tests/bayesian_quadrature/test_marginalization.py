@@ -274,6 +274,7 @@ def test_an_interruption_among_the_first_draws_keeps_those_that_are_done(tmp_pat
     assert_same(run(problem, 80, search, checkpoint=file, seed=99), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "rounds"), [("evaluate_batch", 1), ("evaluate_batch", 2), ("evaluate_ascent", 1)])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch, where, rounds):
     problem, file = problem_of(), tmp_path / "search.pt"

@@ -97,6 +97,7 @@ def test_several_outputs():
     assert unchanged(online, before)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the mode of a target")
 def test_a_wound_up_covariance_is_explained():
     """As some hundred rows of one input leave it: each of them multiplies what is not excited."""

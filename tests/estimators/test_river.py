@@ -165,6 +165,7 @@ def label(y):
     return "high" if y > 22 else "low" if y < 18 else "middle"
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_labels_as_they_come():
     one, many = RiverClassifier(small, warmup=40), RiverClassifier(small, warmup=40)
     assert one.predict_proba_one({"a": 1.0}) == {}

@@ -189,6 +189,7 @@ def test_adadelta_follows_the_published_path(which, moves):
         np.testing.assert_allclose(torch.stack(knots), g[f"{which}_joint_knots"], rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("absolute_nugget")
 @pytest.mark.parametrize("name", ["oat_rs_vfe", "oat_rs_vfe_fixgrad"])
 def test_selection_follows_the_published_run(name):
