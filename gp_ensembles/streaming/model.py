@@ -217,15 +217,14 @@ class OnlineModel:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
         inputs = self.inputs(X)
-        far = wild_number(X[:, self._kept].nan_to_num(0.0), X[:, 0] * 0, inputs, X[:, 0] * 0, self.config.torch_dtype)
-        if far is not None and far.column is not None:
-            self._refuse(far._replace(column=self._kept[far.column]), 1)
+        no_targets = X.new_full(X.shape[:1], torch.nan)
+        self._refuse(self._wild_number(X, no_targets, inputs, no_targets), 1)
         return self._in_units(self.online.predict(inputs.to(self.config.torch_dtype)))
 
     def inputs(self, X: Tensor) -> Tensor:
         """Inputs (N, D) as the ensemble sees them: columns kept, standardized, gaps at the mean, clipped; float64."""
         scales = self.scales
-        inputs = scales.transform_inputs(X[:, self._kept] if len(self._kept) < X.shape[1] else X).nan_to_num(0.0)
+        inputs = scales.transform_inputs(self._columns(X)).nan_to_num(0.0)
         return inputs if self.config.clip is None else inputs.clamp(-self.config.clip, self.config.clip)
 
     def targets(self, y: Tensor) -> Tensor:
@@ -356,11 +355,18 @@ class OnlineModel:
 
     def _first_illegal(self, X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor) -> IllegalRow | None:
         wrong = illegal_target(self.config.ensemble.target, y)
-        kept = X[:, self._kept] if len(self._kept) < X.shape[1] else X
-        wild = wild_number(kept.nan_to_num(0.0), y, inputs, targets, self.config.torch_dtype)
-        if wild is not None and wild.column is not None:
-            wild = wild._replace(column=self._kept[wild.column])
+        wild = self._wild_number(X, y, inputs, targets)
         return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
+
+    def _wild_number(self, X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor) -> IllegalRow | None:
+        wild = wild_number(self._columns(X).nan_to_num(0.0), y, inputs, targets, self.config.torch_dtype)
+        if wild is None or wild.column is None:
+            return wild
+        return wild._replace(column=self._kept[wild.column])
+
+    def _columns(self, X: Tensor) -> Tensor:
+        """The inputs (N, D) that were kept."""
+        return X[:, self._kept] if len(self._kept) < X.shape[1] else X
 
     def _learn(self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor) -> OnlinePredictions:
         """Learn rows as the ensemble sees them."""
