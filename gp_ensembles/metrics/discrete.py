@@ -172,9 +172,11 @@ def ranked_probability_of_poisson(rate: Tensor, y: Tensor) -> Tensor:
         >>> ranked_probability_of_poisson(torch.ones(1), torch.zeros(1))
         tensor([0.4762])
     """
-    up_to, below = (torch.special.gammaincc(y + shift, rate) for shift in (1, 0))
+    # y F(y) = y F(y - 1) + y p(y): torch's F is right to 1e-10 only, and y times it would be subtracted from its like.
+    below = torch.special.gammaincc(y, rate)
+    probability = (torch.xlogy(y, rate) - rate - torch.lgamma(y + 1)).exp()
     inner = rate * (torch.special.i0e(2 * rate) + torch.special.i1e(2 * rate))
-    score: Tensor = 2 * (y * up_to - rate * below) + rate - y - inner
+    score: Tensor = 2 * ((y - rate) * below + y * probability) + rate - y - inner
     return score
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, log_loss, zero_one_loss
 
@@ -79,6 +79,7 @@ def test_ranked_probability_is_the_expected_distance():
 
 
 @given(rate=st.floats(0.01, 200), y=st.integers(0, 400), known=st.booleans())
+@example(rate=195.0, y=199, known=False)  # torch's distribution function is off by 1e-10 there
 @settings(max_examples=40)
 def test_ranked_probability_of_poisson_counts(rate, y, known):
     """In closed form, by the sum over all counts, and by runs of counts, inside a window and far beyond."""
