@@ -5,8 +5,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState, responses_of
-from gp_ensembles.ensembles.runners import Runner, make_runner
+from gp_ensembles.ensembles.latent_runner import join_latent
+from gp_ensembles.ensembles.runner import Runner
+from gp_ensembles.ensembles.runners import make_runner
 
 
 class BoundEnsemble:
@@ -26,7 +29,13 @@ class BoundEnsemble:
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
         self.experts = ensemble.bind()
-        self.responses = tuple(response.frozen() for response in responses_of(self.experts))
+        self.latent_group = join_latent(self.experts)  # None unless all experts share a likelihood
+        if self.latent_group is None:
+            self.responses = tuple(response.frozen() for response in responses_of(self.experts))
+        else:
+            group, shape = self.latent_group, torch.Size([ensemble.num_experts])
+            self.responses = (Response(group.likelihood, group.predictive, ensemble.num_experts, shape),)
+        self.checkers = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
         limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
         self.limits = [limit for limit in limits if limit is not None]  # longest blocks that transitions allow
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.experts, state.experts, strict=True)]

@@ -10,7 +10,8 @@ from torch import Tensor
 from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
 from gp_ensembles.ensembles.input_checks import missing_rows
 from gp_ensembles.ensembles.predictions import flatten
-from gp_ensembles.ensembles.runners import CompactRunner, Runner
+from gp_ensembles.ensembles.runner import Runner
+from gp_ensembles.ensembles.runners import CompactRunner
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions
 from gp_ensembles.filters.transitions import ExponentialForgetting

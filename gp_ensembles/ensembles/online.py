@@ -26,9 +26,9 @@ from gp_ensembles.ensembles.predictions import (
     assemble_living,
     concatenate_mixtures,
     concatenate_predictions,
-    flatten,
 )
-from gp_ensembles.ensembles.runners import CompactRunner, Runner
+from gp_ensembles.ensembles.runner import Runner
+from gp_ensembles.ensembles.runners import CompactRunner, stage_block
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.filters.states import (
     FilterState,
@@ -127,7 +127,7 @@ class OnlineEnsemble(nn.Module):
         bound = self._bind()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded)
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
-        for expert in self.ensemble.experts:
+        for expert in bound.checkers:
             expert.check_targets(y)
         size = min([self.block_size, *bound.limits])
         if X.shape[0] <= size:
@@ -169,8 +169,7 @@ class OnlineEnsemble(nn.Module):
     ) -> EnsemblePredictions:
         state = bound.state.meta
         try:
-            staged = zip(runners, evaluate(bound.experts, X), strict=True)
-            steps = flatten([runner.stage(Phi, y, has_gaps) for runner, Phi in staged])
+            steps = stage_block(runners, bound.latent_group, evaluate(bound.experts, X), y, has_gaps)
             if has_gaps:
                 meta, output = weigh_observed(self.ensemble.meta_learner, state, steps.log_prob, missing_rows(y))
             else:

@@ -1,13 +1,17 @@
 """How the shell runs one expert object over a stream: stage a block, then commit it in place."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.input_checks import missing_rows
+from gp_ensembles.ensembles.latent_runner import LatentGroup, LatentRunner, join_latent, stage_latent
+from gp_ensembles.ensembles.predictions import flatten
+from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.multi_output import BoundMultiOutput
 from gp_ensembles.filters.multi_output import (
     GroupGain,
@@ -20,18 +24,6 @@ from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_feature
 from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import make_schedule
-
-
-class Runner(ABC):
-    """Runs one expert object on a state that it changes in place, a block at a time."""
-
-    @abstractmethod
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-
-    @abstractmethod
-    def commit(self) -> None:
-        """Learn the staged block."""
 
 
 class CovarianceRunner(Runner):
@@ -179,10 +171,35 @@ class CompactRunner(Runner):
         return full
 
 
+def stage_block(
+    runners: Sequence[Runner], group: LatentGroup | None, features: Sequence[Tensor], y: Tensor, has_gaps: bool
+) -> Predictions:
+    r"""Predict a block with all expert objects; states are not touched.
+
+    Args:
+        runners: What runs each of them.
+        group: What all experts share if their sites are to be found together.
+        features: The features of each, (\*batch, B, F).
+        y: Targets, shape (B,) or (B, O); NaN where missing.
+        has_gaps: Whether a target is missing.
+
+    Returns:
+        Predictions of all experts, each (M, B).
+    """
+    latent = [runner for runner in runners if isinstance(runner, LatentRunner)]
+    if group is not None and len(latent) == len(runners):
+        return stage_latent(group, latent, features, y)
+    return flatten([runner.stage(Phi, y, has_gaps) for runner, Phi in zip(runners, features, strict=True)])
+
+
 def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
     """The fastest runner for an expert and the type of its state."""
     if isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
         return CovarianceRunner(bound, state)
     if isinstance(bound, BoundMultiOutput) and isinstance(state, MultiOutputState):
         return MultiOutputRunner(bound, state)
+    if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):
+        group = join_latent([bound])
+        if group is not None:
+            return LatentRunner(bound, state, group)
     return PureRunner(bound, state)

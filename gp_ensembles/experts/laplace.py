@@ -1,5 +1,7 @@
 """Bayesian basis expansions for targets that are not Gaussian: classes, counts, levels, heavy tails."""
 
+import copy
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -21,6 +23,8 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
+from gp_ensembles.likelihoods.classification import OrdinalLink
+from gp_ensembles.likelihoods.derivatives import known_derivatives
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -55,7 +59,7 @@ class BoundLaplace(BoundExpert):
         density = partial(log_prob, likelihood)
         self._rule: SiteRule | VectorRule
         if self.num_latent == 1:
-            self._rule = latent_update.rule(density, prior_variance)
+            self._rule = latent_update.rule(density, prior_variance, known_derivatives(likelihood))
         else:
             self._rule = latent_update.vector_rule(density, self.num_latent, prior_variance)
 
@@ -63,19 +67,15 @@ class BoundLaplace(BoundExpert):
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
         after, moments = update_block(state, Phi, y, self.transition, self._rule, prior_variance=self.prior_variance)
-        predictions = self._predictions(moments)
-        seen = ~torch.isnan(y)
-        if not bool(seen.any()):
-            return after, predictions
-        filled = torch.where(seen, y, y[seen][0])
-        log_prob = self.predictive.log_prob(self.likelihood, *moments, filled)
-        return after, predictions._replace(log_prob=torch.where(seen, log_prob, torch.nan))
+        return after, latent_predictions(self.predictive, self.likelihood, moments, y)
 
     def predict(self, state: FilterState, Phi: Tensor) -> LatentPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
         moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance)
-        return self._predictions(moments)
+        mean, variance = self.predictive.moments(self.likelihood, *moments)
+        nothing = moments.mean.new_full(moments.mean.shape[: self.prior_variance.ndim + 1], torch.nan)
+        return LatentPredictions(mean, variance, nothing, *moments)
 
     def take(self, index: Tensor) -> "BoundLaplace":
         """See :meth:`BoundExpert.take`."""
@@ -88,11 +88,6 @@ class BoundLaplace(BoundExpert):
             self.latent_update,
             self.predictive,
         )
-
-    def _predictions(self, moments: LatentMoments) -> LatentPredictions:
-        mean, variance = self.predictive.moments(self.likelihood, *moments)
-        nothing = moments.mean.new_full(moments.mean.shape[: self.prior_variance.ndim + 1], torch.nan)
-        return LatentPredictions(mean, variance, nothing, *moments)
 
 
 class LaplaceExpert(Expert):
@@ -193,3 +188,44 @@ def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tens
     if not any(True for _ in likelihood.parameters()):
         return likelihood
     return take_experts(likelihood, batch_shape, index)
+
+
+def latent_predictions(
+    predictive: Predictive, likelihood: Likelihood, moments: LatentMoments, y: Tensor
+) -> LatentPredictions:
+    r"""Predictions of targets (B,), NaN where missing, from latent values one step ahead (\*batch, B)."""
+    seen = ~torch.isnan(y)
+    if bool(seen.all()):
+        mean, variance, log_prob = predictive.assess(likelihood, *moments, y)
+        return LatentPredictions(mean, variance, log_prob, *moments)
+    filled = torch.where(seen, y, y[seen][0] if bool(seen.any()) else 0.0)
+    mean, variance, log_prob = predictive.assess(likelihood, *moments, filled)
+    return LatentPredictions(mean, variance, torch.where(seen, log_prob, torch.nan), *moments)
+
+
+def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[torch.Size]) -> Likelihood | None:
+    """One likelihood for the experts of several batches in order, batch shape (M,); a copy without gradients.
+
+    ``None`` unless all are of one class with the same settings and have no parameters or one set for each expert.
+    """
+    first = likelihoods[0]
+    if any(_settings(likelihood) != _settings(first) for likelihood in likelihoods):
+        return None
+    joined = copy.deepcopy(first).requires_grad_(False)
+    for name, parameter in joined.named_parameters():
+        rows = []
+        for likelihood, shape in zip(likelihoods, batch_shapes, strict=True):
+            own = likelihood.get_parameter(name).detach()
+            if own.shape[: len(shape)] != shape or own.ndim == len(shape):
+                return None
+            rows.append(own.reshape(shape.numel(), *own.shape[len(shape) :]))
+        parameter.data = torch.cat(rows)
+    return joined
+
+
+def _settings(thing: object) -> object:
+    """What tells two likelihoods apart beside their parameters."""
+    if not isinstance(thing, Likelihood | OrdinalLink):
+        return thing
+    values = {name: value for name, value in vars(thing).items() if not name.startswith("_")}
+    return type(thing), {name: _settings(value) for name, value in values.items()}

@@ -14,7 +14,7 @@ from gp_ensembles.filters.sites import (
     VectorMomentMatchingRule,
     VectorRule,
 )
-from gp_ensembles.numerics.derivatives import LogDensity
+from gp_ensembles.numerics.derivatives import KnownDerivatives, LogDensity
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 
 _VECTOR_NODES = 1024
@@ -24,8 +24,14 @@ class LatentUpdate(ABC):
     """Makes the rule by which a filter learns, for a log density."""
 
     @abstractmethod
-    def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
-        """For one latent value; ``like`` has the dtype and device of the numbers."""
+    def rule(self, log_density: LogDensity, like: Tensor, known: KnownDerivatives | None = None) -> SiteRule:
+        """For one latent value.
+
+        Args:
+            log_density: Elementwise log density of latent values and targets.
+            like: Any tensor with the dtype and device of the numbers.
+            known: Derivatives of the log density, if it is concave and they are known in closed form.
+        """
 
     @abstractmethod
     def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
@@ -42,9 +48,9 @@ class LaplaceUpdate(LatentUpdate):
         True
     """
 
-    def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
+    def rule(self, log_density: LogDensity, like: Tensor, known: KnownDerivatives | None = None) -> SiteRule:
         """See :meth:`LatentUpdate.rule`."""
-        return LaplaceRule(log_density)
+        return LaplaceRule(log_density, known)
 
     def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
         """See :meth:`LatentUpdate.vector_rule`."""
@@ -79,7 +85,7 @@ class MomentMatchingUpdate(LatentUpdate):
         if not 2 <= self.num_nodes <= 100:
             raise ValueError(f"the number of nodes must lie between 2 and 100, got {self.num_nodes}")
 
-    def rule(self, log_density: LogDensity, like: Tensor) -> SiteRule:
+    def rule(self, log_density: LogDensity, like: Tensor, known: KnownDerivatives | None = None) -> SiteRule:
         """See :meth:`LatentUpdate.rule`."""
         return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like))
 

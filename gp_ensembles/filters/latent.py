@@ -1,10 +1,9 @@
 r"""Filters for targets that are not Gaussian: exact in blocks, given the rule that makes a site of a target.
 
 Everything that a target teaches passes through its latent value :math:`z_t = \phi_t^\top \theta_t`. So a block of B
-targets is filtered on B numbers, whose joint moments two matrix products give, and the F weights are updated once at
-the end, as in the Gaussian block filter. Rows of a block depend on the rows before them; their sites are found together
-by sweeps over the whole block until nothing changes (row t is settled after row t - 1, and all of them long before B
-sweeps), or one after another where a site's precision is negative or the sweeps do not settle.
+targets is filtered on B numbers, whose joint moments two matrix products give: one site after the other, each moving
+the latent values of the rows after it. The F weights are updated once at the end, as in the Gaussian block filter.
+Experts that share a likelihood find their sites together, whatever their features (:func:`find_sites`).
 
 Targets with a vector of latent values, one for each of C classes that share their features, are taken one after
 another. The weights of all classes are one vector, class after class, so the state is that of C F weights. With the
@@ -26,21 +25,40 @@ from gp_ensembles.filters.schedule import Schedule, as_matrix, scale_features, s
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
 from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
-from gp_ensembles.numerics.cholesky import NumericalError, cholesky
-
-_SWEEPS = 40
-_WHAT = "the covariance of the latent values of the block"
 
 
-class _Block(NamedTuple):
-    """A block in the coordinates of its schedule."""
+class LatentBlock(NamedTuple):
+    r"""A block before its targets, in the coordinates of its schedule.
+
+    Attributes:
+        cross: cov(z, \theta_B), shape (\*batch, B, F).
+        mean: Means of the latent values, shape (\*batch, B).
+        covariance: Their covariance, shape (\*batch, B, B); only what is on and below the diagonal counts.
+        target_scale: What takes latent values to those of the likelihood, shape (B,) or (\*batch, B); ``None`` for one.
+        drift: As in :class:`~gp_ensembles.filters.block.BlockGain`.
+    """
 
     cross: Tensor
     mean: Tensor
     covariance: Tensor
-    target_scale: Tensor
-    seen: Tensor
-    y: Tensor
+    target_scale: Tensor | None
+    drift: Tensor | None
+
+
+class BlockSites(NamedTuple):
+    r"""What the targets of a block teach, each given those before it.
+
+    Attributes:
+        latent: Latent values one step ahead.
+        gradient: What each target moves, in units of covariance, shape (\*batch, B).
+        curvature: What it takes from the covariance, likewise.
+        columns: cov(z, z_t) before target t in column t, shape (\*batch, B, B).
+    """
+
+    latent: LatentMoments
+    gradient: Tensor
+    curvature: Tensor
+    columns: Tensor
 
 
 class _Ahead(NamedTuple):
@@ -58,7 +76,7 @@ def update_latent(
     transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[GaussianState, LatentMoments]:
-    r"""Learn a block of targets; equal to single steps to the tolerance of the sites.
+    r"""Learn a block of targets; equal to single steps to round-off.
 
     Args:
         state: Posterior before the block.
@@ -107,15 +125,77 @@ def condition_latent(
     state: GaussianState, Phi: Tensor, y: Tensor, rule: SiteRule, schedule: Schedule
 ) -> tuple[BlockGain, LatentMoments]:
     """Gain of a block, not yet applied to the state, and its latent values one step ahead."""
+    block = latent_block(state, Phi, schedule)
+    sites = find_sites(block.mean, block.covariance, block.target_scale, y, rule)
+    left, right = latent_gain(block.cross, sites)
+    return BlockGain(left, right, block.drift), sites.latent
+
+
+def latent_block(state: GaussianState, Phi: Tensor, schedule: Schedule) -> LatentBlock:
+    r"""Joint moments of the latent values of a block and the weights after it; Phi (\*batch, B, F)."""
     batch = state.moments[..., 0, 0]  # any tensor with the batch shape
     design = scale_features(Phi, schedule)
     cross, mean, covariance, drift = joint_moments(state, design, batch, schedule.walk, schedule.steps)
-    scale = mean.new_ones(()) if schedule.target_scale is None else schedule.target_scale
-    seen = ~torch.isnan(y)
-    block = _Block(cross, mean, covariance, scale.expand_as(mean), seen, _fill(y, seen))
-    result = None if y.shape[-1] == 1 or not bool(seen.any()) else _by_sweeps(block, rule)
-    left, right, latent = _by_rows(block, rule) if result is None else result
-    return BlockGain(left, right, drift), latent
+    return LatentBlock(cross, mean, covariance, schedule.target_scale, drift)
+
+
+def find_sites(mean: Tensor, covariance: Tensor, target_scale: Tensor | None, y: Tensor, rule: SiteRule) -> BlockSites:
+    """One site after the other, on the latent values of a block.
+
+    Args:
+        mean: As in :class:`LatentBlock`, and so are the next two.
+        covariance: As there.
+        target_scale: As there.
+        y: Targets, shape (B,); NaN where missing.
+        rule: How a target becomes a site.
+    """
+    num_rows = y.shape[-1]
+    seen = (~torch.isnan(y)).tolist()
+    moments = torch.cat([covariance, mean.unsqueeze(-1)], dim=-1)
+    columns, gradients, curvatures, means, variances = [], [], [], [], []
+    for t in range(num_rows):
+        column = moments[..., t]
+        variance, center = column[..., t : t + 1], moments[..., t, num_rows:]
+        scale = None if target_scale is None else target_scale[..., t : t + 1]
+        if scale is not None:
+            center = center * scale
+        if seen[t]:
+            sites = rule.solve(center, variance, y[..., t : t + 1])
+            shrink = 1 / (1 + sites.precision * variance)
+            curvature = sites.precision * shrink
+            gradient = torch.addcmul(sites.shift, sites.precision, center, value=-1) * shrink
+            if scale is not None:
+                gradient = gradient / scale
+        else:
+            curvature = gradient = torch.zeros_like(center)
+        means.append(center)
+        variances.append(variance)
+        columns.append(column)
+        gradients.append(gradient)
+        curvatures.append(curvature)
+        if t + 1 < num_rows and seen[t]:
+            right = torch.cat([curvature * column, -gradient], dim=-1)
+            moments = torch.addcmul(moments, column.unsqueeze(-1), right.unsqueeze(-2), value=-1)
+    if num_rows == 1:
+        return BlockSites(LatentMoments(means[0], variances[0]), gradients[0], curvatures[0], columns[0].unsqueeze(-1))
+    latent = LatentMoments(torch.cat(means, dim=-1), torch.cat(variances, dim=-1))
+    return BlockSites(latent, torch.cat(gradients, dim=-1), torch.cat(curvatures, dim=-1), torch.stack(columns, dim=-1))
+
+
+def latent_gain(cross: Tensor, sites: BlockSites) -> tuple[Tensor, Tensor]:
+    r"""Rows (\*batch, B + 1, F) and (\*batch, B + 1, F + 1) whose product the moments of the weights lose.
+
+    ``left.mT @ right`` is what the sites take from the covariance, beside what they take from the mean.
+    """
+    if cross.shape[-2] > 1:  # cov(z_t, θ_B) before target t, for all t
+        lower = torch.tril(sites.columns * sites.curvature.unsqueeze(-2), diagonal=-1)
+        cross = torch.linalg.solve_triangular(lower, cross, upper=False, unitriangular=True)
+    size = sites.curvature.abs().sqrt().unsqueeze(-1) * cross
+    signed = size * sites.curvature.sign().unsqueeze(-1)
+    shift = sites.gradient.unsqueeze(-2) @ cross
+    right = torch.nn.functional.pad(signed, (0, 1))
+    last = torch.nn.functional.pad(-torch.ones_like(shift[..., :1]), (shift.shape[-1], 0))
+    return torch.cat([size, shift], dim=-2), torch.cat([right, last], dim=-2)
 
 
 def update_latent_vector(
@@ -175,97 +255,6 @@ def predict_latent_vector(
     variance = torch.einsum("...nf,...cfdg,...ng->...ncd", design, blocks, design)
     scale = ahead.schedule.target_scale
     return LatentMoments(mean if scale is None else mean * scale.unsqueeze(-1), variance)
-
-
-_Result = tuple[Tensor, Tensor, LatentMoments]
-
-
-def _by_sweeps(block: _Block, rule: SiteRule) -> _Result | None:
-    """All sites of the block together; ``None`` where a precision is negative or nothing settles."""
-    cross, mean, covariance, target_scale, seen, y = block
-    tolerance = float(0.1 * torch.finfo(mean.dtype).eps ** 0.5)
-    identity = torch.diag_embed(torch.ones_like(mean))
-    before = LatentMoments(mean * target_scale, covariance.diagonal(dim1=-2, dim2=-1))
-    point = before.mean
-    for _ in range(_SWEEPS):
-        sites = rule.sweep(point, before.mean, before.variance, y)
-        precision = torch.where(seen, sites.precision, 0.0)
-        if not bool((precision >= 0).all()):
-            return None
-        root = precision.sqrt()
-        try:
-            lower = cholesky(identity + root.unsqueeze(-1) * covariance * root.unsqueeze(-2), _WHAT)
-        except NumericalError:
-            return None
-        residual = torch.where(seen, sites.shift, 0.0) / target_scale - precision * mean
-        both = torch.linalg.solve_triangular(
-            lower, root.unsqueeze(-1) * torch.cat([covariance, cross], dim=-1), upper=False
-        )
-        past_and_future, weights = both.split([mean.shape[-1], cross.shape[-1]], dim=-1)
-        past = torch.triu(past_and_future, diagonal=1)
-        variance = covariance.diagonal(dim1=-2, dim2=-1) - past.square().sum(-2)
-        # cov(z_t, z_j) given the targets before t, for j < t
-        conditional = torch.tril(covariance - past.mT @ past_and_future, diagonal=-1)
-        center = (mean + (conditional @ residual.unsqueeze(-1)).squeeze(-1)) * target_scale
-        latent = LatentMoments(center, variance)
-        change = torch.where(seen, (sites.point - point).abs() - tolerance * (1 + point.abs()), 0.0)
-        moved = (center - before.mean).abs() - tolerance * (1 + center.abs())
-        spread = (variance - before.variance).abs() - 10 * tolerance * variance
-        if bool(((change <= 0) & (moved <= 0) & (spread <= 0)).all()):
-            # a solves (I + H K) a = b - H m without a division by a precision, which may be zero
-            inner = past_and_future @ residual.unsqueeze(-1)
-            solved = torch.linalg.solve_triangular(lower.mT, inner, upper=True).squeeze(-1)
-            return *_gain(weights, weights, cross, residual - root * solved), latent
-        before, point = latent, sites.point
-    return None
-
-
-def _by_rows(block: _Block, rule: SiteRule) -> _Result:
-    """One site after the other, on the latent values of the block."""
-    cross, mean, covariance, target_scale, seen, y = block
-    columns, gradients, curvatures, means, variances = [], [], [], [], []
-    for t in range(mean.shape[-1]):
-        column = covariance[..., t]
-        variance = column[..., t : t + 1]
-        scale = target_scale[..., t : t + 1]
-        center = mean[..., t : t + 1] * scale
-        if bool(seen[..., t]):
-            sites = rule.solve(center, variance, y[..., t : t + 1])
-            shrink = 1 / (1 + sites.precision * variance)
-            curvature = sites.precision * shrink
-            gradient = (sites.shift - sites.precision * center) * shrink / scale
-        else:
-            curvature = gradient = torch.zeros_like(center)
-        means.append(center)
-        variances.append(variance)
-        columns.append(column)
-        gradients.append(gradient)
-        curvatures.append(curvature)
-        if t + 1 < mean.shape[-1]:
-            mean = mean + column * gradient
-            covariance = covariance - (curvature * column).unsqueeze(-1) * column.unsqueeze(-2)
-    latent = LatentMoments(torch.cat(means, dim=-1), torch.cat(variances, dim=-1))
-    gradient, curvature = torch.cat(gradients, dim=-1), torch.cat(curvatures, dim=-1)
-    if len(columns) > 1:  # cov(z_t, θ_B) before target t, for all t
-        lower = torch.tril(torch.stack(columns, dim=-1) * curvature.unsqueeze(-2), diagonal=-1)
-        cross = torch.linalg.solve_triangular(lower, cross, upper=False, unitriangular=True)
-    size = curvature.abs().sqrt().unsqueeze(-1) * cross
-    return *_gain(size, size * curvature.sign().unsqueeze(-1), cross, gradient), latent
-
-
-def _gain(left: Tensor, right: Tensor, cross: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that take ``left.mT @ right`` from the covariance and add ``cross.mT @ gradient`` to the mean."""
-    shift = gradient.unsqueeze(-2) @ cross
-    right = torch.nn.functional.pad(right, (0, 1))
-    last = torch.nn.functional.pad(-torch.ones_like(shift[..., :1]), (shift.shape[-1], 0))
-    return torch.cat([left, shift], dim=-2), torch.cat([right, last], dim=-2)
-
-
-def _fill(y: Tensor, seen: Tensor) -> Tensor:
-    """Targets with a legal value where one is missing; what is computed from it is thrown away."""
-    if bool(seen.all()) or not bool(seen.any()):
-        return y
-    return torch.where(seen, y, y[..., seen.nonzero()[0, -1]])
 
 
 def _move(state: GaussianState, transition: Transition | None, prior_variance: Tensor, num_features: int) -> _Ahead:

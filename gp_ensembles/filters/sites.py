@@ -16,9 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.derivatives import Differentiator, LogDensity
+from gp_ensembles.numerics.derivatives import Differentiator, KnownDerivatives, LogDensity
 
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for
+_UNCHECKED, _UNDAMPED = 2, 40  # steps from one side before the first is checked, and at most
 _CAP = 100
 _HALVINGS, _VECTOR_HALVINGS = 60, 40
 _NUDGE = 0.1  # in prior standard deviations
@@ -51,19 +52,14 @@ class SiteRule(ABC):
     """A rule that approximates the likelihood of a target by a Gaussian site."""
 
     @abstractmethod
-    def sweep(self, point: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
-        r"""Better sites for these moments, by one cheap step.
+    def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
+        r"""The sites of targets, each for its own moments.
 
         Args:
-            point: Where the sites were matched last; the mean at first. Shape (\*batch, B).
             mean: Mean of each latent value before its target, shape (\*batch, B).
             variance: Variance before its target, shape (\*batch, B).
             y: Targets, shape (B,).
         """
-
-    @abstractmethod
-    def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
-        """The sites for these moments; arguments as in :meth:`sweep`."""
 
 
 class LaplaceRule(SiteRule):
@@ -76,6 +72,7 @@ class LaplaceRule(SiteRule):
 
     Args:
         log_density: Elementwise log density of latent values and targets.
+        known: Its derivatives, if it is concave and they are known in closed form; else by automatic differentiation.
 
     Example:
         >>> import torch
@@ -86,17 +83,17 @@ class LaplaceRule(SiteRule):
         (tensor([2.], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
     """
 
-    def __init__(self, log_density: LogDensity) -> None:
+    def __init__(self, log_density: LogDensity, known: KnownDerivatives | None = None) -> None:
         self._log_density = log_density
+        self._known = known
         self._derivatives = Differentiator(log_density)
-
-    def sweep(self, point: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
-        """One Newton step."""
-        sites, _ = self._step(point, mean, variance, y)
-        return sites
 
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
         """Newton's method, damped where it must be; see :meth:`SiteRule.solve`."""
+        if self._known is not None:
+            sites = _from_one_side(self._known, mean, variance, y)
+            if sites is not None:
+                return sites
         tolerance = _tolerance(mean)
         point = mean
         for _ in range(_NEWTON_STEPS):
@@ -189,10 +186,6 @@ class MomentMatchingRule(SiteRule):
         self._nodes = nodes
         self._log_weights = weights.log()
 
-    def sweep(self, point: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
-        """Exact for its moments at once."""
-        return self.solve(mean, variance, y)
-
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
         """Quadrature; see :meth:`SiteRule.solve`."""
         stddev = variance.sqrt()
@@ -237,10 +230,6 @@ class RobustRule(SiteRule):
     def __init__(self, noise: Tensor, threshold: Tensor) -> None:
         self._noise = noise
         self._threshold = threshold
-
-    def sweep(self, point: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
-        """Exact for its moments at once."""
-        return self.solve(mean, variance, y)
 
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
         """In closed form; see :meth:`SiteRule.solve`."""
@@ -414,6 +403,21 @@ class VectorMomentMatchingRule(VectorRule):
         half = torch.linalg.solve_triangular(factor.mT, identity - spread, upper=True)
         curvature = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
         return VectorSite(gradient, curvature)
+
+
+def _from_one_side(known: KnownDerivatives, mean: Tensor, variance: Tensor, y: Tensor) -> Sites | None:
+    """Newton's method where it needs no damping; ``None`` where it takes too long, or numbers overflow."""
+    rough = float(torch.finfo(mean.dtype).eps ** 0.4)  # the error after the last step is about its square
+    point = known.start(mean, variance, y)
+    for number in range(_UNDAMPED):
+        first, second = known.at(point, y)
+        gap = torch.addcmul(point - mean, variance, first, value=-1)
+        step = gap / (1 - variance * second)
+        point = point - step
+        if number >= _UNCHECKED and bool((step.abs() <= rough * (1 + point.abs())).all()):
+            first, second = known.at(point, y)
+            return Sites(-second, first - second * point, point)
+    return None
 
 
 def _tolerance(like: Tensor) -> float:

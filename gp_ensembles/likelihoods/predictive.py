@@ -39,6 +39,12 @@ class Predictive(ABC):
         r"""Mean and variance of the target, each (\*batch, N); of each class, (\*batch, N, C), if unordered."""
 
     @abstractmethod
+    def assess(
+        self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What :meth:`moments` and :meth:`log_prob` say, at little more than the price of one of them."""
+
+    @abstractmethod
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
         r"""Probabilities of the classes, shape (\*batch, N, C).
 
@@ -116,6 +122,15 @@ class GaussHermite(Predictive):
         spread = (weights * (response.variance + (response.mean - center).square())).sum(0)
         return center, spread
 
+    def assess(
+        self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See :meth:`Predictive.assess`."""
+        exact = closed_form(likelihood, mean, variance)
+        if exact is not None:
+            return exact.mean, exact.variance, observed_log_prob(exact, y.to(mean.dtype))
+        return *self.moments(likelihood, mean, variance), self.log_prob(likelihood, mean, variance, y)
+
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
         """See :meth:`Predictive.class_probabilities`."""
         _check_has_classes(likelihood)
@@ -191,6 +206,12 @@ class ProbitApproximation(Predictive):
             return response.mean, response.variance
         probabilities = _probabilities(response)
         return probabilities, probabilities * (1 - probabilities)
+
+    def assess(
+        self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See :meth:`Predictive.assess`."""
+        return *self.moments(likelihood, mean, variance), self.log_prob(likelihood, mean, variance, y)
 
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
         """See :meth:`Predictive.class_probabilities`."""

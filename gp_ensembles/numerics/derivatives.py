@@ -25,6 +25,19 @@ class Derivatives(NamedTuple):
     second: Tensor
 
 
+class KnownDerivatives(NamedTuple):
+    r"""Derivatives in closed form of a log density that is concave in its latent value.
+
+    Attributes:
+        at: Latent values and targets to :class:`Derivatives`, elementwise.
+        start: Mean m, variance s and targets to a point from which Newton's method for the mode of
+            :math:`\log p(y \mid z) - (z - m)^2 / 2s` moves to one side only, so that it needs no damping.
+    """
+
+    at: Callable[[Tensor, Tensor], Derivatives]
+    start: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
 def scalar_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:
     """Derivatives of an elementwise log density, in all its latent values at once.
 
