@@ -1,0 +1,78 @@
+"""Derivatives in closed form against automatic ones, and the search for the mode against bisection."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
+from scipy import special
+
+from gp_ensembles.filters.sites import LaplaceRule
+from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood
+from gp_ensembles.likelihoods.derivatives import known_derivatives
+from gp_ensembles.likelihoods.response import log_prob
+from gp_ensembles.numerics.derivatives import scalar_derivatives
+
+LIKELIHOODS = {
+    "logistic": (LogisticLikelihood(), [0.0, 1.0]),
+    "probit": (BernoulliLikelihood(), [0.0, 1.0]),
+    "poisson": (LogPoissonLikelihood(), [0.0, 1.0, 7.0, 2000.0]),
+}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_they_are_the_automatic_ones(name):
+    likelihood, targets = LIKELIHOODS[name]
+    latent = torch.linspace(-30, 30, 121, dtype=torch.float64)
+    known = known_derivatives(likelihood)
+    for target in targets:
+        y = torch.full_like(latent, target)
+        want = scalar_derivatives(partial(log_prob, likelihood), latent, y)
+        got = known.at(latent, y)
+        torch.testing.assert_close(got.first, want.first, rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(got.second, want.second, rtol=1e-10, atol=1e-13)
+
+
+def slope(name, z, y):
+    """Derivative of a log density in plain numbers."""
+    if name == "logistic":
+        return y - special.expit(z)
+    if name == "poisson":
+        return y - math.exp(z)
+    sign = 2 * y - 1
+    return sign * math.exp(-0.5 * z * z - special.log_ndtr(sign * z)) / math.sqrt(2 * math.pi)
+
+
+def bisected_mode(name, mean, variance, y):
+    """Where z - m - s l'(z) vanishes, by halving an interval."""
+    reach = 1 + math.sqrt(variance)
+    low, high = mean - reach, mean + reach
+    while low - mean - variance * slope(name, low, y) > 0:
+        low -= 2 * (high - low)
+    while high - mean - variance * slope(name, high, y) < 0:
+        high += 0.2 * (high - low)
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if middle - mean - variance * slope(name, middle, y) > 0 else (middle, high)
+    return 0.5 * (low + high)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_the_mode_is_found_without_damping(name, dtype):
+    """Also where plain Newton steps from the mean would go back and forth for ever."""
+    likelihood, targets = LIKELIHOODS[name]
+    rule = LaplaceRule(partial(log_prob, likelihood), known_derivatives(likelihood))
+    for mean in (-20.0, -3.0, 0.0, 0.7, 9.0):
+        for variance in (1e-3, 0.5, 4.0, 100.0):
+            for y in targets:
+                numbers = (torch.tensor([value], dtype=dtype) for value in (mean, variance, y))
+                sites = rule.solve(*numbers)
+                want = bisected_mode(name, mean, variance, y)
+                close = 1e-9 if dtype == torch.float64 else 3e-5
+                assert float(sites.point) == pytest.approx(want, rel=close, abs=close)
+
+
+def test_any_other_likelihood_is_differentiated():
+    assert known_derivatives(StudentTLikelihood()) is None
