@@ -22,8 +22,19 @@ MAX_LINES = 500
 # package -> (packages of gp_ensembles it may import, outside packages it may import besides torch).
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
-    {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
+    {
+        "numerics",
+        "calibration",
+        "spectral",
+        "likelihoods",
+        "features",
+        "filters",
+        "experts",
+        "meta_learners",
+        "ensembles",
+    }
     | {
+        "calibration",
         "distributions",
         "streaming",
         "data",
@@ -40,7 +51,9 @@ EVERYTHING = frozenset(
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
     "numerics": (frozenset(), frozenset({"numpy", "scipy"})),
+    "innovations": (frozenset({"numerics"}), frozenset()),
     "metrics": (frozenset({"numerics"}), frozenset()),
+    "calibration": (frozenset({"numerics"}), frozenset()),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
     "filters": (frozenset({"numerics"}), frozenset()),
     "meta_learners": (frozenset({"numerics"}), frozenset()),
@@ -54,13 +67,13 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # gpytorch: presets build kernels and likelihoods.
     "ensembles": (
         frozenset({"numerics", "distributions", "experts", "features", "filters", "likelihoods"})
-        | frozenset({"meta_learners", "metrics"}),
+        | frozenset({"meta_learners", "metrics", "innovations"}),
         frozenset({"gpytorch"}),
     ),
     # The one pipeline: tables in, distributions in the units of the target out.
     "streaming": (
         frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
-        | frozenset({"ensembles"}),
+        | frozenset({"ensembles", "calibration"}),
         frozenset(),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gp_ensembles.cli.predictions import pack_scores, unpack_scores
+from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 
-_KIND = Kind("gp_ensembles stream", 2, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind("gp_ensembles stream", 3, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
@@ -48,6 +48,8 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
         "baselines": dict(stream.baselines.state_dict()),
         "scores": pack_scores(progress.scores),
         "current_scores": pack_scores(stream.scores),
+        "coverages": pack_coverages(progress.coverages),
+        "current_coverages": pack_coverages(stream.coverages),
         "num_rows": progress.num_rows,
         "pending_X": progress.pending_X.clone(),
         "pending_y": progress.pending_y.clone(),
@@ -91,8 +93,10 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     baselines = build_baselines(model, is_fitted=False)
     baselines.load_state_dict(content["baselines"])
     rows = (content[name] for name in ("pending_X", "pending_y", "last_row"))
-    progress = Progress(content["num_rows"], unpack_scores(content["scores"]), *rows)
+    scores, coverages = unpack_scores(content["scores"]), unpack_coverages(content["coverages"])
+    progress = Progress(content["num_rows"], scores, coverages, *rows)
     clock = Clock(*content["clock"])
     stream = ScoredStream(content["data"], content["target_name"], model, baselines, progress, clock)
     stream.scores = unpack_scores(content["current_scores"])
+    stream.coverages = unpack_coverages(content["current_coverages"])
     return stream

@@ -49,7 +49,7 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
     check_table(table, config)  # what can be refused early leaves no folder behind
     folder = OutputFolder(output.out)
     started = ScoredStream.start(config, table, progress=output.progress and sys.stderr.isatty())
-    folder.begin(started.model.names, config.ensemble.target.num_labels)
+    folder.begin(started.model.names, config.ensemble.target.num_labels, started.further_columns)
     return run(started, table.X[config.warmup :], table.y[config.warmup :], folder, output)
 
 
@@ -71,7 +71,7 @@ def resume(stopped: ScoredStream, table: Table, checkpoint: Path, output: Output
     config = stopped.model.config
     in_place = in_place and folder.go_on(stopped.progress.num_rows, config.warmup)
     if not in_place:
-        folder.begin(stopped.model.names, config.ensemble.target.num_labels)
+        folder.begin(stopped.model.names, config.ensemble.target.num_labels, stopped.further_columns)
     return run(stopped, table.X, table.y, folder, output, repeat_pending=in_place)
 
 

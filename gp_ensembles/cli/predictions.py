@@ -6,9 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.calibration import IntervalLevels
+from gp_ensembles.calibration.coverage import CoverageState, count_coverage
 from gp_ensembles.cli.baselines import NormalPrediction
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_mixture, update_discrete
-from gp_ensembles.distributions import LatentMixture, StudentTMixture
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions.quadrature import crps_by_quadrature
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.metrics.discrete import ClassScores, init_class_scores, summarize_classes
 from gp_ensembles.metrics.scores import covered, crps_mixture
@@ -23,6 +26,7 @@ from gp_ensembles.metrics.streaming import (
 from gp_ensembles.numerics.normal import log_prob as normal_log_prob
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming import Standardizer
+from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 
 MODEL = "model"
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
@@ -36,13 +40,14 @@ class Chunk(NamedTuple):
         y: Targets, shape (B,); NaN where missing.
         mean: Means, shape (B,).
         variance: Variances, shape (B,).
-        lower: 5 % quantiles, shape (B,).
-        upper: 95 % quantiles, shape (B,).
+        lower: Lower ends of 90 % intervals, shape (B,); 5 % quantiles where intervals are not adaptive.
+        upper: Upper ends, shape (B,); 95 % quantiles.
         log_prob: Log densities of the targets under the mixture, shape (B,); NaN where missing.
         pit: Probability integral transforms, shape (B,); NaN where missing.
         log_weights: Log weights in force before each target, shape (M, B).
         baselines: Log densities of the targets under each baseline, by name, each (B,).
         probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
+        further: Ends of adaptive intervals of other coverages, by the name of their column, each (B,).
     """
 
     first_row: int
@@ -56,6 +61,7 @@ class Chunk(NamedTuple):
     log_weights: Tensor
     baselines: dict[str, Tensor]
     probabilities: Tensor | None = None
+    further: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
 
     def tail(self, num_skipped: int) -> "Chunk":
         """The chunk without its first rows."""
@@ -73,10 +79,12 @@ class Chunk(NamedTuple):
             self.log_weights[:, num_skipped:],
             {name: part[num_skipped:] for name, part in self.baselines.items()},
             None if self.probabilities is None else self.probabilities[num_skipped:],
+            {name: part[num_skipped:] for name, part in self.further.items()},
         )
 
 
 Scores = dict[str, StreamScores | ClassScores]
+Coverages = dict[float, CoverageState]  # by the share that intervals are to cover
 
 
 def empty_scores(like: Tensor, names: tuple[str, ...], *, is_class: bool = False) -> Scores:
@@ -125,7 +133,7 @@ def score_block(
     scores: Scores,
     first_row: int,
     y: Tensor,
-    mixture: AnyMixture,
+    predictions: OnlinePredictions,
     baselines: dict[str, NormalPrediction],
     scales: Standardizer,
 ) -> tuple[Scores, Chunk]:
@@ -135,24 +143,32 @@ def score_block(
         scores: Scores before the block.
         first_row: Number of its first row.
         y: Targets in the user's units, shape (B,), float64; NaN where missing.
-        mixture: The ensemble's predictions, in the same units.
+        predictions: The model's predictions, in the same units.
         baselines: The baselines', standardized.
         scales: From standardized to the user's units.
 
     Returns:
         Scores after the block, and its predictions.
     """
-    assert not isinstance(mixture, LatentMixture)
-    mixture = mixture._replace(**{name: value.double().cpu() for name, value in mixture._asdict().items()})
-    log_weights = mixture.log_weights - logsumexp_over_experts(mixture.log_weights)
-    mixture = mixture._replace(log_weights=log_weights)
+    distribution = _on_host(predictions.distribution)
     state = scores[MODEL]
     assert isinstance(state, StreamScores)
-    mean, variance = mixture.moments()
-    density, lower_tail = mixture.log_prob(y), mixture.cdf(y)
-    normals = mixture.as_normals() if isinstance(mixture, StudentTMixture) else mixture  # no closed form of the CRPS
-    crps = crps_mixture(*normals, y, tolerance=_CRPS_TOLERANCE * float(scales.y_scale))
-    rows = RowScores(mean, variance, density, crps, covered(lower_tail, 0.9))
+    mean, variance = distribution.moments()
+    density, lower_tail = distribution.log_prob(y), distribution.cdf(y)
+    lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
+    inside = covered(lower_tail, 0.9)
+    further: dict[str, Tensor] = {}
+    intervals = predictions.intervals
+    for place, coverage in enumerate(() if intervals is None else intervals.coverages):
+        assert intervals is not None
+        levels = intervals.levels[:, place].cpu()
+        ends = distribution.quantile(levels)
+        if coverage == 0.9:
+            (lower, upper), inside = ends, intervals.covered[place].cpu()
+        else:
+            further.update(zip(interval_columns(coverage), ends, strict=True))
+    crps = _crps(distribution, y, _CRPS_TOLERANCE * float(scales.y_scale))
+    rows = RowScores(mean, variance, density, crps, inside)
     after: Scores = {MODEL: count_scores(state, y, rows)}
     densities = {}
     certain = y.new_zeros(1, 1)
@@ -162,9 +178,57 @@ def score_block(
         assert isinstance(state, StreamScores)
         after[name] = update_scores(state, y, certain, center.unsqueeze(0), spread.unsqueeze(0))
         densities[name] = normal_log_prob(y, center, spread)
-    lower, upper = mixture.quantile(y.new_tensor([[0.05], [0.95]]))
-    chunk = Chunk(first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities)
-    return after, chunk
+    log_weights = predictions.log_weights.double().cpu()
+    log_weights = log_weights - logsumexp_over_experts(log_weights)
+    return after, Chunk(
+        first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities, further=further
+    )
+
+
+def interval_columns(coverage: float) -> tuple[str, str]:
+    """Names of the columns of an interval's ends.
+
+    Example:
+        >>> interval_columns(0.9), interval_columns(0.95)
+        (('q05', 'q95'), ('q025', 'q975'))
+    """
+    tails = (f"{(1 - coverage) / 2:.6f}", f"{(1 + coverage) / 2:.6f}")
+    lower, upper = (text.removeprefix("0.").rstrip("0").ljust(2, "0") for text in tails)
+    return f"q{lower}", f"q{upper}"
+
+
+def count_intervals(state: Coverages, chunk: Chunk, predictions: OnlinePredictions) -> Coverages:
+    """What the adaptive intervals of a block have kept; a chunk has their ends."""
+    intervals = predictions.intervals
+    if intervals is None:
+        return state
+    after = {}
+    for place, coverage in enumerate(intervals.coverages):
+        names = interval_columns(coverage)
+        lower, upper = (chunk.lower, chunk.upper) if coverage == 0.9 else (chunk.further[name] for name in names)
+        hits = intervals.covered[place].cpu()
+        after[coverage] = count_coverage(state[coverage], hits, upper - lower, coverage)
+    return after
+
+
+def _on_host(distribution: StreamDistribution) -> Mixture | StudentTMixture | Recalibrated:
+    """A distribution in float64 on the CPU, whose weights sum to one."""
+    assert not isinstance(distribution, LatentMixture)
+    if isinstance(distribution, Recalibrated):
+        base = _on_host(distribution.base)
+        assert not isinstance(base, Recalibrated)
+        return Recalibrated(base, *(part.cpu() for part in distribution[1:]))
+    parts = {name: value.double().cpu() for name, value in distribution._asdict().items()}
+    parts["log_weights"] = parts["log_weights"] - logsumexp_over_experts(parts["log_weights"])
+    return distribution._replace(**parts)
+
+
+def _crps(distribution: Mixture | StudentTMixture | Recalibrated, y: Tensor, tolerance: float) -> Tensor:
+    if isinstance(distribution, Recalibrated):
+        return distribution.crps(y, _crps(distribution.base, y, tolerance))
+    if isinstance(distribution, StudentTMixture):
+        return crps_by_quadrature(distribution, y)
+    return crps_mixture(*distribution, y, tolerance=tolerance)
 
 
 def score_table(scores: Scores, target_scale: float) -> dict[str, dict[str, float | None]]:
@@ -192,3 +256,29 @@ def unpack_scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
     return {
         name: ClassScores(**state) if "errors" in state else StreamScores(**state) for name, state in packed.items()
     }
+
+
+def pack_coverages(coverages: Coverages) -> dict[float, dict[str, Tensor]]:
+    """What intervals have kept, as plain containers."""
+    return {coverage: dict(state._asdict()) for coverage, state in coverages.items()}
+
+
+def unpack_coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
+    """What :func:`pack_coverages` wrote."""
+    return {coverage: CoverageState(**state) for coverage, state in packed.items()}
+
+
+def interval_table(coverages: Coverages) -> dict[str, dict[str, float | None]]:
+    """What adaptive intervals have kept, as plain numbers by coverage; ``None`` where there is nothing to average."""
+    table = {}
+    for coverage, state in coverages.items():
+        total, windows, finite = float(state.num_targets), float(state.num_windows), float(state.num_finite)
+        table[f"{coverage:g}"] = {
+            "coverage": float(state.num_covered) / total if total else None,
+            "bound": IntervalLevels((coverage,)).bound(coverage, int(total)),
+            "windows": windows,
+            "windows_kept": float(state.num_kept),
+            "mean_width": float(state.width) / finite if finite else None,
+            "infinite": total - finite,
+        }
+    return table

@@ -8,10 +8,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.calibration.coverage import init_coverage
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
-from gp_ensembles.cli.predictions import Chunk, Scores, empty_scores, score_block, score_discrete_block
+from gp_ensembles.cli.predictions import (
+    Chunk,
+    Coverages,
+    Scores,
+    count_intervals,
+    empty_scores,
+    interval_columns,
+    score_block,
+    score_discrete_block,
+)
 from gp_ensembles.cli.tables import check_table
 from gp_ensembles.data import Table
+from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -40,6 +51,7 @@ class Progress(NamedTuple):
     Attributes:
         num_rows: Rows learned for good, warm-up included.
         scores: Scores up to there.
+        coverages: What adaptive intervals have kept up to there.
         pending_X: Rows read since, shape (K, D), in the user's units.
         pending_y: Their targets, shape (K,).
         last_row: The last row read, inputs and target, shape (D + 1,); a file can be checked against it.
@@ -47,6 +59,7 @@ class Progress(NamedTuple):
 
     num_rows: int
     scores: Scores
+    coverages: Coverages
     pending_X: Tensor
     pending_y: Tensor
     last_row: Tensor
@@ -92,7 +105,7 @@ class ScoredStream:
         self.baselines = baselines
         self.progress = progress
         self.clock = clock
-        self.scores = progress.scores
+        self.scores, self.coverages = progress.scores, progress.coverages
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
         self.target_scale = float(model.scales.y_scale)
         block = model.online.block_size
@@ -120,13 +133,20 @@ class ScoredStream:
         baselines = build_baselines(model, is_fitted=True)
         is_class = config.ensemble.target.num_labels is not None
         scores = empty_scores(y, baselines.names, is_class=is_class)
-        where = Progress(config.warmup, scores, X[:0], y[:0], torch.cat([X[-1], y[-1:]]))
+        coverages = {coverage: init_coverage(y) for coverage in config.coverages} if model.has_intervals else {}
+        where = Progress(config.warmup, scores, coverages, X[:0], y[:0], torch.cat([X[-1], y[-1:]]))
         return cls(table.name, table.target_name, model, baselines, where, clock)
 
     @property
     def num_read(self) -> int:
         """Rows read, warm-up included."""
         return self.progress.num_rows + self.progress.pending_y.shape[0]
+
+    @property
+    def further_columns(self) -> tuple[str, ...]:
+        """Names of the columns of intervals of other coverages than 90 %."""
+        others = [coverage for coverage in self.coverages if coverage != 0.9]
+        return tuple(name for coverage in others for name in interval_columns(coverage))
 
     def chunks(self, X: Tensor, y: Tensor, *, repeat_pending: bool = False) -> Iterator[Chunk]:
         """Predict each row, then learn it, a chunk at a time; a caller that stops early has learned what it was given.
@@ -160,16 +180,16 @@ class ScoredStream:
             last_row = torch.cat([rows[-1], targets[-1:]])
             if targets.shape[0] == self.chunk_rows:
                 self.is_whole = False
-                chunk, scores = self._learn(self.model, self.baselines, rows, targets)
+                chunk, scores, coverages = self._learn(self.model, self.baselines, rows, targets)
                 num_rows = self.progress.num_rows + self.chunk_rows
-                self.progress = Progress(num_rows, scores, rows[:0], targets[:0], last_row)
+                self.progress = Progress(num_rows, scores, coverages, rows[:0], targets[:0], last_row)
                 self.is_whole = True
             else:
                 # The chunk is not full: learn it on copies, and again when the rest of it has come.
                 copies = copy.deepcopy(self.model), copy.deepcopy(self.baselines)
-                chunk, scores = self._learn(*copies, rows, targets)
+                chunk, scores, coverages = self._learn(*copies, rows, targets)
                 self.progress = self.progress._replace(pending_X=rows, pending_y=targets, last_row=last_row)
-            self.scores = scores
+            self.scores, self.coverages = scores, coverages
             yield chunk.tail(skipped)
             if wrong is not None:  # what came before the row is learned and handed out
                 raise ValueError(message)
@@ -177,7 +197,7 @@ class ScoredStream:
 
     def _learn(
         self, model: OnlineModel, baselines: Baselines | DiscreteBaselines, X: Tensor, y: Tensor
-    ) -> tuple[Chunk, Scores]:
+    ) -> tuple[Chunk, Scores, Coverages]:
         first = self.progress.num_rows + 1
         inputs, targets = model.inputs(X.to(model.device)).cpu(), model.targets(y.to(model.device)).cpu()
         began = time.perf_counter()
@@ -193,13 +213,14 @@ class ScoredStream:
         before = self.progress.scores
         if isinstance(baselines, Baselines):
             normal = baselines.observe(inputs, targets)
-            scores, chunk = score_block(before, first, y, predictions.distribution, normal, model.scales)
+            scores, chunk = score_block(before, first, y, predictions, normal, model.scales)
         else:
             assert model.online is not None
+            assert isinstance(predictions.distribution, LatentMixture)
             discrete = baselines.observe(inputs, targets)
             block_size = model.online.block_size
             scores, chunk = score_discrete_block(before, first, y, predictions.distribution, discrete, block_size)
-        return chunk, scores
+        return chunk, scores, count_intervals(self.progress.coverages, chunk, predictions)
 
 
 def build_baselines(model: OnlineModel, *, is_fitted: bool) -> Baselines | DiscreteBaselines:

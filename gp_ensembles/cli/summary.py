@@ -7,7 +7,8 @@ from importlib import metadata
 import numpy as np
 import torch
 
-from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.calibration.coverage import WINDOW
+from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
@@ -42,6 +43,7 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "rows_scored": int(stream.scores[MODEL].num_scored),
         "num_experts": model.online.ensemble.num_experts,
         **scores,
+        "intervals": interval_table(stream.coverages),
         "baselines": table,
         "target_scale": stream.target_scale,
         "fit_seconds": stream.clock.fit,
@@ -89,7 +91,36 @@ def summary_table(summary: Mapping[str, object]) -> str:
     """The score table of one run with its baselines."""
     baselines = summary["baselines"]
     assert isinstance(baselines, dict)
-    return format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
+    table = format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
+    return "\n".join([table, *interval_lines(summary)])
+
+
+def interval_lines(summary: Mapping[str, object]) -> list[str]:
+    """A line for each coverage of adaptive intervals: what they kept beside what is certain.
+
+    Example:
+        >>> kept = {"coverage": 0.9013, "bound": 0.0138, "windows": 10.0, "windows_kept": 9.0, "mean_width": 2.5}
+        >>> print(interval_lines({"intervals": {"0.9": kept}})[0])
+        intervals of 90 %: covered 90.13 % (at most 1.38 % off, whatever the targets), mean width 2.5, 9 of 10 windows
+        of 500 targets within 85 to 95 %
+    """
+    intervals = summary.get("intervals")
+    assert intervals is None or isinstance(intervals, dict)
+    lines = []
+    for share, kept in (intervals or {}).items():
+        if kept["coverage"] is None:
+            continue
+        percent, off = 100 * float(share), min(100 * kept["bound"], 100.0)
+        line = f"intervals of {percent:g} %: covered {100 * kept['coverage']:.2f} % (at most {off:.2f} % off, whatever "
+        line += "the targets)"
+        if kept["mean_width"] is not None:
+            line += f", mean width {kept['mean_width']:.4g}"
+        if kept["windows"]:
+            few, many = percent - (100 - percent) / 2, percent + (100 - percent) / 2
+            line += f", {kept['windows_kept']:.0f} of {kept['windows']:.0f} windows"
+            line += f"\nof {WINDOW} targets within {few:g} to {many:g} %"
+        lines.append(line)
+    return lines
 
 
 def score_columns(summary: Mapping[str, object]) -> tuple[str, ...]:

@@ -40,11 +40,11 @@ class OutputFolder:
         self._files: list[TextIO] = []
         self._keeps_previous = True
 
-    def begin(self, names: Sequence[str], num_classes: int | None = None) -> None:
-        """Start empty tables for the experts of these names, with a column of probabilities for each class."""
+    def begin(self, names: Sequence[str], num_classes: int | None = None, further: Sequence[str] = ()) -> None:
+        """Start empty tables for the experts of these names, with a column for each class and further ones."""
         self._files = [(self.path / (name + _PARTIAL)).open("w", encoding="utf-8") for name in (PREDICTIONS, WEIGHTS)]
         classes = [f"p{number}" for number in range(num_classes or 0)]
-        self._files[0].write(",".join([*_COLUMNS, *classes]) + "\n")
+        self._files[0].write(",".join([*_COLUMNS, *classes, *further]) + "\n")
         self._files[1].write(",".join(["row", *(_quoted(name) for name in names)]) + "\n")
 
     def go_on(self, num_rows: int, num_warmup: int) -> bool:
@@ -85,6 +85,7 @@ class OutputFolder:
         columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
         if chunk.probabilities is not None:
             columns += chunk.probabilities.unbind(-1)
+        columns += chunk.further.values()
         lists = [column.tolist() for column in columns]
         predictions.writelines(
             f"{row}," + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"

@@ -1,12 +1,13 @@
 """What a model on a stream is: one frozen record."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
 
+from gp_ensembles.calibration.levels import check_coverages
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -28,6 +29,10 @@ class StreamConfig:
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
         drop_constant: Leave out input columns that are constant in the warm-up instead of refusing them.
         clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
+        recalibrate: Correct the mixture's distribution function by the errors that it has made; a single output of real
+            numbers only.
+        coverages: Shares of targets that intervals are to cover, whose ends follow the targets beyond them; likewise.
+            With none, intervals are the distribution's own.
 
     Raises:
         TypeError: If ``ensemble`` is not a record, or a number is of another type.
@@ -46,12 +51,21 @@ class StreamConfig:
     block_size: int | None = None
     drop_constant: bool = False
     clip: float | None = None
+    recalibrate: bool = True
+    coverages: tuple[float, ...] = (0.9,)
 
     def __post_init__(self) -> None:
         check_made("ensemble", self.ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         for name in ("warmup", "seed", "block_size"):
             self._set(name, Integral, int, "a whole number")
         self._set("clip", Real, float, "a number")
+        if not isinstance(self.recalibrate, bool):
+            raise TypeError(f"recalibrate must be True or False, got {self.recalibrate!r}")
+        given: object = self.coverages
+        if not isinstance(given, Sequence) or not all(isinstance(share, Real) for share in given):
+            raise TypeError(f"coverages must be a tuple of numbers such as (0.9,), got {given!r}")
+        object.__setattr__(self, "coverages", tuple(float(share) for share in given))
+        check_coverages(self.coverages)
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f"dtype must be 'float64' or 'float32', got {self.dtype!r}")
         if self.warmup < MIN_WARM_UP:
@@ -96,7 +110,7 @@ class StreamConfig:
             1000
         """
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**plain, "ensemble": spec_to_plain(self.ensemble)}
+        return {**plain, "ensemble": spec_to_plain(self.ensemble), "coverages": list(self.coverages)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "StreamConfig":

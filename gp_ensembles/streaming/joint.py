@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.ensembles.ensemble import evaluate
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.filters.states import FilterState
@@ -18,7 +18,8 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
 
     .. math:: \sum_m w_m \left(C_m + (\mu_m - \mu)(\mu_m - \mu)^\top\right)
 
-    with the joint normal prediction :math:`N(\mu_m, C_m)` of each expert. An expert's variance is a quadratic form in
+    with the joint normal prediction :math:`N(\mu_m, C_m)` of each expert; where the model is recalibrated, with its
+    deviations and these correlations. An expert's variance is a quadratic form in
     the features plus its noise, so :math:`(C_m)_{ij} = (v_m(\phi_i + \phi_j) - v_m(\phi_i - \phi_j)) / 4`.
 
     Args:
@@ -45,6 +46,10 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
     if not model.config.ensemble.target.is_real:
         raise TypeError(f"rows have a joint covariance for real numbers only, not for {model.config.ensemble.target}")
     distribution = model.predict(X)
+    stretch = None
+    if isinstance(distribution, Recalibrated):
+        recalibrated, distribution = distribution, distribution.base
+        stretch = recalibrated.stddev / distribution.stddev
     assert not isinstance(distribution, LatentMixture)
     if model.online is None:
         return torch.diag_embed(distribution.variance.movedim(0, -1)).movedim((-2, -1), (0, 1))
@@ -59,7 +64,7 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
         joint = within + error[some].unsqueeze(1) * error[some].unsqueeze(2)
         total = total + torch.einsum("m,m...->...", weights[some], joint)
         start += within.shape[0]
-    return total
+    return total if stretch is None else stretch.unsqueeze(0) * total * stretch.unsqueeze(1)
 
 
 def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:

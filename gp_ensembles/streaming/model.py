@@ -3,62 +3,32 @@
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, StudentTMixture
-from gp_ensembles.ensembles.display import band_html, predictions_text
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.streaming.after_mixture import (
+    calibrate_block,
+    calibrate_next,
+    calibration_from_plain,
+    calibration_to_plain,
+    init_calibration,
+    next_interval,
+)
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, too_large, wild_number
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
 
-_KIND = Kind("gp_ensembles model", 1, "a model", "give a file that OnlineModel.save wrote")
-
-
-class OnlinePredictions(NamedTuple):
-    """Predictions of the rows of a call that come after the warm-up, each made before its target was seen.
-
-    Attributes:
-        distribution: Predictive distributions of R rows in the units of the target; float64 for real numbers.
-        log_prob: Log densities of the targets, shape (R,), in nats; NaN where a target is missing.
-        log_weights: Log weights of the experts in force before each target, shape (M, R).
-        first_row: Place in the call of the first of these rows, counted from 0: after the warm-up it is 0, before it
-            there are no rows.
-    """
-
-    distribution: AnyMixture
-    log_prob: Tensor
-    log_weights: Tensor
-    first_row: int
-
-    @property
-    def mean(self) -> Tensor:
-        """Means, shape (R,); see :attr:`Distribution.mean <gp_ensembles.distributions.Distribution.mean>`."""
-        return self.distribution.mean
-
-    @property
-    def stddev(self) -> Tensor:
-        """Standard deviations, noise included, shape (R,)."""
-        return self.distribution.stddev
-
-    def __repr__(self) -> str:
-        is_class = isinstance(self.distribution, LatentMixture)
-        shape = self.log_prob.shape if is_class else self.mean.shape
-        return predictions_text("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
-
-    def _repr_html_(self) -> str:
-        """The last rows as a band, for notebooks; several outputs and classes without an order have only the text."""
-        if self.mean.ndim > 1 or self.mean.numel() < 2:
-            return html.escape(repr(self))
-        return band_html(repr(self), self.mean, self.stddev)
+_KIND = Kind("gp_ensembles model", 2, "a model", "give a file that OnlineModel.save wrote")
 
 
 class OnlineModel:
@@ -99,6 +69,7 @@ class OnlineModel:
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
+        self._calibration = init_calibration(self.config)
         self._kept: list[int] = []
         self._scales: Standardizer | None = None
 
@@ -106,6 +77,11 @@ class OnlineModel:
     def is_fitted(self) -> bool:
         """Whether the warm-up is over."""
         return self.online is not None
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether intervals are adaptive."""
+        return self._calibration.levels is not None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -177,9 +153,7 @@ class OnlineModel:
         if self.online is not None:
             inputs, targets = self.inputs(X), self.targets(y)
             self._refuse(self._first_illegal(X, y, inputs, targets), self.num_rows + 1)
-            predictions = self._learn(self.online, inputs, targets)
-            self.num_rows += X.shape[0]
-            return predictions
+            return self._learn(self.online, inputs, targets, y)
         self._refuse_warm_up(X, y, self.num_rows + 1)
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
@@ -201,7 +175,7 @@ class OnlineModel:
             self.__dict__.update(before)
             raise
 
-    def predict(self, X: Tensor) -> AnyMixture:
+    def predict(self, X: Tensor) -> StreamDistribution:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing.
 
         While the warm-up lasts, the distribution of the targets so far, whatever X.
@@ -219,7 +193,20 @@ class OnlineModel:
         inputs = self.inputs(X)
         no_targets = X.new_full(X.shape[:1], torch.nan)
         self._refuse(self._wild_number(X, no_targets, inputs, no_targets), 1)
-        return self._in_units(self.online.predict(inputs.to(self.config.torch_dtype)))
+        mixture = self._in_units(self.online.predict(inputs.to(self.config.torch_dtype)))
+        return calibrate_next(self._calibration, mixture)
+
+    def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends, (N,) each, of intervals one step ahead at each row of X (N, D) on its own.
+
+        Their levels follow the errors of the intervals so far, see :class:`~gp_ensembles.calibration.IntervalLevels`;
+        for several outputs, classes, levels and counts, and while the warm-up lasts, they are the quantiles of
+        :meth:`predict`.
+
+        Raises:
+            ValueError: If the config does not name this coverage, or as :meth:`predict`.
+        """
+        return next_interval(self._calibration, self.config, self.predict(X), coverage)
 
     def inputs(self, X: Tensor) -> Tensor:
         """Inputs (N, D) as the ensemble sees them: columns kept, standardized, gaps at the mean, clipped; float64."""
@@ -286,6 +273,7 @@ class OnlineModel:
             "ensemble": None if self.online is None else dict(self.online.state_dict()),
             "expert_names": list(self.names),
             "block_size": None if self.online is None else self.online.block_size,
+            "calibration": calibration_to_plain(self._calibration),
         }
 
     @classmethod
@@ -294,6 +282,7 @@ class OnlineModel:
         plain = content["config"] if device is None else {**content["config"], "device": device}
         model = cls(StreamConfig.from_plain(plain), content["feature_names"])
         model.num_rows = content["num_rows"]
+        model._calibration = calibration_from_plain(content["calibration"])
         if content["warm_X"] is None:
             return model
         X, y = (content[name].to(model.device) for name in ("warm_X", "warm_y"))
@@ -326,6 +315,7 @@ class OnlineModel:
             raise
         with uninterrupted():
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
+            self._calibration = init_calibration(self.config)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))
@@ -368,21 +358,27 @@ class OnlineModel:
         """The inputs (N, D) that were kept."""
         return X[:, self._kept] if len(self._kept) < X.shape[1] else X
 
-    def _learn(self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor) -> OnlinePredictions:
-        """Learn rows as the ensemble sees them."""
+    def _learn(self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor, y: Tensor) -> OnlinePredictions:
+        """Learn rows as the ensemble sees them, whose targets in their units are y."""
         dtype = self.config.torch_dtype
         predictions = online.observe(inputs.to(dtype), targets.to(dtype))
+        with uninterrupted():  # what comes after the ensemble learns the rows too
+            mixture = self._in_units(predictions.mixture)
+            self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y)
+            self.num_rows += y.shape[0]
         # Each observed output brings the scale of its unit.
         log_scale = self.scales.y_scale.log()
         if targets.ndim == 2:
             log_scale = torch.where(targets.isnan(), 0.0, log_scale).sum(-1)
-        log_prob = predictions.log_prob.double() - log_scale  # NaN where all is missing
-        return OnlinePredictions(self._in_units(predictions.mixture), log_prob, predictions.log_weights.double(), 0)
+        log_prob = predictions.log_prob.double() - log_scale + block.gain  # NaN where all is missing
+        return OnlinePredictions(block.distribution, log_prob, predictions.log_weights.double(), 0, block.intervals)
 
     def _in_units(self, mixture: AnyMixture) -> AnyMixture:
         if isinstance(mixture, LatentMixture):
             return mixture
         doubles = {name: value.double() for name, value in mixture._asdict().items()}
+        if mixture.log_weights.dtype != torch.float64:  # they sum to one in single precision only
+            doubles["log_weights"] = doubles["log_weights"].log_softmax(0)
         shift, scale = self.scales.y_mean, self.scales.y_scale
         if isinstance(mixture, StudentTMixture):
             return StudentTMixture(**doubles).rescale(shift, scale)

@@ -1,0 +1,18 @@
+"""What comes after the mixture: calibrated distribution functions, and intervals that cover what they say.
+
+Both see probability integral transforms only and are pure: state in, state out, any blocking, a missing target changes
+nothing. ``recalibration`` (:func:`init_recalibration`, :func:`update_recalibration`, :func:`map_log_weights`,
+:func:`map_components`: a monotone map for :class:`~gp_ensembles.distributions.Recalibrated`), ``levels``
+(:class:`IntervalLevels`: adaptive interval levels), ``coverage`` (what intervals have kept).
+:class:`~gp_ensembles.streaming.OnlineModel` applies them.
+"""
+
+from gp_ensembles.calibration.levels import IntervalLevels
+from gp_ensembles.calibration.recalibration import (
+    init_recalibration,
+    map_components,
+    map_log_weights,
+    update_recalibration,
+)
+
+__all__ = ["IntervalLevels", "init_recalibration", "map_components", "map_log_weights", "update_recalibration"]

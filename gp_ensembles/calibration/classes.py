@@ -1,0 +1,220 @@
+r"""Recalibrated probabilities of classes, online: logistic regression on what was said, and on the labels just seen.
+
+With :math:`\ell_{t,c}` the log probability of class c that an ensemble gives row t, :math:`p = e^\ell`, and :math:`u_t`
+the label of row t as a vector of zeros and a one, the recalibrated probabilities are the softmax of
+
+.. math:: z_{t,c} = a\, \ell_{t,c} + b_c + d_1 u_{t-1,c} + d_2 u_{t-2,c} + f\, (u_{t-1,c} - p_{t-1,c})
+          + g\, \ell_{t-1,c}
+
+a temperature and shifts (Platt 1999; Guo et al. 2017), the persistence of labels, and what the last error says of the
+next. The coefficients start at the identity (a = 1, all others 0), walk at random, and are learned by an extended
+Kalman filter, one Newton step for each label. Some coefficients are left out of some candidates; a fixed share (Herbster and
+Warmuth 1998) weighs those, the identity itself, and forecasts of any other kind. Where probabilities are calibrated
+and labels independent the identity keeps its share, at a cost of at most the logarithm of their number in all.
+
+A missing label moves nothing: coefficients and shares stay, and what was said of it stands in for it in the next rows.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_FLOOR = -12.0  # log probability below which a class has no less to say
+_SHARE = 0.002  # share that goes round between candidates before each row
+_WALK = 1e-5  # what each coefficient's variance grows by before each row
+_OWN = ("temperature", "last label", "label before", "last error", "last log probability")
+_VARIANCES = (0.05, 0.25, 0.25, 0.25, 0.05)  # of the coefficients a, d_1, d_2, f, g before any label
+_SHIFT_VARIANCE = 0.025
+_CANDIDATES = ((1, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 1, 1, 1, 1))  # which coefficients move; shifts do in all
+
+
+class ClassState(NamedTuple):
+    """What is known of past labels and of the probabilities that were said of them.
+
+    Attributes:
+        moments: Covariance and mean [P | c] of the coefficients of K candidates, those of the identity last, shape
+            (K, F, F + 1) with F = 5 + C.
+        log_shares: Log shares of the candidates, the identity, and J other forecasts, shape (K + 1 + J,).
+        labels: The last label and the one before it, each a vector of probabilities, shape (2, C).
+        error: The last label minus its probabilities, shape (C,).
+        last: Log probabilities of the last row, shape (C,).
+    """
+
+    moments: Tensor
+    log_shares: Tensor
+    labels: Tensor
+    error: Tensor
+    last: Tensor
+
+
+def init_classes(num_classes: int, num_others: int, like: Tensor) -> ClassState:
+    """The state before any label.
+
+    Args:
+        num_classes: Number of classes C.
+        num_others: Number J of other forecasts.
+        like: Any tensor with the dtype and device of the numbers.
+
+    Example:
+        >>> import torch
+        >>> init_classes(3, 1, torch.zeros(())).log_shares.exp()
+        tensor([0.2000, 0.2000, 0.2000, 0.2000, 0.2000])
+    """
+    moves = like.new_tensor(_CANDIDATES)
+    size = moves.shape[-1] + num_classes
+    variances = torch.cat([like.new_tensor(_VARIANCES), like.new_full((num_classes,), _SHIFT_VARIANCE)])
+    covariance = torch.diag_embed(_moving(moves, num_classes) * variances)
+    mean = like.new_zeros(*moves.shape[:1], size, 1)
+    mean[:, 0] = 1.0
+    num_candidates = moves.shape[0] + 1 + num_others
+    even = like.new_full((num_classes,), 1 / num_classes)
+    return ClassState(
+        torch.cat([covariance, mean], dim=-1),
+        like.new_zeros(num_candidates).log_softmax(0),
+        even.repeat(2, 1),
+        torch.zeros_like(even),
+        even.log(),
+    )
+
+
+def remember_labels(state: ClassState, y: Tensor) -> ClassState:
+    """The state after labels (N,) of which nothing was said before, as those of warm-up rows; NaN where missing."""
+    num_classes = state.last.shape[0]
+    soft = torch.cat([state.labels.flip(0), _soft(y, state.last.new_full((y.shape[0], num_classes), 1 / num_classes))])
+    return state._replace(labels=soft[-2:].flip(0), error=torch.zeros_like(state.error))
+
+
+def predict_classes(state: ClassState, log_prob: Tensor, others: Tensor) -> Tensor:
+    """Recalibrated log probabilities of rows that all come next, shape (N, C).
+
+    Args:
+        state: The state.
+        log_prob: Log probabilities that the ensemble gives, shape (N, C).
+        others: Those of other forecasts, shape (J, N, C).
+    """
+    num_rows = log_prob.shape[0]
+    past = [part.expand(num_rows, -1) for part in (state.labels[0], state.labels[1], state.error, state.last)]
+    design = _design(log_prob.clamp_min(_FLOOR), *past)
+    latent = torch.einsum("ndf,kf->knd", design, state.moments[..., -1])
+    candidates = torch.cat([_log_softmax(latent), log_prob.unsqueeze(0), others])
+    return (_shared(state.log_shares)[:, None, None] + candidates).logsumexp(0)
+
+
+@torch.no_grad()
+def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tensor) -> tuple[ClassState, Tensor]:
+    """Learn a block of labels, and say what the recalibrated log probabilities were before each.
+
+    Args:
+        state: The state before the block.
+        log_prob: Log probabilities that the ensemble gave, each before its label, shape (B, C).
+        others: Those of other forecasts, shape (J, B, C).
+        y: Labels 0 to C - 1, shape (B,); NaN where missing.
+
+    Returns:
+        The state after the block, and log probabilities, shape (B, C).
+
+    Example:
+        >>> import torch
+        >>> y = torch.ones(50, dtype=torch.float64)
+        >>> said = torch.full((50, 2), 0.5, dtype=torch.float64).log()
+        >>> state, log_prob = update_classes(init_classes(2, 0, y), said, said.new_zeros(0, 50, 2), y)
+        >>> bool(log_prob[-1, 1].exp() > 0.9)
+        True
+    """
+    num_rows, num_classes = log_prob.shape
+    num_features = state.moments.shape[-2]
+    clipped = log_prob.clamp_min(_FLOOR)
+    probabilities = log_prob.exp()
+    soft = _soft(y, probabilities)
+    labels = torch.cat([state.labels.flip(0), soft])
+    errors = torch.cat([state.error.unsqueeze(0), soft - probabilities])
+    logs = torch.cat([state.last.unsqueeze(0), clipped])
+    design = _design(clipped, labels[1:-1], labels[:-2], errors[:-1], logs[:-1])
+    moves = _moving(state.moments.new_tensor(_CANDIDATES), num_classes)
+    walk = torch.nn.functional.pad(torch.diag_embed(_WALK * moves), (0, 1))
+    seen = (~torch.isnan(y)).tolist()
+    moments = state.moments
+    latents = []
+    for row, label, is_seen in zip(design.unbind(), soft[:, 1:].unbind(), seen, strict=True):
+        ahead = moments + walk
+        joint = row @ ahead
+        latents.append(joint[..., num_features])
+        if is_seen:
+            moments = _learned(ahead, joint, row, label)
+    own = moments[..., :num_features]
+    moments = torch.cat([0.5 * (own + own.mT), moments[..., num_features:]], dim=-1)  # lest rounding part its halves
+    candidates = torch.cat([_log_softmax(torch.stack(latents, dim=1)), log_prob.unsqueeze(0), others])
+    place = torch.where(torch.isnan(y), 0.0, y).long()
+    shares, log_shares = _share(state.log_shares, candidates[:, torch.arange(num_rows), place], seen)
+    after = ClassState(moments, shares, labels[-2:].flip(0), errors[-1], logs[-1])
+    return after, (log_shares.unsqueeze(-1) + candidates).logsumexp(0)
+
+
+def _learned(ahead: Tensor, joint: Tensor, row: Tensor, label: Tensor) -> Tensor:
+    """Moments after a label: one Newton step in its latent vector, in coordinates in which that of class 0 is zero.
+
+    Args:
+        ahead: Moments before it, shape (K, F, F + 1).
+        joint: Their product with the next, shape (K, C - 1, F + 1).
+        row: What the coefficients multiply, shape (C - 1, F).
+        label: The label as a vector without class 0, shape (C - 1,).
+    """
+    cross, latent = joint[..., :-1], joint[..., -1]
+    spread = cross @ row.mT
+    if latent.shape[-1] == 1:
+        chance = latent.sigmoid().unsqueeze(-1)
+        curvature = torch.addcmul(chance, chance, chance, value=-1)
+        right = torch.cat([curvature * cross, chance - label], dim=-1)
+        return torch.addcmul(ahead, cross.mT, right / (1 + curvature * spread), value=-1)
+    chances = torch.nn.functional.pad(latent, (1, 0)).softmax(-1)[..., 1:]
+    curvature = torch.diag_embed(chances) - chances.unsqueeze(-1) * chances.unsqueeze(-2)
+    right = torch.cat([curvature @ cross, (chances - label).unsqueeze(-1)], dim=-1)
+    system = torch.diag_embed(torch.ones_like(latent)) + curvature @ spread
+    return ahead - cross.mT @ torch.linalg.solve(system, right)
+
+
+def _share(log_shares: Tensor, log_prob: Tensor, seen: list[bool]) -> tuple[Tensor, Tensor]:
+    """Fixed share over labels whose log probabilities are (G, B): log shares after them, (G,), and before each, (G, B)."""
+    likelihood = (log_prob - log_prob.amax(0)).exp()
+    shares = log_shares.exp()
+    befores = []
+    for given, is_seen in zip(likelihood.unbind(-1), seen, strict=True):
+        before = (1 - _SHARE) * shares + _SHARE / shares.shape[0]
+        befores.append(before)
+        if is_seen:
+            shares = before * given
+            shares = shares / shares.sum()
+    return shares.log(), torch.stack(befores, dim=-1).log()
+
+
+def _moving(moves: Tensor, num_classes: int) -> Tensor:
+    """Which coefficients of each candidate move, one or zero, shape (K, F): shifts always do."""
+    return torch.nn.functional.pad(moves, (0, num_classes), value=1.0)
+
+
+def _soft(y: Tensor, otherwise: Tensor) -> Tensor:
+    """Labels (N,) as vectors (N, C), with other vectors where they are missing."""
+    missing = torch.isnan(y)
+    hard = torch.nn.functional.one_hot(torch.where(missing, 0.0, y).long(), otherwise.shape[-1]).to(otherwise)
+    return torch.where(missing.unsqueeze(-1), otherwise, hard)
+
+
+def _design(said: Tensor, last: Tensor, before: Tensor, error: Tensor, past: Tensor) -> Tensor:
+    """What the coefficients multiply, class 0 subtracted from each other class, shape (N, C - 1, F); parts (N, C)."""
+    parts = torch.stack([said, last, before, error, past], dim=-1)
+    own = parts[:, 1:] - parts[:, :1]
+    num_classes = said.shape[-1]
+    shifts = torch.nn.functional.pad(torch.eye(num_classes - 1, dtype=said.dtype, device=said.device), (1, 0))
+    shifts[:, 0] = -1.0
+    return torch.cat([own, shifts.expand(said.shape[0], -1, -1)], dim=-1)
+
+
+def _log_softmax(contrasts: Tensor) -> Tensor:
+    """Log probabilities (..., C) of latent values less that of class 0, (..., C - 1)."""
+    return torch.nn.functional.pad(contrasts, (1, 0)).log_softmax(-1)
+
+
+def _shared(log_shares: Tensor) -> Tensor:
+    """Log shares after a little of them has gone round."""
+    return ((1 - _SHARE) * log_shares.exp() + _SHARE / log_shares.shape[0]).log()

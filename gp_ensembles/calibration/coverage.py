@@ -1,0 +1,90 @@
+"""What intervals have kept: the share of targets that they covered, over a stream and in windows of it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+WINDOW = 500  # targets
+
+
+class CoverageState(NamedTuple):
+    """Counts over a stream, each a float64 scalar.
+
+    Attributes:
+        num_targets: Targets observed.
+        num_covered: Targets covered.
+        width: Sum of the finite widths of intervals, units of the target.
+        num_finite: How many of them there are.
+        window_targets: Targets in the current window.
+        window_covered: Targets covered in it.
+        num_windows: Windows that are over.
+        num_kept: Windows among them whose share of misses was within half of what it should be.
+    """
+
+    num_targets: Tensor
+    num_covered: Tensor
+    width: Tensor
+    num_finite: Tensor
+    window_targets: Tensor
+    window_covered: Tensor
+    num_windows: Tensor
+    num_kept: Tensor
+
+
+def init_coverage(like: Tensor) -> CoverageState:
+    """Nothing counted yet, on the device of ``like``.
+
+    Example:
+        >>> import torch
+        >>> init_coverage(torch.zeros(1)).num_targets
+        tensor(0., dtype=torch.float64)
+    """
+    zero = like.new_zeros((), dtype=torch.float64)
+    return CoverageState(*[zero] * len(CoverageState._fields))
+
+
+def count_coverage(state: CoverageState, covered: Tensor, width: Tensor, coverage: float) -> CoverageState:
+    """Count a block of intervals.
+
+    A window is ``WINDOW`` targets that follow one another, and begins where the last has ended.
+
+    Args:
+        state: The state before the block.
+        covered: Whether each target was covered, 0 or 1, shape (B,); NaN where it is missing.
+        width: Widths of the intervals, shape (B,).
+        coverage: What the intervals are to cover.
+
+    Returns:
+        The state after the block.
+
+    Example:
+        >>> import torch
+        >>> hits = torch.tensor([1.0, 1.0, 0.0, torch.nan]).repeat(400)
+        >>> state = count_coverage(init_coverage(hits), hits, torch.ones(1600), 0.6)
+        >>> [int(state.num_targets), int(state.num_covered), int(state.num_windows), int(state.num_kept)]
+        [1200, 800, 2, 2]
+    """
+    seen = ~covered.isnan()
+    hits, width = covered[seen].double(), width.double()
+    finite = width.isfinite() & seen
+    total, inside = state.window_targets, state.window_covered
+    num_windows, num_kept = state.num_windows, state.num_kept
+    while hits.numel():
+        part = hits[: int(WINDOW - total)]
+        hits = hits[part.numel() :]
+        total, inside = total + part.numel(), inside + part.sum()
+        if int(total) == WINDOW:
+            is_kept = (inside / total - coverage).abs() <= (1 - coverage) / 2 + 1e-12
+            num_windows, num_kept = num_windows + 1, num_kept + is_kept
+            total, inside = torch.zeros_like(total), torch.zeros_like(inside)
+    return CoverageState(
+        state.num_targets + seen.sum(),
+        state.num_covered + covered[seen].double().sum(),
+        state.width + width[finite].sum(),
+        state.num_finite + finite.sum(),
+        total,
+        inside,
+        num_windows,
+        num_kept,
+    )

@@ -1,0 +1,175 @@
+r"""Intervals that keep their word: how far each end stands out follows the targets that have fallen beyond it.
+
+For coverage c an interval ends at the normal scores :math:`\ell_t < h_t` of the predictive distribution, at first the
+central interval's. With :math:`\alpha = 1 - c` and :math:`z_t = \Phi^{-1}(F_t(y_t))`, held within ±5,
+
+.. math::
+
+    \ell_{t+1} = \ell_t + \gamma (\alpha/2 - 1[z_t \le \ell_t]), \qquad
+    h_{t+1} = h_t + \gamma (1[z_t \ge h_t] - \alpha/2)
+
+the tracking of a quantile (Gibbs and Candes 2021; Angelopoulos, Candes and Tibshirani 2023) of the normal score, where
+one step size suits all coverages. An end beyond ±5 stands at infinity. An interval not wider than :math:`\gamma\alpha`
+normal scores is empty, so that it never turns inside out. The width in normal scores then stays between 0 and
+:math:`10 + 2\gamma` whatever happens, and as a miss widens it by :math:`\gamma(1 - \alpha)` and a hit narrows it by
+:math:`\gamma\alpha`, after T targets, with the width :math:`W_1` of the central interval,
+
+.. math:: |\text{share of misses} - \alpha| \le \frac{\max(W_1,\, 10 + 2\gamma - W_1)}{\gamma T}.
+
+No assumption is made about the targets, and no density is changed.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score, probability
+
+_STEP = 0.1
+
+
+class LevelsState(NamedTuple):
+    """Where the ends of the intervals stand between two targets, in normal scores.
+
+    Attributes:
+        lower: Lower ends, shape (C,), float64.
+        upper: Upper ends, shape (C,), float64.
+    """
+
+    lower: Tensor
+    upper: Tensor
+
+
+class LevelsOutput(NamedTuple):
+    """Intervals of a block, each from what came before its target.
+
+    Attributes:
+        levels: Probabilities at the ends, shape (2, C, B), 0 and 1 for an end at infinity.
+        covered: Whether each target lies in its interval, 0 or 1, shape (C, B); NaN where it is missing.
+    """
+
+    levels: Tensor
+    covered: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class IntervalLevels:
+    """Adaptive levels for intervals of some coverages.
+
+    Attributes:
+        coverages: The shares of targets that intervals are to cover, each between 0 and 1.
+
+    Raises:
+        ValueError: If a coverage is not between 0 and 1, or stands twice.
+
+    Example:
+        >>> import torch
+        >>> levels = IntervalLevels((0.9,))
+        >>> too_sure = torch.linspace(0, 1, 1000, dtype=torch.float64).sub(0.5).mul(0.4).add(0.5)  # within .3 and .7
+        >>> state, output = levels.update_block(levels.init(too_sure), too_sure[torch.arange(1000) * 617 % 1000])
+        >>> levels.probabilities(state).squeeze(-1).round(decimals=1)  # of the ends of the next interval
+        tensor([0.3000, 0.7000], dtype=torch.float64)
+        >>> levels.bound(0.9, 1000)
+        0.069...
+    """
+
+    coverages: tuple[float, ...] = (0.9,)
+
+    def __post_init__(self) -> None:
+        check_coverages(self.coverages)
+
+    def init(self, like: Tensor) -> LevelsState:
+        """The state before any target, on the device of ``like``: central intervals."""
+        tails = like.new_tensor([(1 - coverage) / 2 for coverage in self.coverages], dtype=torch.float64)
+        lower = normal_score(tails)
+        return LevelsState(lower, -lower)
+
+    def probabilities(self, state: LevelsState) -> Tensor:
+        """Probabilities at the ends of the intervals in force for the next target, shape (2, C)."""
+        lower, upper = self._ends(state.lower.unsqueeze(-1), state.upper.unsqueeze(-1))
+        return _probabilities(lower, upper).squeeze(-1)
+
+    def update_block(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
+        """Learn a block of targets in order.
+
+        Args:
+            state: The state before the block.
+            pit: Probability integral transforms of the targets under the final distribution, shape (B,); NaN where a
+                target is missing.
+
+        Returns:
+            The state after the block, and the intervals in force before each target.
+
+        Raises:
+            ValueError: If pit has another shape.
+        """
+        if pit.ndim != 1:
+            raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
+        scores = normal_score(pit.detach().to(state.lower))
+        z = scores.tolist()
+        paths = [
+            _track(lower, upper, z, 1 - coverage)
+            for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True)
+        ]
+        walks = scores.new_tensor(paths).reshape(len(self.coverages), 2, len(z) + 1)
+        lower, upper = self._ends(walks[:, 0, :-1], walks[:, 1, :-1])
+        inside = ((scores > lower) & (scores < upper)).to(scores)
+        covered = torch.where(scores.isnan(), torch.nan, inside)
+        return LevelsState(walks[:, 0, -1], walks[:, 1, -1]), LevelsOutput(_probabilities(lower, upper), covered)
+
+    def bound(self, coverage: float, num_targets: int) -> float:
+        """What the share of targets covered can differ from a coverage after so many, whatever they were."""
+        most = 2 * LIMIT + 2 * _STEP
+        width = -2 * float(normal_score(torch.full((), (1 - coverage) / 2, dtype=torch.float64, device="cpu")))
+        return max(width, most - width) / (_STEP * max(num_targets, 1))
+
+    def _ends(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """Both ends (C, B) as they are shown: the middle twice where the interval is empty."""
+        narrowest = lower.new_tensor([_STEP * (1 - coverage) for coverage in self.coverages]).unsqueeze(-1)
+        middle = (lower + upper) / 2
+        is_empty = upper - lower <= narrowest
+        return torch.where(is_empty, middle, lower), torch.where(is_empty, middle, upper)
+
+
+def check_coverages(coverages: tuple[float, ...]) -> None:
+    """Raise unless all are shares that an interval can cover.
+
+    Raises:
+        ValueError: If one is not, or stands twice.
+
+    Example:
+        >>> check_coverages((0.9, 1.5))
+        Traceback (most recent call last):
+        ValueError: a coverage must be above 0 and below 1, got 1.5; 0.9 is 90 %
+    """
+    for coverage in coverages:
+        if not 0 < coverage < 1:
+            raise ValueError(f"a coverage must be above 0 and below 1, got {coverage}; 0.9 is 90 %")
+        if coverage > 1 - 2 * TAIL:
+            raise ValueError(f"a coverage must be at most {1 - 2 * TAIL:.6f}, got {coverage}")
+    if len(set(coverages)) < len(coverages):
+        raise ValueError(f"a coverage stands twice in {coverages}")
+
+
+def _track(lower: float, upper: float, scores: list[float], miss: float) -> tuple[list[float], list[float]]:
+    """Both ends before each score and after the last; plain numbers, as each step is a few of them."""
+    down, up = [lower], [upper]
+    for z in scores:
+        if z == z:  # a missing target changes nothing
+            low, high = lower, upper
+            if upper - lower <= _STEP * miss:
+                low = high = (lower + upper) / 2
+            below = z <= low
+            lower += _STEP * (miss / 2 - below)
+            upper += _STEP * ((z >= high and not below) - miss / 2)
+        down.append(lower)
+        up.append(upper)
+    return down, up
+
+
+def _probabilities(lower: Tensor, upper: Tensor) -> Tensor:
+    ends = torch.stack([lower, upper])
+    return torch.where(ends > LIMIT, 1.0, torch.where(ends < -LIMIT, 0.0, probability(ends)))

@@ -1,0 +1,178 @@
+r"""Monotone maps of the unit interval onto itself that are mixtures of normal distributions of the normal score.
+
+With the normal score :math:`z = \Phi^{-1}(u)` of a probability u, a component with shift m and scale s is the map
+:math:`G(u) = \Phi((z - m) / s)` and its density :math:`g(u) = N(z; m, s^2) / N(z; 0, 1)`: for s = 1 and m = 0 the
+identity. A mixture of them is the mixture of the maps. Where \|z\| exceeds :data:`LIMIT` a map goes on as a straight
+line in u, to 0 and to 1, so that its density is bounded: by 2.2e4 for scales up to 1.8 and
+shifts up to 0.5.
+
+The components' axis is the last but one, as in :mod:`gp_ensembles.numerics.mixtures`; probabilities are float64.
+"""
+
+import math
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
+
+LIMIT = 5.0  # normal scores beyond which maps are straight lines
+_INTERVALS = 200  # of a table
+TAIL = 0.5 * math.erfc(LIMIT / math.sqrt(2))  # probability beyond it, on either side
+
+
+def normal_score(u: Tensor) -> Tensor:
+    """Normal scores of probabilities, held within ``LIMIT``; NaN where u is.
+
+    Example:
+        >>> import torch
+        >>> normal_score(torch.tensor([0.0, 0.5, 0.975], dtype=torch.float64)).round(decimals=3)
+        tensor([-5.0000,  0.0000,  1.9600], dtype=torch.float64)
+    """
+    score: Tensor = torch.special.ndtri(u.clamp(TAIL, 1 - TAIL))
+    return score.clamp(-LIMIT, LIMIT)
+
+
+def probability(score: Tensor) -> Tensor:
+    """The normal distribution function, exact in the lower tail.
+
+    Example:
+        >>> import torch
+        >>> probability(torch.zeros(1))
+        tensor([0.5000])
+    """
+    return 0.5 * torch.erfc(score * -math.sqrt(0.5))
+
+
+def component_log_densities(u: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    r"""Log densities :math:`\log g_k(u)` of K maps, shape (K, \*batch).
+
+    Args:
+        u: Probabilities, any shape.
+        shift: Shifts m, shape (K,).
+        scale: Scales s, shape (K,).
+
+    Example:
+        >>> import torch
+        >>> u = torch.tensor([0.1, 0.5], dtype=torch.float64)
+        >>> component_log_densities(u, u.new_tensor([0.0]), u.new_tensor([1.0])).abs() < 1e-15
+        tensor([[True, True]])
+    """
+    z = normal_score(u)
+    m, s = (part.reshape(-1, *[1] * u.ndim) for part in (shift, scale))
+    inside = 0.5 * (z.square() - ((z - m) / s).square()) - s.log()
+    beyond = (u < TAIL) | (u > 1 - TAIL)
+    if not bool(beyond.any()):
+        return inside
+    outside = torch.special.log_ndtr((z.sign() * m - LIMIT) / s) - math.log(TAIL)
+    return torch.where(beyond, outside, inside)
+
+
+def log_density(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Log densities of mixtures of K maps, each row its own or all the same.
+
+    Args:
+        u: Probabilities, shape (..., N).
+        log_weights: Log weights of the maps, shape (K, N) or (K, 1).
+        shift: Shifts, shape (K,).
+        scale: Scales, shape (K,).
+
+    Returns:
+        Log densities, shape (..., N); NaN where u is.
+
+    Example:
+        >>> import torch
+        >>> half, u = torch.full((2, 1), 0.5, dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
+        >>> log_density(u, half.log(), u.new_tensor([0.0, 0.0]), u.new_tensor([1.0, 0.5])).exp()
+        tensor([1.5000], dtype=torch.float64)
+    """
+    components = component_log_densities(u, shift, scale).movedim(0, -2)
+    return logsumexp_over_experts(log_weights + components)
+
+
+def transform(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Mixtures of K maps at probabilities u (..., N); arguments and shapes as in :func:`log_density`.
+
+    Example:
+        >>> import torch
+        >>> u = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
+        >>> transform(u, u.new_zeros(1, 1), u.new_tensor([0.0]), u.new_tensor([0.5])).round(decimals=4)
+        tensor([0.0000, 0.0052, 1.0000], dtype=torch.float64)
+    """
+    weights, m, s = log_weights.exp(), shift.unsqueeze(-1), scale.unsqueeze(-1)
+    inside = sum_over_experts(weights * probability((normal_score(u).unsqueeze(-2) - m) / s))
+    lower, upper = _ends(weights, m, s)
+    below = u.clamp_min(0.0) / TAIL * lower
+    above = 1 - (1 - u).clamp_min(0.0) / TAIL * upper
+    return torch.where(u < TAIL, below, torch.where(u > 1 - TAIL, above, inside))
+
+
+def tabulated(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """As :func:`transform`, from a table of each mixture by Hermite's cubics: for many probabilities of each row.
+
+    Off by at most 6e-6 for scales of at least 0.2.
+
+    Args:
+        u: Probabilities, shape (J, N).
+        log_weights: Log weights of the maps, shape (K, N) or (K, 1).
+        shift: Shifts, shape (K,).
+        scale: Scales, shape (K,).
+
+    Example:
+        >>> import torch
+        >>> u = torch.tensor([[0.1], [0.3]], dtype=torch.float64)
+        >>> maps = u.new_zeros(1, 1), u.new_tensor([0.0]), u.new_tensor([0.5])
+        >>> bool((tabulated(u, *maps) - transform(u, *maps)).abs().max() < 1e-6)
+        True
+    """
+    grid = torch.linspace(-LIMIT, LIMIT, _INTERVALS + 1, dtype=u.dtype, device=u.device)
+    z = (grid - shift.unsqueeze(-1)) / scale.unsqueeze(-1)
+    densities = (-0.5 * z.square()).exp() / (scale.unsqueeze(-1) * math.sqrt(2 * math.pi))
+    weights = log_weights.exp().mT.contiguous().unsqueeze(1)  # a product for each row: its bits do not know the others
+    values = torch.cat([probability(z), densities], dim=1)
+    tables = torch.bmm(weights, values.expand(weights.shape[0], -1, -1))
+    heights, slopes = tables.squeeze(1).mT.split(_INTERVALS + 1)
+    step = 2 * LIMIT / _INTERVALS
+    place = (normal_score(u) + LIMIT) / step
+    left = place.floor().long().clamp(0, _INTERVALS - 1)
+    s = place - left
+    a, b, p, q = (part.expand(-1, u.shape[-1]).gather(0, left + k) for part, k in product((heights, slopes), (0, 1)))
+    inside = a + s.square() * (3 - 2 * s) * (b - a) + step * s * (1 - s) * ((1 - s) * p - s * q)
+    below, above = u / TAIL * heights[0], 1 - (1 - u) / TAIL * (1 - heights[-1])
+    return torch.where(u < TAIL, below, torch.where(u > 1 - TAIL, above, inside))
+
+
+def inverse(p: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """The probabilities at which mixtures of K maps reach p; to round-off of the nearer tail.
+
+    Args:
+        p: Probabilities, shape (..., N) or what broadcasts with it.
+        log_weights: Log weights of the maps, shape (K, N).
+        shift: Shifts, shape (K,).
+        scale: Scales, shape (K,).
+
+    Returns:
+        Probabilities, shape (..., N).
+
+    Raises:
+        ValueError: If a probability is not in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> p = torch.tensor([0.1], dtype=torch.float64)
+        >>> inverse(p, p.new_zeros(1, 1), p.new_tensor([0.0]), p.new_tensor([0.5])).round(decimals=4)
+        tensor([0.2608], dtype=torch.float64)
+    """
+    m, s = shift.unsqueeze(-1).expand_as(log_weights), scale.unsqueeze(-1).expand_as(log_weights)
+    score = mixtures.icdf(log_weights, m, s.square(), p)
+    lower, upper = _ends(log_weights.exp(), m, s)
+    below, above = p * (TAIL / lower), 1 - (1 - p) * (TAIL / upper)
+    return torch.where(score < -LIMIT, below, torch.where(score > LIMIT, above, probability(score)))
+
+
+def _ends(weights: Tensor, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Mass of mixtures below and above the limits, (N,) each."""
+    lower = sum_over_experts(weights * probability((-LIMIT - shift) / scale))
+    return lower, sum_over_experts(weights * probability((shift - LIMIT) / scale))

@@ -1,0 +1,118 @@
+"""What a model on a stream says of rows: distributions, log densities and intervals."""
+
+import html
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gp_ensembles.calibration.levels import check_coverages
+from gp_ensembles.distributions import LatentMixture, Recalibrated
+from gp_ensembles.ensembles.display import band_html, predictions_text
+from gp_ensembles.ensembles.predictions import AnyMixture
+
+StreamDistribution = AnyMixture | Recalibrated
+
+
+class Intervals(NamedTuple):
+    """Adaptive intervals of R rows, see :class:`~gp_ensembles.calibration.IntervalLevels`.
+
+    Attributes:
+        coverages: Shares of targets that they are to cover, C of them.
+        levels: Probabilities at their lower and upper ends, shape (2, C, R).
+        covered: Whether each target lies inside, 0 or 1, shape (C, R); NaN where it is missing.
+    """
+
+    coverages: tuple[float, ...]
+    levels: Tensor
+    covered: Tensor
+
+
+class OnlinePredictions(NamedTuple):
+    """Predictions of the rows of a call that come after the warm-up, each made before its target was seen.
+
+    Attributes:
+        distribution: Predictive distributions of R rows in the units of the target; float64 for real numbers.
+        log_prob: Log densities of the targets, shape (R,), in nats; NaN where a target is missing.
+        log_weights: Log weights of the experts in force before each target, shape (M, R).
+        first_row: Place in the call of the first of these rows, counted from 0: after the warm-up it is 0, before it
+            there are no rows.
+        intervals: Adaptive intervals; ``None`` where there are none.
+    """
+
+    distribution: StreamDistribution
+    log_prob: Tensor
+    log_weights: Tensor
+    first_row: int
+    intervals: Intervals | None = None
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, shape (R,); see :attr:`Distribution.mean <gp_ensembles.distributions.Distribution.mean>`."""
+        return self.distribution.mean
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations, noise included, shape (R,)."""
+        return self.distribution.stddev
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the interval of each row, shape (R,) each, from what came before its target.
+
+        Args:
+            coverage: One of the shares that the model's config names. Where there are no adaptive intervals any share
+                will do: the ends are the distribution's own quantiles.
+
+        Raises:
+            ValueError: If the config does not name it.
+        """
+        if self.intervals is None:
+            return central_interval(self.distribution, coverage)
+        lower, upper = self.intervals.levels[:, coverage_place(coverage, self.intervals.coverages)]
+        return self.distribution.quantile(lower), self.distribution.quantile(upper)
+
+    def __repr__(self) -> str:
+        is_class = isinstance(self.distribution, LatentMixture)
+        shape = self.log_prob.shape if is_class else self.mean.shape
+        return predictions_text("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
+
+    def _repr_html_(self) -> str:
+        """The last rows as a band, for notebooks; several outputs and classes without an order have only the text."""
+        if self.mean.ndim > 1 or self.mean.numel() < 2:
+            return html.escape(repr(self))
+        return band_html(repr(self), self.mean, self.stddev)
+
+
+def central_interval(distribution: StreamDistribution, coverage: float) -> tuple[Tensor, Tensor]:
+    """The quantiles between which a distribution has so much of its mass.
+
+    Raises:
+        ValueError: If the share is not between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.distributions import Mixture
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> central_interval(Mixture(0 * one[0], 0 * one, one), 0.95)[1].round(decimals=2)
+        tensor([1.9600], dtype=torch.float64)
+    """
+    check_coverages((coverage,))
+    return distribution.quantile((1 - coverage) / 2), distribution.quantile((1 + coverage) / 2)
+
+
+def coverage_place(coverage: float, coverages: tuple[float, ...]) -> int:
+    """Where a share stands among those that a config names.
+
+    Raises:
+        ValueError: If it is not among them.
+
+    Example:
+        >>> coverage_place(0.5, (0.9, 0.5))
+        1
+    """
+    check_coverages((coverage,))
+    if coverage not in coverages:
+        named = ", ".join(f"{share:g}" for share in coverages)
+        raise ValueError(
+            f"there is no interval of coverage {coverage:g}: coverages of the config are {named}; add it there"
+        )
+    return coverages.index(coverage)
