@@ -8,9 +8,9 @@ the label of row t as a vector of zeros and a one, the recalibrated probabilitie
 
 a temperature and shifts (Platt 1999; Guo et al. 2017), the persistence of labels, and what the last error says of the
 next. The coefficients start at the identity (a = 1, all others 0), walk at random, and are learned by an extended
-Kalman filter, one Newton step for each label. Some coefficients are left out of some candidates; a fixed share (Herbster and
-Warmuth 1998) weighs those, the identity itself, and forecasts of any other kind. Where probabilities are calibrated
-and labels independent the identity keeps its share, at a cost of at most the logarithm of their number in all.
+Kalman filter, one Newton step for each label. Some coefficients are left out of some candidates; a fixed share
+(Herbster and Warmuth 1998) weighs those, the identity itself, and forecasts of any other kind. Where probabilities are
+calibrated and labels independent the identity keeps its share.
 
 A missing label moves nothing: coefficients and shares stay, and what was said of it stands in for it in the next rows.
 """
@@ -175,7 +175,7 @@ def _learned(ahead: Tensor, joint: Tensor, row: Tensor, label: Tensor) -> Tensor
 
 
 def _share(log_shares: Tensor, log_prob: Tensor, seen: list[bool]) -> tuple[Tensor, Tensor]:
-    """Fixed share over labels whose log probabilities are (G, B): log shares after them, (G,), and before each, (G, B)."""
+    """Fixed share over labels of log probabilities (G, B): log shares after them, (G,), and before each, (G, B)."""
     likelihood = (log_prob - log_prob.amax(0)).exp()
     shares = log_shares.exp()
     befores = []
