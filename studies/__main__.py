@@ -9,6 +9,8 @@ from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
 
 from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
+from studies.arena import study as arena
+from studies.arena.contenders import METHODS as ARENA_METHODS
 from studies.doebe import study as doebe
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS as FUSION_METHODS
@@ -188,12 +190,28 @@ def _run_fusion(values: Namespace) -> str:
     return fusion.run(values.figure, values.out, options, progress=values.progress)
 
 
+def _add_arena(parser: ArgumentParser) -> None:
+    start, add = arena.Options(), parser.add_argument
+    _add_data(parser)
+    add("--sets", type=str, nargs="+", default=None, help="only these sets")
+    add("--methods", type=str, nargs="+", default=None, help=f"run only these of {', '.join(ARENA_METHODS)}")
+    add("--rows", type=int, default=start.rows, help="most rows of a set that are scored")
+    add("--seeds", type=int, default=start.seeds, help="seeds of the methods that have one; tables show means")
+    add("--experts", type=bool, default=start.experts, help="keep what every expert of our ensembles says")
+
+
+def _run_arena(values: Namespace) -> str:
+    options = arena.Options(values.sets, values.methods, values.rows, values.seeds, values.experts)
+    return arena.run(values.data, values.out, options, progress=values.progress)
+
+
 STUDIES = {
     "ie-gp": Study("Lu et al. 2022: incremental ensembles on streams and of latent variables.", _add_ie_gp, _run_ie_gp),
     "doebe": Study("Waxman and Djuric 2024: dynamic ensembles of basis expansions.", _add_doebe, _run_doebe),
     "maskerade": Study("Hamid et al. 2022: kernels marginalized by quadrature.", _add_maskerade, _run_maskerade),
     "knots": Study("Garton et al. 2020: knots chosen one at a time.", _add_knots, _run_knots),
     "fusion": Study("Ajirak et al. 2024: fusion of Gaussian process experts.", _add_fusion, _run_fusion),
+    "arena": Study("Our presets and what a user would pick, one step ahead on all tables.", _add_arena, _run_arena),
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Our presets and what a user would pick instead, on the same rows, each honestly one step ahead."""

@@ -1,0 +1,159 @@
+"""Our presets, as users meet them: rows go through :class:`~gp_ensembles.streaming.OnlineModel`."""
+
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import Distribution, LatentMixture, Mixture
+from gp_ensembles.ensembles.presets import auto_for
+from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
+from gp_ensembles.metrics import crps_mixture
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from studies.arena.learners import Distributional
+from studies.arena.scores import LEVEL, Array
+from studies.arena.storage import ExpertDensities
+
+_TOLERANCE = 1e-6  # of the CRPS
+_GRID, _REACH = 200, 12.0  # points on each side of the median, and the inverse hyperbolic sine of the farthest
+
+
+class Predicted:
+    """Predictive distributions of the library as the arena's.
+
+    Args:
+        distribution: Of N rows.
+    """
+
+    def __init__(self, distribution: Distribution) -> None:
+        self.distribution = distribution
+
+    @property
+    def mean(self) -> Array:
+        """Means, shape (N,)."""
+        return _array(self.distribution.mean)
+
+    def log_prob(self, y: Array) -> Array:
+        """See :meth:`~studies.arena.scores.Predictive.log_prob`."""
+        return _array(self.distribution.log_prob(torch.from_numpy(y)))
+
+    def cdf(self, y: Array) -> Array:
+        """See :meth:`~studies.arena.scores.Predictive.cdf`."""
+        return _array(self.distribution.cdf(torch.from_numpy(y)))
+
+    def interval(self) -> tuple[Array, Array]:
+        """See :meth:`~studies.arena.scores.Predictive.interval`."""
+        lower, upper = (self.distribution.quantile(p) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+        return _array(lower), _array(upper)
+
+    def crps(self, y: Array) -> Array:
+        """Exact to 1e-6 for mixtures of normals, otherwise by integration of the distribution function."""
+        given = torch.from_numpy(y)
+        if isinstance(self.distribution, Mixture):
+            mixture = self.distribution
+            parts = (mixture.log_weights, mixture.component_mean, mixture.component_variance)
+            return _array(crps_mixture(*parts, given, tolerance=_TOLERANCE))
+        return _array(integrated_crps(self.distribution, given))
+
+
+def integrated_crps(distribution: Distribution, y: Tensor) -> Tensor:
+    r"""CRPS from the distribution function, :math:`\int (F(z) - 1[y \le z])^2 dz`, by the trapezoidal rule.
+
+    Points are dense around the median, by its distance from the quartiles, and sparse far out; the two sides of the
+    target are integrated separately.
+
+    Args:
+        distribution: Of N rows.
+        y: Targets, shape (N,).
+
+    Returns:
+        Scores, shape (N,).
+
+    Example:
+        >>> one = torch.zeros(1, 1, dtype=torch.float64)
+        >>> integrated_crps(Mixture(one[0], one, one + 1), one[0]).round(decimals=3)
+        tensor([0.2340], dtype=torch.float64)
+    """
+    quarter, median, rest = (distribution.quantile(p) for p in (0.25, 0.5, 0.75))
+    steps = torch.linspace(-_REACH, _REACH, 2 * _GRID + 1, dtype=y.dtype, device=y.device).unsqueeze(-1)
+    points = median + (rest - quarter) / 2 * steps.sinh()
+    points = torch.cat([points, y.unsqueeze(0)]).sort(0).values
+    cdf = distribution.cdf(points)
+    below, above = cdf.square(), (1 - cdf).square()
+    is_below = points[1:] <= y
+    widths = points.diff(dim=0)
+    heights = torch.where(is_below, (below[1:] + below[:-1]) / 2, (above[1:] + above[:-1]) / 2)
+    return (heights * widths).sum(0)
+
+
+@final
+class Ours(Distributional):
+    """A preset on a stream of numbers.
+
+    Args:
+        spec: The preset.
+        seed: Of its frequencies and centers.
+        keep_densities: Keep what every expert says, if the predictions are mixtures of normals.
+    """
+
+    def __init__(self, spec: EnsembleSpec, seed: int, keep_densities: bool = False) -> None:
+        self.spec = spec
+        self.seed = seed
+        self.keep_densities = keep_densities
+        self.model: OnlineModel | None = None
+        self.kept: list[ExpertDensities] = []
+
+    def warm_up(self, X: Array, y: Array) -> None:
+        """See :meth:`Distributional.warm_up`."""
+        config = StreamConfig(self.spec, warmup=len(y), seed=self.seed, drop_constant=True)
+        self.model = OnlineModel(config).fit(torch.from_numpy(X), torch.from_numpy(y))
+
+    def step(self, X: Array, y: Array) -> Predicted:
+        """See :meth:`Distributional.step`."""
+        assert self.model is not None
+        predictions = self.model.observe(torch.from_numpy(X), torch.from_numpy(y))
+        found = predictions.distribution
+        if self.keep_densities and isinstance(found, Mixture):
+            mean, variance = _array(found.component_mean), _array(found.component_variance)
+            self.kept.append(ExpertDensities(mean, variance, _array(predictions.log_weights), y))
+        return Predicted(found)
+
+    def densities(self) -> ExpertDensities | None:
+        """What every expert said so far, if it was kept."""
+        if not self.kept:
+            return None
+        mean, variance, log_weights, y = (np.concatenate(part, -1) for part in zip(*self.kept, strict=True))
+        return ExpertDensities(mean, variance, log_weights, y)
+
+
+@final
+class OurClasses:
+    """A preset on a stream of classes: probabilities block by block.
+
+    Args:
+        spec: The preset.
+        seed: Of its frequencies and centers.
+        num_classes: C.
+    """
+
+    def __init__(self, spec: EnsembleSpec, seed: int, num_classes: int) -> None:
+        target = BinaryTarget() if num_classes == 2 else ClassTarget(num_classes)
+        self.inner = Ours(replace(spec, target=target, bases=auto_for(target).bases), seed)
+
+    def warm_up(self, X: Array, y: Array) -> None:
+        """See :meth:`Distributional.warm_up`."""
+        self.inner.warm_up(X, y)
+
+    def step(self, X: Array, y: Array) -> Array:
+        """Probabilities (B, C) of each row of a block, from the rows before it; learns all of them."""
+        found = self.inner.step(X, y).distribution
+        assert isinstance(found, LatentMixture)
+        return _array(found.class_probabilities)
+
+
+def _array(values: Tensor) -> Array:
+    array: Array = values.detach().cpu().double().numpy()
+    return array

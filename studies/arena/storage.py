@@ -1,0 +1,106 @@
+"""What a part leaves behind: scores of every row, and of our ensembles every expert's prediction, in files of numpy."""
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from studies.arena.scores import Array, ClassRows, Rows
+
+
+class ExpertDensities(NamedTuple):
+    """One-step-ahead normal predictions of M experts for N targets, and the weights in force before each of them.
+
+    Rules that weigh experts can be compared on these without running an expert again.
+
+    Attributes:
+        mean: Means, standardized, shape (M, N).
+        variance: Variances, noise included, shape (M, N).
+        log_weights: Log weights, shape (M, N).
+        y: Targets, standardized, shape (N,); NaN where missing.
+    """
+
+    mean: Array
+    variance: Array
+    log_weights: Array
+    y: Array
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays in one step: a reader finds the old file or the new one, never half of one.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs see a flag in every name
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_rows(path: Path, rows: Rows | ClassRows) -> None:
+    """Write the scores of all rows in one step; all but targets in single precision."""
+    save_arrays(path, {name: part if name == "y" else part.astype(np.float32) for name, part in rows._asdict().items()})
+
+
+def load_rows(path: Path) -> Rows | ClassRows:
+    """Read the scores of all rows.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds something else, or is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "rows.npz"
+        >>> save_rows(path, ClassRows(np.ones(2), np.zeros(2), np.zeros(2)))
+        >>> load_rows(path).y
+        array([1., 1.])
+    """
+    arrays = _read(path)
+    for kind in (Rows, ClassRows):
+        if set(arrays) == set(kind._fields):
+            return kind(**arrays)
+    raise ValueError(f"{path} holds {', '.join(arrays)}, not scores of rows; delete it and run its part again")
+
+
+def save_densities(path: Path, densities: ExpertDensities) -> None:
+    """Write experts' predictions in one step; all but targets in single precision."""
+    parts = densities._asdict().items()
+    save_arrays(path, {name: part if name == "y" else part.astype(np.float32) for name, part in parts})
+
+
+def load_densities(path: Path) -> ExpertDensities:
+    """Read experts' predictions, in double precision.
+
+    Raises:
+        FileNotFoundError: If there is no such file; run the arena with ``--experts true``.
+        ValueError: If it holds something else, or is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "experts.npz"
+        >>> two = np.zeros((2, 3))
+        >>> save_densities(path, ExpertDensities(two, two + 1, two - np.log(2), np.zeros(3)))
+        >>> load_densities(path).variance.shape
+        (2, 3)
+    """
+    arrays = _read(path)
+    if set(arrays) != set(ExpertDensities._fields):
+        raise ValueError(f"{path} holds {', '.join(arrays)}, not predictions of experts; run its part again")
+    return ExpertDensities(**arrays)
+
+
+def _read(path: Path) -> dict[str, Array]:
+    try:
+        # Opened here: numpy leaves the file of a damaged archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name].astype(np.float64) for name in arrays.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it and run its part again") from None

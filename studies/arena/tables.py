@@ -1,0 +1,188 @@
+"""The arena as Markdown: a table of sets by methods for each score, and a summary of the methods."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from studies.arena.contenders import METHODS
+from studies.harness.parts import Results
+
+_LOSSES = ("crps", "nmse", "width", "error_rate", "microseconds")
+_TITLES = {
+    "log_score": "Mean log score, nats a row in standardized units (higher is better)",
+    "crps": "CRPS, standardized units (lower is better)",
+    "nmse": "Mean squared error over the variance of the targets (lower is better)",
+    "coverage": "Coverage of the 90 % interval",
+    "windows": "Share of windows of 500 rows in which it covers 85 to 95 %",
+    "width": "Mean width of the 90 % interval, standardized units",
+    "error_rate": "Share of wrong classes",
+    "microseconds": "Microseconds of the processor a row (predicting and learning)",
+}
+_DIGITS = {"nmse": 4, "coverage": 3, "windows": 2, "microseconds": 0}
+
+
+class ArenaPlan(NamedTuple):
+    """What was to be run.
+
+    Attributes:
+        sets: Names of the sets.
+        kinds: Their kinds, by name.
+        methods: Names of all methods.
+        rows: Most rows of a set that were scored.
+    """
+
+    sets: list[str]
+    kinds: dict[str, str]
+    methods: list[str]
+    rows: int
+
+
+class Summary(NamedTuple):
+    """A method over all sets that it ran on.
+
+    Attributes:
+        num_sets: How many.
+        rank: Mean rank of its log score among the methods of a set, 1 the best.
+        difference: Mean log score less that of the reference, on sets that both ran on.
+        worst: The least of these differences.
+        ratio: Geometric mean of its CRPS over the reference's; NaN for classes.
+        best: On how many sets its log score is the best.
+        coverage: Mean coverage of its 90 % interval.
+        microseconds: Median over sets.
+    """
+
+    num_sets: int
+    rank: float
+    difference: float
+    worst: float
+    ratio: float
+    best: int
+    coverage: float
+    microseconds: float
+
+
+def present(results: Results[ArenaPlan], is_class: bool) -> tuple[list[str], list[str]]:
+    """Sets of numbers, or of classes, and the methods that there are any scores of."""
+    plan = results.plan
+    sets = [
+        name
+        for name in plan.sets
+        if (plan.kinds[name] == "classes") == is_class and any(results.found(name, method) for method in plan.methods)
+    ]
+    methods = [method for method in plan.methods if any(results.found(name, method) for name in sets)]
+    return sets, methods
+
+
+def reference_of(methods: Sequence[str]) -> str:
+    """The method that others are compared with: ``auto``, or the first if it was not run.
+
+    Example:
+        >>> reference_of(["previous", "auto"]), reference_of(["previous"])
+        ('auto', 'previous')
+    """
+    return next((name for name in ("auto", "auto_classes") if name in methods), methods[0])
+
+
+def summarize_methods(results: Results[ArenaPlan], is_class: bool) -> dict[str, Summary]:
+    """The summary of every method with scores."""
+    sets, methods = present(results, is_class)
+    if not sets:
+        return {}
+    reference = reference_of(methods)
+    scores = {method: {name: results.mean("log_score", name, method) for name in sets} for method in methods}
+    ranks: dict[str, list[int]] = {method: [] for method in methods}
+    for name in sets:
+        there = sorted((m for m in methods if not math.isnan(scores[m][name])), key=lambda m: -scores[m][name])
+        for place, method in enumerate(there, 1):
+            ranks[method].append(place)
+    found = {}
+    for method in methods:
+        both = [name for name in sets if not math.isnan(scores[method][name] - scores[reference][name])]
+        differences = [scores[method][name] - scores[reference][name] for name in both] or [math.nan]
+        logs = [_log_ratio(results, name, method, reference) for name in both]
+        known = [value for value in logs if not math.isnan(value)]
+        own = [name for name in sets if not math.isnan(scores[method][name])]
+        coverage = [results.mean("coverage", name, method) for name in own]
+        found[method] = Summary(
+            len(own),
+            statistics.fmean(ranks[method]),
+            statistics.fmean(differences),
+            min(differences),
+            math.exp(statistics.fmean(known)) if known else math.nan,
+            ranks[method].count(1),
+            statistics.fmean(coverage),
+            statistics.median(results.mean("microseconds", name, method) for name in own),
+        )
+    return found
+
+
+def _log_ratio(results: Results[ArenaPlan], name: str, method: str, reference: str) -> float:
+    ours, theirs = results.mean("crps", name, method), results.mean("crps", name, reference)
+    return math.log(ours / theirs) if ours > 0 and theirs > 0 else math.nan
+
+
+def arena_table(results: Results[ArenaPlan]) -> str:
+    """Everything as Markdown: summaries, then a table for each score."""
+    parts = [f"# Arena: {len(results.plan.sets)} sets, at most {results.plan.rows} rows scored"]
+    for is_class, kinds in ((False, tuple(_TITLES)), (True, ("log_score", "error_rate", "microseconds"))):
+        sets, methods = present(results, is_class)
+        if not sets:
+            continue
+        parts.append(summary_table(results, is_class))
+        parts += [
+            f"## {_TITLES[kind]}\n\n{score_table(results, kind, sets, methods)}"
+            for kind in kinds
+            if is_class or kind != "error_rate"
+        ]
+    return "\n\n".join(parts)
+
+
+def summary_table(results: Results[ArenaPlan], is_class: bool) -> str:
+    """The methods, best mean rank first, as Markdown."""
+    summaries = summarize_methods(results, is_class)
+    reference = reference_of(list(summaries))
+    header = (
+        f"| method | sets | mean rank | log score less {reference}'s, mean | worst | best on | "
+        "CRPS ratio | coverage | µs a row | what |"
+    )
+    lines = [header, "|---|" + "---:|" * 8 + "---|"]
+    for name, found in sorted(summaries.items(), key=lambda item: item[1].rank):
+        numbers = [
+            f"{found.num_sets}",
+            f"{found.rank:.2f}",
+            f"{found.difference:+.3f}",
+            f"{found.worst:+.3f}",
+            f"{found.best}",
+            _number(found.ratio, 3),
+            _number(found.coverage, 3),
+            f"{found.microseconds:.0f}",
+        ]
+        lines.append(f"| {name} | " + " | ".join(numbers) + f" | {METHODS[name].title} |")
+    what = "classes" if is_class else "numbers"
+    return f"## Methods on sets of {what}, by mean rank of the log score\n\n" + "\n".join(lines)
+
+
+def score_table(results: Results[ArenaPlan], kind: str, sets: Sequence[str], methods: Sequence[str]) -> str:
+    """A score of all methods on all sets as Markdown; the best of a set in bold where there is a best."""
+    lines = ["| set | " + " | ".join(methods) + " |", "|---|" + "---:|" * len(methods)]
+    digits = _DIGITS.get(kind, 3)
+    for name in sets:
+        values = [results.mean(kind, name, method) for method in methods]
+        known = [value for value in values if not math.isnan(value)]
+        best = None
+        if known and kind not in ("coverage", "width", "microseconds"):
+            best = min(known) if kind in _LOSSES else max(known)
+        cells = [f"**{_number(value, digits)}**" if value == best else _number(value, digits) for value in values]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def long_rows(results: Results[ArenaPlan], kinds: Sequence[str]) -> list[dict[str, object]]:
+    """Means over seeds for a JSON file."""
+    found = [results.summary(kinds, name, method) for name in results.plan.sets for method in results.plan.methods]
+    return [row for row in found if row is not None]
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f"{value:.{digits}f}"
