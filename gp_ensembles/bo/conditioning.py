@@ -15,8 +15,9 @@ from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.posterior import MixturePosterior
-from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState, evaluate
+from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
 from gp_ensembles.ensembles.predictions import flatten
+from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.multi_output import BoundMultiOutput

@@ -7,12 +7,13 @@ the default), ``build`` (from records to experts), ``records`` (in files); ``ens
 
 from gp_ensembles.ensembles import bases, presets, targets
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
+from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.membership import add_experts, revive_experts
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
 from gp_ensembles.ensembles.regret import RegretReport, regret_report
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
+from gp_ensembles.ensembles.state import EnsembleState
 
 __all__ = [
     "Ensemble",

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.latent_mixture import Response
-from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState, responses_of
+from gp_ensembles.ensembles.ensemble import Ensemble, responses_of
 from gp_ensembles.ensembles.latent_runner import join_latent
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import make_runner
+from gp_ensembles.ensembles.state import EnsembleState, named_tensors
+from gp_ensembles.ensembles.weighing import with_lags
 
 
 class BoundEnsemble:
@@ -25,6 +27,7 @@ class BoundEnsemble:
         self._buffers = list(ensemble.buffers())
         self._versions = [tensor._version for tensor in self._buffers]
         self._places = named_tensors(state)
+        self._memory = ensemble.memory
         self.state = state
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
@@ -40,6 +43,10 @@ class BoundEnsemble:
         self.limits = [limit for limit in limits if limit is not None]  # longest blocks that transitions allow
         self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.experts, state.experts, strict=True)]
 
+    def inputs(self, X: Tensor, y: Tensor) -> Tensor:
+        """Inputs of a block as the experts see them, (B, D + P)."""
+        return with_lags(self._memory, self.state.history, X, y)[1]
+
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
         """Whether nothing that was read has changed since, and the state still lies in these buffers."""
         return (
@@ -51,13 +58,3 @@ class BoundEnsemble:
     def _flat_parameters(self) -> Tensor:
         parts = [parameter.detach().reshape(-1) for parameter in self._parameters]
         return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
-
-
-def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:
-    """Every tensor of a state with the name of its buffer."""
-    named = [
-        (f"expert_{number}_{field}", value)
-        for number, part in enumerate(state.experts)
-        for field, value in part._asdict().items()
-    ]
-    return named + [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]

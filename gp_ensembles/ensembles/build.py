@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.bases import Basis
-from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
+from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
+from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
@@ -20,6 +21,7 @@ from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparame
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
+from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
 
 _REAL = RealTarget()
@@ -143,14 +145,29 @@ def group_size(group: Sequence[NamedExpert]) -> int:
     return sum(expert.num_experts for _, expert in group)
 
 
-def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
+def condition(
+    X: Tensor,
+    y: Tensor,
+    groups: Sequence[Sequence[NamedExpert]],
+    rule: MetaLearner,
+    *,
+    innovations: Sequence[InnovationModel] = (),
+    memory: TargetMemory | None = None,
+    outlier_threshold: float | None = None,
+) -> OnlineEnsemble:
     """The ensemble of some groups, conditioned on the warm-up rows, with the weights that it had before them."""
     named = [pair for group in groups for pair in group]
-    names = [f"{name}/{m}" for name, expert in named for m in range(expert.num_experts)]
-    ensemble = Ensemble([expert for _, expert in named], rule, names)
+    ensemble = Ensemble(
+        [expert for _, expert in named],
+        rule,
+        [f"{name}/{m}" for name, expert in named for m in range(expert.num_experts)],
+        innovations=innovations,
+        memory=memory,
+        outlier_threshold=outlier_threshold,
+    )
     online = OnlineEnsemble(ensemble)
     online.observe(X, y)
-    return OnlineEnsemble(ensemble, EnsembleState(online.state.experts, ensemble.init().meta))
+    return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:

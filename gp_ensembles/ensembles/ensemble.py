@@ -1,7 +1,8 @@
 """The ensemble as pure functions: state in, state out, and predict, weigh, learn in three places."""
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from gpytorch.constraints import Positive
@@ -13,39 +14,36 @@ from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
 from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
-from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
+from gp_ensembles.ensembles.memory import TargetMemory
+from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture
+from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.ensembles.weighing import Layers, beside, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.states import FilterState
-from gp_ensembles.meta_learners.base import MetaLearner, MetaState, weigh_observed
-
-
-class EnsembleState(NamedTuple):
-    """Everything that changes while a stream is read.
-
-    Attributes:
-        experts: State of each expert object.
-        meta: State of the weight rule.
-    """
-
-    experts: tuple[FilterState, ...]
-    meta: MetaState
+from gp_ensembles.filters.states import FilterState, Predictions
+from gp_ensembles.innovations import Bank, InnovationModel
+from gp_ensembles.meta_learners.base import MetaLearner
 
 
 class Ensemble(nn.Module):
     """Experts, and a rule that weighs them.
 
-    Expert objects may be batches; their experts are numbered in order, M in all. Objects that share one
-    feature map evaluate it once.
+    Expert objects may be batches; their experts are numbered in order. Objects that share one feature map evaluate it
+    once. Innovation models make further predictions of each expert's, which stand behind it: the rule weighs
+    M = (number of experts) (1 + number of innovation models) predictions, and takes each for an expert.
 
     Args:
         experts: Expert objects; all take the same inputs, in one dtype on one device, and predict targets of one
             kind: as many outputs, the same classes, the same range of values.
         meta_learner: The rule that weighs the M experts.
-        names: A name for each of the M experts; numbers by default.
+        names: A name for each expert; numbers by default.
+        innovations: Innovation models; only for one output with Gaussian noise.
+        memory: Past targets that the experts see as further inputs, behind the D columns of X.
+        outlier_threshold: Error in standard deviations of the mixture from which a target counts less, see
+            :func:`~gp_ensembles.ensembles.weighing.run_block`; ``None`` for never.
 
     Raises:
         ValueError: If there is no expert, inputs differ in number, names are not M distinct ones, two experts
@@ -67,7 +65,14 @@ class Ensemble(nn.Module):
     """
 
     def __init__(
-        self, experts: Sequence[Expert], meta_learner: MetaLearner, names: Sequence[str] | None = None
+        self,
+        experts: Sequence[Expert],
+        meta_learner: MetaLearner,
+        names: Sequence[str] | None = None,
+        *,
+        innovations: Sequence[InnovationModel] = (),
+        memory: TargetMemory | None = None,
+        outlier_threshold: float | None = None,
     ) -> None:
         super().__init__()
         if not experts:
@@ -78,15 +83,23 @@ class Ensemble(nn.Module):
         self._modules_of_experts = nn.ModuleList(experts)
         self.experts = tuple(experts)  # the same objects with their type, for loops
         self.meta_learner = meta_learner
-        self.num_experts = sum(expert.num_experts for expert in experts)
-        self.names = tuple(names) if names is not None else tuple(str(m) for m in range(self.num_experts))
-        if len(self.names) != self.num_experts or len(set(self.names)) != self.num_experts:
-            raise ValueError(f"names must be {self.num_experts} distinct strings, got {list(self.names)}")
+        num = sum(expert.num_experts for expert in experts)
+        self.expert_names = tuple(names) if names is not None else tuple(str(m) for m in range(num))
+        if len(self.expert_names) != num or len(set(self.expert_names)) != num:
+            raise ValueError(f"names must be {num} distinct strings, got {list(self.expert_names)}")
         like = experts[0].features.prior_variance
         if len({(e.features.prior_variance.dtype, e.features.prior_variance.device) for e in experts}) > 1:
             raise ValueError("the experts differ in dtype or device; bring them together with .to(...)")
-        check_compatible(experts, self.names)
+        check_compatible(experts, self.expert_names)
         self.num_outputs = count_outputs(experts)  # None where targets have shape (B,)
+        if innovations or memory is not None or outlier_threshold is not None:
+            _check_layers(self, outlier_threshold)
+        bank = Bank(innovations) if innovations else None
+        self.memory = memory
+        self.layers = Layers(meta_learner, bank, memory, outlier_threshold)
+        labels = ["", *(f" + {model.label}" for model in innovations)]
+        self.names = tuple(f"{name}{label}" for name in self.expert_names for label in labels)
+        self.num_experts = len(self.names)
         meta_learner.init(self.num_experts, like.detach())
 
     @classmethod
@@ -138,14 +151,20 @@ class Ensemble(nn.Module):
 
     @property
     def num_inputs(self) -> int:
-        """Number of input columns D."""
-        return self.experts[0].features.num_inputs
+        """Number of input columns D, without those of remembered targets."""
+        return self.experts[0].features.num_inputs - (0 if self.memory is None else self.memory.num_columns)
 
     def init(self) -> EnsembleState:
         """State before any data."""
-        experts = self.experts
-        meta = self.meta_learner.init(self.num_experts, experts[0].features.prior_variance.detach())
-        return EnsembleState(tuple(expert.init() for expert in experts), meta)
+        like = self.experts[0].features.prior_variance.detach()
+        meta = self.meta_learner.init(self.num_experts, like)
+        bank, memory = self.layers.bank, self.memory
+        return EnsembleState(
+            tuple(expert.init() for expert in self.experts),
+            meta,
+            None if bank is None else bank.init(len(self.expert_names), like),
+            None if memory is None else memory.init(like),
+        )
 
     def bind(self) -> tuple[BoundExpert, ...]:
         """Read all hyperparameters once; experts that share a feature map share its bound function."""
@@ -174,20 +193,26 @@ class Ensemble(nn.Module):
         """
         self.check_block(X, y)
         bound = self.bind()
-        states, parts = [], []
-        for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, X), strict=True):
-            after, part = b.update_block(expert_state, Phi, y)
-            states.append(after)
-            parts.append(part)
-        steps = flatten(parts)
-        meta, output = weigh_observed(self.meta_learner, state.meta, steps.log_prob, missing_rows(y))
-        predictions = assemble(steps, output.log_weights, output.log_prob)
-        return EnsembleState(tuple(states), meta), predictions._replace(responses=responses_of(bound))
+        states: list[FilterState] = []
+
+        def stage(inputs: Tensor, root: Tensor | None) -> Predictions:
+            states.clear()
+            parts = []
+            for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, inputs), strict=True):
+                after, part = b.update_block(expert_state, *scale_rows(Phi, y, root))
+                states.append(after)
+                parts.append(part)
+            return flatten(parts)
+
+        missing = missing_rows(y)
+        done = run_block(self.layers, state, X, y, stage, missing=missing)
+        predictions = done.predictions._replace(responses=responses_of(bound))
+        return EnsembleState(tuple(states), done.meta, done.innovations, done.history), predictions
 
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         self.check_inputs(X)
-        return predict_mixture(self.bind(), state.experts, self.meta_learner.log_weights(state.meta), X)
+        return predict_mixture(self.layers, self.bind(), state, X)
 
     def check_inputs(self, X: Tensor) -> None:
         """Raise a clear error if X (N, D) is not a legal input."""
@@ -216,12 +241,31 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     return [values[id(b.features)] for b in bound]
 
 
-def predict_mixture(
-    bound: Sequence[BoundExpert], states: Sequence[FilterState], log_weights: Tensor, X: Tensor
-) -> AnyMixture:
-    """Predict one step ahead at each row of X (N, D) from bound experts, their states and the weights in force."""
-    parts = [b.predict(state, Phi) for state, b, Phi in zip(states, bound, evaluate(bound, X), strict=True)]
-    return make_mixture(log_weights, flatten(parts), responses_of(bound))
+def scale_rows(Phi: Tensor, y: Tensor, root: Tensor | None) -> tuple[Tensor, Tensor]:
+    r"""Features (\*batch, B, F) and targets (B,) of rows of which only a share counts, given its root (B,)."""
+    return (Phi, y) if root is None else (Phi * root.unsqueeze(-1), y * root)
+
+
+def predict_mixture(layers: Layers, bound: Sequence[BoundExpert], state: EnsembleState, X: Tensor) -> AnyMixture:
+    """Predict one step ahead at each row of X (N, D) from bound experts and a state."""
+    if layers.memory is not None and state.history is not None:
+        X = torch.cat([X, layers.memory.next_columns(state.history, X.shape[0])], dim=-1)
+    parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, evaluate(bound, X), strict=True)]
+    steps = flatten(parts)
+    if layers.bank is not None and state.innovations is not None:
+        steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
+    return make_mixture(layers.rule.log_weights(state.meta), steps, responses_of(bound))
+
+
+def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
+    """Raise unless innovation models, remembered targets and outliers mean something for the targets."""
+    if ensemble.num_outputs is not None or any(isinstance(e.bind(), BoundLaplace) for e in ensemble.experts):
+        raise ValueError(
+            "innovation models, remembered targets and an outlier threshold are for targets of one real number; leave "
+            "them out"
+        )
+    if outlier_threshold is not None and not 1 <= outlier_threshold < math.inf:
+        raise ValueError(f"outlier_threshold must be at least one standard deviation, got {outlier_threshold}")
 
 
 def responses_of(bound: Sequence[BoundExpert]) -> tuple[Response, ...]:

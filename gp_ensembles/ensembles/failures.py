@@ -68,7 +68,7 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
         if part is None:
             entry, runner = _culprit(number, expert, block, start, Phi)
             row = block.first_row + _first_failure(runner, Phi, block.y)
-            name = _name(ensemble.names, start, expert.num_experts, entry)
+            name = _name(ensemble.expert_names, start, expert.num_experts, entry)
             return NumericalError(f"{name} failed at row {row} of this call: {reason}{_mend(expert)}")
         parts.append(part)
         start += expert.num_experts
@@ -78,8 +78,9 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
         step = int(illegal.any(0).int().argmax())
         index = int(illegal[:, step].int().argmax())
         return NumericalError(
-            f"expert {ensemble.names[index]!r} failed at row {block.first_row + step} of this call: the log density of "
-            f"the target is {float(log_prob[index, step])}, its predictive variance has vanished or is not a number"
+            f"expert {ensemble.expert_names[index]!r} failed at row {block.first_row + step} of this call: the log "
+            f"density of the target is {float(log_prob[index, step])}, its predictive variance has vanished or is not "
+            f"a number"
             f"{_mend(_object_of(ensemble.experts, index))}"
         )
     last = block.first_row + block.y.shape[0] - 1

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import Ensemble, EnsembleState
+from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.ensembles.weighing import with_lags
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 from gp_ensembles.meta_learners.combined import CombinedRules
@@ -57,18 +59,31 @@ def add_experts(
     old = online.ensemble
     rule = old.meta_learner if meta_learner is None else meta_learner
     num_new = sum(expert.num_experts for expert in experts)
-    new_names = _free_names(old.names, num_new) if names is None else list(names)
-    enlarged = Ensemble([*old.experts, *experts], rule, [*old.names, *new_names])
+    new_names = _free_names(old.expert_names, num_new) if names is None else list(names)
+    layers = old.layers
+    enlarged = Ensemble(
+        [*old.experts, *experts],
+        rule,
+        [*old.expert_names, *new_names],
+        innovations=() if layers.bank is None else layers.bank.models,
+        memory=layers.memory,
+        outlier_threshold=layers.outlier_threshold,
+    )
     _check_memory(old.meta_learner, rule, enlarged.init().meta)
-    meta = rule.grow(online.state.meta, num_new, share)
+    before = online.state
+    meta = rule.grow(before.meta, num_new * layers.num_copies, share)
     states = []
     with torch.no_grad():
         for expert in experts:
             state = expert.init()
             if rows is not None:
-                state, _ = expert.update(state, *rows)
+                state, _ = expert.update(state, with_lags(layers.memory, None, *rows)[1], rows[1])
             states.append(state)
-    return OnlineEnsemble(enlarged, EnsembleState((*online.state.experts, *states), meta), online.block_size)
+    innovations = None
+    if layers.bank is not None and before.innovations is not None:
+        innovations = layers.bank.grow(before.innovations, num_new)
+    after = EnsembleState((*before.experts, *states), meta, innovations, before.history)
+    return OnlineEnsemble(enlarged, after, online.block_size)
 
 
 def _free_names(taken: Sequence[str], num_new: int) -> list[str]:

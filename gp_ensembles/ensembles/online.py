@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
-from gp_ensembles.ensembles.bound import BoundEnsemble, named_tensors
+from gp_ensembles.ensembles.bound import BoundEnsemble
 from gp_ensembles.ensembles.display import ensemble_html, ensemble_text
 from gp_ensembles.ensembles.ensemble import (
     Ensemble,
-    EnsembleState,
     evaluate,
     predict_mixture,
+    scale_rows,
 )
 from gp_ensembles.ensembles.failures import Block, explain
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
@@ -22,24 +22,27 @@ from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
     EnsemblePredictions,
-    assemble,
-    assemble_living,
     concatenate_mixtures,
     concatenate_predictions,
 )
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import CompactRunner, stage_block
-from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors
+from gp_ensembles.ensembles.weighing import run_block
+from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
     MultiOutputState,
+    Predictions,
     SquareRootState,
 )
 from gp_ensembles.filters.stream import choose_block_size
-from gp_ensembles.meta_learners.base import MetaState, weigh_observed
+from gp_ensembles.innovations import InnovationState
+from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
+_MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 
 
@@ -74,11 +77,11 @@ class OnlineEnsemble(nn.Module):
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
         self.ensemble = ensemble
-        widest = max(ensemble.experts, key=lambda e: e.num_experts * e.features.num_features**2)
-        self.block_size = block_size or choose_block_size(widest.features.num_features, widest.num_experts)
+        self.block_size = block_size or _block_size(ensemble.experts)
         start = ensemble.init() if state is None else state
         self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)
+        self._has_layers = start.innovations is not None, start.history is not None
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
         before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
@@ -91,7 +94,12 @@ class OnlineEnsemble(nn.Module):
         for number, kind in enumerate(self._kinds):
             experts.append(kind(*(self._buffer(f"expert_{number}_{field}") for field in kind._fields)))
         meta = MetaState(*(self._buffer(f"meta_{field}") for field in MetaState._fields))
-        return EnsembleState(tuple(experts), meta)
+        innovations = history = None
+        if self._has_layers[0]:
+            innovations = InnovationState(*(self._buffer(f"innovations_{field}") for field in InnovationState._fields))
+        if self._has_layers[1]:
+            history = self._buffer("history")
+        return EnsembleState(tuple(experts), meta, innovations, history)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -146,8 +154,8 @@ class OnlineEnsemble(nn.Module):
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         bound = self._bind()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded)
-        experts, log_weights = bound.state.experts, self.log_weights
-        parts = [predict_mixture(bound.experts, experts, log_weights, rows) for rows in X.split(_PREDICT_ROWS)]
+        layers, state = self.ensemble.layers, bound.state
+        parts = [predict_mixture(layers, bound.experts, state, rows) for rows in X.split(_PREDICT_ROWS)]
         mixture = concatenate_mixtures(parts)
         return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 
@@ -167,28 +175,26 @@ class OnlineEnsemble(nn.Module):
         alive: Tensor | None = None,
         first_row: int = 0,
     ) -> EnsemblePredictions:
-        state = bound.state.meta
+        def stage(inputs: Tensor, root: Tensor | None) -> Predictions:
+            features = evaluate(bound.experts, inputs)
+            if root is None:
+                return stage_block(runners, bound.latent_group, features, y, has_gaps)
+            scaled = [scale_rows(Phi, y, root)[0] for Phi in features]
+            return stage_block(runners, bound.latent_group, scaled, y * root, has_gaps)
+
+        missing = missing_rows(y) if has_gaps else None
         try:
-            steps = stage_block(runners, bound.latent_group, evaluate(bound.experts, X), y, has_gaps)
-            if has_gaps:
-                meta, output = weigh_observed(self.ensemble.meta_learner, state, steps.log_prob, missing_rows(y))
-            else:
-                meta, output = self.ensemble.meta_learner.update_block(state, steps.log_prob)
+            done = run_block(self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive)
         except NumericalError as error:
-            block = Block(bound.experts, bound.state.experts, runners, alive, X, y, first_row)
+            block = Block(bound.experts, bound.state.experts, runners, alive, bound.inputs(X, y), y, first_row)
             raise explain(error, self.ensemble, block) from error
-        # For one row the weights in force may be the state's own memory, which is about to change.
-        log_weights = output.log_weights.clone()
-        if alive is None:
-            predictions = assemble(steps, log_weights, output.log_prob)
-        else:
-            predictions = assemble_living(steps, alive, log_weights, output.log_prob)
+        after = EnsembleState(bound.state.experts, done.meta, done.innovations, done.history)
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
             for runner in runners:
                 runner.commit()
-            for old, new in zip(state, meta, strict=True):
+            for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
                 old.copy_(new)
-        return predictions._replace(responses=bound.responses) if bound.responses else predictions
+        return done.predictions._replace(responses=bound.responses) if bound.responses else done.predictions
 
     def _observe_blocks(
         self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int
@@ -199,7 +205,7 @@ class OnlineEnsemble(nn.Module):
         num_dead = 0
         blocks = []
         for number, (rows, targets) in enumerate(zip(X.split(size), y.split(size), strict=True)):
-            dead = torch.isneginf(self._buffer("meta_log_weights"))
+            dead = self._dead_experts()
             if int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 for runner in compact.values():
@@ -211,6 +217,11 @@ class OnlineEnsemble(nn.Module):
         for runner in compact.values():
             runner.scatter()
         return concatenate_predictions(blocks)
+
+    def _dead_experts(self) -> Tensor:
+        """Which experts no prediction of has weight any more."""
+        dead = torch.isneginf(self._buffer("meta_log_weights"))
+        return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
 
     def _without(self, dead: Tensor, bound: Sequence[BoundExpert]) -> dict[int, CompactRunner]:
         """Runners without the dead for those expert objects that have any."""
@@ -248,6 +259,14 @@ class OnlineEnsemble(nn.Module):
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_bound_ensemble": None}
+
+
+def _block_size(experts: Sequence[Expert]) -> int:
+    """Rows that run fastest as a block: those of the largest object, or many where there are many small ones."""
+    if len(experts) >= _MANY_OBJECTS:
+        return _LONG_BLOCK
+    widest = max(experts, key=lambda e: e.num_experts * e.features.num_features**2)
+    return choose_block_size(widest.features.num_features, widest.num_experts)
 
 
 def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:

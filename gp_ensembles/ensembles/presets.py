@@ -33,13 +33,22 @@ from gp_ensembles.ensembles.bases import (
     SplineBasis,
 )
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
 from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, MetaLearner, SoftBayes
 
 # Real streams drift at very different speeds: each of these was best on some of the tables in benchmarks/README.md.
 SPEEDS = (1e-4, 1e-3, 1e-2)
 _FAST = (1e-3, 1e-2)  # beside static experts
+# What the errors of an expert say of the next one, as three further experts each: a fast scale with heavy tails, a slow
+# narrow peak on heavy tails, and a normal distribution of the size of late (``benchmarks/README.md``).
+INNOVATIONS = (
+    InnovationModel(degrees_of_freedom=4, rate=0.1),
+    InnovationModel(degrees_of_freedom=4, rate=0.02, width=0.1),
+    InnovationModel(rate=0.05),
+)
 _OPTIMUM_ONLY = FitSettings(num_samples=1)
 
 oebe = EnsembleSpec("oebe")
@@ -72,6 +81,9 @@ auto = EnsembleSpec(
     random_walk_variances=SPEEDS,
     rule=default_rule(),
     fit_settings=_OPTIMUM_ONLY,
+    innovations=INNOVATIONS,
+    lags=TargetLags(),
+    outlier_threshold=8.0,
 )
 # A likelihood that is not Gaussian is paid for row by row: fewer experts, without those that rarely won.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())

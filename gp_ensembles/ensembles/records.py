@@ -15,10 +15,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from gp_ensembles.ensembles import bases, targets
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
+from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     CombinedRules,
@@ -37,6 +39,7 @@ _KINDS: tuple[type, ...] = (
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
     DiscountedOnlineNewton, CombinedRules, StickySwitching, TwinSwitching,
+    InnovationModel, TargetLags,
     FitSettings, LBFGS, Adam, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
 TABLE: Mapping[str, type] = {kind.__name__: kind for kind in _KINDS}

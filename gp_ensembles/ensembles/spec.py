@@ -19,9 +19,11 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
+from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     MarkovSwitching,
@@ -101,6 +103,12 @@ class EnsembleSpec:
         rule: Weighs the experts; copied for each ensemble.
         fit_settings: How hyperparameters are found.
         target: What kind of target is predicted; targets that are not real numbers are not standardized.
+        innovations: What the experts' own errors are used for: each makes a further prediction of every expert's.
+        lags: Past targets as inputs of further experts; ``None`` for none.
+        outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
+            never.
+
+    The last three are for targets of one real number; for others they are left out.
 
     Raises:
         TypeError: If a part is not of its kind.
@@ -127,6 +135,9 @@ class EnsembleSpec:
     rule: MetaLearner | GroupedRule = BayesianModelAveraging()  # noqa: RUF009 (copied before it is used)
     fit_settings: FitSettings = FitSettings()  # noqa: RUF009 (a frozen record)
     target: Target = RealTarget()  # noqa: RUF009 (a frozen record)
+    innovations: tuple[InnovationModel, ...] = ()
+    lags: TargetLags | None = None
+    outlier_threshold: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.bases, Basis):
@@ -146,6 +157,16 @@ class EnsembleSpec:
             raise TypeError(f"rule must be a weight rule such as FixedShare() or StickySwitching(), got {self.rule!r}")
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
+        for number, model in enumerate(self.innovations):
+            check_made(f"innovations[{number}]", model, InnovationModel, "InnovationModel(rate=0.05)")
+        if self.lags is not None:
+            check_made("lags", self.lags, TargetLags, "TargetLags() or TargetLags(lags=(1, 24))")
+        if (self.innovations or self.lags is not None) and isinstance(self.rule, GroupedRule):
+            raise ValueError(
+                f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "
+                f"innovations or lags"
+            )
+        object.__setattr__(self, "innovations", tuple(self.innovations))
         object.__setattr__(self, "bases", tuple(self.bases))
         object.__setattr__(self, "random_walk_variances", tuple(float(speed) for speed in speeds))
 
@@ -167,13 +188,27 @@ class EnsembleSpec:
         """
         check_warm_up(X, y, self.target)
         maps = build_maps(X, self.bases, generator)
-        experts = fitted_experts(maps, X, y, self.fit_settings, generator, progress, self.target)
+        has_layers = self.target.is_real and self.target.num_outputs is None
+        lagged = self.lags.build(X, y, maps) if has_layers and self.lags is not None else None
+        inputs = X if lagged is None else lagged.inputs
+        maps = maps if lagged is None else lagged.maps
+        experts = fitted_experts(maps, inputs, y, self.fit_settings, generator, progress, self.target)
         groups = [static_group(experts)] if self.static else []
-        groups += [dynamic_group(experts, X, [speed]) for speed in self.random_walk_variances]
+        groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]
         rule = self.rule
         if isinstance(rule, GroupedRule):
             rule = rule.build(group_size(groups[0]), len(groups))
-        return condition(X, y, groups, copy.deepcopy(rule))
+        if lagged is not None:
+            groups.append([("previous value", lagged.level)])
+        return condition(
+            X,
+            y,
+            groups,
+            copy.deepcopy(rule),
+            innovations=self.innovations if has_layers else (),
+            memory=None if lagged is None else lagged.memory,
+            outlier_threshold=self.outlier_threshold if has_layers else None,
+        )
 
     def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
         """An ensemble of the same shape with the starting hyperparameters, for a saved ``state_dict`` to load into."""

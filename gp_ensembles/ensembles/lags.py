@@ -1,0 +1,119 @@
+"""Past targets as inputs of some experts, as a frozen record: which lags, and what is built on them."""
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import NamedTuple, final
+
+import torch
+from gpytorch.constraints import Positive
+from gpytorch.likelihoods import GaussianLikelihood
+from torch import Tensor
+
+from gp_ensembles.ensembles.memory import TargetMemory, find_lags
+from gp_ensembles.ensembles.spec_checks import check_count
+from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.constant import ConstantFeatures
+from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.filters.transitions import RandomWalk
+
+_LEVEL_NOISE = 1e-2  # noise of the level in steps of its walk: nearly all of a change stays
+
+
+class Lagged(NamedTuple):
+    """What the warm-up rows make of :class:`TargetLags`.
+
+    Attributes:
+        memory: The columns of past targets.
+        inputs: Warm-up inputs with these columns behind them, shape (N, D + P).
+        maps: Feature maps by name, on D + P columns: those of the inputs alone, then those of the lags.
+        level: The expert that predicts the previous value.
+    """
+
+    memory: TargetMemory
+    inputs: Tensor
+    maps: list[tuple[str, FeatureMap]]
+    level: Expert
+
+
+@final
+@dataclass(frozen=True)
+class TargetLags:
+    """Experts that see past targets: for streams whose rows follow one another at equal steps.
+
+    Two feature maps are added, static and at every speed of the ensemble: linear in the lagged targets, and linear in
+    the inputs and the lagged targets. A further expert predicts the previous value, as the level of a random walk
+    (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Where the past says nothing
+    about the next target, nothing is added.
+
+    Attributes:
+        lags: Rows back, distinct and ascending; found on the warm-up rows by forward selection on the partial
+            correlation if ``None``, see :func:`~gp_ensembles.ensembles.memory.find_lags`.
+        most: Most lags to find.
+        longest: Longest lag to look for; no more than a fifth of the warm-up rows is.
+
+    Raises:
+        TypeError: If a lag is not a whole number.
+        ValueError: If lags are not positive, distinct and ascending, or a number is not positive.
+
+    Example:
+        >>> TargetLags(lags=(1, 24, 168))
+        TargetLags(lags=(1, 24, 168), most=6, longest=200)
+    """
+
+    lags: tuple[int, ...] | None = None
+    most: int = 6
+    longest: int = 200
+
+    def __post_init__(self) -> None:
+        check_count(self, "most", self.most)
+        check_count(self, "longest", self.longest)
+        if self.lags is None:
+            return
+        given: object = self.lags
+        if not isinstance(given, list | tuple) or not all(_is_whole(lag) for lag in given):
+            raise TypeError(f"lags must be whole numbers such as (1, 24), got {given!r}")
+        lags = tuple(int(lag) for lag in given)
+        if not lags or list(lags) != sorted(set(lags)) or lags[0] < 1:
+            raise ValueError(f"lags must be positive, distinct and ascending, such as (1, 24), got {self.lags!r}")
+        object.__setattr__(self, "lags", lags)
+
+    @torch.no_grad()
+    def build(self, X: Tensor, y: Tensor, maps: list[tuple[str, FeatureMap]]) -> Lagged | None:
+        """Columns of past targets, and what sees them; ``None`` where there is nothing to see.
+
+        Args:
+            X: Warm-up inputs, standardized, shape (N, D).
+            y: Warm-up targets, standardized, shape (N,); NaN where missing.
+            maps: Feature maps of the inputs alone.
+
+        Raises:
+            ValueError: If a lag that was given is as long as the warm-up.
+        """
+        lags = find_lags(y, self.most, self.longest) if self.lags is None else self.lags
+        if not lags:
+            return None
+        memory = TargetMemory(lags, y)
+        columns = memory.columns(memory.init(y), y)[1]
+        num_inputs, num_all = X.shape[1], X.shape[1] + columns.shape[1]
+        own, past = range(num_inputs), range(num_inputs, num_all)
+        inputs = torch.cat([X, columns], dim=-1)
+        lagged = SelectColumns(LinearFeatures.from_data(columns), past, num_all)
+        both = LinearFeatures.from_data(inputs)
+        seeing = [(name, SelectColumns(features, own, num_all)) for name, features in maps]
+        return Lagged(memory, inputs, [*seeing, ("lags", lagged), ("inputs and lags", both)], _level(y, num_all))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _level(y: Tensor, num_inputs: int) -> Expert:
+    seen = y[~torch.isnan(y)]
+    step = (seen[1:] - seen[:-1]).square().mean()
+    features = ConstantFeatures(num_inputs, torch.ones_like(step))
+    likelihood = GaussianLikelihood(noise_constraint=Positive()).to(features.prior_variance)
+    likelihood.noise = (_LEVEL_NOISE * step).reshape(1)
+    return GaussianExpert(features, likelihood.requires_grad_(False), RandomWalk(step))

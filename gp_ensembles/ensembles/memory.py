@@ -1,0 +1,160 @@
+"""What an ensemble remembers of its targets: some past ones as further inputs of its experts."""
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+_RIDGE = 1e-6  # of the autoregression that bridges gaps, relative to the number of rows
+
+
+@final
+class TargetMemory(nn.Module):
+    r"""Past targets as input columns: column j of row t is :math:`y_{t - l_j}`.
+
+    A missing target is replaced by what a linear autoregression on the lags predicts, gap after gap row by row, kept
+    inside the range of the targets that it was fitted to. Before the first target all are zero, the mean of
+    standardized ones.
+
+    Args:
+        lags: The lags :math:`l_j`, distinct positive whole numbers, ascending.
+        y: Targets to which the autoregression is fitted, shape (N,), standardized; NaN where missing.
+
+    Raises:
+        ValueError: If lags are not distinct, positive and ascending, or as long as the targets.
+
+    Example:
+        >>> import torch
+        >>> y = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+        >>> memory = TargetMemory([1, 2], y)
+        >>> history, columns = memory.columns(memory.init(y), y)
+        >>> columns.T
+        tensor([[0., 1., 2., 3.],
+                [0., 0., 1., 2.]], dtype=torch.float64)
+        >>> history
+        tensor([3., 4.], dtype=torch.float64)
+    """
+
+    coefficients: Tensor
+    bounds: Tensor
+
+    def __init__(self, lags: Sequence[int], y: Tensor) -> None:
+        super().__init__()
+        if not lags or list(lags) != sorted(set(lags)) or lags[0] < 1:
+            raise ValueError(f"lags must be distinct positive whole numbers, ascending, got {list(lags)}")
+        if lags[-1] >= y.shape[0]:
+            raise ValueError(f"a lag of {lags[-1]} rows needs a longer warm-up than {y.shape[0]} rows")
+        self.lags = tuple(int(lag) for lag in lags)
+        coefficients, bounds = _autoregression(self.lags, y)
+        self.register_buffer("coefficients", coefficients)
+        self.register_buffer("bounds", bounds)
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns P."""
+        return len(self.lags)
+
+    def init(self, like: Tensor) -> Tensor:
+        """The last targets before there are any, shape (L,) for the longest lag L."""
+        return like.new_zeros(self.lags[-1])
+
+    def columns(self, history: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Lagged targets at each row of a block.
+
+        Args:
+            history: The last L targets before the block, gaps filled, the newest last; shape (L,).
+            y: Targets of the block, shape (B,); NaN where missing.
+
+        Returns:
+            The last L targets after the block, and the columns (B, P): row t knows targets before t only.
+        """
+        longest = self.lags[-1]
+        known = self._filled(history, y)
+        columns = [known[longest - lag : known.shape[0] - lag] for lag in self.lags]
+        return known[-longest:], torch.stack(columns, dim=-1)
+
+    def next_columns(self, history: Tensor, num_rows: int) -> Tensor:
+        """Lagged targets of rows that all come next, shape (N, P)."""
+        return torch.stack([history[-lag] for lag in self.lags]).expand(num_rows, -1)
+
+    def _filled(self, history: Tensor, y: Tensor) -> Tensor:
+        known = torch.cat([history, y])
+        gaps = torch.isnan(y).nonzero().flatten()
+        if gaps.numel() == 0:
+            return known
+        # A gap may be filled from another one: in order, and in plain numbers.
+        values, shift, slopes = known.tolist(), float(self.coefficients[-1]), self.coefficients[:-1].tolist()
+        lower, upper = self.bounds.tolist()
+        for place in (gaps + history.shape[0]).tolist():
+            value = shift + sum(slope * values[place - lag] for slope, lag in zip(slopes, self.lags, strict=True))
+            values[place] = min(max(value, lower), upper)
+        return known.new_tensor(values)
+
+
+def _autoregression(lags: tuple[int, ...], y: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficients of a linear autoregression by least squares, the constant last, and the range of the targets."""
+    filled = _carried_forward(y)
+    seen = filled[lags[-1] :]
+    design = torch.stack([*(filled[lags[-1] - lag : filled.shape[0] - lag] for lag in lags), torch.ones_like(seen)], -1)
+    ridge = _RIDGE * design.shape[0] * torch.diag_embed(torch.ones_like(design[0]))
+    coefficients = torch.linalg.solve(design.mT @ design + ridge, design.mT @ seen)
+    return coefficients.to(y), torch.stack([filled.amin(), filled.amax()]).to(y)
+
+
+def _carried_forward(y: Tensor) -> Tensor:
+    """Targets with gaps at the last value before them, float64; at zero before the first."""
+    rows = torch.arange(1, y.shape[0] + 1, device=y.device)
+    newest = torch.where(torch.isnan(y), 0, rows).cummax(0).values
+    return torch.cat([y.new_zeros(1), y])[newest].double()
+
+
+def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
+    r"""Lags that help to predict the next target, by forward selection on the partial correlation.
+
+    The lag whose column has the largest partial correlation with the target, given those chosen so far and a constant,
+    is taken as long as it lowers the Bayesian information criterion twice over,
+    :math:`n \log(RSS / RSS') > 2 \log n` on n rows. With any lag goes the lag of one row.
+
+    Args:
+        y: Targets, shape (N,), NaN where missing.
+        most: Most lags to choose.
+        longest: Longest lag to look at; no more than a fifth of the rows is.
+
+    Returns:
+        The lags, ascending; none where the past says nothing.
+
+    Example:
+        >>> import torch
+        >>> y = torch.sin(torch.arange(200, dtype=torch.float64) * torch.pi / 6)
+        >>> find_lags(y + 0.1 * torch.cos(37.0 * y + torch.arange(200) ** 2), most=2, longest=24)[0]
+        1
+        >>> find_lags(torch.cos(torch.arange(200, dtype=torch.float64) ** 2), most=6, longest=24)
+        ()
+    """
+    filled = _carried_forward(y)
+    longest = min(longest, y.shape[0] // 5)
+    num_rows = y.shape[0] - longest
+    if longest < 1 or num_rows < 3:
+        return ()
+    residual = filled[longest:] - filled[longest:].mean()
+    lagged = torch.stack([filled[longest - lag : filled.shape[0] - lag] for lag in range(1, longest + 1)], dim=-1)
+    lagged = lagged - lagged.mean(0)
+    smallest = 1e-8 * lagged.square().sum(0)
+    chosen: list[int] = []
+    for _ in range(most):
+        squares = lagged.square().sum(0)
+        free = squares > smallest
+        gain = torch.where(free, (residual @ lagged).square() / torch.where(free, squares, 1.0), 0.0)
+        best, rest = int(gain.argmax()), float(residual.square().sum())
+        left = rest - float(gain[best])
+        if left < 1e-12 * rest or num_rows * math.log(rest / left) <= 2 * math.log(num_rows):
+            if left < 1e-12 * rest and rest > 0:
+                chosen.append(best + 1)
+            break
+        chosen.append(best + 1)
+        direction = lagged[:, best] / squares[best].sqrt()
+        residual = residual - direction * (direction @ residual)
+        lagged = lagged - torch.outer(direction, direction @ lagged)
+    return tuple(sorted({1, *chosen})) if chosen else ()

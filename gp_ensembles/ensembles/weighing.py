@@ -1,0 +1,178 @@
+"""From the experts' predictions of a block to the ensemble's: lags, innovation models, the weight rule, outliers."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.memory import TargetMemory
+from gp_ensembles.ensembles.predictions import EnsemblePredictions, assemble, assemble_living
+from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.filters.states import Predictions, StudentTPredictions
+from gp_ensembles.innovations import Bank, InnovationPredictions, InnovationState
+from gp_ensembles.meta_learners.base import MetaLearner, MetaState, weigh_observed
+
+# Inputs as the experts see them (B, D + P) and what counts of each row's root precision (B,), or None for all of it:
+# predictions of the M experts.
+Stage = Callable[[Tensor, Tensor | None], Predictions]
+
+
+class Layers(NamedTuple):
+    """What stands around the experts of an ensemble.
+
+    Attributes:
+        rule: The weight rule.
+        bank: Innovation models, each a further expert for the rule; ``None`` for none.
+        memory: Past targets as inputs; ``None`` for none.
+        outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
+            never.
+    """
+
+    rule: MetaLearner
+    bank: Bank | None = None
+    memory: TargetMemory | None = None
+    outlier_threshold: float | None = None
+
+    @property
+    def num_copies(self) -> int:
+        """How many predictions the rule weighs for each expert: its own, and that of each innovation model."""
+        return 1 if self.bank is None else 1 + len(self.bank.models)
+
+    def weighed(self, alive: Tensor) -> Tensor:
+        """Places of the predictions that some experts (L,) make, (L K,)."""
+        copies = torch.arange(self.num_copies, device=alive.device)
+        return (alive.unsqueeze(1) * self.num_copies + copies).flatten()
+
+
+class Weighed(NamedTuple):
+    """What came of a block: the states after it, and the predictions made before each target."""
+
+    meta: MetaState
+    innovations: InnovationState | None
+    history: Tensor | None
+    predictions: EnsemblePredictions
+
+
+def run_block(
+    layers: Layers,
+    state: EnsembleState,
+    X: Tensor,
+    y: Tensor,
+    stage: Stage,
+    *,
+    missing: Tensor | None = None,
+    alive: Tensor | None = None,
+) -> Weighed:
+    r"""Predict and weigh a block; what ``stage`` was called with last is to be learned.
+
+    A target that lies further from the mixture's mean than c of its standard deviations, :math:`z > c`, counts as one
+    whose noise variance is :math:`z^2 / c^2` times as large, for every expert, so that its pull on the weights falls
+    with its distance (the weighted-observation-likelihood filter, Duran-Martin et al. 2024, with a weight that is one
+    inside c). The rows before it do not know of it: the block is staged again from there on, once for each outlier.
+
+    Args:
+        layers: What stands around the experts.
+        state: State before the block.
+        X: Inputs, shape (B, D).
+        y: Targets, shape (B,) or (B, O).
+        stage: Predicts the block with all experts, on states from before it.
+        missing: Which targets are missing, shape (B,); ``None`` if none is.
+        alive: Places of the experts that are run, (L,); ``None`` for all.
+    """
+    remembered, share, kept, start = y, None, None, 0
+    while True:
+        history, inputs = with_lags(layers.memory, state.history, X, remembered)
+        steps = stage(inputs, None if share is None else share.sqrt())
+        if kept is not None:
+            steps = _splice(kept, steps, start)
+        innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)
+        if missing is None:
+            meta, output = layers.rule.update_block(state.meta, weighed.log_prob)
+        else:
+            meta, output = weigh_observed(layers.rule, state.meta, weighed.log_prob, missing)
+        # For one row the weights in force may be the state's own memory, which is about to change.
+        log_weights = output.log_weights.clone()
+        if alive is None:
+            predictions = assemble(weighed, log_weights, output.log_prob)
+        else:
+            predictions = assemble_living(weighed, layers.weighed(alive), log_weights, output.log_prob)
+        row = _first_outlier(predictions, y, layers.outlier_threshold, start)
+        if row is None:
+            return Weighed(meta, innovations, history, predictions)
+        share, remembered = _discount(predictions, y, layers.outlier_threshold, row, share, remembered)
+        kept, start = steps, row + 1
+
+
+def with_lags(
+    memory: TargetMemory | None, history: Tensor | None, X: Tensor, y: Tensor
+) -> tuple[Tensor | None, Tensor]:
+    """The last targets after a block, and its inputs as the experts see them; before any targets without a history."""
+    if memory is None:
+        return None, X
+    if history is None:
+        history = memory.init(y)
+    history, columns = memory.columns(history, y)
+    return history, torch.cat([X, columns], dim=-1)
+
+
+def _innovate(
+    layers: Layers,
+    state: InnovationState | None,
+    steps: Predictions,
+    y: Tensor,
+    share: Tensor | None,
+    missing: Tensor | None,
+    alive: Tensor | None,
+) -> tuple[InnovationState | None, Predictions]:
+    """The experts' predictions with those of the innovation models behind each, (M K, B)."""
+    if layers.bank is None or state is None:
+        return None, steps
+    dead = None
+    if alive is not None:
+        dead = torch.ones(steps.mean.shape[0], dtype=torch.bool, device=y.device).index_fill(0, alive, False)
+    after, copies = layers.bank.update_block(
+        state, steps.mean, steps.variance, y, share=share, missing=missing, dead=dead
+    )
+    return after, beside(steps, copies)
+
+
+def beside(steps: Predictions, copies: InnovationPredictions) -> StudentTPredictions:
+    """The experts' own predictions, (M, N), and behind each those of its K - 1 innovation models: (M K, N) in all."""
+    df = steps.degrees_of_freedom if isinstance(steps, StudentTPredictions) else torch.full_like(steps.mean, torch.inf)
+    own = (steps.mean, steps.variance, steps.log_prob, df)
+    parts = (torch.cat([one.unsqueeze(1), more], dim=1).flatten(0, 1) for one, more in zip(own, copies, strict=True))
+    return StudentTPredictions(*parts)
+
+
+def _splice(before: Predictions, after: Predictions, row: int) -> Predictions:
+    """Predictions (M, B) of which the rows up to ``row`` are from one and the others from another."""
+    fields = (torch.cat([one[:, :row], two[:, row:]], dim=1) for one, two in zip(before, after, strict=True))
+    return type(after)(*fields)
+
+
+def _first_outlier(predictions: EnsemblePredictions, y: Tensor, threshold: float | None, start: int) -> int | None:
+    if threshold is None:
+        return None
+    far = (y - predictions.mean).abs() > threshold * predictions.variance.sqrt()
+    far[:start] = False
+    return int(far.int().argmax()) if bool(far.any()) else None
+
+
+def _discount(
+    predictions: EnsemblePredictions,
+    y: Tensor,
+    threshold: float | None,
+    row: int,
+    share: Tensor | None,
+    remembered: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """What counts of each row, (B,), and the targets as they are remembered, with one more outlier."""
+    assert threshold is not None
+    mean, error = predictions.mean[row], y[row] - predictions.mean[row]
+    counts = (threshold * predictions.variance[row].sqrt() / error).square()
+    share = torch.ones_like(y) if share is None else share.clone()
+    remembered = remembered.clone()
+    share[row] = counts
+    remembered[row] = mean + error * counts
+    return share, remembered

@@ -1,0 +1,113 @@
+r"""A first-order autoregression of errors by least squares with exponential forgetting, a block at a time.
+
+.. math:: h_t = \rho_t\, e_{t-1}, \qquad
+          \rho_t = \frac{\sum_{s < t} \gamma^{t - 1 - s}\, e_s e_{s-1} / v_s}
+                        {\gamma^{t-1} + \sum_{s < t} \gamma^{t - 1 - s}\, e_{s-1}^2 / v_s}
+          \quad \text{clipped to } [-0.2, 1]
+
+with the variances :math:`v_s` that the expert gave its predictions, which make the sums free of units. The recursion is
+linear, so a block of it is one product with a triangular matrix. Pairs of neighbors that were both observed count, and
+only they make older ones fade; through a gap of n rows the prediction goes on as :math:`\rho^{n+1} e`.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_MEMORY = 0.99  # a pair that is n pairs old counts this to the power of n
+_LOWEST, _HIGHEST = -0.2, 1.0
+
+
+class AutoregressionState(NamedTuple):
+    """What the autoregression of M experts' errors remembers.
+
+    Attributes:
+        products: Discounted sums of products of neighbors and of squares, shape (2, M).
+        last_error: The last error that was observed, shape (M,).
+        age: Rows since then, a scalar; 0 right after it.
+    """
+
+    products: Tensor
+    last_error: Tensor
+    age: Tensor
+
+
+class _Neighbors(NamedTuple):
+    """What comes before each row of a block, and before the row after it."""
+
+    errors: Tensor  # the last one that was observed, (M, B + 1)
+    ages: Tensor  # rows since then, (B + 1,)
+    is_pair: Tensor  # whether a row and the one before it were both observed, (B,)
+
+
+def init(num_experts: int, like: Tensor) -> AutoregressionState:
+    """State before any error: nothing is predicted of the next one."""
+    products = torch.stack([like.new_zeros(num_experts), like.new_ones(num_experts)])
+    return AutoregressionState(products, like.new_zeros(num_experts), like.new_zeros(()))
+
+
+def predict(state: AutoregressionState) -> Tensor:
+    """Predicted error of the next row, shape (M,)."""
+    return _coefficient(state.products) ** (state.age + 1) * state.last_error
+
+
+def update_block(
+    state: AutoregressionState, errors: Tensor, variance: Tensor, missing: Tensor | None
+) -> tuple[AutoregressionState, Tensor]:
+    """Predict each error, then learn it.
+
+    Args:
+        state: State before the block.
+        errors: Errors of M experts in the order of time, shape (M, B); zero where the target is missing.
+        variance: The experts' variances, shape (M, B), positive.
+        missing: Which targets are missing, shape (B,); ``None`` if none is.
+
+    Returns:
+        State after the block, and the prediction of each error made before it, shape (M, B).
+    """
+    known = torch.cat([state.last_error.unsqueeze(1), errors], dim=1)
+    before = _whole(state, known) if missing is None else _with_gaps(state, known, missing)
+    previous = before.errors[:, :-1]
+    weighted = torch.where(before.is_pair, previous / variance, 0.0)
+    pairs = torch.stack([errors * weighted, previous * weighted])
+    products = _decayed_sums(state.products, pairs, before.is_pair)
+    coefficient = _coefficient(products[..., :-1])
+    if missing is not None:
+        coefficient = coefficient ** (before.ages[:-1] + 1)
+    elif errors.shape[1]:  # only the first row can follow a gap
+        first = coefficient[:, :1] ** (state.age + 1)
+        coefficient = torch.cat([first, coefficient[:, 1:]], dim=1)
+    after = AutoregressionState(products[..., -1], before.errors[:, -1], before.ages[-1])
+    return after, coefficient * previous
+
+
+def _whole(state: AutoregressionState, known: Tensor) -> _Neighbors:
+    ages = known.new_zeros(known.shape[1])
+    ages[0] = state.age
+    return _Neighbors(known, ages, ages[:-1] == 0)
+
+
+def _with_gaps(state: AutoregressionState, known: Tensor, missing: Tensor) -> _Neighbors:
+    rows = torch.arange(known.shape[1], device=known.device)
+    seen = torch.cat([missing.new_zeros(1), ~missing])
+    newest = torch.where(seen, rows, 0).cummax(0).values  # place in ``known`` of the last one up to each row
+    ages = torch.where(newest == 0, rows + state.age, rows - newest).to(known.dtype)
+    return _Neighbors(known[:, newest], ages, (ages[:-1] == 0) & ~missing)
+
+
+def _coefficient(products: Tensor) -> Tensor:
+    return (products[0] / products[1]).clamp(_LOWEST, _HIGHEST)
+
+
+def _decayed_sums(start: Tensor, terms: Tensor, counts: Tensor) -> Tensor:
+    """Sums before each row and after the last, (2, M, B + 1), of terms (2, M, B) that fade with each one that counts.
+
+    Sum t is the start times the memory to the power of the number of terms before t, and each of these terms times the
+    memory to the power of those that stand between it and t.
+    """
+    num_before = torch.cat([counts.new_zeros(1, dtype=terms.dtype), counts.to(terms.dtype).cumsum(0)])
+    between = num_before - num_before[1:].unsqueeze(-1)  # (B, B + 1), negative for terms that are not before t
+    powers = _MEMORY ** num_before[-1:].new_tensor(range(len(num_before)))
+    decay = torch.where(between >= 0, powers[between.clamp_min(0.0).long()], 0.0).triu(1)
+    return terms @ decay + start.unsqueeze(-1) * powers[num_before.long()]

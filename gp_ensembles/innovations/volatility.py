@@ -1,0 +1,40 @@
+r"""The size of errors, followed by the score of a Student-t density: a squared error counts less the larger it is.
+
+.. math:: g_{t+1} = g_t \left( 1 - \lambda + \lambda \frac{(\nu + 1)\, z_t}{\nu g_t + z_t} \right)
+
+with :math:`z_t = (e_t - h_t)^2 / s_t^2` (Harvey 2013, "Dynamic Models for Volatility and Heavy Tails"; the update of a
+scale by expectation maximization, a share :math:`\lambda` of the way). One error, however gross, raises :math:`g` at
+most by the factor :math:`1 + \lambda \nu`. As :math:`\nu \to \infty` it is the exponentially weighted mean of
+:math:`z`.
+"""
+
+import torch
+from torch import Tensor
+
+# Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
+_SMALLEST, _LARGEST = 1e-6, 1e30
+
+
+def update_block(
+    scale: Tensor, squares: Tensor, rate: Tensor, df: Tensor, missing: list[bool] | None
+) -> tuple[Tensor, Tensor]:
+    """Follow the size of errors through a block.
+
+    Args:
+        scale: g before the block, shape (V, M): V recursions for each of M experts.
+        squares: Squared errors in the experts' variances, shape (V, M, B); any number where the target is missing.
+        rate: Share of the newest error, shape (V, 1).
+        df: Degrees of freedom of the density whose score is followed, shape (V, 1).
+        missing: Whether each target is missing; ``None`` if none is. It keeps the scale.
+
+    Returns:
+        g after the block, and g before each target, shape (V, M, B).
+    """
+    keep, gain = 1 - rate, rate * (df + 1)
+    before = []
+    # g z / (nu g + z) = 1 / (nu / z + 1 / g): four small operations a row.
+    for number, ratio in enumerate((df.unsqueeze(-1) / squares.clamp(_SMALLEST, _LARGEST)).unbind(-1)):
+        before.append(scale)
+        if missing is None or not missing[number]:
+            scale = torch.addcdiv(scale * keep, gain, scale.reciprocal() + ratio)
+    return scale, torch.stack(before, dim=-1)

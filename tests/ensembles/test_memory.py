@@ -1,0 +1,138 @@
+"""Past targets as inputs, against plain loops."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.ensembles.memory import TargetMemory, find_lags
+
+LAGS = (1, 3, 7)
+
+
+def series(seed=0, num_rows=80):
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(num_rows, generator=generator, dtype=torch.float64)
+    y = noise.clone()
+    for t in range(3, num_rows):
+        y[t] = 0.6 * y[t - 1] - 0.3 * y[t - 3] + 0.5 * noise[t]
+    return y
+
+
+def oracle(memory, y):
+    """Columns row by row, with plain lists: what is missing is what the autoregression said of it."""
+    shift, slopes = float(memory.coefficients[-1]), memory.coefficients[:-1].tolist()
+    lower, upper = memory.bounds.tolist()
+    past = [0.0] * memory.lags[-1]
+    rows = []
+    for value in y.tolist():
+        row = [past[-lag] for lag in memory.lags]
+        rows.append(row)
+        if value != value:
+            guess = shift + sum(slope * entry for slope, entry in zip(slopes, row, strict=True))
+            value = min(max(guess, lower), upper)
+        past.append(value)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def with_gaps(y, gaps):
+    y = y.clone()
+    y[list(gaps)] = torch.nan
+    return y
+
+
+@pytest.mark.parametrize("gaps", [(), (0, 1), (10, 11, 12, 40)])
+def test_columns_are_past_targets_with_gaps_predicted(gaps):
+    memory = TargetMemory(LAGS, series())
+    y = with_gaps(series(1), gaps)
+    history, columns = memory.columns(memory.init(y), y)
+    torch.testing.assert_close(columns, oracle(memory, y))
+    assert history.shape == (7,)
+    assert not bool(history.isnan().any())
+
+
+def test_the_autoregression_is_that_of_least_squares():
+    y = series(num_rows=4000)
+    memory = TargetMemory((1, 3), y)
+    torch.testing.assert_close(
+        memory.coefficients, torch.tensor([0.6, -0.3, 0.0], dtype=torch.float64), atol=0.04, rtol=0
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.sets(st.integers(0, 60)))
+def test_any_blocking_gives_the_same_columns(sizes, gaps):
+    num_rows = sum(sizes)
+    memory = TargetMemory(LAGS, series())
+    y = with_gaps(series(2)[:num_rows], [gap for gap in gaps if gap < num_rows])
+    whole, columns = memory.columns(memory.init(y), y)
+    history, parts = memory.init(y), []
+    for block in y.split(sizes):
+        history, part = memory.columns(history, block)
+        parts.append(part)
+    assert torch.equal(torch.cat(parts), columns)
+    assert torch.equal(history, whole)
+
+
+def test_no_row_knows_its_own_target():
+    memory = TargetMemory(LAGS, series())
+    y = series(3)
+    changed = y.clone()
+    changed[20] = torch.nan
+    before, after = (memory.columns(memory.init(y), values)[1] for values in (y, changed))
+    assert torch.equal(before[:21], after[:21])
+    assert not torch.equal(before[21], after[21])
+
+
+def test_rows_that_come_next_have_the_columns_that_they_will_meet():
+    memory = TargetMemory(LAGS, series())
+    history, _ = memory.columns(memory.init(series(4)), series(4))
+    _, columns = memory.columns(history, series(5)[:1])
+    assert torch.equal(memory.next_columns(history, 3), columns.expand(3, -1))
+
+
+def test_what_bridges_a_gap_stays_in_the_range_of_the_warm_up():
+    growing = torch.linspace(0, 1, 60, dtype=torch.float64) ** 3
+    memory = TargetMemory((1, 2), growing)
+    y = torch.full((200,), torch.nan, dtype=torch.float64)
+    _, columns = memory.columns(growing[-2:], y)
+    assert float(columns.max()) <= 1.0
+    assert float(columns.min()) >= 0.0
+
+
+def test_lags_of_an_autoregression_are_found():
+    y = series(num_rows=2000)
+    found = find_lags(y, most=6, longest=50)
+    assert found[0] == 1
+    assert 3 in found
+    assert len(found) <= 4
+
+
+def test_a_season_is_found_through_gaps():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.arange(600, dtype=torch.float64)
+    pattern = torch.randn(24, generator=generator, dtype=torch.float64)
+    y = pattern.repeat(25) + 0.2 * torch.randn(600, generator=generator, dtype=torch.float64)
+    y[(rows % 37) == 5] = torch.nan
+    assert {24, 48, 72, 96} & set(find_lags(y, most=6, longest=100))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_has_no_lags(seed):
+    noise = torch.randn(800, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert find_lags(noise, most=6, longest=100) == ()
+
+
+def test_few_rows_have_no_lags():
+    assert find_lags(series(num_rows=10)[:4], most=6, longest=100) == ()
+
+
+@pytest.mark.parametrize("lags", [(), (0,), (2, 1), (1, 1)])
+def test_illegal_lags_are_refused(lags):
+    with pytest.raises(ValueError, match="lags must be distinct positive"):
+        TargetMemory(lags, series())
+
+
+def test_a_lag_longer_than_the_warm_up_is_refused():
+    with pytest.raises(ValueError, match="a lag of 80 rows needs a longer warm-up than 80 rows"):
+        TargetMemory((80,), series())

@@ -1,0 +1,229 @@
+"""Innovation models against plain recursions, one row and one expert at a time."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gp_ensembles.innovations import Bank, InnovationModel
+
+MODELS = (
+    InnovationModel(degrees_of_freedom=4, rate=0.1),
+    InnovationModel(degrees_of_freedom=4, rate=0.02, width=0.1),
+    InnovationModel(degrees_of_freedom=7, rate=0.0, autoregressive=False),
+    InnovationModel(rate=0.05),
+    InnovationModel(rate=0.3, autoregressive=False),
+)
+
+
+def oracle(models, mean, variance, y, share=None):
+    """Means, variances and log densities (K, N) of one expert by the textbook: floats, row after row."""
+    num_rows = len(y)
+    scales = [1.0] * len(models)
+    product, square, last, age = 0.0, 1.0, 0.0, 0
+    found = [[] for _ in range(3)]
+    for t in range(num_rows):
+        rho = min(max(product / square, -0.2), 1.0)
+        drift = rho ** (age + 1) * last
+        row = [[], [], []]
+        for k, model in enumerate(models):
+            location = mean[t] + (drift if model.autoregressive else 0.0)
+            squared_scale = variance[t] * scales[k] * model.width
+            df = model.degrees_of_freedom
+            law = stats.norm(location, math.sqrt(squared_scale))
+            if not math.isinf(df):
+                law = stats.t(df, location, math.sqrt(squared_scale))
+            row[0].append(location)
+            row[1].append(law.var())
+            row[2].append(float("nan") if math.isnan(y[t]) else law.logpdf(y[t]))
+        for part, values in zip(found, row, strict=True):
+            part.append(values)
+        if math.isnan(y[t]):
+            age += 1
+            continue
+        error = y[t] - mean[t]
+        for k, model in enumerate(models):
+            z = (error - (drift if model.autoregressive else 0.0)) ** 2 / variance[t]
+            nu = min(model.degrees_of_freedom, 60.0)
+            z = max(z, 1e-6)
+            scales[k] *= 1 - model.rate + model.rate * (nu + 1) * z / (nu * scales[k] + z)
+        counted = error * (1.0 if share is None else share[t])
+        if age == 0:
+            product = 0.99 * product + counted * last / variance[t]
+            square = 0.99 * square + last**2 / variance[t]
+        last, age = counted, 0
+    return [torch.tensor(part, dtype=torch.float64).T for part in found]
+
+
+def stream(seed, num_experts=3, num_rows=40, gaps=()):
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(num_experts, num_rows, generator=generator, dtype=torch.float64)
+    variance = 0.1 + torch.rand(num_experts, num_rows, generator=generator, dtype=torch.float64)
+    y = torch.randn(num_rows, generator=generator, dtype=torch.float64).cumsum(0)
+    y[list(gaps)] = torch.nan
+    return mean, variance, y
+
+
+def run(bank, mean, variance, y, sizes, share=None):
+    state = bank.init(mean.shape[0], mean)
+    parts = []
+    start = 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        start += size
+        missing = y[rows].isnan()
+        state, predictions = bank.update_block(
+            state,
+            mean[:, rows],
+            variance[:, rows],
+            y[rows],
+            share=None if share is None else share[rows],
+            missing=missing if bool(missing.any()) else None,
+        )
+        parts.append(predictions)
+    return state, [torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("gaps", [(), (0,), (0, 1, 7, 20, 21, 22, 39)], ids=["whole", "first", "many"])
+def test_equals_the_plain_recursion(gaps):
+    mean, variance, y = stream(0, gaps=gaps)
+    _, (means, variances, log_prob, df) = run(Bank(MODELS), mean, variance, y, [40])
+    for m in range(mean.shape[0]):
+        expected = oracle(MODELS, mean[m].tolist(), variance[m].tolist(), y.tolist())
+        for got, wanted in zip((means[m], variances[m], log_prob[m]), expected, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-11, equal_nan=True)
+    assert df[0, :, 0].tolist() == [model.degrees_of_freedom for model in MODELS]
+
+
+def test_an_outlier_counts_less_in_the_autoregression():
+    mean, variance, y = stream(1)
+    share = torch.ones_like(y)
+    share[11] = 0.01
+    _, (means, _, log_prob, _) = run(Bank(MODELS), mean, variance, y, [40], share)
+    expected = oracle(MODELS, mean[0].tolist(), variance[0].tolist(), y.tolist(), share.tolist())
+    torch.testing.assert_close(means[0], expected[0], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(log_prob[0], expected[2], rtol=1e-11, atol=1e-11)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.sets(st.integers(0, 30)), st.integers(0, 5))
+def test_any_blocking_gives_the_same_numbers(sizes, gaps, seed):
+    num_rows = sum(sizes)
+    mean, variance, y = stream(seed, num_rows=num_rows, gaps=[gap for gap in gaps if gap < num_rows])
+    whole, all_at_once = run(Bank(MODELS), mean, variance, y, [num_rows])
+    state, in_blocks = run(Bank(MODELS), mean, variance, y, sizes)
+    for one, other in zip([*whole, *all_at_once], [*state, *in_blocks], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+def test_no_prediction_knows_its_target():
+    mean, variance, y = stream(2)
+    _, before = run(Bank(MODELS), mean, variance, y, [40])
+    changed = y.clone()
+    changed[17] += 5
+    _, after = run(Bank(MODELS), mean, variance, changed, [40])
+    for one, other in zip(before[:2], after[:2], strict=True):
+        assert torch.equal(one[..., :18], other[..., :18])
+        assert not torch.equal(one[..., 18:], other[..., 18:])
+
+
+def test_predict_is_what_the_next_row_meets():
+    bank = Bank(MODELS)
+    mean, variance, y = stream(3, gaps=(37, 38))
+    state, _ = run(bank, mean[:, :39], variance[:, :39], y[:39], [39])
+    predicted = bank.predict(state, mean[:, 39:], variance[:, 39:])
+    _, met = bank.update_block(state, mean[:, 39:], variance[:, 39:], y[39:])
+    for one, other in zip(predicted[:2], met[:2], strict=True):
+        torch.testing.assert_close(one, other)
+    assert bool(predicted.log_prob.isnan().all())
+
+
+def test_a_dead_expert_keeps_its_scale_and_gives_nothing_a_chance():
+    bank = Bank(MODELS)
+    mean, variance, y = stream(4)
+    start, _ = run(bank, mean, variance, y, [40])
+    dead = torch.tensor([False, True, False])
+    broken = mean.masked_fill(dead[:, None], torch.nan)
+    after, predictions = bank.update_block(start, broken, variance, y, dead=dead)
+    whole, all_of_them = bank.update_block(start, mean, variance, y)
+    assert torch.equal(after.scale[:, 1], start.scale[:, 1])
+    assert bool(predictions.mean[1].isnan().all())
+    assert bool(torch.isneginf(predictions.log_prob[1]).all())
+    for m in (0, 2):
+        torch.testing.assert_close(predictions.log_prob[m], all_of_them.log_prob[m])
+        torch.testing.assert_close(after.scale[:, m], whole.scale[:, m])
+    assert all(bool(part.isfinite().all()) for part in after)
+
+
+def test_single_precision_stays_finite_and_close():
+    mean, variance, y = stream(5, num_rows=400)
+    _, double = run(Bank(MODELS), mean, variance, y, [400])
+    state, single = run(Bank(MODELS), mean.float(), variance.float(), y.float(), [400])
+    assert all(part.dtype == torch.float32 for part in [*state, *single])
+    torch.testing.assert_close(single[2].double(), double[2], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_target_whose_square_overflows_leaves_finite_numbers_behind(dtype):
+    bank = Bank(MODELS)
+    mean, variance, y = (part.to(dtype) for part in stream(6))
+    y[10] = 1e30 if dtype == torch.float32 else 1e300
+    share = torch.ones_like(y)
+    share[10] = 0.0
+    state, (means, variances, log_prob, _) = run(bank, mean, variance, y, [40], share)
+    assert all(bool(part.isfinite().all()) for part in [*state, means, variances])
+    assert bool(log_prob[:, :3].isfinite().all())  # heavy tails give it some chance
+    assert bool((state.scale < 1e3).all())
+
+
+def test_errors_of_three_times_the_size_are_found_out():
+    generator = torch.Generator().manual_seed(7)
+    mean = torch.zeros(1, 2000, dtype=torch.float64)
+    y = 3 * torch.randn(2000, generator=generator, dtype=torch.float64)
+    _, (_, variances, log_prob, _) = run(Bank([InnovationModel(rate=0.02)]), mean, mean + 1, y, [2000])
+    assert abs(float(variances[0, 0, 200:].mean()) / 9 - 1) < 0.1
+    best = torch.distributions.Normal(0.0, 3.0).log_prob(y)
+    assert float((best - log_prob[0, 0])[200:].mean()) < 0.02
+
+
+def test_an_autoregression_of_errors_is_found_out():
+    generator = torch.Generator().manual_seed(8)
+    noise = torch.randn(3000, generator=generator, dtype=torch.float64)
+    y = noise.clone()
+    for t in range(1, 3000):
+        y[t] = 0.8 * y[t - 1] + noise[t]
+    mean = torch.zeros(1, 3000, dtype=torch.float64)
+    _, (means, *_) = run(Bank([InnovationModel()]), mean, mean + 1, y, [3000])
+    assert float((y - means[0, 0])[200:].square().mean()) < 1.05
+
+
+def test_new_experts_start_afresh_behind_the_old_ones():
+    bank = Bank(MODELS)
+    mean, variance, y = stream(9)
+    state, _ = run(bank, mean, variance, y, [40])
+    grown = bank.grow(state, 2)
+    for old, new, fresh in zip(state[:3], grown[:3], bank.init(2, mean)[:3], strict=True):
+        assert torch.equal(new, torch.cat([old, fresh], dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"degrees_of_freedom": 2}, "degrees_of_freedom must be above 2"),
+        ({"rate": 1.0}, "rate must be at least 0 and below 1"),
+        ({"width": 0.0}, "width must be positive"),
+    ],
+)
+def test_illegal_models_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        InnovationModel(**settings)
+
+
+def test_equal_models_and_none_are_refused():
+    with pytest.raises(ValueError, match="at least one and distinct"):
+        Bank([])
+    with pytest.raises(ValueError, match="at least one and distinct"):
+        Bank([InnovationModel(), InnovationModel()])
