@@ -36,8 +36,8 @@ class Forecast(NamedTuple):
     Attributes:
         mean: Mean.
         std: Standard deviation, noise included.
-        lower: 5 % quantile.
-        upper: 95 % quantile.
+        lower: Lower end of the 90 % interval, which follows the targets that have fallen beyond it.
+        upper: Upper end.
     """
 
     mean: float
@@ -123,10 +123,12 @@ class RiverRegressor(MiniBatchRegressor):
         return float(self._distribution([x]).mean)
 
     def forecast_one(self, x: Row) -> Forecast:
-        """Mean, standard deviation and 90 % interval of the predictive mixture."""
+        """Mean, standard deviation and 90 % interval; 90 % of targets lie within it in the long run, whatever comes."""
         distribution = self._distribution([x])
-        mean, std = float(distribution.mean), float(distribution.stddev)
-        return Forecast(mean, std, float(distribution.quantile(0.05)), float(distribution.quantile(0.95)))
+        mean, variance = distribution.moments()
+        levels = (0.05, 0.95) if self._model is None else self._model.interval_levels(0.9)
+        lower, upper = (float(distribution.quantile(level)) for level in levels)
+        return Forecast(float(mean), math.sqrt(float(variance)), lower, upper)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Means of the predictive mixtures, one step ahead each."""

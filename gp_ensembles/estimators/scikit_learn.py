@@ -131,8 +131,31 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             return mean, as_array(joint_covariance(self.model_, rows))
         return (mean, as_array(distribution.stddev)) if return_std else mean
 
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
+        """Lower and upper ends of intervals, (N,) or (N, O) each.
+
+        Of a single target the 90 % interval follows the targets that have fallen beyond it, so that 90 % lie within it
+        in the long run whatever comes; the ends of all others are the quantiles of the predictive distributions.
+
+        Args:
+            X: Inputs, shape (N, D).
+            coverage: Share of targets that the interval is to cover.
+
+        Raises:
+            ValueError: If the coverage is not between 0 and 1.
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must be above 0 and below 1, got {coverage}; 0.9 is 90 %")
+        rows = self._rows(X)
+        levels = (1 - coverage) / 2, (1 + coverage) / 2
+        if coverage in self.model_.config.coverages:
+            levels = self.model_.interval_levels(coverage)
+        distribution = self.model_.predict(rows)
+        lower, upper = (as_array(distribution.quantile(level)) for level in levels)
+        return lower, upper
+
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
-        """Quantiles of the predictive mixtures.
+        """Quantiles of the predictive distributions; for an interval that adapts see :meth:`predict_interval`.
 
         Args:
             X: Inputs, shape (N, D).

@@ -6,7 +6,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
+from gp_ensembles.calibration.classes import (
+    ClassState,
+    init_classes,
+    predict_classes,
+    remember_labels,
+    update_classes,
+)
+from gp_ensembles.calibration.labels import LabelState, init_labels, predict_labels, update_labels
+from gp_ensembles.calibration.levels import IntervalLevels, LevelsState, check_coverages
 from gp_ensembles.calibration.recalibration import (
     RecalibrationState,
     init_recalibration,
@@ -15,10 +23,14 @@ from gp_ensembles.calibration.recalibration import (
     update_recalibration,
 )
 from gp_ensembles.distributions import LatentMixture, Recalibrated
+from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.ensembles.targets import LevelTarget
 from gp_ensembles.numerics.normal_scores import log_density, transform
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.predictions import Intervals, StreamDistribution, central_interval, coverage_place
+from gp_ensembles.streaming.predictions import Intervals, StreamDistribution, coverage_place
+
+_ROWS = 256
 
 
 class CalibrationState(NamedTuple):
@@ -27,10 +39,14 @@ class CalibrationState(NamedTuple):
     Attributes:
         recalibration: State of the recalibration; ``None`` where there is none.
         levels: State of the adaptive intervals; ``None`` where there are none.
+        labels: What is known of past labels; ``None`` unless targets are unordered classes, or two.
+        classes: State of the recalibration of such classes, likewise.
     """
 
     recalibration: RecalibrationState | None
     levels: LevelsState | None
+    labels: LabelState | None = None
+    classes: ClassState | None = None
 
 
 class CalibratedBlock(NamedTuple):
@@ -55,17 +71,32 @@ def init_calibration(config: StreamConfig) -> CalibrationState:
         True
     """
     target = config.ensemble.target
+    like = torch.zeros((), dtype=torch.float64, device="cpu")
+    if target.num_labels is not None and not isinstance(target, LevelTarget) and config.recalibrate:
+        num_classes = target.num_labels
+        return CalibrationState(None, None, init_labels(num_classes, like), init_classes(num_classes, 1, like))
     if not target.is_real or target.num_outputs is not None:
         return CalibrationState(None, None)
-    like = torch.zeros((), dtype=torch.float64, device="cpu")
     return CalibrationState(
         init_recalibration(like) if config.recalibrate else None,
         IntervalLevels(config.coverages).init(like) if config.coverages else None,
     )
 
 
+def remember(state: CalibrationState, y: Tensor) -> CalibrationState:
+    """The state after targets (N,) of which nothing was said, those of the warm-up: their labels are known."""
+    if state.labels is None or state.classes is None:
+        return state
+    labels, _ = update_labels(state.labels, y.cpu())
+    return state._replace(labels=labels, classes=remember_labels(state.classes, y.cpu()))
+
+
 def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistribution:
     """The distributions of rows that all come next, from the mixtures of the experts."""
+    if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
+        said = _said(mixture)
+        others = predict_labels(state.labels).expand(1, *said.shape)
+        return _classes(predict_classes(state.classes, said, others), mixture)
     if state.recalibration is None or isinstance(mixture, LatentMixture):
         return mixture
     like = mixture.component_mean
@@ -73,19 +104,24 @@ def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistri
     return Recalibrated(mixture, map_log_weights(state.recalibration).to(like.device), *components)
 
 
-def next_interval(
-    state: CalibrationState, config: StreamConfig, distribution: StreamDistribution, coverage: float
-) -> tuple[Tensor, Tensor]:
-    """Lower and upper ends of the intervals of rows that all come next.
+def next_levels(state: CalibrationState, config: StreamConfig, coverage: float) -> tuple[float, float]:
+    """Probabilities at the lower and upper end of the next interval.
 
     Raises:
-        ValueError: If there are adaptive intervals and not of this coverage.
+        ValueError: If there are adaptive intervals and none of this coverage, or it is not between 0 and 1.
+
+    Example:
+        >>> config = StreamConfig()
+        >>> lower, upper = next_levels(init_calibration(config), config, 0.9)
+        >>> round(lower, 12), round(upper, 12)
+        (0.05, 0.95)
     """
     if state.levels is None:
-        return central_interval(distribution, coverage)
+        check_coverages((coverage,))
+        return (1 - coverage) / 2, (1 + coverage) / 2
     place = coverage_place(coverage, config.coverages)
     lower, upper = IntervalLevels(config.coverages).probabilities(state.levels)[:, place].tolist()
-    return distribution.quantile(lower), distribution.quantile(upper)
+    return lower, upper
 
 
 @torch.no_grad()
@@ -104,6 +140,14 @@ def calibrate_block(
         The state after the block, and the predictions.
     """
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
+    if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
+        said, seen = _said(mixture), y.double().cpu()
+        labels, others = update_labels(state.labels, seen)
+        classes, log_prob = update_classes(state.classes, said, others.unsqueeze(0), seen)
+        place = seen.nan_to_num(0.0).long().unsqueeze(-1)
+        gained = torch.where(seen.isnan(), 0.0, (log_prob - said).gather(-1, place).squeeze(-1)).to(y)
+        state = CalibrationState(None, None, labels, classes)
+        return state, CalibratedBlock(_classes(log_prob, mixture), gained, None)
     if isinstance(mixture, LatentMixture) or (state.recalibration is None and state.levels is None):
         return state, CalibratedBlock(mixture, nothing, None)
     pit = mixture.cdf(y)
@@ -134,8 +178,17 @@ def calibration_to_plain(state: CalibrationState) -> dict[str, dict[str, Tensor]
 
 def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
     """The state that :func:`calibration_to_plain` wrote."""
-    recalibration, levels = plain["recalibration"], plain["levels"]
-    return CalibrationState(
-        None if recalibration is None else RecalibrationState(**recalibration),
-        None if levels is None else LevelsState(**levels),
-    )
+    kinds = {"recalibration": RecalibrationState, "levels": LevelsState, "labels": LabelState, "classes": ClassState}
+    return CalibrationState(*(None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()))
+
+
+def _said(mixture: LatentMixture) -> Tensor:
+    """Log probabilities of the classes of all rows, (N, C), on the CPU; a few rows at a time, for quadrature takes room."""
+    rows = torch.arange(mixture.num_rows, device=mixture.latent_mean.device).split(_ROWS)
+    said = torch.cat([mixture.take(part).class_probabilities for part in rows])
+    return said.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
+
+
+def _classes(log_prob: Tensor, like: LatentMixture) -> LatentMixture:
+    """Log probabilities (N, C) as a mixture of one expert that is certain of them, in the precision of another."""
+    return certain_classes(log_prob.to(like.latent_mean), is_binary=like.latent_mean.ndim == 2)

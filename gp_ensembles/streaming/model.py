@@ -19,7 +19,8 @@ from gp_ensembles.streaming.after_mixture import (
     calibration_from_plain,
     calibration_to_plain,
     init_calibration,
-    next_interval,
+    next_levels,
+    remember,
 )
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, too_large, wild_number
@@ -199,14 +200,29 @@ class OnlineModel:
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals one step ahead at each row of X (N, D) on its own.
 
-        Their levels follow the errors of the intervals so far, see :class:`~gp_ensembles.calibration.IntervalLevels`;
-        for several outputs, classes, levels and counts, and while the warm-up lasts, they are the quantiles of
-        :meth:`predict`.
+        They are the quantiles of :meth:`predict` at :meth:`interval_levels`.
 
         Raises:
-            ValueError: If the config does not name this coverage, or as :meth:`predict`.
+            ValueError: As these two.
         """
-        return next_interval(self._calibration, self.config, self.predict(X), coverage)
+        lower, upper = self.interval_levels(coverage)
+        distribution = self.predict(X)
+        return distribution.quantile(lower), distribution.quantile(upper)
+
+    def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
+        """Probabilities at the lower and upper end of the next interval.
+
+        They follow the targets that have fallen beyond the intervals so far, see
+        :class:`~gp_ensembles.calibration.IntervalLevels`; for several outputs, classes, levels and counts they are
+        those of the central interval.
+
+        Args:
+            coverage: One of the shares that the config names; any where intervals are not adaptive.
+
+        Raises:
+            ValueError: If the config does not name it, or it is not between 0 and 1.
+        """
+        return next_levels(self._calibration, self.config, coverage)
 
     def inputs(self, X: Tensor) -> Tensor:
         """Inputs (N, D) as the ensemble sees them: columns kept, standardized, gaps at the mean, clipped; float64."""
@@ -315,7 +331,7 @@ class OnlineModel:
             raise
         with uninterrupted():
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
-            self._calibration = init_calibration(self.config)
+            self._calibration = remember(init_calibration(self.config), y)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))

@@ -66,7 +66,8 @@ class OnlinePredictions(NamedTuple):
             ValueError: If the config does not name it.
         """
         if self.intervals is None:
-            return central_interval(self.distribution, coverage)
+            check_coverages((coverage,))
+            return self.distribution.quantile((1 - coverage) / 2), self.distribution.quantile((1 + coverage) / 2)
         lower, upper = self.intervals.levels[:, coverage_place(coverage, self.intervals.coverages)]
         return self.distribution.quantile(lower), self.distribution.quantile(upper)
 
@@ -80,23 +81,6 @@ class OnlinePredictions(NamedTuple):
         if self.mean.ndim > 1 or self.mean.numel() < 2:
             return html.escape(repr(self))
         return band_html(repr(self), self.mean, self.stddev)
-
-
-def central_interval(distribution: StreamDistribution, coverage: float) -> tuple[Tensor, Tensor]:
-    """The quantiles between which a distribution has so much of its mass.
-
-    Raises:
-        ValueError: If the share is not between 0 and 1.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.distributions import Mixture
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> central_interval(Mixture(0 * one[0], 0 * one, one), 0.95)[1].round(decimals=2)
-        tensor([1.9600], dtype=torch.float64)
-    """
-    check_coverages((coverage,))
-    return distribution.quantile((1 - coverage) / 2), distribution.quantile((1 + coverage) / 2)
 
 
 def coverage_place(coverage: float, coverages: tuple[float, ...]) -> int:

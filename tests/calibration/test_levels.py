@@ -1,0 +1,144 @@
+"""Adaptive levels against a plain loop, and the bound, which holds against anything."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gp_ensembles.calibration import IntervalLevels
+
+NAN = math.nan
+
+
+def by_hand(pits, coverage):
+    """Probabilities at the ends before each PIT value and whether it was covered, from the equations."""
+    alpha = 1 - coverage
+    low = stats.norm.ppf(alpha / 2)
+    high = -low
+    said, hits = [], []
+    for u in pits:
+        ends = (low, high) if high - low > 0.1 * alpha else ((low + high) / 2,) * 2
+        said.append([0.0 if end < -5 else 1.0 if end > 5 else float(stats.norm.cdf(end)) for end in ends])
+        if math.isnan(u):
+            hits.append(NAN)
+            continue
+        z = min(max(stats.norm.ppf(u), -5.0), 5.0)
+        below = z <= ends[0]
+        above = not below and z >= ends[1]
+        hits.append(float(not below and not above))
+        low += 0.1 * (alpha / 2 - below)
+        high += 0.1 * (above - alpha / 2)
+    return np.array(said).T, np.array(hits)
+
+
+def run(pits, levels, cuts=()):
+    u = torch.as_tensor(pits, dtype=torch.float64)
+    state, outputs = levels.init(u), []
+    for block in torch.tensor_split(u, list(cuts)):
+        state, output = levels.update_block(state, block)
+        outputs.append(output)
+    return state, torch.cat([o.levels for o in outputs], -1), torch.cat([o.covered for o in outputs], -1)
+
+
+def test_it_is_the_recursion_written_plainly():
+    rng = np.random.default_rng(0)
+    pits = stats.norm.cdf(0.2 + 0.7 * rng.standard_t(3, size=400))
+    pits[[5, 100]] = NAN
+    pits[[30, 31, 200]] = 0.0, 1.0, 1e-14
+    levels = IntervalLevels((0.9, 0.5, 0.99))
+    _, ends, covered = run(pits, levels)
+    for place, coverage in enumerate(levels.coverages):
+        want, hits = by_hand(pits, coverage)
+        np.testing.assert_allclose(ends[:, place], want, rtol=1e-9, atol=1e-14)
+        np.testing.assert_array_equal(covered[place], hits)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    pits=st.lists(st.one_of(st.floats(0, 1), st.just(NAN)), min_size=1, max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=3),
+)
+def test_any_blocking_gives_the_same_bits(pits, cuts):
+    levels = IntervalLevels((0.9, 0.6))
+    whole, parts = run(pits, levels), run(pits, levels, sorted(cuts))
+    assert torch.equal(whole[1], parts[1])
+    assert torch.equal(whole[2].nan_to_num(-1.0), parts[2].nan_to_num(-1.0))
+    assert all(torch.equal(one, other) for one, other in zip(whole[0], parts[0], strict=True))
+
+
+def test_the_future_changes_nothing_before_it_and_a_gap_nothing_at_all():
+    u = torch.rand(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    levels = IntervalLevels()
+    other = torch.cat([u[:30], torch.ones(30)])
+    assert torch.equal(run(u, levels)[1][..., :31], run(other, levels)[1][..., :31])
+    state, _, _ = run(u, levels)
+    same, output = levels.update_block(state, torch.full((2,), NAN))
+    assert all(torch.equal(one, two) for one, two in zip(same, state, strict=True))
+    assert torch.equal(output.levels[..., 0], levels.probabilities(state))
+    assert bool(output.covered.isnan().all())
+
+
+@pytest.mark.parametrize("coverage", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("adversary", ["inside", "outside", "turns", "far", "walk", "atoms"])
+def test_the_bound_holds_whatever_comes(coverage, adversary):
+    levels = IntervalLevels((coverage,))
+    state = levels.init(torch.zeros(1))
+    rng = np.random.default_rng(3)
+    misses, width_is_legal = [], True
+    for t in range(700):
+        low, high = (float(end) for end in levels.probabilities(state)[:, 0])
+        inside = 0.5 * (low + high)
+        outside = high + 0.5 * (1 - high) if rng.random() < 0.5 or low == 0 else 0.5 * low
+        u = {
+            "inside": inside,
+            "outside": outside,
+            "turns": inside if t // 50 % 2 else outside,
+            "far": 1.0 if t // 150 % 2 else 0.0,
+            "walk": stats.norm.cdf(6 * math.sin(t / 90)),
+            "atoms": [0.5, 0.5, 0.02, 0.98][rng.integers(4)],
+        }[adversary]
+        state, output = levels.update_block(state, torch.tensor([u], dtype=torch.float64))
+        misses.append(1 - float(output.covered))
+        width_is_legal &= 0 < float(state.upper - state.lower) <= 10.2
+        if t + 1 in (100, 300, 500, 700):
+            assert abs(np.mean(misses) - (1 - coverage)) <= levels.bound(coverage, t + 1) + 1e-12
+    assert width_is_legal
+    assert levels.bound(coverage, 700) < 0.15
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.0, 0.5), (0.5, 1.5), (-0.3, 0.7)])
+def test_coverage_is_met_on_both_sides(shift, scale):
+    rng = np.random.default_rng(4)
+    pits = stats.norm.cdf(shift + scale * rng.normal(size=4000))
+    _, ends, covered = run(pits, IntervalLevels((0.9, 0.5)))
+    np.testing.assert_allclose(covered.mean(-1), [0.9, 0.5], atol=0.01)
+    assert abs(np.mean(pits <= ends[0, 0].numpy()) - 0.05) < 0.01
+    windows = np.convolve(covered[0], np.ones(500) / 500, "valid")
+    assert bool((np.abs(windows - 0.9) < 0.05).all())
+
+
+def test_an_end_at_infinity():
+    state, ends, covered = run([1.0] * 400 + [0.5], IntervalLevels((0.9,)))
+    assert float(ends[1, 0].max()) == 1.0  # the interval reaches to infinity, and covers what lies there
+    assert float(covered[0, -200:].mean()) > 0.5
+    assert bool(torch.isfinite(state.upper).all())
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, 1.5, NAN, 90])
+def test_coverages_out_of_range(wrong):
+    with pytest.raises(ValueError, match="must be above 0 and below 1"):
+        IntervalLevels((0.9, wrong))
+
+
+def test_other_mistakes():
+    with pytest.raises(ValueError, match="stands twice"):
+        IntervalLevels((0.9, 0.9))
+    with pytest.raises(ValueError, match="at most 0\\.999999"):
+        IntervalLevels((1 - 1e-9,))
+    levels = IntervalLevels()
+    with pytest.raises(ValueError, match=r"pit must have shape \(B,\)"):
+        levels.update_block(levels.init(torch.zeros(1)), torch.zeros(2, 2))
