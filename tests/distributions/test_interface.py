@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, StudentTMixture
+from gp_ensembles.calibration import map_components
+from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.likelihoods import (
     GaussHermite,
@@ -32,11 +33,15 @@ def latent(likelihood, num_latent=None):
 
 def instances() -> dict[str, Distribution]:
     weights = draws(M).log_softmax(0)
+    normal = Mixture(weights, draws(M, N), 1 + draws(M, N).square())
+    maps = draws(63, N).log_softmax(0), *map_components(weights)
     return {
         "normal": Mixture(weights, draws(M, N), 1 + draws(M, N).square()),
         "normal, weights by row": Mixture(draws(M, N).log_softmax(0), draws(M, N), 1 + draws(M, N).square()),
         "normal, two outputs": Mixture(weights, draws(M, N, 2), 1 + draws(M, N, 2).square()),
         "student": StudentTMixture(weights, draws(M, N), 1 + draws(M, N).square(), 2.5 + draws(M, N).square()),
+        "recalibrated": Recalibrated(normal, *maps),
+        "recalibrated, one map": Recalibrated(normal, maps[0][:, 0], *maps[1:]),
         "binary": latent(LogisticLikelihood()),
         "levels": latent(OrdinalLikelihood(4, Probit())),
         "counts": latent(LogPoissonLikelihood()),
@@ -93,7 +98,7 @@ def test_draws_have_the_moments_and_the_distribution_function(name):
     assert bool(((share - distribution.cdf(at)).abs() < 0.015).all())
 
 
-@pytest.mark.parametrize("name", ["normal", "student", "normal, two outputs"])
+@pytest.mark.parametrize("name", ["normal", "student", "normal, two outputs", "recalibrated"])
 def test_a_change_of_units_changes_nothing_else(name):
     distribution = instances()[name]
     shift, scale = draws(2)[: 2 if "outputs" in name else 1], draws(2)[: 2 if "outputs" in name else 1].exp()
