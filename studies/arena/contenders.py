@@ -10,7 +10,7 @@ from studies.arena.baselines import Lagged, RecursiveLinear, SeasonalNaive
 from studies.arena.classes import PreviousLabel
 from studies.arena.distributional import OnlineRegression
 from studies.arena.learners import Distributional, Learner
-from studies.arena.ours import OurClasses, Ours
+from studies.arena.ours import OurClasses, Ours, class_spec
 from studies.arena.window_gp import WindowGP
 
 NUM_LAGS = 3
@@ -123,7 +123,7 @@ METHODS: dict[str, Contender] = {
     "auto_arima": _point("auto_arima", "statsforecast's AutoARIMA", "statsforecast", "statsforecast"),
     "auto_ets": _point("auto_ets", "statsforecast's AutoETS", "statsforecast", "statsforecast"),
     "auto_classes": Contender(
-        "our auto for classes", CLASSES, "ours", lambda seed, num: OurClasses(PRESETS["auto"], seed, num), None, True
+        "our auto for classes", CLASSES, "ours", lambda seed, num: OurClasses(class_spec(num), seed), None, True
     ),
     "previous_label": Contender("previous label", CLASSES, "baseline", lambda _, num: PreviousLabel(num)),
     "lightgbm_classes": Contender(

@@ -1,6 +1,5 @@
 """Our presets, as users meet them: rows go through :class:`~gp_ensembles.streaming.OnlineModel`."""
 
-from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -118,30 +117,30 @@ class Ours(Distributional):
         found = predictions.distribution
         if self.keep_densities and isinstance(found, Mixture):
             mean, variance = _array(found.component_mean), _array(found.component_variance)
-            self.kept.append(ExpertDensities(mean, variance, _array(predictions.log_weights), y))
+            log_weights = _array(predictions.log_weights)
+            self.kept.append(ExpertDensities(mean, variance, log_weights, self.model.names, y))
         return Predicted(found)
 
     def densities(self) -> ExpertDensities | None:
         """What every expert said so far, if it was kept."""
         if not self.kept:
             return None
-        mean, variance, log_weights, y = (np.concatenate(part, -1) for part in zip(*self.kept, strict=True))
-        return ExpertDensities(mean, variance, log_weights, y)
+        mean, variance, log_weights, (names, *_), y = zip(*self.kept, strict=True)
+        columns = [np.concatenate(part, -1) for part in (mean, variance, log_weights)]
+        return ExpertDensities(columns[0], columns[1], columns[2], names, np.concatenate(y))
 
 
 @final
 class OurClasses:
-    """A preset on a stream of classes: probabilities block by block.
+    """An ensemble on a stream of classes: probabilities block by block.
 
     Args:
-        spec: The preset.
+        spec: The ensemble, its target one of classes.
         seed: Of its frequencies and centers.
-        num_classes: C.
     """
 
-    def __init__(self, spec: EnsembleSpec, seed: int, num_classes: int) -> None:
-        target = BinaryTarget() if num_classes == 2 else ClassTarget(num_classes)
-        self.inner = Ours(replace(spec, target=target, bases=auto_for(target).bases), seed)
+    def __init__(self, spec: EnsembleSpec, seed: int) -> None:
+        self.inner = Ours(spec, seed)
 
     def warm_up(self, X: Array, y: Array) -> None:
         """See :meth:`Distributional.warm_up`."""
@@ -152,6 +151,16 @@ class OurClasses:
         found = self.inner.step(X, y).distribution
         assert isinstance(found, LatentMixture)
         return _array(found.class_probabilities)
+
+
+def class_spec(num_classes: int) -> EnsembleSpec:
+    """The default ensemble for so many classes.
+
+    Example:
+        >>> class_spec(3).target.num_labels
+        3
+    """
+    return auto_for(BinaryTarget() if num_classes == 2 else ClassTarget(num_classes))
 
 
 def _array(values: Tensor) -> Array:

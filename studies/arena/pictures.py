@@ -16,7 +16,7 @@ _MARKS = {"ours": "*", "baseline": "o", "boosting": "s", "river": "^", "GP": "D"
 _WORST = -2.0  # nats below the reference; methods further down stand at the edge, with their number
 _WORST_RATIO = 4.0
 _SIZE = (9.0, 5.2)  # inches, of a panel
-_LETTER, _LINE, _GAP = 6.2, 13.0, 9.0  # pixels: width of a letter, height of a line, from a mark to its name
+_LETTER, _LINE, _GAP = 7.0, 13.0, 9.0  # pixels: width of a letter, height of a line, from a mark to its name
 
 
 class Mark(NamedTuple):
@@ -77,7 +77,7 @@ def _marks(summaries: dict[str, Summary], kind: str, worst: float) -> list[Mark]
         y = found.difference if kind == "difference" else 1 / found.ratio
         if math.isnan(y):
             continue
-        text = name if found.num_sets == most else f"{name} ({found.num_sets} of {most} sets)"
+        text = name if found.num_sets == most else f"{name} ({found.num_sets} sets)"
         text = text if y >= worst else f"{text}: {y:.2g}"
         marks.append(Mark(text, METHODS[name].family, max(found.microseconds, 0.1), max(y, worst)))
     return marks

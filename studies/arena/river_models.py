@@ -32,9 +32,14 @@ class RiverModel(Learner):
         tried: list[tuple[float, int, Any, Array]] = []
         for make in self.makers:
             self.model = make()
-            errors = errors_on_the_way(self, X, y)
+            try:
+                errors = errors_on_the_way(self, X, y)
+            except np.linalg.LinAlgError:  # columns that say the same, and a prior that was forgotten
+                continue
             loss = float(np.nanmean(errors**2))
             tried.append((loss if np.isfinite(loss) else np.inf, len(tried), self.model, errors))
+        if not tried:
+            raise ValueError("the model could not be computed on the warm-up rows")
         _, _, self.model, best = min(tried)
         return best
 

@@ -4,11 +4,14 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from studies.arena.scores import Array, ClassRows, Rows
+
+Values = NDArray[Any]
 
 
 class ExpertDensities(NamedTuple):
@@ -20,16 +23,18 @@ class ExpertDensities(NamedTuple):
         mean: Means, standardized, shape (M, N).
         variance: Variances, noise included, shape (M, N).
         log_weights: Log weights, shape (M, N).
+        names: Names of the experts, length M.
         y: Targets, standardized, shape (N,); NaN where missing.
     """
 
     mean: Array
     variance: Array
     log_weights: Array
+    names: tuple[str, ...]
     y: Array
 
 
-def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, Values]) -> None:
     """Write arrays in one step: a reader finds the old file or the new one, never half of one.
 
     Raises:
@@ -66,14 +71,14 @@ def load_rows(path: Path) -> Rows | ClassRows:
     arrays = _read(path)
     for kind in (Rows, ClassRows):
         if set(arrays) == set(kind._fields):
-            return kind(**arrays)
+            return kind(**{name: values.astype(np.float64) for name, values in arrays.items()})
     raise ValueError(f"{path} holds {', '.join(arrays)}, not scores of rows; delete it and run its part again")
 
 
 def save_densities(path: Path, densities: ExpertDensities) -> None:
     """Write experts' predictions in one step; all but targets in single precision."""
-    parts = densities._asdict().items()
-    save_arrays(path, {name: part if name == "y" else part.astype(np.float32) for name, part in parts})
+    arrays = {name: getattr(densities, name).astype(np.float32) for name in ("mean", "variance", "log_weights")}
+    save_arrays(path, {**arrays, "names": np.array(densities.names), "y": densities.y})
 
 
 def load_densities(path: Path) -> ExpertDensities:
@@ -87,20 +92,21 @@ def load_densities(path: Path) -> ExpertDensities:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "experts.npz"
         >>> two = np.zeros((2, 3))
-        >>> save_densities(path, ExpertDensities(two, two + 1, two - np.log(2), np.zeros(3)))
-        >>> load_densities(path).variance.shape
-        (2, 3)
+        >>> save_densities(path, ExpertDensities(two, two + 1, two - np.log(2), ("a", "b"), np.zeros(3)))
+        >>> load_densities(path).variance.shape, load_densities(path).names
+        ((2, 3), ('a', 'b'))
     """
     arrays = _read(path)
     if set(arrays) != set(ExpertDensities._fields):
         raise ValueError(f"{path} holds {', '.join(arrays)}, not predictions of experts; run its part again")
-    return ExpertDensities(**arrays)
+    names = tuple(str(name) for name in arrays.pop("names"))
+    return ExpertDensities(**{name: values.astype(np.float64) for name, values in arrays.items()}, names=names)
 
 
-def _read(path: Path) -> dict[str, Array]:
+def _read(path: Path) -> dict[str, Values]:
     try:
         # Opened here: numpy leaves the file of a damaged archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name].astype(np.float64) for name in arrays.files}
+            return {name: arrays[name] for name in arrays.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it and run its part again") from None

@@ -20,6 +20,7 @@ from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.arena.contenders import METHODS, Contender
 from studies.arena.optional import is_installed, missing
+from studies.arena.ours import class_spec
 from studies.arena.pictures import draw_arena
 from studies.arena.running import Arena, Outcome
 from studies.arena.scores import CLASS_SCORES, SCORES, summarize
@@ -141,9 +142,10 @@ def _run_set(
 
 def _settings(contender: Contender, name: str, task: Task, seed: int) -> dict[str, object]:
     """What a part is made with."""
-    preset = name.removesuffix("_classes")
     # As text: JSON has no infinity, and a record is compared with what its file says.
-    spec = json.dumps(spec_to_plain(PRESETS[preset])) if contender.family == "ours" else None
+    spec = None
+    if contender.family == "ours":
+        spec = json.dumps(spec_to_plain(class_spec(task.num_classes) if task.num_classes else PRESETS[name]))
     return {"version": _VERSION, "set": task.name, "method": name, "seed": seed, "rows": len(task.y), "preset": spec}
 
 

@@ -32,7 +32,7 @@ class WindowGP(Distributional):
         period: Rows between two fits.
     """
 
-    def __init__(self, window: int = 2000, fit_rows: int = 1000, period: int = 1000) -> None:
+    def __init__(self, window: int = 2000, fit_rows: int = 1000, period: int = 2000) -> None:
         self.window = window
         self.fit_rows = fit_rows
         self.period = period

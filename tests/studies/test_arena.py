@@ -14,6 +14,7 @@ from scipy import integrate, stats
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import PRESETS
+from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.metrics import crps_mixture
 from studies.__main__ import main
 from studies.arena import boosting, contenders, river_models, series
@@ -189,7 +190,7 @@ MODELS = {
 }
 CLASS_MODELS = {
     "previous_label": (None, lambda: PreviousLabel(2)),
-    "ours": (None, lambda: OurClasses(LINEAR, 0, 2)),
+    "ours": (None, lambda: OurClasses(replace(LINEAR, target=BinaryTarget()), 0)),
     "lightgbm": ("lightgbm", lambda: boosting.RetrainedClassifier(boosting.lightgbm_classes(0, 2), 20)),
     "river_forest": ("river", lambda: river_models.forest_of_classes(0, 2)),
     "river_logistic": ("river", lambda: river_models.logistic(2)),
@@ -442,6 +443,7 @@ def test_experts_densities_are_kept_and_make_the_mixture(folder, tmp_path, monke
     rows = load_rows(tmp_path / "arena_parts" / "sum-oebe-0-100.npz")
     parts = (found.log_weights, found.mean, found.variance)
     mixture = Mixture(*(torch.from_numpy(part) for part in parts))
+    assert len(found.names) == len(found.mean)
     # Stored in single precision.
     assert mixture.log_prob(torch.from_numpy(found.y)).numpy() == pytest.approx(rows.log_prob, abs=1e-3)
     monkeypatch.setattr(Arena, "run", None)
