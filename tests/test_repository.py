@@ -89,7 +89,8 @@ def test_types_are_shipped():
 
 
 def test_pins_cover_every_dependency():
-    extras = PROJECT["optional-dependencies"].values()
+    # The arena's rivals are not installed with the pins: statsforecast wants an older pandas.
+    extras = [names for extra, names in PROJECT["optional-dependencies"].items() if extra != "arena"]
     wanted = [*PROJECT["dependencies"], *(name for extra in extras for name in extra)]
     names = {normalized(re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0]) for line in wanted}
     assert names - {"gp-ensembles"} <= set(pins())
