@@ -67,7 +67,10 @@ class StudentTMixture(NamedTuple):
 
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y (..., N), shape (..., N)."""
-        z = (y.unsqueeze(-2) - self.component_mean) / self._squared_scale().sqrt()
+        scale = self._squared_scale().sqrt()
+        if y.shape == self.component_mean.shape[-1:]:
+            return _Rows.of(self, scale).at(y)[0]
+        z = (y.unsqueeze(-2) - self.component_mean) / scale
         return sum_over_experts(self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom))
 
     def quantile(self, p: float | Tensor) -> Tensor:
@@ -144,20 +147,56 @@ def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
     dead = torch.isneginf(mixture._column_weights()).expand(ends.shape)
     lower = ends.masked_fill(dead, torch.inf).amin(0)
     upper = ends.masked_fill(dead, -torch.inf).amax(0)
-    root = 0.5 * (lower + upper)
+    mean, variance = mixture.moments()
+    root = (mean + torch.special.ndtri(target) * variance.sqrt()).clamp(lower, upper)
+    rows = _Rows.of(mixture, scale)
     waiting = torch.arange(target.shape[0], device=target.device)
     for _ in range(_MOST_STEPS):
-        part, at = mixture.take(waiting), root[waiting]
-        excess = part.cdf(at) - target[waiting]
+        at = root[waiting]
+        probability, density = rows.at(at)
+        excess = probability - target[waiting]
         lower[waiting] = torch.where(excess < 0, at, lower[waiting])
         upper[waiting] = torch.where(excess < 0, upper[waiting], at)
         low, high = lower[waiting], upper[waiting]
-        newton = at - excess / part.log_prob(at).exp()
+        newton = at - excess / density
         new = torch.where((newton > low) & (newton < high), newton, 0.5 * (low + high))
         exact = excess.abs() <= 2 * torch.finfo(target.dtype).eps * target[waiting]
         done = exact | (new == at) | (0.5 * (low + high) <= low) | (0.5 * (low + high) >= high)
         root[waiting] = torch.where(exact, at, new)
-        waiting = waiting[~done]
-        if waiting.numel() == 0:
-            break
+        if bool(done.any()):
+            going = (~done).nonzero().flatten()
+            if going.numel() == 0:
+                break
+            waiting, rows = waiting[going], rows.take(going)
     return root
+
+
+class _Rows(NamedTuple):
+    """Mixtures as rows of components, shape (K, M) each, those of four degrees of freedom and normal ones apart."""
+
+    weights: tuple[Tensor, ...]
+    location: tuple[Tensor, ...]
+    scale: tuple[Tensor, ...]
+    df: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, mixture: StudentTMixture, scale: Tensor) -> "_Rows":
+        weights = mixture._column_weights().exp().expand(scale.shape)
+        df = mixture.degrees_of_freedom.masked_fill(weights == 0, torch.inf)
+        is_normal = torch.isinf(df).all(1)
+        kinds = [part.nonzero().flatten() for part in (is_normal, ~is_normal) if bool(part.any())]
+        fields = (weights, mixture.component_mean, scale, df)
+        return cls(*(tuple(field[kind].mT.contiguous() for kind in kinds) for field in fields))
+
+    def take(self, rows: Tensor) -> "_Rows":
+        return _Rows(*(tuple(part[rows] for part in field) for field in self))
+
+    def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Probability up to x (K,), and density there."""
+        probability, density = torch.zeros_like(x), torch.zeros_like(x)
+        for weights, location, scale, df in zip(*self, strict=True):
+            z = (x.unsqueeze(-1) - location) / scale
+            part, slope = student_t.cdf_and_density(z, df)
+            probability = probability + (weights * part).sum(-1)
+            density = density + (weights * slope / scale).sum(-1)
+        return probability, density

@@ -195,11 +195,14 @@ class Ensemble(nn.Module):
         bound = self.bind()
         states: list[FilterState] = []
 
-        def stage(inputs: Tensor, root: Tensor | None) -> Predictions:
+        def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
             states.clear()
             parts = []
             for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, inputs), strict=True):
-                after, part = b.update_block(expert_state, *scale_rows(Phi, y, root))
+                if root is None:
+                    after, part = b.update_block(expert_state, Phi, targets)
+                else:
+                    after, part = b.update_block(expert_state, Phi * root.unsqueeze(-1), targets * root)
                 states.append(after)
                 parts.append(part)
             return flatten(parts)
@@ -241,11 +244,6 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     return [values[id(b.features)] for b in bound]
 
 
-def scale_rows(Phi: Tensor, y: Tensor, root: Tensor | None) -> tuple[Tensor, Tensor]:
-    r"""Features (\*batch, B, F) and targets (B,) of rows of which only a share counts, given its root (B,)."""
-    return (Phi, y) if root is None else (Phi * root.unsqueeze(-1), y * root)
-
-
 def predict_mixture(layers: Layers, bound: Sequence[BoundExpert], state: EnsembleState, X: Tensor) -> AnyMixture:
     """Predict one step ahead at each row of X (N, D) from bound experts and a state."""
     if layers.memory is not None and state.history is not None:
@@ -254,7 +252,8 @@ def predict_mixture(layers: Layers, bound: Sequence[BoundExpert], state: Ensembl
     steps = flatten(parts)
     if layers.bank is not None and state.innovations is not None:
         steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
-    return make_mixture(layers.rule.log_weights(state.meta), steps, responses_of(bound))
+    # A copy: the weights may be the state's own memory, which the next row changes.
+    return make_mixture(layers.rule.log_weights(state.meta).clone(), steps, responses_of(bound))
 
 
 def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:

@@ -7,6 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+_FAR = 100.0  # in widths of the range of the warm-up targets
 _RIDGE = 1e-6  # of the autoregression that bridges gaps, relative to the number of rows
 
 
@@ -15,8 +16,9 @@ class TargetMemory(nn.Module):
     r"""Past targets as input columns: column j of row t is :math:`y_{t - l_j}`.
 
     A missing target is replaced by what a linear autoregression on the lags predicts, gap after gap row by row, kept
-    inside the range of the targets that it was fitted to. Before the first target all are zero, the mean of
-    standardized ones.
+    inside the range of the targets that it was fitted to. One that is out of all proportion, further from that range
+    than a hundred times its width, is moved to there. Before the first target all are zero, the mean of standardized
+    ones.
 
     Args:
         lags: The lags :math:`l_j`, distinct positive whole numbers, ascending.
@@ -71,7 +73,8 @@ class TargetMemory(nn.Module):
             The last L targets after the block, and the columns (B, P): row t knows targets before t only.
         """
         longest = self.lags[-1]
-        known = self._filled(history, y)
+        reach = _FAR * (self.bounds[1] - self.bounds[0])
+        known = self._filled(history, y.clamp(self.bounds[0] - reach, self.bounds[1] + reach))
         columns = [known[longest - lag : known.shape[0] - lag] for lag in self.lags]
         return known[-longest:], torch.stack(columns, dim=-1)
 

@@ -13,7 +13,6 @@ from gp_ensembles.ensembles.ensemble import (
     Ensemble,
     evaluate,
     predict_mixture,
-    scale_rows,
 )
 from gp_ensembles.ensembles.failures import Block, explain
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
@@ -175,12 +174,11 @@ class OnlineEnsemble(nn.Module):
         alive: Tensor | None = None,
         first_row: int = 0,
     ) -> EnsemblePredictions:
-        def stage(inputs: Tensor, root: Tensor | None) -> Predictions:
+        def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
             features = evaluate(bound.experts, inputs)
-            if root is None:
-                return stage_block(runners, bound.latent_group, features, y, has_gaps)
-            scaled = [scale_rows(Phi, y, root)[0] for Phi in features]
-            return stage_block(runners, bound.latent_group, scaled, y * root, has_gaps)
+            if root is not None:
+                features, targets = [Phi * root.unsqueeze(-1) for Phi in features], targets * root
+            return stage_block(runners, bound.latent_group, features, targets, has_gaps)
 
         missing = missing_rows(y) if has_gaps else None
         try:

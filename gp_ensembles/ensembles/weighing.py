@@ -13,9 +13,9 @@ from gp_ensembles.filters.states import Predictions, StudentTPredictions
 from gp_ensembles.innovations import Bank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState, weigh_observed
 
-# Inputs as the experts see them (B, D + P) and what counts of each row's root precision (B,), or None for all of it:
-# predictions of the M experts.
-Stage = Callable[[Tensor, Tensor | None], Predictions]
+# Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,), None
+# for all of it: predictions of all experts.
+Stage = Callable[[Tensor, Tensor, Tensor | None], Predictions]
 
 
 class Layers(NamedTuple):
@@ -80,10 +80,13 @@ def run_block(
         missing: Which targets are missing, shape (B,); ``None`` if none is.
         alive: Places of the experts that are run, (L,); ``None`` for all.
     """
+    if layers.outlier_threshold is not None:  # no product of two errors may overflow; so far off all targets are alike
+        limit = torch.finfo(y.dtype).max ** (1 / 3)
+        y = y.clamp(-limit, limit)
     remembered, share, kept, start = y, None, None, 0
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
-        steps = stage(inputs, None if share is None else share.sqrt())
+        steps = stage(inputs, y, None if share is None else share.sqrt())
         if kept is not None:
             steps = _splice(kept, steps, start)
         innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)

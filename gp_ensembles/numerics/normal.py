@@ -1,7 +1,8 @@
-"""The normal density, with a variance."""
+"""The normal density, with a variance, and the standard distribution function."""
 
 import math
 
+import torch
 from torch import Tensor
 
 
@@ -14,3 +15,13 @@ def log_prob(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         tensor([-0.9189])
     """
     return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2 * math.pi))
+
+
+def cdf(z: Tensor) -> Tensor:
+    """Standard normal distribution function, exact in the lower tail (``torch.special.ndtr`` is 10 % off at -8).
+
+    Example:
+        >>> cdf(torch.zeros(1))
+        tensor([0.5000])
+    """
+    return 0.5 * torch.erfc(z * -math.sqrt(0.5))

@@ -7,6 +7,11 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from gp_ensembles.numerics import normal
+
+_NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
+_FOUR = 4.0  # degrees of freedom of which there is a closed form, and of which ensembles are made
+
 
 def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     r"""Log density; all arguments broadcast.
@@ -29,14 +34,40 @@ def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_free
 
 
 def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
-    """Distribution function of the standard distribution; not differentiable, and computed on the host.
+    """Distribution function of the standard distribution; not differentiable.
+
+    In closed form for 4 and infinite degrees of freedom, else computed on the host.
 
     Example:
         >>> import torch
         >>> cdf(torch.tensor([1.0], dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
         tensor([0.7500], dtype=torch.float64)
     """
+    is_normal = torch.isinf(degrees_of_freedom)
+    if bool((is_normal | (degrees_of_freedom == _FOUR)).all()):
+        return torch.where(is_normal, normal.cdf(z), _cdf_of_four(z))
     return _on_host(special.stdtr, z, degrees_of_freedom)
+
+
+def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
+    """Distribution function and density of the standard distribution, which share their work; not differentiable.
+
+    Example:
+        >>> import torch
+        >>> zero, four = torch.zeros((), dtype=torch.float64), torch.tensor(4.0, dtype=torch.float64)
+        >>> cdf_and_density(zero, four)
+        (tensor(0.5000, dtype=torch.float64), tensor(0.3750, dtype=torch.float64))
+    """
+    is_normal = torch.isinf(degrees_of_freedom)
+    if bool(is_normal.all()):
+        return normal.cdf(z), (-0.5 * z.square()).exp() * _NORMAL_PEAK
+    if bool((degrees_of_freedom == _FOUR).all()):
+        inverse = (4 + z.square()).rsqrt()
+        s = z * inverse
+        above = torch.where(z < 0, (2 * inverse).square() / (1 - s), 1 + s)
+        return 0.25 * above.square() * (2 - s), 12 * inverse**5
+    zero = torch.zeros_like(z)
+    return cdf(z, degrees_of_freedom), log_prob(z, zero, zero + 1, degrees_of_freedom).exp()
 
 
 def icdf(p: Tensor, degrees_of_freedom: Tensor) -> Tensor:
@@ -47,10 +78,33 @@ def icdf(p: Tensor, degrees_of_freedom: Tensor) -> Tensor:
         >>> icdf(torch.tensor([0.75], dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
         tensor([1.0000], dtype=torch.float64)
     """
-    # In the lower tail, where the quantile function of scipy keeps its digits.
+    # In the lower tail, where the quantile functions keep their digits.
     tail = torch.minimum(p, 1 - p)
-    quantile = _on_host(special.stdtrit, tail, degrees_of_freedom)
+    is_normal = torch.isinf(degrees_of_freedom)
+    if bool((is_normal | (degrees_of_freedom == _FOUR)).all()):
+        quantile = torch.where(is_normal, torch.special.ndtri(tail), _icdf_of_four(tail))
+    else:
+        quantile = _on_host(special.stdtrit, tail, degrees_of_freedom)
     return torch.where(p > 0.5, -quantile, quantile)
+
+
+def _cdf_of_four(z: Tensor) -> Tensor:
+    """Four degrees of freedom: (1 + s)^2 (2 - s) / 4 with s = z / sqrt(4 + z^2), 1 + s without cancellation."""
+    square = z.square()
+    s = z / (4 + square).sqrt()
+    s = torch.where(torch.isinf(square), z.sign(), s)
+    above = torch.where(z < 0, 4 / ((4 + square) * (1 - s)), 1 + s)
+    return 0.25 * above.square() * (2 - s)
+
+
+def _icdf_of_four(p: Tensor) -> Tensor:
+    """The quantile of a probability up to one half: the root of a cubic by its cosine (Shaw 2006, section 2.2)."""
+    root = (4 * p * (1 - p)).sqrt()
+    excess = (torch.acos(root.clamp_max(1.0)) / 3).cos() / root - 1
+    quantile = -2 * excess.clamp_min(0.0).sqrt()
+    density = 0.375 * (1 + quantile.square() / 4) ** -2.5
+    step = (_cdf_of_four(quantile) - p) / density  # where p is near one half the cosine has half of the digits
+    return torch.where(torch.isfinite(step), quantile - step, quantile)
 
 
 def _log_gamma_ratio(x: Tensor) -> Tensor:
