@@ -122,7 +122,7 @@ def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tenso
         >>> bool(log_prob[-1, 1].exp() > 0.9)
         True
     """
-    num_rows, num_classes = log_prob.shape
+    num_classes = log_prob.shape[-1]
     num_features = state.moments.shape[-2]
     clipped = log_prob.clamp_min(_FLOOR)
     probabilities = log_prob.exp()
@@ -145,8 +145,8 @@ def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tenso
     own = moments[..., :num_features]
     moments = torch.cat([0.5 * (own + own.mT), moments[..., num_features:]], dim=-1)  # lest rounding part its halves
     candidates = torch.cat([_log_softmax(torch.stack(latents, dim=1)), log_prob.unsqueeze(0), others])
-    place = torch.where(torch.isnan(y), 0.0, y).long()
-    shares, log_shares = _share(state.log_shares, candidates[:, torch.arange(num_rows), place], seen)
+    place = torch.where(torch.isnan(y), 0.0, y).long().expand(candidates.shape[0], -1).unsqueeze(-1)
+    shares, log_shares = _share(state.log_shares, candidates.gather(-1, place).squeeze(-1), seen)
     after = ClassState(moments, shares, labels[-2:].flip(0), errors[-1], logs[-1])
     return after, (log_shares.unsqueeze(-1) + candidates).logsumexp(0)
 
@@ -171,7 +171,8 @@ def _learned(ahead: Tensor, joint: Tensor, row: Tensor, label: Tensor) -> Tensor
     curvature = torch.diag_embed(chances) - chances.unsqueeze(-1) * chances.unsqueeze(-2)
     right = torch.cat([curvature @ cross, (chances - label).unsqueeze(-1)], dim=-1)
     system = torch.diag_embed(torch.ones_like(latent)) + curvature @ spread
-    return ahead - cross.mT @ torch.linalg.solve(system, right)
+    after: Tensor = ahead - cross.mT @ torch.linalg.solve(system, right)
+    return after
 
 
 def _share(log_shares: Tensor, log_prob: Tensor, seen: list[bool]) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,12 @@ from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from gp_ensembles.distributions.counts import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, MulticlassLikelihood
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
-from gp_ensembles.likelihoods.predictive import Predictive, num_classes
+from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, conditional
+
+_CERTAIN = 1e-12  # latent variance of what is hardly uncertain
 
 
 class Response(NamedTuple):
@@ -250,6 +253,28 @@ class LatentMixture(NamedTuple):
             parts.append((response, mean, variance))
             start += response.num_experts
         return parts
+
+
+def certain_classes(log_prob: Tensor, *, is_binary: bool) -> LatentMixture:
+    """One expert that is certain of these log probabilities.
+
+    Args:
+        log_prob: Log probabilities of the classes, shape (N, C).
+        is_binary: Whether they are two classes whose number is a target: a mean (N,) and not (N, C).
+
+    Example:
+        >>> import torch
+        >>> certain_classes(torch.tensor([[0.25, 0.75]], dtype=torch.float64).log(), is_binary=True).mean
+        tensor([0.7500], dtype=torch.float64)
+    """
+    latent = (log_prob[:, 1] - log_prob[:, 0] if is_binary else log_prob).unsqueeze(0)
+    variance = torch.full_like(latent, _CERTAIN)
+    if is_binary:
+        likelihood: Likelihood = LogisticLikelihood()
+    else:
+        likelihood, variance = MulticlassLikelihood(log_prob.shape[-1]), torch.diag_embed(variance)
+    response = Response(likelihood, ProbitApproximation(), 1, torch.Size([1]))
+    return LatentMixture(latent.new_zeros(1), latent, variance, (response,))
 
 
 def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:

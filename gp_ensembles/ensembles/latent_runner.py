@@ -16,7 +16,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.laplace import BoundLaplace, join_likelihoods, latent_predictions
-from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites
+from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, lower_factor
 from gp_ensembles.filters.schedule import Schedule, count_steps, is_full, moment_scales, scale_features
 from gp_ensembles.filters.sites import SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentPredictions
@@ -77,7 +77,7 @@ def stage_latent(
     if any(block.target_scale is not None for block in blocks):
         scale = torch.cat([_scale(block) for block in blocks])
     sites = find_sites(mean, covariance, scale, y, group.rule)
-    lower = torch.tril(sites.columns * sites.curvature.unsqueeze(-2), diagonal=-1)
+    lower = lower_factor(sites)
     start = 0
     for runner, block in zip(runners, blocks, strict=True):
         rows = slice(start, start + block.mean.shape[0])

@@ -26,6 +26,8 @@ from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
 from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
 
+_AT_ONCE = 16  # rows of a block that move one another singly; those after them follow by matrix products
+
 
 class LatentBlock(NamedTuple):
     r"""A block before its targets, in the coordinates of its schedule.
@@ -150,8 +152,35 @@ def find_sites(mean: Tensor, covariance: Tensor, target_scale: Tensor | None, y:
         rule: How a target becomes a site.
     """
     num_rows = y.shape[-1]
-    seen = (~torch.isnan(y)).tolist()
     moments = torch.cat([covariance, mean.unsqueeze(-1)], dim=-1)
+    parts: list[BlockSites] = []
+    for start in range(0, num_rows, _AT_ONCE):
+        rows = slice(start, start + _AT_ONCE)
+        scale = None if target_scale is None else target_scale[..., rows]
+        sites = _by_rows(moments, scale, y[..., rows], rule)
+        own = sites.gradient.shape[-1]
+        columns = sites.columns
+        if start + own < num_rows:  # the rows after these move as the weights do
+            later = _one_after_another(moments[..., own:, :own].mT, sites)
+            right = torch.cat([sites.curvature.unsqueeze(-1) * later, -sites.gradient.unsqueeze(-1)], dim=-1)
+            moments = moments[..., own:, own:] - later.mT @ right
+            columns = torch.cat([columns, later.mT], dim=-2)
+        parts.append(sites._replace(columns=torch.nn.functional.pad(columns, (0, 0, start, 0))))
+    if len(parts) == 1:
+        return parts[0]
+    latent = LatentMoments(
+        *(torch.cat(fields, dim=-1) for fields in zip(*(part.latent for part in parts), strict=True))
+    )
+    gradient, curvature, columns = (torch.cat(fields, dim=-1) for fields in list(zip(*parts, strict=True))[1:])
+    return BlockSites(latent, gradient, curvature, columns)
+
+
+def _by_rows(moments: Tensor, target_scale: Tensor | None, y: Tensor, rule: SiteRule) -> BlockSites:
+    r"""Sites of the first rows of a block, from the covariance and mean (\*batch, B, B + 1) of its latent values."""
+    num_rows = y.shape[-1]
+    if moments.shape[-2] > num_rows:
+        moments = torch.cat([moments[..., :num_rows, :num_rows], moments[..., :num_rows, -1:]], dim=-1)
+    seen = (~torch.isnan(y)).tolist()
     columns, gradients, curvatures, means, variances = [], [], [], [], []
     for t in range(num_rows):
         column = moments[..., t]
@@ -187,15 +216,29 @@ def latent_gain(cross: Tensor, sites: BlockSites) -> tuple[Tensor, Tensor]:
 
     ``left.mT @ right`` is what the sites take from the covariance, beside what they take from the mean.
     """
-    if cross.shape[-2] > 1:  # cov(z_t, θ_B) before target t, for all t
-        lower = torch.tril(sites.columns * sites.curvature.unsqueeze(-2), diagonal=-1)
-        cross = torch.linalg.solve_triangular(lower, cross, upper=False, unitriangular=True)
+    cross = _one_after_another(cross, sites)
     size = sites.curvature.abs().sqrt().unsqueeze(-1) * cross
     signed = size * sites.curvature.sign().unsqueeze(-1)
     shift = sites.gradient.unsqueeze(-2) @ cross
     right = torch.nn.functional.pad(signed, (0, 1))
     last = torch.nn.functional.pad(-torch.ones_like(shift[..., :1]), (shift.shape[-1], 0))
     return torch.cat([size, shift], dim=-2), torch.cat([right, last], dim=-2)
+
+
+def _one_after_another(cross: Tensor, sites: BlockSites) -> Tensor:
+    r"""Covariances cov(z_t, .) before the block, (\*batch, B, R), as they are before target t."""
+    if cross.shape[-2] == 1:
+        return cross
+    after: Tensor = torch.linalg.solve_triangular(lower_factor(sites), cross, upper=False, unitriangular=True)
+    return after
+
+
+def lower_factor(sites: BlockSites) -> Tensor:
+    r"""Below its unit diagonal, the triangle that makes covariances before the block of those before each target.
+
+    Shape (\*batch, B, B), zero on the diagonal and above.
+    """
+    return torch.tril(sites.columns * sites.curvature.unsqueeze(-2), diagonal=-1)
 
 
 def update_latent_vector(

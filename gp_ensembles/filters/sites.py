@@ -408,13 +408,13 @@ class VectorMomentMatchingRule(VectorRule):
 def _from_one_side(known: KnownDerivatives, mean: Tensor, variance: Tensor, y: Tensor) -> Sites | None:
     """Newton's method where it needs no damping; ``None`` where it takes too long, or numbers overflow."""
     rough = float(torch.finfo(mean.dtype).eps ** 0.4)  # the error after the last step is about its square
-    point = known.start(mean, variance, y)
+    point, one = known.start(mean, variance, y), mean.new_ones(())
     for number in range(_UNDAMPED):
         first, second = known.at(point, y)
         gap = torch.addcmul(point - mean, variance, first, value=-1)
-        step = gap / (1 - variance * second)
-        point = point - step
-        if number >= _UNCHECKED and bool((step.abs() <= rough * (1 + point.abs())).all()):
+        point = torch.addcdiv(point, gap, torch.addcmul(one, variance, second, value=-1), value=-1)
+        # The divisor is at least one: a step is no longer than its gap.
+        if number >= _UNCHECKED and bool((gap.abs() <= rough * (1 + point.abs())).all()):
             first, second = known.at(point, y)
             return Sites(-second, first - second * point, point)
     return None

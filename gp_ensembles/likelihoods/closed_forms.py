@@ -14,6 +14,7 @@ over.
 
 import functools
 import math
+from collections.abc import Callable
 
 import torch
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, LaplaceLikelihood, Likelihood
@@ -28,13 +29,13 @@ from gp_ensembles.likelihoods.classification import (
     Probit,
 )
 from gp_ensembles.likelihoods.response import conditional
-from gp_ensembles.numerics import normal
-from gp_ensembles.numerics.gauss_hermite import gauss_hermite, log_expectation
+from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 from gp_ensembles.numerics.reductions import readable_all
 
 _SLOPE = math.sqrt(math.pi / 8)
-_STEP, _REACH = 0.75, 48.0
-_NARROW = 1.0  # variance up to which nodes are used
+_STEP = 0.75
+_NARROW, _WIDE = 1.0, 25.0  # variance up to which nodes are used, and up to which a grid needs less reach
+_SHORT, _LONG = 27.0, 48.0
 _NUM_NODES = 64
 
 
@@ -159,47 +160,72 @@ def logit_normal_log_odds(mean: Tensor, variance: Tensor) -> Tensor:
         tensor([0.0000, 0.0795], dtype=torch.float64)
     """
     low = -mean.abs()
-    narrow = variance <= _NARROW
-    if readable_all(narrow):
-        log_prob = _by_nodes(low, variance)
-    elif readable_all(~narrow):
-        log_prob = _by_grid(low, variance)
-    else:  # each branch is fed what it can digest, for the sake of derivatives
-        wide = _by_grid(low, torch.where(narrow, 1.0, variance))
-        log_prob = torch.where(narrow, _by_nodes(low, torch.where(narrow, variance, 1.0)), wide)
+    log_prob = _by_tiers(low, variance)
     log_odds = log_prob - torch.log(-torch.expm1(log_prob))
     return torch.where(mean <= 0, log_odds, -log_odds)
 
 
+def _by_tiers(mean: Tensor, variance: Tensor) -> Tensor:
+    """Each number by the rule for its own variance, whatever stands beside it."""
+    tiers = [variance <= _NARROW, (variance > _NARROW) & (variance <= _WIDE), ~(variance <= _WIDE)]
+    for number, flags in enumerate(tiers):
+        if readable_all(flags):
+            return _RULES[number](mean, variance)
+    try:
+        places = [flags.nonzero(as_tuple=True) for flags in tiers]
+    except RuntimeError:  # values cannot be read: each rule is fed what it can digest, for the sake of derivatives
+        parts = [
+            rule(mean, torch.where(flags, variance, safe))
+            for rule, flags, safe in zip(_RULES, tiers, (_NARROW, _WIDE, 2 * _WIDE), strict=True)
+        ]
+        return torch.where(tiers[0], parts[0], torch.where(tiers[1], parts[1], parts[2]))
+    log_prob = torch.zeros_like(mean)
+    for rule, place in zip(_RULES, places, strict=True):
+        if place[0].numel():
+            log_prob = log_prob.index_put(place, rule(mean[place], variance[place]))
+    return log_prob
+
+
 def _by_nodes(mean: Tensor, variance: Tensor) -> Tensor:
-    nodes, weights = gauss_hermite(_NUM_NODES, mean)
-    latent = mean + variance.sqrt() * nodes.reshape(-1, *[1] * mean.ndim)
-    return log_expectation(torch.nn.functional.logsigmoid(latent), weights)
+    """Log probability for means that are not positive, by E σ(z) = eᵐ E[eᵈ / (1 + eᵐ⁺ᵈ)] with d = z - m."""
+    nodes, weights = (part.reshape(-1, *[1] * mean.ndim) for part in gauss_hermite(_NUM_NODES, mean))
+    tilt = (variance.sqrt() * nodes).exp()
+    share = (weights * tilt / torch.addcmul(torch.ones_like(mean), mean.exp(), tilt)).sum(0)
+    return mean + share.log()
 
 
-def _by_grid(mean: Tensor, variance: Tensor) -> Tensor:
-    """Log probability for means that are not positive and variances of at least one."""
+def _by_grid(mean: Tensor, variance: Tensor, reach: float) -> Tensor:
+    """Log probability for means that are not positive and variances of at least one, by a grid that reaches so far."""
     tiny = mean < -0.5 * variance
     tilted = mean + variance
-    log_prob = _sum(torch.where(tiny, -tilted.abs(), mean), variance)
+    log_prob = _sum(torch.where(tiny, -tilted.abs(), mean), variance, reach)
     beyond = torch.where(tiny & (tilted < 0), log_prob, -1.0)  # there the rest is what is wanted
     rest = torch.where(tilted < 0, torch.log(-torch.expm1(beyond)), log_prob)
     return torch.where(tiny, mean + 0.5 * variance + rest, log_prob)
 
 
-def _sum(mean: Tensor, variance: Tensor) -> Tensor:
-    places, remainder = _grid(mean.dtype, str(mean.device))
+def _sum(mean: Tensor, variance: Tensor, reach: float) -> Tensor:
+    places, remainder = _grid(reach, mean.dtype, str(mean.device))
     places, remainder = (v.reshape(-1, *[1] * mean.ndim) for v in (places, remainder))
     log_main = torch.special.log_ndtr(_SLOPE * mean / (1 + _SLOPE**2 * variance).sqrt())
-    log_normal = normal.log_prob(places, mean, variance)
-    correction = _STEP * (remainder * (log_normal - log_main).exp()).sum(0)
+    scale = variance.rsqrt()
+    distance = torch.addcmul(-mean * scale, places, scale)
+    height = scale.log() - 0.5 * math.log(2 * math.pi) - log_main
+    correction = _STEP * (remainder * torch.addcmul(height, distance, distance, value=-0.5).exp()).sum(0)
     log_prob: Tensor = log_main + torch.log1p(correction)
     return log_prob
 
 
 @functools.cache
-def _grid(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+def _grid(reach: float, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
     """Places of the trapezoidal rule and the remainder there, built in float64."""
-    places = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64, device="cpu")
+    places = torch.arange(-reach, reach + _STEP / 2, _STEP, dtype=torch.float64, device="cpu")
     remainder = torch.sigmoid(places) - torch.special.ndtr(_SLOPE * places)
     return places.to(device=device, dtype=dtype), remainder.to(device=device, dtype=dtype)
+
+
+_RULES: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    _by_nodes,
+    functools.partial(_by_grid, reach=_SHORT),
+    functools.partial(_by_grid, reach=_LONG),
+)

@@ -16,7 +16,7 @@ from gp_ensembles.filters import CorrelatedWalk, RandomWalk, StabilizedForgettin
 from gp_ensembles.likelihoods import LogisticLikelihood, Logit, LogPoissonLikelihood, OrdinalLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 
-N, D = 29, 2
+N, D = 37, 2
 
 
 def ordinal(batch_shape, seed):

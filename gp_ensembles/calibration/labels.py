@@ -1,0 +1,93 @@
+r"""The label chain: what the last label says of the next, whatever the inputs.
+
+Rows of Dirichlet counts with forgetting, one row for each last label:
+
+.. math:: P(y_t = c \mid y_{t-1} = k) = \frac{n_{kc}}{\sum_d n_{kd}}, \qquad
+          n_{kc} \leftarrow \gamma n_{kc} + (1 - \gamma) n_0 + [y_t = c]
+
+Only the row of the last label changes, so labels that are rare are not forgotten. Through a gap the chain goes on by
+itself: after a missing label the last one is known by its probabilities only, and nothing is counted until two labels
+in a row are seen.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_FORGETTING = 0.995  # the last 200 times that a label was seen
+_PRIOR = 0.5  # counts before any label (Jeffreys)
+
+
+class LabelState(NamedTuple):
+    """What is known of past labels.
+
+    Attributes:
+        counts: n, last label by next, shape (C, C).
+        last: Probabilities of the last label: zeros and a one where it was seen, shape (C,).
+        is_seen: One if it was, else zero, shape ().
+    """
+
+    counts: Tensor
+    last: Tensor
+    is_seen: Tensor
+
+
+def init_labels(num_classes: int, like: Tensor) -> LabelState:
+    """The state before any label.
+
+    Args:
+        num_classes: Number of classes C.
+        like: Any tensor with the dtype and device of the numbers.
+
+    Example:
+        >>> import torch
+        >>> init_labels(2, torch.zeros(())).last
+        tensor([0.5000, 0.5000])
+    """
+    counts = like.new_full((num_classes, num_classes), _PRIOR)
+    return LabelState(counts, counts[0] / counts[0].sum(), like.new_zeros(()))
+
+
+def predict_labels(state: LabelState) -> Tensor:
+    """Log probabilities of the next label, shape (C,)."""
+    return (state.last @ (state.counts / state.counts.sum(-1, keepdim=True))).log()
+
+
+@torch.no_grad()
+def update_labels(state: LabelState, y: Tensor) -> tuple[LabelState, Tensor]:
+    """Learn a block of labels, and say what the log probabilities were before each.
+
+    Args:
+        state: The state before the block.
+        y: Labels 0 to C - 1, shape (B,); NaN where missing.
+
+    Returns:
+        The state after the block, and log probabilities, shape (B, C).
+
+    Example:
+        >>> import torch
+        >>> y = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+        >>> _, log_prob = update_labels(init_labels(2, y), y)
+        >>> log_prob[-1].exp()
+        tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+    counts, last, previous = state.counts.clone(), state.last, None
+    if bool(state.is_seen):
+        previous = int(last.argmax())
+    parts = []
+    certain = torch.eye(counts.shape[0], dtype=counts.dtype, device=counts.device)
+    fresh = (1 - _FORGETTING) * _PRIOR + certain
+    for label in y.tolist():
+        ahead = last @ (counts / counts.sum(-1, keepdim=True)) if previous is None else counts[previous].clone()
+        parts.append(ahead)
+        if label != label:
+            last, previous = ahead / ahead.sum(), None
+            continue
+        current = int(label)
+        if previous is not None:
+            counts[previous] = _FORGETTING * ahead + fresh[current]
+        last, previous = certain[current], current
+    table = torch.stack(parts)
+    after = LabelState(counts, last, last.new_tensor(float(previous is not None)))
+    return after, table.log() - table.sum(-1, keepdim=True).log()
