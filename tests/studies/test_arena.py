@@ -38,7 +38,9 @@ from studies.arena.running import Arena
 from studies.arena.scores import WINDOW, LocationScale, Rows, score_classes, score_rows, summarize
 from studies.arena.sets import Task, entries, load_task
 from studies.arena.storage import load_densities, load_rows
+from studies.arena.tables import ArenaPlan, arena_table, summarize_methods
 from studies.arena.window_gp import WindowGP
+from studies.harness.parts import Record, Results
 
 CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
 LINEAR = replace(PRESETS["oebe"], bases=(LinearBasis(), FourierBasis(num_features=10)))
@@ -448,6 +450,27 @@ def test_experts_densities_are_kept_and_make_the_mixture(folder, tmp_path, monke
     assert mixture.log_prob(torch.from_numpy(found.y)).numpy() == pytest.approx(rows.log_prob, abs=1e-3)
     monkeypatch.setattr(Arena, "run", None)
     arena.run(folder, tmp_path, options._replace(experts=False))
+
+
+def test_marks_are_taken_from_the_best_baseline_of_each_set():
+    results = Results(ArenaPlan(["flow"], {"flow": "numbers"}, list(METHODS), 100), ("set", "method", "seed"), 1)
+    scores = {"auto": (1.0, 0.2), "previous": (0.5, 0.3), "linear": (0.75, 0.1), "river_knn": (9.0, 0.01)}
+    for method, (log_score, crps) in scores.items():
+        found = {
+            "log_score": log_score,
+            "crps": crps,
+            "coverage": 0.9,
+            "windows": 1.0,
+            "width": 2.0,
+            "microseconds": 5.0,
+        }
+        results.records["flow", method, 0] = Record({}, found, {})
+    assert "| flow | +0.250 | 0.500 | 0.900 | 1.000 | 2.000 |" in arena_table(results)
+    summaries = summarize_methods(results, False)
+    assert summaries["auto"].rank == 2
+    assert summaries["river_knn"].best == 1
+    assert summaries["previous"].difference == -0.5
+    assert summaries["linear"].ratio == pytest.approx(0.5)
 
 
 def test_a_missing_package_is_a_line_below_the_table(folder, tmp_path, monkeypatch):
