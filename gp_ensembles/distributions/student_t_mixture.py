@@ -69,7 +69,8 @@ class StudentTMixture(NamedTuple):
         """Probability of a target up to y (..., N), shape (..., N)."""
         scale = self._squared_scale().sqrt()
         if y.shape == self.component_mean.shape[-1:]:
-            return _Rows.of(self, scale).at(y)[0]
+            probability: Tensor = _Rows.of(self, scale).at(y)[0]
+            return probability
         z = (y.unsqueeze(-2) - self.component_mean) / scale
         return sum_over_experts(self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom))
 
@@ -148,7 +149,7 @@ def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
     lower = ends.masked_fill(dead, torch.inf).amin(0)
     upper = ends.masked_fill(dead, -torch.inf).amax(0)
     mean, variance = mixture.moments()
-    root = (mean + torch.special.ndtri(target) * variance.sqrt()).clamp(lower, upper)
+    root: Tensor = (mean + torch.special.ndtri(target) * variance.sqrt()).clamp(lower, upper)
     rows = _Rows.of(mixture, scale)
     waiting = torch.arange(target.shape[0], device=target.device)
     for _ in range(_MOST_STEPS):

@@ -13,9 +13,12 @@ from gp_ensembles.filters.states import Predictions, StudentTPredictions
 from gp_ensembles.innovations import Bank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState, weigh_observed
 
-# Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,), None
-# for all of it: predictions of all experts.
+# Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,),
+# None for all of it: predictions of all experts.
 Stage = Callable[[Tensor, Tensor, Tensor | None], Predictions]
+
+# Targets are standardized. One further away is moved to here, lest its digits drown the prediction beside it.
+_FARTHEST, _FARTHEST_SINGLE = 1e8, 1e6
 
 
 class Layers(NamedTuple):
@@ -69,7 +72,8 @@ def run_block(
     A target that lies further from the mixture's mean than c of its standard deviations, :math:`z > c`, counts as one
     whose noise variance is :math:`z^2 / c^2` times as large, for every expert, so that its pull on the weights falls
     with its distance (the weighted-observation-likelihood filter, Duran-Martin et al. 2024, with a weight that is one
-    inside c). The rows before it do not know of it: the block is staged again from there on, once for each outlier.
+    inside c). One beyond 1e8, in single precision 1e6, counts as one there. The rows before it do not know of it: the
+    block is staged again from there on, once for each outlier.
 
     Args:
         layers: What stands around the experts.
@@ -80,8 +84,8 @@ def run_block(
         missing: Which targets are missing, shape (B,); ``None`` if none is.
         alive: Places of the experts that are run, (L,); ``None`` for all.
     """
-    if layers.outlier_threshold is not None:  # no product of two errors may overflow; so far off all targets are alike
-        limit = torch.finfo(y.dtype).max ** (1 / 3)
+    if layers.outlier_threshold is not None:
+        limit = _FARTHEST if y.dtype == torch.float64 else _FARTHEST_SINGLE
         y = y.clamp(-limit, limit)
     remembered, share, kept, start = y, None, None, 0
     while True:
