@@ -30,6 +30,26 @@ class Pair(NamedTuple):
     band: Callable[[int], Band]
 
 
+class Whole(NamedTuple):
+    """A model that says whole distributions.
+
+    Attributes:
+        make: Makes it for a seed.
+    """
+
+    make: Callable[[int], Distributional]
+
+
+class OfClasses(NamedTuple):
+    """A model of classes.
+
+    Attributes:
+        make: Makes it for a seed and a number of classes.
+    """
+
+    make: Callable[[int, int], Learner | OurClasses]
+
+
 class Contender(NamedTuple):
     """A method.
 
@@ -37,7 +57,7 @@ class Contender(NamedTuple):
         title: What it is.
         kinds: Kinds of sets it runs on.
         family: Whose it is; pictures have a mark for each.
-        make: A pair, or what makes a distributional model from a seed, or one for classes from a seed and their number.
+        made_of: What it is made of.
         package: The optional package it needs, if any.
         is_seeded: Whether it depends on the seed.
     """
@@ -45,7 +65,7 @@ class Contender(NamedTuple):
     title: str
     kinds: tuple[str, ...]
     family: str
-    make: Pair | Callable[[int], Distributional] | Callable[[int, int], Learner | OurClasses]
+    made_of: Pair | Whole | OfClasses
     package: str | None = None
     is_seeded: bool = False
 
@@ -93,8 +113,8 @@ def _boosted(
     }
 
 
-def _ours(name: str) -> Callable[[int], Distributional]:
-    return lambda seed: Ours(PRESETS[name], seed)
+def _ours(name: str) -> Whole:
+    return Whole(lambda seed: Ours(PRESETS[name], seed))
 
 
 _RIVER = "river"
@@ -103,7 +123,7 @@ METHODS: dict[str, Contender] = {
     "previous": _point("previous", "previous value", "baseline"),
     "seasonal": _point("seasonal", "value of a season ago", "baseline"),
     "linear": _point("linear", "recursive linear regression", "baseline"),
-    "linear_lags": _point("linear_lags", f"the same with {NUM_LAGS} lags of the target", "baseline"),
+    "linear_lags": _point("linear_lags", f"recursive linear regression, {NUM_LAGS} lags", "baseline"),
     **_boosted("lightgbm", "LightGBM", boosting.lightgbm_train, "lightgbm", ("normal", "t", "scale")),
     **_boosted("lightgbm_lags", f"LightGBM, {NUM_LAGS} lags", boosting.lightgbm_train, "lightgbm", ("t", "scale")),
     **_boosted(
@@ -118,26 +138,38 @@ METHODS: dict[str, Contender] = {
     "river_tree": _point("river_tree", "river's Hoeffding adaptive tree", _RIVER, _RIVER, True),
     "river_forest": _point("river_forest", "river's adaptive random forest", _RIVER, _RIVER, True),
     "river_mondrian": _point("river_mondrian", "river's aggregated Mondrian forest", _RIVER, _RIVER, True),
-    "window_gp": Contender("exact GP of the last 2 000 rows", NUMBERS, "GP", lambda _: WindowGP()),
-    "ondil": Contender("ondil's distributional regression", NUMBERS, "ondil", lambda _: OnlineRegression(), "ondil"),
+    "window_gp": Contender("exact GP of the last 2 000 rows", NUMBERS, "GP", Whole(lambda _: WindowGP())),
+    "ondil": Contender(
+        "ondil's distributional regression", NUMBERS, "ondil", Whole(lambda _: OnlineRegression()), "ondil"
+    ),
     "auto_arima": _point("auto_arima", "statsforecast's AutoARIMA", "statsforecast", "statsforecast"),
     "auto_ets": _point("auto_ets", "statsforecast's AutoETS", "statsforecast", "statsforecast"),
     "auto_classes": Contender(
-        "our auto for classes", CLASSES, "ours", lambda seed, num: OurClasses(class_spec(num), seed), None, True
+        "our auto for classes",
+        CLASSES,
+        "ours",
+        OfClasses(lambda seed, num: OurClasses(class_spec(num), seed)),
+        None,
+        True,
     ),
-    "previous_label": Contender("previous label", CLASSES, "baseline", lambda _, num: PreviousLabel(num)),
+    "previous_label": Contender("previous label", CLASSES, "baseline", OfClasses(lambda _, num: PreviousLabel(num))),
     "lightgbm_classes": Contender(
         "LightGBM for classes",
         CLASSES,
         "boosting",
-        lambda seed, num: boosting.RetrainedClassifier(boosting.lightgbm_classes(seed, num)),
+        OfClasses(lambda seed, num: boosting.RetrainedClassifier(boosting.lightgbm_classes(seed, num))),
         "lightgbm",
         True,
     ),
     "river_forest_classes": Contender(
-        "river's adaptive random forest for classes", CLASSES, _RIVER, river_models.forest_of_classes, _RIVER, True
+        "river's adaptive random forest for classes",
+        CLASSES,
+        _RIVER,
+        OfClasses(river_models.forest_of_classes),
+        _RIVER,
+        True,
     ),
     "river_logistic": Contender(
-        "river's logistic regression", CLASSES, _RIVER, lambda _, num: river_models.logistic(num), _RIVER
+        "river's logistic regression", CLASSES, _RIVER, OfClasses(lambda _, num: river_models.logistic(num)), _RIVER
     ),
 }

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from studies.arena.contenders import LEARNERS, Contender, Pair
+from studies.arena.contenders import LEARNERS, Contender, OfClasses, Pair, Whole
 from studies.arena.learners import BLOCK, Cost, Distributional, Learner, Run, run_learner
 from studies.arena.ours import OurClasses, Ours
 from studies.arena.scores import Array, ClassRows, Rows, joined, score_classes, score_rows
@@ -48,14 +48,13 @@ class Arena:
         Raises:
             ValueError: If a package it needs is not installed, or it cannot be run on this task.
         """
-        made = contender.make
-        if isinstance(made, Pair):
-            return self._banded(made)
-        if self.task.num_classes:
-            return self._classes(made(self.seed, self.task.num_classes))  # type: ignore[call-arg, arg-type]
-        model = made(self.seed)  # type: ignore[call-arg]
-        assert isinstance(model, Distributional)
-        return self._distributional(model)
+        match contender.made_of:
+            case Pair() as pair:
+                return self._banded(pair)
+            case Whole(make):
+                return self._distributional(make(self.seed))
+            case OfClasses(make_classes):
+                return self._classes(make_classes(self.seed, self.task.num_classes))
 
     def _banded(self, pair: Pair) -> Outcome:
         if pair.learner not in self._runs:

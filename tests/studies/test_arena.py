@@ -29,7 +29,7 @@ from studies.arena.bands import (
 )
 from studies.arena.baselines import Lagged, RecursiveLinear, SeasonalNaive, found_season
 from studies.arena.classes import PreviousLabel
-from studies.arena.contenders import METHODS
+from studies.arena.contenders import METHODS, Whole
 from studies.arena.distributional import OnlineRegression
 from studies.arena.learners import Distributional, Learner, run_learner
 from studies.arena.optional import is_installed, missing
@@ -437,7 +437,7 @@ def test_rows_are_kept_and_tables_agree_with_them(folder, tmp_path):
 
 
 def test_experts_densities_are_kept_and_make_the_mixture(folder, tmp_path, monkeypatch):
-    quick = METHODS["oebe"]._replace(make=lambda seed: Ours(LINEAR, seed))
+    quick = METHODS["oebe"]._replace(made_of=Whole(lambda seed: Ours(LINEAR, seed)))
     monkeypatch.setitem(contenders.METHODS, "oebe", quick)
     options = arena.Options(sets=["sum"], methods=["oebe"], rows=100, experts=True)
     arena.run(folder, tmp_path, options)
