@@ -14,7 +14,7 @@ from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.ensembles.targets import BinaryTarget, CountTarget, RealTarget, UnknownNoiseTarget
-from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor
+from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor, _matrix
 
 small = replace(
     e_doebe,
@@ -50,6 +50,8 @@ def test_many_equals_one_at_a_time():
         assert one.predict_one(x) == pytest.approx(value, rel=1e-9)
     forecast = one.forecast_one(rows()[3][0])
     assert forecast.lower < forecast.mean < forecast.upper
+    ends = one._model.predict_interval(_matrix([rows()[3][0]], one._rows.names))
+    assert (forecast.lower, forecast.upper) == tuple(float(end) for end in ends)
     assert forecast.std > 0
 
 

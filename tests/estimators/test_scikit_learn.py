@@ -75,8 +75,11 @@ def test_equals_the_ensemble_behind_it():
     online = small.fit(*warm, generator=torch.Generator().manual_seed(seed))
     online.observe(*stream)
     mixture = online.predict(standardizer.transform_inputs(rows[:20]))
-    np.testing.assert_allclose(mean, standardizer.inverse_mean(mixture.mean), rtol=1e-9)
-    np.testing.assert_allclose(std, standardizer.y_scale * mixture.stddev, rtol=1e-9)
+    ahead = model.model_.predict(rows[:20])
+    np.testing.assert_allclose(ahead.base.mean, standardizer.inverse_mean(mixture.mean), rtol=1e-9)
+    np.testing.assert_allclose(ahead.base.stddev, standardizer.y_scale * mixture.stddev, rtol=1e-9)
+    np.testing.assert_array_equal(mean, ahead.mean)
+    np.testing.assert_array_equal(std, ahead.stddev)
     assert model.score(X[60:], y[60:]) > 0.9
     assert sum(model.expert_weights_.values()) == pytest.approx(1.0)
 
@@ -109,6 +112,21 @@ def test_missing_targets_quantiles_samples_and_constant_columns():
     assert samples.shape == (30, 4000)
     np.testing.assert_allclose(np.quantile(samples, 0.95, axis=1), high, atol=0.2)
     assert np.all(low < high)
+
+
+def test_intervals():
+    X, y = table()
+    model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
+    low, high = model.predict_interval(X[:30])
+    for end, level in zip((low, high), model.model_.interval_levels(), strict=True):
+        np.testing.assert_array_equal(end, model.predict_quantiles(X[:30], [level])[0])
+    assert model.model_.interval_levels() != (0.05, 0.95)  # they have learned
+    low, high = model.predict_interval(X[:30], 0.6)
+    np.testing.assert_array_equal(np.stack([low, high]), model.predict_quantiles(X[:30], [0.2, 0.8]))
+    with pytest.raises(ValueError, match="above 0 and below 1"):
+        model.predict_interval(X, 1.0)
+    both = OnlineRegressor(small, warmup=60, random_state=0).fit(X, np.column_stack([y, -y]))
+    assert both.predict_interval(X[:7])[0].shape == (7, 2)
 
 
 def test_pickle_clone_and_pipeline():
