@@ -9,8 +9,9 @@ from gpytorch.constraints import Positive
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
+from gp_ensembles.ensembles.bases import Basis, FourierBasis, LinearBasis
 from gp_ensembles.ensembles.memory import TargetMemory, find_lags
-from gp_ensembles.ensembles.spec_checks import check_count
+from gp_ensembles.ensembles.spec_checks import check_count, check_made
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import FeatureMap
@@ -43,33 +44,38 @@ class Lagged(NamedTuple):
 class TargetLags:
     """Experts that see past targets: for streams whose rows follow one another at equal steps.
 
-    Two feature maps are added, static and at every speed of the ensemble: linear in the lagged targets, and linear in
-    the inputs and the lagged targets. A further expert predicts the previous value, as the level of a random walk
-    (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Where the past says nothing
-    about the next target, nothing is added.
+    Further experts, static and at every speed of the ensemble: one is linear in the lagged targets alone, others have
+    bases of the inputs and the lagged targets together. One more predicts the previous value, as the level of a random
+    walk (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Where the past says
+    nothing about the next target, nothing is added.
 
     Attributes:
         lags: Rows back, distinct and ascending; found on the warm-up rows by forward selection on the partial
             correlation if ``None``, see :func:`~gp_ensembles.ensembles.memory.find_lags`.
         most: Most lags to find.
         longest: Longest lag to look for; no more than a fifth of the warm-up rows is.
+        bases: Bases of the inputs and the lagged targets together.
 
     Raises:
-        TypeError: If a lag is not a whole number.
+        TypeError: If a lag is not a whole number, or a basis is none.
         ValueError: If lags are not positive, distinct and ascending, or a number is not positive.
 
     Example:
-        >>> TargetLags(lags=(1, 24, 168))
-        TargetLags(lags=(1, 24, 168), most=6, longest=200)
+        >>> TargetLags(lags=(1, 24, 168)).lags
+        (1, 24, 168)
     """
 
     lags: tuple[int, ...] | None = None
     most: int = 6
     longest: int = 200
+    bases: tuple[Basis, ...] = (LinearBasis(), FourierBasis())
 
     def __post_init__(self) -> None:
         check_count(self, "most", self.most)
         check_count(self, "longest", self.longest)
+        for number, basis in enumerate(self.bases):
+            check_made(f"bases[{number}]", basis, Basis, "LinearBasis()")
+        object.__setattr__(self, "bases", tuple(self.bases))
         if self.lags is None:
             return
         given: object = self.lags
@@ -81,13 +87,16 @@ class TargetLags:
         object.__setattr__(self, "lags", lags)
 
     @torch.no_grad()
-    def build(self, X: Tensor, y: Tensor, maps: list[tuple[str, FeatureMap]]) -> Lagged | None:
+    def build(
+        self, X: Tensor, y: Tensor, maps: list[tuple[str, FeatureMap]], *, generator: torch.Generator | None = None
+    ) -> Lagged | None:
         """Columns of past targets, and what sees them; ``None`` where there is nothing to see.
 
         Args:
             X: Warm-up inputs, standardized, shape (N, D).
             y: Warm-up targets, standardized, shape (N,); NaN where missing.
             maps: Feature maps of the inputs alone.
+            generator: Source of randomness of the bases.
 
         Raises:
             ValueError: If a lag that was given is as long as the warm-up.
@@ -101,9 +110,10 @@ class TargetLags:
         own, past = range(num_inputs), range(num_inputs, num_all)
         inputs = torch.cat([X, columns], dim=-1)
         lagged = SelectColumns(LinearFeatures.from_data(columns), past, num_all)
-        both = LinearFeatures.from_data(inputs)
         seeing = [(name, SelectColumns(features, own, num_all)) for name, features in maps]
-        return Lagged(memory, inputs, [*seeing, ("lags", lagged), ("inputs and lags", both)], _level(y, num_all))
+        both = [pair for basis in self.bases for pair in basis.build(inputs, generator=generator)]
+        named = [(f"{name} with lags", features) for name, features in both]
+        return Lagged(memory, inputs, [*seeing, ("lags", lagged), *named], _level(y, num_all))
 
 
 def _is_whole(value: object) -> bool:

@@ -189,7 +189,7 @@ class EnsembleSpec:
         check_warm_up(X, y, self.target)
         maps = build_maps(X, self.bases, generator)
         has_layers = self.target.is_real and self.target.num_outputs is None
-        lagged = self.lags.build(X, y, maps) if has_layers and self.lags is not None else None
+        lagged = self.lags.build(X, y, maps, generator=generator) if has_layers and self.lags is not None else None
         inputs = X if lagged is None else lagged.inputs
         maps = maps if lagged is None else lagged.maps
         experts = fitted_experts(maps, inputs, y, self.fit_settings, generator, progress, self.target)

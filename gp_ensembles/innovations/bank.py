@@ -163,7 +163,7 @@ class Bank:
         if key not in self._constants:
             rate = like.new_tensor([[f.rate] for f in self._followed])
             df = like.new_tensor([[f.df] for f in self._followed])
-            rows = torch.tensor([int(f.is_autoregressive) for f in self._followed], device=like.device)
+            rows = torch.tensor([f.is_autoregressive for f in self._followed], dtype=torch.int64, device=like.device)
             self._constants[key] = rate, df, rows
         return self._constants[key]
 
