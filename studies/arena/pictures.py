@@ -16,7 +16,7 @@ _MARKS = {"ours": "*", "baseline": "o", "boosting": "s", "river": "^", "GP": "D"
 _WORST = -2.0  # nats below the reference; methods further down stand at the edge, with their number
 _WORST_RATIO = 4.0
 _SIZE = (9.0, 5.2)  # inches, of a panel
-_LETTER, _LINE, _GAP = 7.0, 13.0, 9.0  # pixels: width of a letter, height of a line, from a mark to its name
+_LETTER, _LINE, _GAP = 7.0, 13.0, 11.0  # pixels: width of a letter, height of a line, from a mark to its name
 
 
 class Mark(NamedTuple):
@@ -103,7 +103,7 @@ def _name(axis: "Axes", marks: Sequence[Mark]) -> None:
     from gp_ensembles.plots.canvas import INK
 
     places = [tuple(axis.transData.transform((mark.x, mark.y))) for mark in marks]
-    taken = [(x - 6.0, y - 6.0, x + 6.0, y + 6.0) for x, y in places]
+    taken = [(x - 8.0, y - 7.0, x + 8.0, y + 7.0) for x, y in places]
     for mark, (x, y) in zip(marks, places, strict=True):
         width = _LETTER * len(mark.name)
         best = None

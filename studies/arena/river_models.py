@@ -11,6 +11,7 @@ from studies.arena.scores import Array
 
 _SMOOTHINGS = (None, 0.999, 0.99)  # of Bayesian linear regression; the best of the warm-up is taken
 _NOISE = 0.2  # standardized, of Bayesian linear regression
+_ABSURD = 100.0  # standardized
 _NEIGHBORS, _KEPT = 10, 1000
 _LEAST_PROBABILITY = 0.01  # shared by all classes, so that none is impossible
 
@@ -20,37 +21,48 @@ class RiverModel(Learner):
     """A river model of numbers, one row at a time.
 
     Args:
-        makers: Make fresh models; that with the least squared error on the warm-up goes on.
+        makers: Make fresh models; that with the least squared error on the warm-up goes on. The first of them, which
+            then learns all rows again, takes over should that one fail or say something absurd.
     """
 
     def __init__(self, makers: list[Callable[[], Any]]) -> None:
         self.makers = makers
         self.model: Any = None
+        self.seen: list[tuple[dict[int, float], float]] = []
 
     def warm_up(self, X: Array, y: Array) -> Array:
         """See :meth:`Learner.warm_up`."""
         tried: list[tuple[float, int, Any, Array]] = []
         for make in self.makers:
-            self.model = make()
-            try:
-                errors = errors_on_the_way(self, X, y)
-            except np.linalg.LinAlgError:  # columns that say the same, and a prior that was forgotten
-                continue
+            self.model, self.seen = make(), []
+            errors = errors_on_the_way(self, X, y)
             loss = float(np.nanmean(errors**2))
             tried.append((loss if np.isfinite(loss) else np.inf, len(tried), self.model, errors))
-        if not tried:
-            raise ValueError("the model could not be computed on the warm-up rows")
         _, _, self.model, best = min(tried)
         return best
 
     def predict(self, X: Array) -> Array:
         """See :meth:`Learner.predict`."""
-        return np.array([float(self.model.predict_one(_named(X)) or 0.0)])
+        said = float(self.model.predict_one(_named(X)) or 0.0)
+        if not abs(said) < _ABSURD and len(self.makers) > 1:
+            self._start_again()
+            said = float(self.model.predict_one(_named(X)))
+        return np.array([said])
 
     def learn(self, X: Array, y: Array) -> None:
         """See :meth:`Learner.learn`."""
         if not np.isnan(y[0]):
-            self.model.learn_one(_named(X), float(y[0]))
+            self.seen.append((_named(X), float(y[0])))
+            try:
+                self.model.learn_one(*self.seen[-1])
+            except np.linalg.LinAlgError:
+                self._start_again()
+
+    def _start_again(self) -> None:
+        """Go on with the first kind of model: a covariance has forgotten its prior."""
+        self.model = self.makers[0]()
+        for row in self.seen:
+            self.model.learn_one(*row)
 
 
 @final
