@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import betaln, ndtri
 
-from gp_ensembles.calibration import IntervalLevels, init_recalibration, map_components, update_recalibration
+from gp_ensembles.calibration import IntervalLevels
+from gp_ensembles.calibration.recalibration import init_recalibration, map_components, update_recalibration
 from gp_ensembles.ensembles.presets import INNOVATIONS, default_rule
 from gp_ensembles.innovations import Bank
 from gp_ensembles.numerics import normal, normal_scores, student_t

@@ -19,6 +19,7 @@ PACKAGE = Path(gp_ensembles.__file__).parent
 ROOMS = (
     "bayesian_quadrature",
     "bo",
+    "calibration",
     "data",
     "distributions",
     "ensembles",

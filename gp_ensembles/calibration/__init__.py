@@ -8,11 +8,5 @@ nothing. ``recalibration`` (:func:`init_recalibration`, :func:`update_recalibrat
 """
 
 from gp_ensembles.calibration.levels import IntervalLevels
-from gp_ensembles.calibration.recalibration import (
-    init_recalibration,
-    map_components,
-    map_log_weights,
-    update_recalibration,
-)
 
-__all__ = ["IntervalLevels", "init_recalibration", "map_components", "map_log_weights", "update_recalibration"]
+__all__ = ["IntervalLevels"]

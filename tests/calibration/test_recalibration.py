@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.calibration import (
+from gp_ensembles.calibration.recalibration import (
     init_recalibration,
     map_components,
     map_log_weights,

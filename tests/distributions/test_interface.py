@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.calibration import map_components
+from gp_ensembles.calibration.recalibration import map_components
 from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.likelihoods import (

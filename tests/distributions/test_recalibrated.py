@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.calibration import map_components
+from gp_ensembles.calibration.recalibration import map_components
 from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.quadrature import crps_by_quadrature
 from gp_ensembles.metrics.scores import crps_mixture

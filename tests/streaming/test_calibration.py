@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.calibration import IntervalLevels, init_recalibration, map_components, update_recalibration
+from gp_ensembles.calibration import IntervalLevels
+from gp_ensembles.calibration.recalibration import init_recalibration, map_components, update_recalibration
 from gp_ensembles.distributions import Recalibrated
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings

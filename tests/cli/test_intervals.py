@@ -1,0 +1,117 @@
+"""Adaptive intervals on the command line: columns, what the summary says of them, and resumption to the bit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
+from gp_ensembles.cli.predictions import interval_columns, interval_table
+from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.summary import interval_lines, summarize_run, summary_table
+from gp_ensembles.data import Table
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import CountTarget
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.streaming import StreamConfig
+
+SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
+
+
+def table(num_rows=1200):
+    generator = torch.Generator().manual_seed(3)
+    X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    y = 20 + 3 * X[:, 0] + torch.randn(num_rows, generator=generator, dtype=torch.float64)
+    y[100:] = 20 + (y[100:] - 20) / 2  # calmer than the warm-up
+    y[[150, 151]] = torch.nan
+    return Table(X, y, ("a", "b"), "y", "made")
+
+
+def test_what_is_counted_is_what_is_written():
+    rows = table()
+    stream = ScoredStream.start(StreamConfig(SMALL, warmup=100, coverages=(0.9, 0.5)), rows)
+    chunks = list(stream.chunks(rows.X[100:], rows.y[100:]))
+    assert stream.further_columns == ("q25", "q75")
+    y = torch.cat([chunk.y for chunk in chunks])
+    seen = ~y.isnan()
+    found = interval_table(stream.coverages)
+    for name, lower, upper in (
+        ("0.9", [chunk.lower for chunk in chunks], [chunk.upper for chunk in chunks]),
+        ("0.5", [chunk.further["q25"] for chunk in chunks], [chunk.further["q75"] for chunk in chunks]),
+    ):
+        low, high = torch.cat(lower), torch.cat(upper)
+        inside = ((low < y) & (y < high))[seen].double()
+        assert found[name]["coverage"] == pytest.approx(float(inside.mean()))
+        assert found[name]["mean_width"] == pytest.approx(float((high - low)[seen].mean()))
+        assert found[name]["windows"] == 2
+        assert abs(found[name]["coverage"] - float(name)) < min(0.02, found[name]["bound"])
+    summary = summarize_run(stream)
+    assert summary["coverage_90"] == found["0.9"]["coverage"]
+    lines = interval_lines(summary)
+    assert len(lines) == 2
+    assert lines[0].startswith("intervals of 90 %: covered ")
+    assert lines[0] in summary_table(summary)
+
+
+def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
+    rows = table(500)
+    config = StreamConfig(SMALL, warmup=100, coverages=(0.9, 0.5))
+    stream = ScoredStream.start(config, rows)
+    whole = list(stream.chunks(rows.X[100:], rows.y[100:]))
+    cut = ScoredStream.start(config, rows)
+    parts = list(cut.chunks(rows.X[100:367], rows.y[100:367]))
+    save_checkpoint(cut, tmp_path / "checkpoint.pt")
+    again = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert again.coverages == cut.coverages
+    learned = again.progress.num_rows - 100
+    parts += again.chunks(rows.X[367:], rows.y[367:], repeat_pending=True)
+    for of in (
+        lambda c: c.lower, lambda c: c.upper, lambda c: c.further["q75"], lambda c: c.mean, lambda c: c.variance,
+        lambda c: c.log_prob,
+    ):  # fmt: skip
+        rest = torch.cat([of(chunk) for chunk in parts[-(len(parts) - 2) :]]) if len(parts) > 2 else of(parts[-1])
+        want = torch.cat([of(chunk) for chunk in whole])
+        assert torch.equal(rest.nan_to_num(), want[-len(rest) :].nan_to_num())
+        assert len(rest) >= len(want) - learned
+    assert interval_table(again.coverages) == interval_table(stream.coverages)
+
+
+def test_columns_and_options(tmp_path, small, capsys):
+    small.write(tmp_path / "data.csv", small.rows(300))
+    (tmp_path / "small.yaml").write_text(small.config + "coverages: [0.9, 0.95]\n", encoding="utf-8")
+    arguments = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--warmup", "100", "--progress", "false"]
+    arguments += ["--pictures", "false", "--config", str(tmp_path / "small.yaml")]
+    assert main([*arguments, "--out", str(tmp_path / "both")]) == 0
+    printed = capsys.readouterr().out
+    assert "intervals of 90 %: covered" in printed
+    assert "intervals of 95 %: covered" in printed
+    rows = small.read(tmp_path / "both" / "predictions.csv")
+    assert list(rows[0])[-2:] == ["q025", "q975"]
+    assert all(float(row["q025"]) < float(row["q975"]) for row in rows)
+    options = ["--recalibrate", "false", "--coverages", "[]", "--out", str(tmp_path / "none")]
+    assert main([*arguments, *options]) == 0
+    assert "intervals of" not in capsys.readouterr().out
+    summary = json.loads((tmp_path / "none" / "summary.json").read_text())
+    assert summary["intervals"] == {}
+    assert summary["config"]["recalibrate"] is False
+    assert main([*arguments, "--coverages", "[1.2]", "--out", str(tmp_path / "wrong")]) == 2
+    assert "a coverage must be above 0 and below 1, got 1.2" in capsys.readouterr().err
+
+
+def test_counts_have_no_adaptive_intervals():
+    rows = table(200)
+    counts = rows._replace(y=rows.y.nan_to_num(20).round())
+    stream = ScoredStream.start(StreamConfig(replace(SMALL, target=CountTarget()), warmup=100), counts)
+    list(stream.chunks(counts.X[100:], counts.y[100:]))
+    assert stream.coverages == {}
+    assert summarize_run(stream)["intervals"] == {}
+
+
+def test_names_of_columns():
+    shares = (0.9, 0.95, 0.5, 0.99, 0.6826)
+    assert [interval_columns(share)[0] for share in shares] == ["q05", "q025", "q25", "q005", "q1587"]
+    assert interval_columns(0.8) == ("q10", "q90")
