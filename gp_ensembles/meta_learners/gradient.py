@@ -26,6 +26,7 @@ from gp_ensembles.meta_learners.base import (
     share_logs,
     share_out,
 )
+from gp_ensembles.numerics.reductions import readable_all
 
 
 class ExponentiatedGradient(MetaLearner):
@@ -166,6 +167,9 @@ class SoftBayes(MetaLearner):
             rates = _anytime_rates(state, log_prob)
             result = run_linear(_anytime_linear(*rates), state, log_prob)
             return run_steps(_anytime_step(*rates), state, log_prob) if result is None else result
+        result = _fixed_rate(self.learning_rate, state, log_prob)
+        if result is not None:
+            return result
         stay, learn = math.log1p(-self.learning_rate), math.log(self.learning_rate)
 
         def step(log_weights: Tensor, column: Tensor, _: int) -> Tensor:
@@ -177,6 +181,30 @@ class SoftBayes(MetaLearner):
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, for any number of experts; the rate follows that number."""
         return grown_weights(state, num_new, share)
+
+
+def _fixed_rate(rate: float, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
+    """A block in plain numbers: what a weight is multiplied by each time, and the logarithms of all at the end.
+
+    Weights of any smallness keep their logarithms; what underflows in a density is nothing beside the others. ``None``
+    where a target is impossible, undefined or next to impossible.
+    """
+    best = log_prob.detach().amax(0)
+    weights, stay = state.log_weights.exp(), log_prob.new_tensor(1 - rate)
+    factors, densities = [], []
+    for column in (log_prob - best).exp().unbind(1):
+        density = torch.dot(weights, column)
+        factor = torch.addcmul(stay, column, rate / density)
+        weights = weights * factor
+        factors.append(factor)
+        densities.append(density)
+    relative = torch.stack(densities)
+    info = torch.finfo(log_prob.dtype)
+    if not readable_all(relative > info.tiny / info.eps):
+        return None
+    steps = torch.cat([state.log_weights.unsqueeze(1), torch.stack(factors, dim=1).log()], dim=1).cumsum(1)
+    last = state._replace(log_weights=steps[:, -1], num_seen=state.num_seen + log_prob.shape[1])
+    return last, MetaOutput(steps[:, :-1], relative.log() + best)
 
 
 def _anytime_rates(state: MetaState, log_prob: Tensor) -> tuple[Tensor, Tensor, Tensor]:
