@@ -1,0 +1,80 @@
+r"""How far inputs may stray: a range that grows with them, but slowly, so that one wild number does no lasting harm.
+
+A static expert takes a row as far out as a thousand others for as much knowledge as theirs together; from one broken
+number it would never recover. So an input further beyond the range seen so far than the width w of the warm-up's is
+moved to there. With lower and upper end :math:`a_t, b_t` of a column,
+
+.. math:: x_t \leftarrow \min(\max(x_t, a_t - w), b_t + w), \qquad b_{t+1} = \max(b_t, \min(x_t, b_t + w / 10))
+
+and the lower end likewise. A column that moves on, such as a clock, is followed and never moved.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_REACH, _GROWTH = 1.0, 0.1  # in widths of the warm-up range
+
+
+class InputRange(NamedTuple):
+    """The range of D columns so far.
+
+    Attributes:
+        lower: Lower ends, shape (D,).
+        upper: Upper ends, shape (D,).
+        width: Widths of the warm-up range, shape (D,).
+    """
+
+    lower: Tensor
+    upper: Tensor
+    width: Tensor
+
+    @classmethod
+    def of(cls, X: Tensor) -> "InputRange":
+        """The range of warm-up rows X (N, D) without gaps.
+
+        Example:
+            >>> import torch
+            >>> InputRange.of(torch.tensor([[1.0], [3.0]])).width
+            tensor([2.])
+        """
+        lower, upper = X.amin(0), X.amax(0)
+        return cls(lower, upper, upper - lower)
+
+    def limit(self, X: Tensor) -> Tensor:
+        """Rows (N, D) that all come next, moved into reach."""
+        reach = _REACH * self.width
+        return X.clamp(self.lower - reach, self.upper + reach)
+
+    def follow(self, X: Tensor) -> tuple["InputRange", Tensor, Tensor]:
+        """Move rows into reach of the rows before them.
+
+        Args:
+            X: Rows in the order of time, shape (N, D).
+
+        Returns:
+            The range after them, the rows moved into reach, and how many columns of each were moved, (N,).
+
+        Example:
+            >>> import torch
+            >>> start = InputRange.of(torch.tensor([[0.0], [1.0]]))
+            >>> start.follow(torch.tensor([[1.5], [9.0], [0.5]]))[1].T
+            tensor([[1.5000, 2.1000, 0.5000]])
+        """
+        upper = _follow(self.upper, X, _GROWTH * self.width)
+        lower = -_follow(-self.lower, -X, _GROWTH * self.width)
+        reach = _REACH * self.width
+        moved = torch.minimum(torch.maximum(X, lower[:-1] - reach), upper[:-1] + reach)
+        return InputRange(lower[-1], upper[-1], self.width), moved, (moved != X).sum(-1)
+
+
+def _follow(upper: Tensor, X: Tensor, step: Tensor) -> Tensor:
+    """Upper ends before each row and after the last, (N + 1, D), none of which is above the one before by more."""
+    ends = torch.cat([upper.unsqueeze(0), X]).cummax(0).values
+    if bool((ends[1:] - ends[:-1] <= step).all()):
+        return ends
+    found = [upper]
+    for row in X:
+        found.append(torch.maximum(found[-1], torch.minimum(row, found[-1] + step)))
+    return torch.stack(found)
