@@ -98,7 +98,7 @@ def predict_classes(state: ClassState, log_prob: Tensor, others: Tensor) -> Tens
     design = _design(log_prob.clamp_min(_FLOOR), *past)
     latent = torch.einsum("ndf,kf->knd", design, state.moments[..., -1])
     candidates = torch.cat([_log_softmax(latent), log_prob.unsqueeze(0), others])
-    return (_shared(state.log_shares)[:, None, None] + candidates).logsumexp(0)
+    return (_shared(state.log_shares)[:, None, None] + candidates).movedim(0, -1).contiguous().logsumexp(-1)
 
 
 @torch.no_grad()
@@ -148,7 +148,8 @@ def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tenso
     place = torch.where(torch.isnan(y), 0.0, y).long().expand(candidates.shape[0], -1).unsqueeze(-1)
     shares, log_shares = _share(state.log_shares, candidates.gather(-1, place).squeeze(-1), seen)
     after = ClassState(moments, shares, labels[-2:].flip(0), errors[-1], logs[-1])
-    return after, (log_shares.unsqueeze(-1) + candidates).logsumexp(0)
+    # The axis of the sum last: then the bits of a row do not depend on the rows beside it.
+    return after, (log_shares.unsqueeze(-1) + candidates).movedim(0, -1).contiguous().logsumexp(-1)
 
 
 def _learned(ahead: Tensor, joint: Tensor, row: Tensor, label: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from gp_ensembles.cli.baselines import NormalPrediction
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_mixture, update_discrete
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.quadrature import crps_by_quadrature
-from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.metrics.discrete import ClassScores, init_class_scores, summarize_classes
 from gp_ensembles.metrics.scores import covered, crps_mixture
 from gp_ensembles.metrics.streaming import (
@@ -96,7 +95,7 @@ def score_discrete_block(
     scores: Scores,
     first_row: int,
     y: Tensor,
-    mixture: AnyMixture,
+    predictions: OnlinePredictions,
     baselines: dict[str, DiscreteRows],
     block_size: int,
 ) -> tuple[Scores, Chunk]:
@@ -106,20 +105,21 @@ def score_discrete_block(
         scores: Scores before the block.
         first_row: Number of its first row.
         y: Targets, shape (B,), float64; NaN where missing.
-        mixture: The ensemble's predictions.
+        predictions: The model's predictions.
         baselines: The baselines'.
         block_size: Rows computed at once.
 
     Returns:
         Scores after the block, and its predictions.
     """
+    mixture = predictions.distribution
     assert isinstance(mixture, LatentMixture)
     rows = rows_of_mixture(mixture, y.to(mixture.latent_mean), block_size)
     after = {MODEL: update_discrete(scores[MODEL], y, rows)}
     for name, simple in baselines.items():
         after[name] = update_discrete(scores[name], y, simple)
     nothing = torch.full_like(y, torch.nan)
-    log_weights = mixture.log_weights.double().cpu()
+    log_weights = predictions.log_weights.double().cpu()
     probabilities = rows.probabilities if rows.probabilities.shape[1] else None
     densities = {name: simple.log_prob for name, simple in baselines.items()}
     chunk = Chunk(

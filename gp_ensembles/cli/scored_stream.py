@@ -22,7 +22,6 @@ from gp_ensembles.cli.predictions import (
 )
 from gp_ensembles.cli.tables import check_table
 from gp_ensembles.data import Table
-from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -216,10 +215,9 @@ class ScoredStream:
             scores, chunk = score_block(before, first, y, predictions, normal, model.scales)
         else:
             assert model.online is not None
-            assert isinstance(predictions.distribution, LatentMixture)
             discrete = baselines.observe(inputs, targets)
             block_size = model.online.block_size
-            scores, chunk = score_discrete_block(before, first, y, predictions.distribution, discrete, block_size)
+            scores, chunk = score_discrete_block(before, first, y, predictions, discrete, block_size)
         return chunk, scores, count_intervals(self.progress.coverages, chunk, predictions)
 
 

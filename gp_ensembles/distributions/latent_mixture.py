@@ -1,6 +1,7 @@
 """What an ensemble with a likelihood predicts: one mixture of the likelihood's distributions for each row."""
 
 import copy
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -269,12 +270,16 @@ def certain_classes(log_prob: Tensor, *, is_binary: bool) -> LatentMixture:
     """
     latent = (log_prob[:, 1] - log_prob[:, 0] if is_binary else log_prob).unsqueeze(0)
     variance = torch.full_like(latent, _CERTAIN)
-    if is_binary:
-        likelihood: Likelihood = LogisticLikelihood()
-    else:
-        likelihood, variance = MulticlassLikelihood(log_prob.shape[-1]), torch.diag_embed(variance)
-    response = Response(likelihood, ProbitApproximation(), 1, torch.Size([1]))
+    variance = variance if is_binary else torch.diag_embed(variance)
+    response = _response_of_classes(None if is_binary else log_prob.shape[-1])
     return LatentMixture(latent.new_zeros(1), latent, variance, (response,))
+
+
+@functools.cache
+def _response_of_classes(num_classes: int | None) -> Response:
+    """Two classes, or so many without an order; kept, for to build a likelihood takes longer than to ask it."""
+    likelihood = LogisticLikelihood() if num_classes is None else MulticlassLikelihood(num_classes)
+    return Response(likelihood, ProbitApproximation(), 1, torch.Size([1]))
 
 
 def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:

@@ -4,12 +4,14 @@ Real numbers: :class:`RealTarget`, :class:`UnknownNoiseTarget`, :class:`OutlierT
 :class:`BinaryTarget`, :class:`ClassTarget`, :class:`LevelTarget`, :class:`CountTarget`.
 """
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood, Likelihood
 from torch import Tensor
 
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_latent_update, check_positive
@@ -178,7 +180,7 @@ class BinaryTarget(Target):
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        check_support(LogisticLikelihood(), y)
+        check_support(_kept(LogisticLikelihood), y)
         check_classes(y)
 
 
@@ -212,7 +214,7 @@ class ClassTarget(Target):
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        check_support(MulticlassLikelihood(self.num_classes), y)
+        check_support(_kept(MulticlassLikelihood, self.num_classes), y)
         check_classes(y)
 
 
@@ -274,8 +276,14 @@ class CountTarget(Target):
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        check_support(LogPoissonLikelihood(), y)
+        check_support(_kept(LogPoissonLikelihood), y)
         check_varies(y)
+
+
+@functools.cache
+def _kept(kind: Callable[..., Likelihood], *arguments: int) -> Likelihood:
+    """A likelihood without parameters, built once: to build one takes longer than to ask it."""
+    return kind(*arguments)
 
 
 def check_varies(y: Tensor) -> None:

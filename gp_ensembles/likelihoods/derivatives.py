@@ -13,10 +13,11 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, Likelihood
 from torch import Tensor
 
-from gp_ensembles.likelihoods.classification import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, OrdinalLikelihood, Probit
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.numerics.derivatives import Derivatives, KnownDerivatives
 
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_TWO_OVER_PI = math.sqrt(2 / math.pi)
 
@@ -25,8 +26,9 @@ _ROOT_TWO_OVER_PI = math.sqrt(2 / math.pi)
 def known_derivatives(likelihood: Likelihood) -> KnownDerivatives | None:
     r"""Derivatives of :math:`\ell(z) = \log p(y \mid z)` in closed form, else ``None``.
 
-    There are some for the logistic link, the probit link of two classes, and counts whose log rate is the latent
-    value. For one of your own that is concave they may be registered with ``known_derivatives.register``.
+    There are some for the logistic link, the probit link of two classes, ordered levels with either link, and counts
+    whose log rate is the latent value. For one of your own that is concave they may be registered with
+    ``known_derivatives.register``.
 
     Args:
         likelihood: A likelihood of one latent value.
@@ -53,6 +55,50 @@ def _(likelihood: BernoulliLikelihood) -> KnownDerivatives | None:
 @known_derivatives.register(LogPoissonLikelihood)
 def _(likelihood: LogPoissonLikelihood) -> KnownDerivatives | None:
     return KnownDerivatives(_poisson, _poisson_start)
+
+
+@known_derivatives.register(OrdinalLikelihood)
+def _(likelihood: OrdinalLikelihood) -> KnownDerivatives | None:
+    """For either link, with the cut points as they are now; none where gradients in them may be wanted."""
+    if torch.is_grad_enabled() or not isinstance(likelihood.link, Logit | Probit):
+        return None
+    is_logit = isinstance(likelihood.link, Logit)
+    cuts, scale = likelihood.cut_points.detach(), likelihood.scale.detach()
+    beyond = torch.full_like(cuts[..., :1], torch.inf)
+    ends = torch.cat([-beyond, cuts, beyond], dim=-1).unsqueeze(-2)
+
+    def interval(latent: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        level = y.long().expand_as(latent).unsqueeze(-1)
+        table = ends.expand(*latent.shape, ends.shape[-1])
+        return table.gather(-1, level).squeeze(-1), table.gather(-1, level + 1).squeeze(-1)
+
+    def at(latent: Tensor, y: Tensor) -> Derivatives:
+        lower, upper = ((end - latent) / scale for end in interval(latent, y))
+        first, second = (_logit_slopes if is_logit else _probit_slopes)(lower, upper)
+        return Derivatives(first / scale, second / scale.square())
+
+    def start(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        lower, upper = interval(mean, y)
+        is_low = mean < 0.5 * (lower + upper)
+        end = torch.where(is_low, mean + variance / scale, mean - variance / scale)  # as steep as the density gets
+        near = torch.where(is_low, lower, upper)
+        return torch.maximum(torch.minimum(mean, end), torch.minimum(torch.maximum(mean, end), near))
+
+    return KnownDerivatives(at, start if is_logit else _mean)
+
+
+def _logit_slopes(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    below, above = lower.sigmoid(), (-upper).sigmoid()
+    return below - above, -(below * (1 - below) + above * (1 - above))
+
+
+def _probit_slopes(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    log_share = Probit().log_difference(lower, upper)
+    lower_ratio, upper_ratio = ((-0.5 * z.square() - _HALF_LOG_TWO_PI - log_share).exp() for z in (lower, upper))
+    first = lower_ratio - upper_ratio
+    # Beyond the first and the last cut point there is no density.
+    moment = torch.where(lower.isinf(), 0.0, lower * lower_ratio) - torch.where(upper.isinf(), 0.0, upper * upper_ratio)
+    return first, moment - first.square()
 
 
 def _logistic(latent: Tensor, y: Tensor) -> Derivatives:

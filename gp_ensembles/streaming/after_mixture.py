@@ -94,7 +94,7 @@ def remember(state: CalibrationState, y: Tensor) -> CalibrationState:
 def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistribution:
     """The distributions of rows that all come next, from the mixtures of the experts."""
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
-        said = _said(mixture)
+        said = _said(mixture, _ROWS)
         others = predict_labels(state.labels).expand(1, *said.shape)
         return _classes(predict_classes(state.classes, said, others), mixture)
     if state.recalibration is None or isinstance(mixture, LatentMixture):
@@ -126,7 +126,7 @@ def next_levels(state: CalibrationState, config: StreamConfig, coverage: float) 
 
 @torch.no_grad()
 def calibrate_block(
-    state: CalibrationState, config: StreamConfig, mixture: AnyMixture, y: Tensor
+    state: CalibrationState, config: StreamConfig, mixture: AnyMixture, y: Tensor, block_size: int = _ROWS
 ) -> tuple[CalibrationState, CalibratedBlock]:
     """Learn a block of targets, and say what was predicted before each.
 
@@ -135,13 +135,14 @@ def calibrate_block(
         config: The config of the model.
         mixture: Mixtures of the experts for B rows, in the units of the target.
         y: Targets, shape (B,), or (B, O) for several outputs; NaN where missing.
+        block_size: Rows that the ensemble learned at once.
 
     Returns:
         The state after the block, and the predictions.
     """
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
-        said, seen = _said(mixture), y.double().cpu()
+        said, seen = _said(mixture, block_size), y.double().cpu()
         labels, others = update_labels(state.labels, seen)
         classes, log_prob = update_classes(state.classes, said, others.unsqueeze(0), seen)
         place = seen.nan_to_num(0.0).long().unsqueeze(-1)
@@ -182,9 +183,12 @@ def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
     return CalibrationState(*(None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()))
 
 
-def _said(mixture: LatentMixture) -> Tensor:
-    """Log probabilities of the classes of all rows, (N, C), on the CPU; a few rows at a time, for quadrature takes room."""
-    rows = torch.arange(mixture.num_rows, device=mixture.latent_mean.device).split(_ROWS)
+def _said(mixture: LatentMixture, rows_at_once: int) -> Tensor:
+    """Log probabilities of the classes of all rows, (N, C), on the CPU; some rows at a time, for quadrature takes room.
+
+    The last bits of a row depend on those beside it in vector registers: always the same ones if blocks are cut alike.
+    """
+    rows = torch.arange(mixture.num_rows, device=mixture.latent_mean.device).split(rows_at_once)
     said = torch.cat([mixture.take(part).class_probabilities for part in rows])
     return said.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
 

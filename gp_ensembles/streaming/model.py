@@ -380,7 +380,7 @@ class OnlineModel:
         predictions = online.observe(inputs.to(dtype), targets.to(dtype))
         with uninterrupted():  # what comes after the ensemble learns the rows too
             mixture = self._in_units(predictions.mixture)
-            self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y)
+            self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]
         # Each observed output brings the scale of its unit.
         log_scale = self.scales.y_scale.log()

@@ -5,11 +5,12 @@ from functools import partial
 
 import pytest
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 from scipy import special
 
 from gp_ensembles.filters.sites import LaplaceRule
-from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood
+from gp_ensembles.likelihoods import LogisticLikelihood, Logit, LogPoissonLikelihood, OrdinalLikelihood, Probit
 from gp_ensembles.likelihoods.derivatives import known_derivatives
 from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.numerics.derivatives import scalar_derivatives
@@ -76,3 +77,26 @@ def test_the_mode_is_found_without_damping(name, dtype):
 
 def test_any_other_likelihood_is_differentiated():
     assert known_derivatives(StudentTLikelihood()) is None
+
+
+@pytest.mark.parametrize("link", [Logit(), Probit()])
+def test_those_of_levels_are_the_automatic_ones(link):
+    likelihood = OrdinalLikelihood(4, link, batch_shape=torch.Size([2]), scale_constraint=Positive()).double()
+    likelihood.cut_points = torch.tensor([[-1.0, 0.0, 3.0], [-0.2, 0.1, 0.3]], dtype=torch.float64)
+    likelihood.scale = torch.tensor([[1.0], [0.6]], dtype=torch.float64)
+    assert known_derivatives(likelihood) is None  # gradients in the cut points may be wanted
+    density = partial(log_prob, likelihood.requires_grad_(False))
+    latent = torch.linspace(-12, 12, 49, dtype=torch.float64).expand(2, -1)
+    with torch.no_grad():
+        known = known_derivatives(likelihood)
+        for level in range(4):
+            y = torch.full_like(latent[0], level)
+            want, got = scalar_derivatives(density, latent, y), known.at(latent, y)
+            torch.testing.assert_close(got.first, want.first, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(got.second, want.second, rtol=1e-7, atol=1e-10)
+        for variance in (1e-2, 1.0, 50.0):
+            y = torch.arange(49).remainder(4).double()
+            spread = torch.full_like(latent, variance)
+            got = LaplaceRule(density, known).solve(latent, spread, y).point
+            want = LaplaceRule(density).solve(latent, spread, y).point
+            torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
