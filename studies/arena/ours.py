@@ -6,29 +6,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import Distribution, LatentMixture, Mixture
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions.quadrature import crps_by_quadrature
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.metrics import crps_mixture
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.predictions import OnlinePredictions
 from studies.arena.learners import Distributional
 from studies.arena.scores import LEVEL, Array
 from studies.arena.storage import ExpertDensities
 
-_TOLERANCE = 1e-6  # of the CRPS
-_GRID, _REACH = 200, 12.0  # points on each side of the median, and the inverse hyperbolic sine of the farthest
+_TOLERANCE = 1e-6  # of the CRPS of mixtures of normals
 
 
 class Predicted:
-    """Predictive distributions of the library as the arena's.
+    """Predictions of the library as the arena's.
 
     Args:
-        distribution: Of N rows.
+        predictions: Of N rows.
     """
 
-    def __init__(self, distribution: Distribution) -> None:
-        self.distribution = distribution
+    def __init__(self, predictions: OnlinePredictions) -> None:
+        self.predictions = predictions
+        assert not isinstance(predictions.distribution, LatentMixture)
+        self.distribution = predictions.distribution
 
     @property
     def mean(self) -> Array:
@@ -44,48 +47,21 @@ class Predicted:
         return _array(self.distribution.cdf(torch.from_numpy(y)))
 
     def interval(self) -> tuple[Array, Array]:
-        """See :meth:`~studies.arena.scores.Predictive.interval`."""
-        lower, upper = (self.distribution.quantile(p) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+        """Adaptive where the model has such intervals, else the distribution's own quantiles."""
+        lower, upper = self.predictions.interval(LEVEL)
         return _array(lower), _array(upper)
 
     def crps(self, y: Array) -> Array:
-        """Exact to 1e-6 for mixtures of normals, otherwise by integration of the distribution function."""
-        given = torch.from_numpy(y)
-        if isinstance(self.distribution, Mixture):
-            mixture = self.distribution
-            parts = (mixture.log_weights, mixture.component_mean, mixture.component_variance)
-            return _array(crps_mixture(*parts, given, tolerance=_TOLERANCE))
-        return _array(integrated_crps(self.distribution, given))
+        """See :meth:`~studies.arena.scores.Predictive.crps`."""
+        return _array(_crps(self.distribution, torch.from_numpy(y)))
 
 
-def integrated_crps(distribution: Distribution, y: Tensor) -> Tensor:
-    r"""CRPS from the distribution function, :math:`\int (F(z) - 1[y \le z])^2 dz`, by the trapezoidal rule.
-
-    Points are dense around the median, by its distance from the quartiles, and sparse far out; the two sides of the
-    target are integrated separately.
-
-    Args:
-        distribution: Of N rows.
-        y: Targets, shape (N,).
-
-    Returns:
-        Scores, shape (N,).
-
-    Example:
-        >>> one = torch.zeros(1, 1, dtype=torch.float64)
-        >>> integrated_crps(Mixture(one[0], one, one + 1), one[0]).round(decimals=3)
-        tensor([0.2340], dtype=torch.float64)
-    """
-    quarter, median, rest = (distribution.quantile(p) for p in (0.25, 0.5, 0.75))
-    steps = torch.linspace(-_REACH, _REACH, 2 * _GRID + 1, dtype=y.dtype, device=y.device).unsqueeze(-1)
-    points = median + (rest - quarter) / 2 * steps.sinh()
-    points = torch.cat([points, y.unsqueeze(0)]).sort(0).values
-    cdf = distribution.cdf(points)
-    below, above = cdf.square(), (1 - cdf).square()
-    is_below = points[1:] <= y
-    widths = points.diff(dim=0)
-    heights = torch.where(is_below, (below[1:] + below[:-1]) / 2, (above[1:] + above[:-1]) / 2)
-    return (heights * widths).sum(0)
+def _crps(distribution: Mixture | StudentTMixture | Recalibrated, y: Tensor) -> Tensor:
+    if isinstance(distribution, Recalibrated):
+        return distribution.crps(y, _crps(distribution.base, y))
+    if isinstance(distribution, StudentTMixture):
+        return crps_by_quadrature(distribution, y)
+    return crps_mixture(*distribution, y, tolerance=_TOLERANCE)
 
 
 @final
@@ -95,7 +71,7 @@ class Ours(Distributional):
     Args:
         spec: The preset.
         seed: Of its frequencies and centers.
-        keep_densities: Keep what every expert says, if the predictions are mixtures of normals.
+        keep_densities: Keep what every expert says.
     """
 
     def __init__(self, spec: EnsembleSpec, seed: int, keep_densities: bool = False) -> None:
@@ -112,22 +88,33 @@ class Ours(Distributional):
 
     def step(self, X: Array, y: Array) -> Predicted:
         """See :meth:`Distributional.step`."""
+        return Predicted(self.observe(X, y))
+
+    def observe(self, X: Array, y: Array) -> OnlinePredictions:
+        """Predict each row of a block, and learn all of them."""
         assert self.model is not None
         predictions = self.model.observe(torch.from_numpy(X), torch.from_numpy(y))
+        if self.keep_densities:
+            self._keep(predictions, y)
+        return predictions
+
+    def _keep(self, predictions: OnlinePredictions, y: Array) -> None:
+        assert self.model is not None
         found = predictions.distribution
-        if self.keep_densities and isinstance(found, Mixture):
-            mean, variance = _array(found.component_mean), _array(found.component_variance)
-            log_weights = _array(predictions.log_weights)
-            self.kept.append(ExpertDensities(mean, variance, log_weights, self.model.names, y))
-        return Predicted(found)
+        base = found.base if isinstance(found, Recalibrated) else found
+        assert not isinstance(base, LatentMixture)
+        mean, variance = _array(base.component_mean), _array(base.component_variance)
+        df = _array(base.degrees_of_freedom) if isinstance(base, StudentTMixture) else np.full_like(mean, np.inf)
+        log_weights = _array(predictions.log_weights)
+        self.kept.append(ExpertDensities(mean, variance, df, log_weights, self.model.names, y))
 
     def densities(self) -> ExpertDensities | None:
         """What every expert said so far, if it was kept."""
         if not self.kept:
             return None
-        mean, variance, log_weights, (names, *_), y = zip(*self.kept, strict=True)
-        columns = [np.concatenate(part, -1) for part in (mean, variance, log_weights)]
-        return ExpertDensities(columns[0], columns[1], columns[2], names, np.concatenate(y))
+        mean, variance, df, log_weights, (names, *_), y = zip(*self.kept, strict=True)
+        columns = [np.concatenate(part, -1) for part in (mean, variance, df, log_weights)]
+        return ExpertDensities(columns[0], columns[1], columns[2], columns[3], names, np.concatenate(y))
 
 
 @final
@@ -148,7 +135,7 @@ class OurClasses:
 
     def step(self, X: Array, y: Array) -> Array:
         """Probabilities (B, C) of each row of a block, from the rows before it; learns all of them."""
-        found = self.inner.step(X, y).distribution
+        found = self.inner.observe(X, y).distribution
         assert isinstance(found, LatentMixture)
         return _array(found.class_probabilities)
 

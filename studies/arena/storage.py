@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.arena.scores import Array, ClassRows, Rows
+from studies.arena.scores import Array, ClassRows, LocationScale, Rows
 
 Values = NDArray[Any]
 
 
 class ExpertDensities(NamedTuple):
-    """One-step-ahead normal predictions of M experts for N targets, and the weights in force before each of them.
+    """One-step-ahead predictions of M experts for N targets, and the weights in force before each of them.
 
-    Rules that weigh experts can be compared on these without running an expert again.
+    Rules that weigh experts can be compared on these without running an expert again. They are what stands before any
+    recalibration.
 
     Attributes:
         mean: Means, standardized, shape (M, N).
         variance: Variances, noise included, shape (M, N).
+        df: Degrees of freedom of Student's t, above 2, shape (M, N); infinite for normal predictions.
         log_weights: Log weights, shape (M, N).
         names: Names of the experts, length M.
         y: Targets, standardized, shape (N,); NaN where missing.
@@ -29,9 +31,16 @@ class ExpertDensities(NamedTuple):
 
     mean: Array
     variance: Array
+    df: Array
     log_weights: Array
     names: tuple[str, ...]
     y: Array
+
+    @property
+    def log_prob(self) -> Array:
+        """Log densities of the targets, which rules learn from, shape (M, N); NaN where a target is missing."""
+        scale = np.sqrt(self.variance * np.where(np.isinf(self.df), 1.0, 1 - 2 / self.df))
+        return LocationScale(self.mean, scale, self.df).log_prob(self.y)
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Values]) -> None:
@@ -77,7 +86,7 @@ def load_rows(path: Path) -> Rows | ClassRows:
 
 def save_densities(path: Path, densities: ExpertDensities) -> None:
     """Write experts' predictions in one step; all but targets in single precision."""
-    arrays = {name: getattr(densities, name).astype(np.float32) for name in ("mean", "variance", "log_weights")}
+    arrays = {name: getattr(densities, name).astype(np.float32) for name in ("mean", "variance", "df", "log_weights")}
     save_arrays(path, {**arrays, "names": np.array(densities.names), "y": densities.y})
 
 
@@ -92,8 +101,8 @@ def load_densities(path: Path) -> ExpertDensities:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "experts.npz"
         >>> two = np.zeros((2, 3))
-        >>> save_densities(path, ExpertDensities(two, two + 1, two - np.log(2), ("a", "b"), np.zeros(3)))
-        >>> load_densities(path).variance.shape, load_densities(path).names
+        >>> save_densities(path, ExpertDensities(two, two + 1, two + np.inf, two - np.log(2), ("a", "b"), np.zeros(3)))
+        >>> load_densities(path).log_prob.shape, load_densities(path).names
         ((2, 3), ('a', 'b'))
     """
     arrays = _read(path)
