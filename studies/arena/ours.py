@@ -83,7 +83,7 @@ class Ours(Distributional):
 
     def warm_up(self, X: Array, y: Array) -> None:
         """See :meth:`Distributional.warm_up`."""
-        config = StreamConfig(self.spec, warmup=len(y), seed=self.seed, drop_constant=True)
+        config = stream_config(self.spec, len(y), self.seed)
         self.model = OnlineModel(config).fit(torch.from_numpy(X), torch.from_numpy(y))
 
     def step(self, X: Array, y: Array) -> Predicted:
@@ -138,6 +138,16 @@ class OurClasses:
         found = self.inner.observe(X, y).distribution
         assert isinstance(found, LatentMixture)
         return _array(found.class_probabilities)
+
+
+def stream_config(spec: EnsembleSpec, num_warmup: int, seed: int) -> StreamConfig:
+    """How an ensemble meets a stream: by the defaults, constant columns left out.
+
+    Example:
+        >>> stream_config(class_spec(2), 200, 0).warmup
+        200
+    """
+    return StreamConfig(spec, warmup=num_warmup, seed=seed, drop_constant=True)
 
 
 def class_spec(num_classes: int) -> EnsembleSpec:

@@ -16,11 +16,10 @@ import torch
 
 from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.ensembles.presets import PRESETS
-from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.arena.contenders import METHODS, Contender
 from studies.arena.optional import is_installed, missing
-from studies.arena.ours import class_spec
+from studies.arena.ours import class_spec, stream_config
 from studies.arena.pictures import draw_arena
 from studies.arena.running import Arena, Outcome
 from studies.arena.scores import CLASS_SCORES, SCORES, summarize
@@ -142,11 +141,12 @@ def _run_set(
 
 def _settings(contender: Contender, name: str, task: Task, seed: int) -> dict[str, object]:
     """What a part is made with."""
-    # As text: JSON has no infinity, and a record is compared with what its file says.
-    spec = None
+    config = None
     if contender.family == "ours":
-        spec = json.dumps(spec_to_plain(class_spec(task.num_classes) if task.num_classes else PRESETS[name]))
-    return {"version": _VERSION, "set": task.name, "method": name, "seed": seed, "rows": len(task.y), "preset": spec}
+        made = class_spec(task.num_classes) if task.num_classes else PRESETS[name]
+        # As text: JSON has no infinity, and a record is compared with what its file says.
+        config = json.dumps(stream_config(made, len(task.warm_y), seed).to_plain())
+    return {"version": _VERSION, "set": task.name, "method": name, "seed": seed, "rows": len(task.y), "preset": config}
 
 
 def _ran(arena: Arena, contender: Contender, settings: dict[str, object], stem: Path) -> Record:
