@@ -154,8 +154,9 @@ def condition(
     innovations: Sequence[InnovationModel] = (),
     memory: TargetMemory | None = None,
     outlier_threshold: float | None = None,
+    keep_weights: bool = False,
 ) -> OnlineEnsemble:
-    """The ensemble of some groups, conditioned on the warm-up rows, with the weights that it had before them."""
+    """The ensemble of some groups, conditioned on the warm-up rows, with the weights that it had before or after them."""
     named = [pair for group in groups for pair in group]
     ensemble = Ensemble(
         [expert for _, expert in named],
@@ -167,6 +168,8 @@ def condition(
     )
     online = OnlineEnsemble(ensemble)
     online.observe(X, y)
+    if keep_weights:
+        return online
     return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
 
 

@@ -21,7 +21,7 @@ from gp_ensembles.ensembles.build import (
 )
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
@@ -90,8 +90,7 @@ class EnsembleSpec:
 
     Every map of every basis becomes a static expert, fitted by empirical Bayes, with experts sampled around each
     optimum; dynamic twins share its features and hyperparameters, and their weights walk at random. All experts are
-    conditioned on the warm-up rows, but start with equal weights: those rows have been used to fit the experts and may
-    not also rank them.
+    conditioned on the warm-up rows.
 
     Attributes:
         name: What it is called in tables and files.
@@ -107,8 +106,11 @@ class EnsembleSpec:
         lags: Past targets as inputs of further experts; ``None`` for none.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
+        rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows. Their one-step log densities there sum
+            to the evidence that their hyperparameters were fitted to; with few rows that is far better than equal
+            weights, with which experts else start, as in the papers.
 
-    The last three are for targets of one real number; for others they are left out.
+    Innovations, lags and the threshold are for targets of one real number; for others they are left out.
 
     Raises:
         TypeError: If a part is not of its kind.
@@ -138,6 +140,7 @@ class EnsembleSpec:
     innovations: tuple[InnovationModel, ...] = ()
     lags: TargetLags | None = None
     outlier_threshold: float | None = None
+    rank_on_warm_up: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.bases, Basis):
@@ -155,6 +158,7 @@ class EnsembleSpec:
             raise ValueError("an ensemble without static experts needs random_walk_variances")
         if not isinstance(self.rule, MetaLearner | GroupedRule):
             raise TypeError(f"rule must be a weight rule such as FixedShare() or StickySwitching(), got {self.rule!r}")
+        check_flag(self, "rank_on_warm_up", self.rank_on_warm_up)
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
         for number, model in enumerate(self.innovations):
@@ -208,6 +212,7 @@ class EnsembleSpec:
             innovations=self.innovations if has_layers else (),
             memory=None if lagged is None else lagged.memory,
             outlier_threshold=self.outlier_threshold if has_layers else None,
+            keep_weights=self.rank_on_warm_up,
         )
 
     def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
