@@ -156,7 +156,7 @@ def condition(
     outlier_threshold: float | None = None,
     keep_weights: bool = False,
 ) -> OnlineEnsemble:
-    """The ensemble of some groups, conditioned on the warm-up rows, with the weights that it had before or after them."""
+    """The ensemble of some groups, conditioned on the warm-up rows; its weights are those before them, or after."""
     named = [pair for group in groups for pair in group]
     ensemble = Ensemble(
         [expert for _, expert in named],
