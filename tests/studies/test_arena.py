@@ -101,7 +101,7 @@ def test_crps_of_our_distributions_is_that_of_its_definition():
         cdf = found.cdf(grid.expand(-1, 6))
         exact = torch.trapezoid((cdf - (grid >= y).to(cdf)).square(), grid.squeeze(-1), dim=0)
         said = Predicted(OnlinePredictions(found, y, log_weights, 0))
-        # The step at the target costs the grid half of its spacing, 0.0025; the library's quadrature is right to 0.5 %.
+        # The step at the target costs this grid half of its spacing, 0.0025; the arena's is right to half a per cent.
         assert said.crps(y.numpy()) == pytest.approx(exact.numpy(), rel=5e-3, abs=4e-3)
 
 
