@@ -67,11 +67,10 @@ def init_classes(num_classes: int, num_others: int, like: Tensor) -> ClassState:
     covariance = torch.diag_embed(_moving(moves, num_classes) * variances)
     mean = like.new_zeros(*moves.shape[:1], size, 1)
     mean[:, 0] = 1.0
-    num_candidates = moves.shape[0] + 1 + num_others
     even = like.new_full((num_classes,), 1 / num_classes)
     return ClassState(
         torch.cat([covariance, mean], dim=-1),
-        like.new_zeros(num_candidates).log_softmax(0),
+        like.new_zeros(moves.shape[0] + 1 + num_others).log_softmax(0),
         even.repeat(2, 1),
         torch.zeros_like(even),
         even.log(),
@@ -182,7 +181,7 @@ def _share(log_shares: Tensor, log_prob: Tensor, seen: list[bool]) -> tuple[Tens
     shares = log_shares.exp()
     befores = []
     for given, is_seen in zip(likelihood.unbind(-1), seen, strict=True):
-        before = (1 - _SHARE) * shares + _SHARE / shares.shape[0]
+        before = (1 - _SHARE) * shares + _SHARE / len(shares)
         befores.append(before)
         if is_seen:
             shares = before * given
@@ -219,4 +218,4 @@ def _log_softmax(contrasts: Tensor) -> Tensor:
 
 def _shared(log_shares: Tensor) -> Tensor:
     """Log shares after a little of them has gone round."""
-    return ((1 - _SHARE) * log_shares.exp() + _SHARE / log_shares.shape[0]).log()
+    return ((1 - _SHARE) * log_shares.exp() + _SHARE / len(log_shares)).log()
