@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,28 +125,25 @@ def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[Recali
     """
     if pit.ndim != 1:
         raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
-    weights, shares = state.candidates, state.shares
+    weights = state.candidates
     if pit.shape[0] == 0:
         return state, map_log_weights(state).unsqueeze(-1)[:, :0]
     pit = pit.detach().to(weights)
     seen = (~pit.isnan()).tolist()
     densities = component_log_densities(pit, *(part[1:] for part in map_components(weights))).exp().mT.contiguous()
-    kept, gained, given = (part.to(weights.device) for part in (_KEPT, _GAINED, _GIVEN))
-    before, mixed = [], []
-    for row, is_seen in zip(densities.unbind(0), seen, strict=True):
-        before.append(weights)
+    # numpy is quicker than torch at numbers this few.
+    kept, gained, given = (part.numpy() for part in (_KEPT, _GAINED, _GIVEN))
+    now, shares = state.candidates.cpu().numpy(), state.shares.tolist()
+    before, all_shares = [], []
+    for row, is_seen in zip(densities.cpu().numpy(), seen, strict=True):
+        before.append(now)
+        all_shares.append(shares)
         if is_seen:
-            density = weights @ row
-            mixed.append(density)
-            weights = torch.addcmul(given, weights, torch.addcmul(kept, gained / density.unsqueeze(-1), row))
-    steps = iter(torch.stack(mixed).tolist() if mixed else [])
-    now, all_shares = shares.tolist(), []
-    for is_seen in seen:
-        all_shares.append(now)
-        if is_seen:
-            now = _share_out(now, [1.0, *next(steps)])
-    log_weights = _log_weights(torch.stack(before), weights.new_tensor(all_shares))
-    return RecalibrationState(weights, weights.new_tensor(now)), log_weights
+            density = now @ row
+            now = now * (kept + gained / density[:, None] * row) + given
+            shares = _share_out(shares, [1.0, *density.tolist()])
+    log_weights = _log_weights(weights.new_tensor(np.stack(before)), weights.new_tensor(all_shares))
+    return RecalibrationState(weights.new_tensor(now), weights.new_tensor(shares)), log_weights
 
 
 def _share_out(shares: list[float], densities: list[float]) -> list[float]:

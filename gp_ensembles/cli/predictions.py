@@ -11,7 +11,7 @@ from gp_ensembles.calibration.coverage import CoverageState, count_coverage
 from gp_ensembles.cli.baselines import NormalPrediction
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_mixture, update_discrete
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
-from gp_ensembles.distributions.quadrature import crps_by_quadrature
+from gp_ensembles.distributions.quadrature import at_nodes, crps_at_nodes
 from gp_ensembles.metrics.discrete import ClassScores, init_class_scores, summarize_classes
 from gp_ensembles.metrics.scores import covered, crps_mixture
 from gp_ensembles.metrics.streaming import (
@@ -153,7 +153,7 @@ def score_block(
     distribution = _on_host(predictions.distribution)
     state = scores[MODEL]
     assert isinstance(state, StreamScores)
-    mean, variance = distribution.moments()
+    mean, variance, crps = _moments_and_crps(distribution, y, _CRPS_TOLERANCE * float(scales.y_scale))
     density, lower_tail = distribution.log_prob(y), distribution.cdf(y)
     lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
     inside = covered(lower_tail, 0.9)
@@ -167,7 +167,6 @@ def score_block(
             (lower, upper), inside = ends, intervals.covered[place].cpu()
         else:
             further.update(zip(interval_columns(coverage), ends, strict=True))
-    crps = _crps(distribution, y, _CRPS_TOLERANCE * float(scales.y_scale))
     rows = RowScores(mean, variance, density, crps, inside)
     after: Scores = {MODEL: count_scores(state, y, rows)}
     densities = {}
@@ -223,12 +222,18 @@ def _on_host(distribution: StreamDistribution) -> Mixture | StudentTMixture | Re
     return distribution._replace(**parts)
 
 
-def _crps(distribution: Mixture | StudentTMixture | Recalibrated, y: Tensor, tolerance: float) -> Tensor:
+def _moments_and_crps(
+    distribution: Mixture | StudentTMixture | Recalibrated, y: Tensor, tolerance: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Means, variances and scores; in closed form for normal components."""
     if isinstance(distribution, Recalibrated):
-        return distribution.crps(y, _crps(distribution.base, y, tolerance))
+        base = distribution.base
+        exact = crps_mixture(*base, y, tolerance=tolerance) if isinstance(base, Mixture) else None
+        return distribution.moments_and_crps(y, exact)
     if isinstance(distribution, StudentTMixture):
-        return crps_by_quadrature(distribution, y)
-    return crps_mixture(*distribution, y, tolerance=tolerance)
+        found = at_nodes(distribution)
+        return found.mean, found.variance, crps_at_nodes(y, found, found.cdf, found.mean)
+    return *distribution.moments(), crps_mixture(*distribution, y, tolerance=tolerance)
 
 
 def score_table(scores: Scores, target_scale: float) -> dict[str, dict[str, float | None]]:

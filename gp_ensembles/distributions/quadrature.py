@@ -5,6 +5,8 @@ within the deviation and 1e5 deviations reach from end to end.
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +19,12 @@ _CENTER = 0.3
 _BEND = 0.025
 _REACH = 6.4
 _STEP = 0.2
+_FEW = 64  # components that are looked at one by one
+# Rows at once, whose numbers fit in a cache: of nodes and of single targets.
+_ROWS = 32
+_TARGETS = 128
+
+_Mixture = Mixture | StudentTMixture
 
 
 def nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,29 +65,120 @@ def integral_from(y: Tensor, terms: Tensor, mean: Tensor, variance: Tensor) -> T
     return torch.where(y.isnan(), math.nan, value)
 
 
-def crps_by_quadrature(distribution: Mixture | StudentTMixture, y: Tensor) -> Tensor:
-    r"""Continuous ranked probability scores where there is no closed form.
+class AtNodes(NamedTuple):
+    """N distribution functions at J nodes each.
+
+    Attributes:
+        mean: Means, shape (N,).
+        variance: Variances, shape (N,).
+        y: Nodes, shape (J, N).
+        length: Lengths that they stand for, shape (J, N).
+        cdf: Distribution functions there, shape (J, N).
+    """
+
+    mean: Tensor
+    variance: Tensor
+    y: Tensor
+    length: Tensor
+    cdf: Tensor
+
+
+def at_nodes(mixture: Mixture | StudentTMixture) -> AtNodes:
+    """The distribution functions of mixtures at their nodes; of many components the lightest count as one or two.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> found = at_nodes(Mixture(0 * one[0], 0 * one, one))
+        >>> float(found.cdf[found.cdf.shape[0] // 2])
+        0.5
+    """
+    mean, variance = mixture.moments()
+    y, length = nodes(mean, variance)
+    return AtNodes(mean, variance, y, length, _cdf(mixture, y, _ROWS, simplified))
+
+
+def simplified(mixture: _Mixture) -> _Mixture:
+    """Mixtures whose components beyond the 64 heaviest of each row are one normal and one Student-t of their moments.
+
+    Example:
+        >>> many = torch.ones(100, 2, dtype=torch.float64)
+        >>> few = simplified(Mixture(many.log_softmax(0), many.cumsum(0), many))
+        >>> few.component_mean.shape, bool((few.variance - 834.25).abs().max() < 1e-9)
+        (torch.Size([65, 2]), True)
+    """
+    mean = mixture.component_mean
+    if mean.shape[0] <= _FEW + 2:
+        return mixture
+    log_weights = mixture.log_weights
+    log_weights = (log_weights.unsqueeze(-1) if log_weights.ndim == 1 else log_weights).expand(mean.shape)
+    order = log_weights.sort(dim=0, descending=True, stable=True).indices
+    some, rest = order[:_FEW], order[_FEW:]
+    weights, centers, spreads = (part.gather(0, rest) for part in (log_weights.exp(), mean, mixture.component_variance))
+    kept = [part.gather(0, some) for part in (log_weights, *mixture[1:])]
+    if isinstance(mixture, Mixture):
+        lumps = [_lump(weights, centers, spreads)]
+    else:
+        df = mixture.degrees_of_freedom.gather(0, rest)
+        heavy = df.isfinite()
+        least = df.masked_fill(~heavy, 0.0).amax(0)  # they are equal, as a rule
+        lumps = [
+            [*_lump(weights * ~heavy, centers, spreads), torch.full_like(least, torch.inf)],
+            [*_lump(weights * heavy, centers, spreads), torch.where(least > 0, least, torch.inf)],
+        ]
+    return type(mixture)(
+        *(torch.cat([one, torch.stack(new)]) for one, new in zip(kept, zip(*lumps, strict=True), strict=True))
+    )
+
+
+def _lump(weights: Tensor, mean: Tensor, variance: Tensor) -> list[Tensor]:
+    """Log weight, mean and variance (N,) of components (M, N) together; a standard one where they weigh nothing."""
+    total = sum_over_experts(weights)
+    share = weights / total.clamp_min(torch.finfo(total.dtype).tiny)
+    center = sum_over_experts(share * mean)
+    spread = sum_over_experts(share * (variance + (mean - center).square()))
+    return [total.log(), center, torch.where(total > 0, spread, 1.0)]
+
+
+def crps_at_nodes(y: Tensor, found: AtNodes, cdf: Tensor, mean: Tensor) -> Tensor:
+    r"""Continuous ranked probability scores of N distributions whose functions (J, N) are known at nodes.
 
     .. math:: \int (F - 1[z \ge y])^2\, dz = |y - \mu| - \int F (1 - F)\, dz + 2 \int_y^\infty 1 - F\, dz
 
     for y above the mean, and mirrored below it.
 
     Args:
-        distribution: Of N rows.
         y: Targets, shape (N,).
+        found: The nodes.
+        cdf: Distribution functions there, shape (J, N).
+        mean: Their means, shape (N,).
 
     Returns:
         Scores, shape (N,), units of the target; NaN where y is.
 
     Example:
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> crps_by_quadrature(Mixture(0 * one[0], 0 * one, one), one[0])
+        >>> found = at_nodes(Mixture(0 * one[0], 0 * one, one))
+        >>> crps_at_nodes(one[0], found, found.cdf, found.mean)
         tensor([0.6024], dtype=torch.float64)
     """
-    mean, variance = distribution.moments()
-    at, length = nodes(mean, variance)
-    F = distribution.cdf(at)
-    spread = sum_over_experts(F * (1 - F) * length)
-    beyond = torch.where(y < mean, F.flip(0), 1 - F) * length
-    distance = (y - mean).abs()
-    return distance - spread + 2 * integral_from(mean + distance, beyond, mean, variance)
+    spread = sum_over_experts(cdf * (1 - cdf) * found.length)
+    # The nodes are symmetric around the mean of the base: mirrored there, F up to y is 1 - F from y on.
+    is_below = y < found.mean
+    beyond = torch.where(is_below, cdf.flip(0), 1 - cdf) * found.length
+    tail = integral_from(found.mean + (y - found.mean).abs(), beyond, found.mean, found.variance)
+    return torch.where(is_below, mean - y, y - mean) - spread + 2 * tail
+
+
+def cdf_by_pieces(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
+    """Distribution functions of mixtures at targets (N,), some rows at a time: quicker for many components."""
+    return _cdf(mixture, y, _TARGETS, lambda part: part)
+
+
+def _cdf(mixture: _Mixture, y: Tensor, num_rows: int, change: Callable[[_Mixture], _Mixture]) -> Tensor:
+    """Distribution functions of changed mixtures at y (..., N), so many rows at a time."""
+    parts = []
+    for start in range(0, y.shape[-1], num_rows):
+        rows = slice(start, start + num_rows)
+        some = type(mixture)(*(part if part.ndim == 1 else part[:, rows] for part in mixture))
+        parts.append(change(some).cdf(y[..., rows]))
+    return torch.cat(parts, -1) if parts else torch.zeros_like(y)

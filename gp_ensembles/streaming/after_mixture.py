@@ -24,6 +24,7 @@ from gp_ensembles.calibration.recalibration import (
 )
 from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.distributions.latent_mixture import certain_classes
+from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget
 from gp_ensembles.numerics.normal_scores import log_density, transform
@@ -151,7 +152,7 @@ def calibrate_block(
         return state, CalibratedBlock(_classes(log_prob, mixture), gained, None)
     if isinstance(mixture, LatentMixture) or (state.recalibration is None and state.levels is None):
         return state, CalibratedBlock(mixture, nothing, None)
-    pit = mixture.cdf(y)
+    pit = cdf_by_pieces(mixture, y)
     distribution: StreamDistribution = mixture
     recalibration, levels, intervals, gain = state.recalibration, state.levels, None, nothing
     if recalibration is not None:

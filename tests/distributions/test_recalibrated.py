@@ -7,7 +7,7 @@ from scipy import stats
 
 from gp_ensembles.calibration.recalibration import map_components
 from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
-from gp_ensembles.distributions.quadrature import crps_by_quadrature
+from gp_ensembles.distributions.quadrature import at_nodes, cdf_by_pieces, crps_at_nodes, simplified
 from gp_ensembles.metrics.scores import crps_mixture
 
 M, N = 4, 5
@@ -82,11 +82,17 @@ def test_crps_is_the_integral(kind, share):
     step = torch.where(grid == y, 0.5, (grid > y).double())
     cdf = distribution.cdf(grid)
     want = ((cdf.square() * (1 - step) + (1 - cdf).square() * step) * length).sum(0)
-    own = crps_mixture(*plain, y) if isinstance(plain, Mixture) else crps_by_quadrature(plain, y)
-    got = distribution.crps(y, own)
-    np.testing.assert_allclose((got - want) / plain.stddev, 0, atol=2e-3)
+    for own in (None, crps_mixture(*plain, y) if isinstance(plain, Mixture) else None):
+        mean, variance, got = distribution.moments_and_crps(y, own)
+        np.testing.assert_allclose((got - want) / plain.stddev, 0, atol=2e-3)
+        assert torch.equal(torch.stack(distribution.moments()), torch.stack([mean, variance]))
     y[2] = torch.nan
-    assert distribution.crps(y, own).isnan().nonzero().flatten().tolist() == [2]
+    assert distribution.moments_and_crps(y)[2].isnan().nonzero().flatten().tolist() == [2]
+
+
+def crps_by_quadrature(mixture, y):
+    found = at_nodes(mixture)
+    return crps_at_nodes(y, found, found.cdf, found.mean)
 
 
 def test_crps_without_a_closed_form():
@@ -95,6 +101,30 @@ def test_crps_without_a_closed_form():
     assert float(error.abs().max()) < 5e-4
     far = normal.mean + 1000 * normal.stddev
     torch.testing.assert_close(crps_by_quadrature(normal, far), crps_mixture(*normal, far), rtol=1e-5, atol=0)
+
+
+def test_many_components_are_simplified():
+    generator = torch.Generator().manual_seed(0)
+    normals = torch.randn(4, 200, 40, generator=generator, dtype=torch.float64)
+    weights, mean, variance = (2 * normals[0]).log_softmax(0), 0.5 * normals[1], (0.5 * normals[2]).exp()
+    df = torch.where(normals[3] > 0, torch.inf, 4.0)
+    many = StudentTMixture(weights, mean, variance, df)
+    few = simplified(many)
+    assert few.component_mean.shape == (66, 40)
+    for one, other in zip(few.moments(), many.moments(), strict=True):
+        torch.testing.assert_close(one, other)
+    # The lightest have some 5 % of the weight.
+    y = torch.linspace(-8, 8, 101, dtype=torch.float64).unsqueeze(-1).expand(-1, 40)
+    assert float((few.cdf(y) - many.cdf(y)).abs().max()) < 3e-3
+    found = at_nodes(many)
+    exact = found._replace(cdf=many.cdf(found.y))
+    target = 2 * normals[0, 0]
+    scores = [crps_at_nodes(target, nodes, nodes.cdf, nodes.mean) for nodes in (found, exact)]
+    assert float(((scores[0] - scores[1]) / many.stddev).abs().max()) < 1e-3
+    assert torch.equal(cdf_by_pieces(many, target), many.cdf(target))
+    # The bits of a row do not depend on the others, though rows are taken 32 at a time.
+    part = StudentTMixture(*(values[:, 5:9] for values in many))
+    assert torch.equal(at_nodes(part).cdf, at_nodes(many).cdf[:, 5:9])
 
 
 def test_draws_are_from_it():
