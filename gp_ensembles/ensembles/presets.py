@@ -88,7 +88,7 @@ auto = EnsembleSpec(
 )
 # A likelihood that is not Gaussian is paid for row by row: fewer experts, without those that rarely won.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
-# Where the order of rows says nothing: a slow scale with heavy tails, and a narrow peak on them.
+# Where the last error says nothing of the next one: a slow scale with heavy tails, and a narrow peak on them.
 _TAILS = (
     InnovationModel(degrees_of_freedom=4, rate=0.02, autoregressive=False),
     InnovationModel(degrees_of_freedom=4, rate=0.02, width=0.1, autoregressive=False),
@@ -96,14 +96,14 @@ _TAILS = (
 _FASTEST = (1e-2,)
 
 
-def auto_for(target: Target, *, in_order: bool = True) -> EnsembleSpec:
+def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
     """The default ensemble for a kind of target: fewer bases if targets are no real numbers, fewer walks for classes.
 
     Args:
         target: The kind of target.
-        in_order: Whether rows follow one another in time at equal steps, and what is predicted is the next one. If not,
-            no target is predicted from the one before: there are no lags, and innovation models for the size and the
-            tails of errors only.
+        one_step: Whether what is predicted is always the row that comes next, one step of time later. If not, as where
+            a table is predicted with a model of another, no target is predicted from the one before: there are no
+            lags, and innovation models for the size and the tails of errors only.
 
     On 35 sets no other choice of bases, dynamics and rule that was tried did better than ``auto`` by more than 0.03
     nats a row (the table is in ``benchmarks/README.md``). It runs four times as many experts as optima; where speed
@@ -115,7 +115,7 @@ def auto_for(target: Target, *, in_order: bool = True) -> EnsembleSpec:
         >>> len(auto_for(CountTarget()).bases), auto_for(RealTarget()) == auto
         (3, True)
     """
-    if target.is_real and not in_order:
+    if target.is_real and not one_step:
         return replace(auto, target=target, innovations=_TAILS, lags=None)
     if target.is_real:
         return replace(auto, target=target)

@@ -34,8 +34,10 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     share features and covariance.
 
     Args:
-        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``. Its target is real
-            numbers or counts; for classes see :class:`OnlineClassifier`.
+        spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers
+            with ``one_step=False``, as any row may be predicted. For a stream of which the next row is predicted, give
+            :data:`~gp_ensembles.ensembles.presets.auto`. Its target is real numbers or counts; for classes see
+            :class:`OnlineClassifier`.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
         random_state: Seed, random state or ``None``, as in scikit-learn.
@@ -205,7 +207,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         return as_tensor(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=_GAPS))
 
     def _new_model(self, num_outputs: int | None, num_warmup: int) -> OnlineModel:
-        spec = auto if self.spec is None else self.spec
+        spec = auto_for(RealTarget(), one_step=False) if self.spec is None else self.spec
         check_made("spec", spec, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if spec.target.num_labels is not None:
             raise TypeError(f"OnlineRegressor predicts numbers and spec.target is {spec.target}; use OnlineClassifier")
