@@ -1,6 +1,6 @@
 """Our presets, as users meet them: rows go through :class:`~gp_ensembles.streaming.OnlineModel`."""
 
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -18,7 +18,74 @@ from studies.arena.scores import LEVEL, Array
 from studies.arena.storage import ExpertDensities
 
 _TOLERANCE = 1e-6  # of the CRPS of mixtures of normals
-_GRID, _REACH = 64, 8.0  # points on each side of the median, and the inverse hyperbolic sine of the farthest
+_POINTS, _REACH = 65, 6.0  # points of a distribution, and the inverse hyperbolic sine of the farthest
+
+
+class Table(NamedTuple):
+    r"""Distribution functions of N rows at points that are dense around the median and sparse far out.
+
+    Attributes:
+        points: :math:`z_j = m + s \sinh t_j` for equally spaced t, with the median m, shape (J, N).
+        slopes: Their derivatives by t.
+        cdf: The distribution functions there.
+        step: Distance of the t.
+    """
+
+    points: Tensor
+    slopes: Tensor
+    cdf: Tensor
+    step: float
+
+    @classmethod
+    def of(cls, distribution: Distribution) -> "Table":
+        """The table of a distribution; s is half the distance of the quartiles."""
+        quarter, median, rest = (distribution.quantile(p) for p in (0.25, 0.5, 0.75))
+        t = torch.linspace(-_REACH, _REACH, _POINTS, dtype=median.dtype, device=median.device).unsqueeze(-1)
+        scale = (rest - quarter) / 2
+        points = median + scale * t.sinh()
+        # One point of all rows at a time takes a third of the time.
+        cdf = torch.stack([distribution.cdf(at) for at in points])
+        return cls(points, scale * t.cosh(), cdf, 2 * _REACH / (_POINTS - 1))
+
+    def mean(self) -> Tensor:
+        r"""Means, :math:`m + \int 1[z > m] - F(z)\, dz`, shape (N,).
+
+        Example:
+            >>> one = torch.ones(1, 1, dtype=torch.float64)
+            >>> Table.of(Mixture(0 * one[0], 3 * one, one)).mean()
+            tensor([3.], dtype=torch.float64)
+        """
+        middle = _POINTS // 2
+        beyond = torch.zeros_like(self.cdf)
+        beyond[middle], beyond[middle + 1 :] = 0.5, 1.0
+        return self.points[middle] + self.step * ((beyond - self.cdf) * self.slopes).sum(0)
+
+    def crps(self, y: Tensor, cdf: Tensor) -> Tensor:
+        r"""CRPS of targets, shape (N,).
+
+        .. math:: E|Y - y| - \int F (1 - F)\, dz, \qquad E|Y - y| = E[Y] - y + 2 \int_{-\infty}^y F\, dz
+
+        The last integral is taken by the trapezoidal rule in t, with the correction for its end, up to the point below
+        the target, and from there in one piece.
+
+        Args:
+            y: Targets, shape (N,).
+            cdf: Distribution functions there, shape (N,).
+
+        Example:
+            >>> one = torch.ones(1, 1, dtype=torch.float64)
+            >>> normal = Mixture(0 * one[0], 0 * one, one)
+            >>> Table.of(normal).crps(one[0], normal.cdf(one[0]))
+            tensor([0.6024], dtype=torch.float64)
+        """
+        heights = self.cdf * self.slopes
+        whole = self.step * (heights.cumsum(0) - heights / 2)
+        whole[1:-1] -= self.step / 24 * (heights[2:] - heights[:-2])
+        below = (self.points <= y).sum(0, keepdim=True).sub(1).clamp(1, _POINTS - 2)
+        start, at, so_far = (part.gather(0, below).squeeze(0) for part in (self.points, self.cdf, whole))
+        left = (so_far + (at + cdf) / 2 * (y - start)).clamp_min(0.0)
+        spread = self.step * (self.cdf * (1 - self.cdf) * self.slopes).sum(0)
+        return self.mean() - y + 2 * left - spread
 
 
 class Predicted:
@@ -32,10 +99,13 @@ class Predicted:
         self.predictions = predictions
         assert not isinstance(predictions.distribution, LatentMixture)
         self.distribution = predictions.distribution
+        self._table: Table | None = None
 
     @property
     def mean(self) -> Array:
         """Means, shape (N,)."""
+        if isinstance(self.distribution, Recalibrated):
+            return _array(self._tabulated().mean())
         return _array(self.distribution.mean)
 
     def log_prob(self, y: Array) -> Array:
@@ -52,41 +122,16 @@ class Predicted:
         return _array(lower), _array(upper)
 
     def crps(self, y: Array) -> Array:
-        """See :meth:`~studies.arena.scores.Predictive.crps`."""
-        return _array(_crps(self.distribution, torch.from_numpy(y)))
+        """See :meth:`~studies.arena.scores.Predictive.crps`; by integration unless components are normal."""
+        given, found = torch.from_numpy(y), self.distribution
+        if isinstance(found, Mixture):
+            return _array(crps_mixture(*found, given, tolerance=_TOLERANCE))
+        return _array(self._tabulated().crps(given, found.cdf(given)))
 
-
-def _crps(distribution: Distribution, y: Tensor) -> Tensor:
-    if isinstance(distribution, Mixture):
-        return crps_mixture(*distribution, y, tolerance=_TOLERANCE)
-    return integrated_crps(distribution, y)
-
-
-def integrated_crps(distribution: Distribution, y: Tensor) -> Tensor:
-    r"""CRPS from the distribution function, :math:`\int (F(z) - 1[y \le z])^2 dz`, by the trapezoidal rule.
-
-    Points are dense around the median, by its distance from the quartiles, and sparse far out; the target is one of
-    them.
-
-    Args:
-        distribution: Of N rows.
-        y: Targets, shape (N,).
-
-    Returns:
-        Scores, shape (N,).
-
-    Example:
-        >>> one = torch.zeros(1, 1, dtype=torch.float64)
-        >>> integrated_crps(Mixture(one[0], one, one + 1), one[0]).round(decimals=2)
-        tensor([0.2300], dtype=torch.float64)
-    """
-    quarter, median, rest = (distribution.quantile(p) for p in (0.25, 0.5, 0.75))
-    steps = torch.linspace(-_REACH, _REACH, 2 * _GRID + 1, dtype=y.dtype, device=y.device).unsqueeze(-1)
-    points = torch.cat([median + (rest - quarter) / 2 * steps.sinh(), y.unsqueeze(0)]).sort(0).values
-    cdf = distribution.cdf(points)
-    below, above = cdf.square(), (1 - cdf).square()
-    heights = torch.where(points[1:] <= y, below[1:] + below[:-1], above[1:] + above[:-1]) / 2
-    return (heights * points.diff(dim=0)).sum(0)
+    def _tabulated(self) -> Table:
+        if self._table is None:
+            self._table = Table.of(self.distribution)
+        return self._table
 
 
 @final
