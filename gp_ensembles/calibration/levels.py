@@ -25,7 +25,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score, probability
+from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score
 
 _STEP = 0.1
 
@@ -172,4 +173,4 @@ def _track(lower: float, upper: float, scores: list[float], miss: float) -> tupl
 
 def _probabilities(lower: Tensor, upper: Tensor) -> Tensor:
     ends = torch.stack([lower, upper])
-    return torch.where(ends > LIMIT, 1.0, torch.where(ends < -LIMIT, 0.0, probability(ends)))
+    return torch.where(ends > LIMIT, 1.0, torch.where(ends < -LIMIT, 0.0, normal.cdf(ends)))

@@ -9,8 +9,8 @@ from torch import Tensor
 class Distribution(Protocol):
     """Predictive distributions of N rows, each by itself, in the units of the target.
 
-    :class:`~gp_ensembles.distributions.Mixture`, :class:`~gp_ensembles.distributions.StudentTMixture` and
-    :class:`~gp_ensembles.distributions.LatentMixture` are such.
+    :class:`~gp_ensembles.distributions.Mixture`, :class:`~gp_ensembles.distributions.StudentTMixture`,
+    :class:`~gp_ensembles.distributions.LatentMixture` and :class:`~gp_ensembles.distributions.Recalibrated` are such.
 
     Example:
         >>> from gp_ensembles.distributions import Mixture

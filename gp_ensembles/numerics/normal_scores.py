@@ -15,7 +15,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics import mixtures, normal
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 LIMIT = 5.0  # normal scores beyond which maps are straight lines
@@ -33,17 +33,6 @@ def normal_score(u: Tensor) -> Tensor:
     """
     score: Tensor = torch.special.ndtri(u.clamp(TAIL, 1 - TAIL))
     return score.clamp(-LIMIT, LIMIT)
-
-
-def probability(score: Tensor) -> Tensor:
-    """The normal distribution function, exact in the lower tail.
-
-    Example:
-        >>> import torch
-        >>> probability(torch.zeros(1))
-        tensor([0.5000])
-    """
-    return 0.5 * torch.erfc(score * -math.sqrt(0.5))
 
 
 def component_log_densities(u: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
@@ -102,7 +91,7 @@ def transform(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> T
         tensor([0.0000, 0.0052, 1.0000], dtype=torch.float64)
     """
     weights, m, s = log_weights.exp(), shift.unsqueeze(-1), scale.unsqueeze(-1)
-    inside = sum_over_experts(weights * probability((normal_score(u).unsqueeze(-2) - m) / s))
+    inside = sum_over_experts(weights * normal.cdf((normal_score(u).unsqueeze(-2) - m) / s))
     lower, upper = _ends(weights, m, s)
     below = u.clamp_min(0.0) / TAIL * lower
     above = 1 - (1 - u).clamp_min(0.0) / TAIL * upper
@@ -131,7 +120,7 @@ def tabulated(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> T
     z = (grid - shift.unsqueeze(-1)) / scale.unsqueeze(-1)
     densities = (-0.5 * z.square()).exp() / (scale.unsqueeze(-1) * math.sqrt(2 * math.pi))
     weights = log_weights.exp().mT.contiguous().unsqueeze(1)  # a product for each row: its bits do not know the others
-    values = torch.cat([probability(z), densities], dim=1)
+    values = torch.cat([normal.cdf(z), densities], dim=1)
     tables = torch.bmm(weights, values.expand(weights.shape[0], -1, -1))
     heights, slopes = tables.squeeze(1).mT.split(_INTERVALS + 1)
     step = 2 * LIMIT / _INTERVALS
@@ -169,10 +158,10 @@ def inverse(p: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Ten
     score = mixtures.icdf(log_weights, m, s.square(), p)
     lower, upper = _ends(log_weights.exp(), m, s)
     below, above = p * (TAIL / lower), 1 - (1 - p) * (TAIL / upper)
-    return torch.where(score < -LIMIT, below, torch.where(score > LIMIT, above, probability(score)))
+    return torch.where(score < -LIMIT, below, torch.where(score > LIMIT, above, normal.cdf(score)))
 
 
 def _ends(weights: Tensor, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Mass of mixtures below and above the limits, (N,) each."""
-    lower = sum_over_experts(weights * probability((-LIMIT - shift) / scale))
-    return lower, sum_over_experts(weights * probability((shift - LIMIT) / scale))
+    lower = sum_over_experts(weights * normal.cdf((-LIMIT - shift) / scale))
+    return lower, sum_over_experts(weights * normal.cdf((shift - LIMIT) / scale))
