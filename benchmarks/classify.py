@@ -1,10 +1,12 @@
 """Streams of two classes: the papers' ensembles beside logistic regressions, ours and another's, in one table.
 
 OMP_NUM_THREADS=1 python benchmarks/classify.py --data ../shared/data [--seeds 3]
+OMP_NUM_THREADS=1 python benchmarks/classify.py --data ../shared/data --streams   # classes of streams in their order
 """
 
 import argparse
 import statistics
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +15,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from gp_ensembles.calibration.labels import init_labels, update_labels
 from gp_ensembles.data import load_folder
+from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.streaming import Standardizer, constant_columns
+from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig, constant_columns
 
 BASELINE, REFIT = "scikit-learn's logistic regression", 100  # refitted after so many rows
 TARGET = BinaryTarget()
@@ -63,6 +67,54 @@ def stream(folder: Path, case: Case, seed: int) -> tuple[Tensor, Tensor]:
     return Standardizer.fit_inputs(X[: case.warmup], y).transform_inputs(X).clamp(-1e3, 1e3), y
 
 
+STREAMS = ("elec2", "bike_hourly", "air_quality", "appliances_energy", "sarcos_ias", "trump_approval", "sp500_returns")
+_MOST_ROWS = 10_000
+
+
+def labels_of(y: Tensor, warmup: int) -> Tensor:
+    """Two classes of any target: itself, or whether it lies above the median of the warm-up."""
+    seen = y[~y.isnan()]
+    if bool(((seen == 0) | (seen == 1)).all()):
+        return y
+    first = y[:warmup]
+    return torch.where(y.isnan(), y, (y > first[~first.isnan()].median()).double())
+
+
+def streams_table(folder: Path) -> None:
+    """Print one line for each stream: previous label, `auto` as it is and recalibrated, and what a row costs."""
+    print(
+        "| stream | rows | label chain | error % | plain | error % | recalibrated | error % | µs a row | row by row |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for name in STREAMS:
+        table = load_folder(folder, name)
+        warmup = min(1000, table.y.shape[0] // 4)
+        y = labels_of(table.y, warmup)[: warmup + _MOST_ROWS]
+        X, rest = table.X[: len(y)], y[warmup:]
+        seen = ~rest.isnan()
+        labels = rest[seen].long()
+        _, chain = update_labels(update_labels(init_labels(2, y), y[:warmup])[0], rest)
+        tables, micros = [chain], []
+        for is_recalibrated in (False, True):
+            config = StreamConfig(presets.auto_for(TARGET), warmup, drop_constant=True, recalibrate=is_recalibrated)
+            model = OnlineModel(config).fit(X[:warmup], y[:warmup])
+            began = time.perf_counter()
+            predictions = model.observe(X[warmup:], rest)
+            micros.append(1e6 * (time.perf_counter() - began) / len(rest))
+            assert isinstance(predictions.distribution, LatentMixture)
+            tables.append(predictions.distribution.class_probabilities.log())
+        began = time.perf_counter()
+        for row in range(100):
+            model.observe(X[row : row + 1], y[row : row + 1])
+        micros.append(1e4 * (time.perf_counter() - began))
+        cells = [name, f"{len(rest)}"]
+        for log_prob in tables:
+            said = log_prob[seen]
+            loss = -float(said.gather(-1, labels.unsqueeze(-1)).mean())
+            cells += [f"{loss:.3f}", f"{100 * float((said.argmax(-1) != labels).double().mean()):.1f}"]
+        print(f"| {' | '.join([*cells, f'{micros[1]:.0f}', f'{micros[2]:.0f}'])} |", flush=True)
+
+
 def refitted(X: Tensor, y: Tensor, warmup: int) -> Tensor:
     """Scikit-learn's logistic regression, refitted to all rows seen after every hundred."""
     parts = []
@@ -89,8 +141,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--models", nargs="*", default=[BASELINE, *MODELS])
+    parser.add_argument("--streams", action="store_true", help="classes of streams in their order")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.streams:
+        streams_table(arguments.data)
+        return
     print("| stream | model | cumulative error % | log loss | Brier |")
     print("|---|---|---|---|---|")
     for case in CASES:

@@ -8,6 +8,7 @@
 - :mod:`~gp_ensembles.likelihoods.response`: log densities of targets given latent values, of any likelihood and exact
   in both tails, and whether targets are in its support.
 - :mod:`~gp_ensembles.likelihoods.closed_forms`: predictions that need no quadrature.
+- :mod:`~gp_ensembles.likelihoods.derivatives`: derivatives of log densities in closed form.
 - :mod:`~gp_ensembles.likelihoods.predictive`: predictions of targets from normal latent values, by quadrature
   (:class:`GaussHermite`) or as the papers approximate them (:class:`ProbitApproximation`).
 """

@@ -1,0 +1,80 @@
+"""Classes in the pipeline: recalibrated with their labels, however the stream is cut, and as said before each label."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+
+TARGETS = {"two": BinaryTarget(), "three": ClassTarget(3), "levels": LevelTarget(3)}
+WARM_UP, N = 30, 70
+
+
+def config(name, **settings):
+    spec = replace(oebe, bases=(LinearBasis(),), target=TARGETS[name], fit_settings=FitSettings(None, num_samples=1))
+    return StreamConfig(spec, warmup=WARM_UP, **settings)
+
+
+def stream(name, missing=(40, 41, 55)):
+    """Labels that stay what they were, with little to do with the inputs."""
+    g = torch.Generator().manual_seed(4)
+    X = torch.randn(N, 2, generator=g, dtype=torch.float64)
+    y = torch.randint(0, TARGETS[name].num_labels, (N // 5,), generator=g).double().repeat_interleave(5)
+    y[list(missing)] = torch.nan
+    return X, y
+
+
+@pytest.mark.parametrize("name", ["two", "three"])
+def test_a_stream_may_be_cut_anywhere_saved_and_loaded(name):
+    X, y = stream(name)
+    whole = OnlineModel(config(name)).observe(X, y)
+    model, parts = OnlineModel(config(name)), []
+    model.observe(X[:WARM_UP], y[:WARM_UP])
+    for start in range(WARM_UP, N, 7):
+        rows = slice(start, start + 7)
+        ahead = model.predict(X[rows][:1])
+        part = model.observe(X[rows], y[rows])
+        torch.testing.assert_close(ahead.class_probabilities[0], part.distribution.class_probabilities[0])
+        parts.append(part.log_prob)
+        model = OnlineModel.from_content(model.content())
+    torch.testing.assert_close(torch.cat(parts), whole.log_prob, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["two", "three"])
+def test_log_densities_are_those_of_the_distribution(name):
+    X, y = stream(name)
+    predictions = OnlineModel(config(name)).observe(X, y)
+    want = predictions.distribution.log_prob(y[WARM_UP:])
+    torch.testing.assert_close(predictions.log_prob, want, rtol=1e-9, atol=1e-9, equal_nan=True)
+    plain = OnlineModel(config(name, recalibrate=False)).observe(X, y)
+    assert float(predictions.log_prob.nansum()) > float(plain.log_prob.nansum()) + 2
+
+
+@pytest.mark.parametrize("name", ["two", "three"])
+def test_no_prediction_sees_its_label(name):
+    X, y = stream(name)
+    changed = y.clone()
+    changed[50] = (y[50] + 1) % TARGETS[name].num_labels
+    a, b = (OnlineModel(config(name)).observe(X, labels).distribution.class_probabilities for labels in (y, changed))
+    place = 50 - WARM_UP + 1
+    assert torch.equal(a[:place], b[:place])
+    assert not torch.equal(a[place:], b[place:])
+
+
+def test_levels_are_left_as_they_are():
+    X, y = stream("levels")
+    a, b = (OnlineModel(config("levels", recalibrate=flag)).observe(X, y) for flag in (True, False))
+    torch.testing.assert_close(a.log_prob, b.log_prob, equal_nan=True)
+
+
+def test_single_precision():
+    X, y = stream("two")
+    got = OnlineModel(config("two", dtype="float32")).observe(X, y)
+    want = OnlineModel(config("two")).observe(X, y)
+    assert got.distribution.latent_mean.dtype == torch.float32
+    torch.testing.assert_close(got.log_prob, want.log_prob, rtol=1e-3, atol=1e-3, equal_nan=True)
