@@ -1,5 +1,6 @@
 """An exact Gaussian process of the last rows: Matern-5/2 with a length scale for each column, and a linear part."""
 
+from contextlib import suppress
 from typing import final
 
 import numpy as np
@@ -82,18 +83,21 @@ class WindowGP(Distributional):
         steps = _FIRST_STEPS if self.process is None else _STEPS
         process = _Process(X.shape[1]) if self.process is None else self.process
         self.process = process
-        before = {name: value.clone() for name, value in process.state_dict().items()}
+        best = (torch.inf, {name: value.clone() for name, value in process.state_dict().items()})
         search = torch.optim.LBFGS(process.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
         def loss() -> Tensor:
+            nonlocal best
             search.zero_grad()
             value = -process.log_posterior(X, y) / len(y)
+            if float(value.detach()) < best[0]:
+                best = (float(value.detach()), {name: part.clone() for name, part in process.state_dict().items()})
             value.backward()
             return value
 
-        search.step(loss)
-        if not all(bool(value.isfinite().all()) for value in process.parameters()):
-            process.load_state_dict(before)
+        with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # a search that went astray ends at the best place it has seen
+            search.step(loss)
+        process.load_state_dict(best[1])
         with torch.no_grad():
             self.covariance = process.covariance(self.X, self.X)
         self.rows_since_fit = 0
