@@ -24,7 +24,7 @@ from gp_ensembles.filters.states import (
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
-from gp_ensembles.likelihoods.derivatives import known_derivatives
+from gp_ensembles.likelihoods.derivatives import known_derivatives, known_vector_derivatives
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -61,7 +61,9 @@ class BoundLaplace(BoundExpert):
         if self.num_latent == 1:
             self._rule = latent_update.rule(density, prior_variance, known_derivatives(likelihood))
         else:
-            self._rule = latent_update.vector_rule(density, self.num_latent, prior_variance)
+            self._rule = latent_update.vector_rule(
+                density, self.num_latent, prior_variance, known_vector_derivatives(likelihood)
+            )
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, LatentPredictions]:
         """See :meth:`BoundExpert.update_block`."""

@@ -14,7 +14,7 @@ from gp_ensembles.filters.sites import (
     VectorMomentMatchingRule,
     VectorRule,
 )
-from gp_ensembles.numerics.derivatives import KnownDerivatives, LogDensity
+from gp_ensembles.numerics.derivatives import DerivativesOf, KnownDerivatives, LogDensity
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 
 _VECTOR_NODES = 1024
@@ -34,8 +34,10 @@ class LatentUpdate(ABC):
         """
 
     @abstractmethod
-    def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
-        """For latent vectors of ``num_latent`` values."""
+    def vector_rule(
+        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: DerivativesOf | None = None
+    ) -> VectorRule:
+        """For latent vectors of ``num_latent`` values; derivatives are gradients and Hessians, if they are known."""
 
 
 @final
@@ -52,9 +54,11 @@ class LaplaceUpdate(LatentUpdate):
         """See :meth:`LatentUpdate.rule`."""
         return LaplaceRule(log_density, known)
 
-    def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
+    def vector_rule(
+        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: DerivativesOf | None = None
+    ) -> VectorRule:
         """See :meth:`LatentUpdate.vector_rule`."""
-        return VectorLaplaceRule(log_density)
+        return VectorLaplaceRule(log_density, derivatives)
 
 
 @final
@@ -89,7 +93,9 @@ class MomentMatchingUpdate(LatentUpdate):
         """See :meth:`LatentUpdate.rule`."""
         return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like))
 
-    def vector_rule(self, log_density: LogDensity, num_latent: int, like: Tensor) -> VectorRule:
+    def vector_rule(
+        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: DerivativesOf | None = None
+    ) -> VectorRule:
         """See :meth:`LatentUpdate.vector_rule`."""
         most = max(_VECTOR_NODES, 16 * num_latent)
         return VectorMomentMatchingRule(log_density, *normal_nodes(self.num_nodes, num_latent, like, most))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.derivatives import Differentiator, KnownDerivatives, LogDensity
+from gp_ensembles.numerics.derivatives import DerivativesOf, Differentiator, KnownDerivatives, LogDensity
 
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for
 _UNCHECKED, _UNDAMPED = 2, 40  # steps from one side before the first is checked, and at most
@@ -277,6 +277,7 @@ class VectorLaplaceRule(VectorRule):
 
     Args:
         log_density: Log density of latent vectors (..., C) and targets (...), concave in the latent vector.
+        derivatives: Its gradients and Hessians, if they are known in closed form.
 
     Example:
         >>> import torch
@@ -286,9 +287,9 @@ class VectorLaplaceRule(VectorRule):
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
-    def __init__(self, log_density: LogDensity) -> None:
+    def __init__(self, log_density: LogDensity, derivatives: DerivativesOf | None = None) -> None:
         self._log_density = log_density
-        self._derivatives = Differentiator(log_density, is_vector=True)
+        self._derivatives = derivatives or Differentiator(log_density, is_vector=True)
 
     def solve(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite:
         """Damped Newton; see :meth:`VectorRule.solve`."""

@@ -13,9 +13,15 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, Likelihood
 from torch import Tensor
 
-from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, OrdinalLikelihood, Probit
+from gp_ensembles.likelihoods.classification import (
+    LogisticLikelihood,
+    Logit,
+    MulticlassLikelihood,
+    OrdinalLikelihood,
+    Probit,
+)
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
-from gp_ensembles.numerics.derivatives import Derivatives, KnownDerivatives
+from gp_ensembles.numerics.derivatives import Derivatives, DerivativesOf, KnownDerivatives
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF = math.sqrt(0.5)
@@ -40,6 +46,24 @@ def known_derivatives(likelihood: Likelihood) -> KnownDerivatives | None:
         Derivatives(first=tensor(0.5000, dtype=torch.float64), second=tensor(-0.2500, dtype=torch.float64))
     """
     return None
+
+
+@functools.singledispatch
+def known_vector_derivatives(likelihood: Likelihood) -> DerivativesOf | None:
+    """Gradients and Hessians in closed form for latent vectors: for the softmax, else ``None``.
+
+    Example:
+        >>> import torch
+        >>> zero = torch.zeros(2, dtype=torch.float64)
+        >>> known_vector_derivatives(MulticlassLikelihood(2))(zero, zero[0]).first
+        tensor([ 0.5000, -0.5000], dtype=torch.float64)
+    """
+    return None
+
+
+@known_vector_derivatives.register(MulticlassLikelihood)
+def _(likelihood: MulticlassLikelihood) -> DerivativesOf | None:
+    return _softmax
 
 
 @known_derivatives.register(LogisticLikelihood)
@@ -99,6 +123,13 @@ def _probit_slopes(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     # Beyond the first and the last cut point there is no density.
     moment = torch.where(lower.isinf(), 0.0, lower * lower_ratio) - torch.where(upper.isinf(), 0.0, upper * upper_ratio)
     return first, moment - first.square()
+
+
+def _softmax(latent: Tensor, y: Tensor) -> Derivatives:
+    shares = latent.softmax(-1)
+    hard = torch.nn.functional.one_hot(y.long(), latent.shape[-1]).to(latent)
+    second = shares.unsqueeze(-1) * shares.unsqueeze(-2) - torch.diag_embed(shares)
+    return Derivatives(hard - shares, second)
 
 
 def _logistic(latent: Tensor, y: Tensor) -> Derivatives:

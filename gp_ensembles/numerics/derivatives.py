@@ -25,6 +25,9 @@ class Derivatives(NamedTuple):
     second: Tensor
 
 
+DerivativesOf = Callable[[Tensor, Tensor], Derivatives]  # of latent values and targets
+
+
 class KnownDerivatives(NamedTuple):
     r"""Derivatives in closed form of a log density that is concave in its latent value.
 
@@ -34,7 +37,7 @@ class KnownDerivatives(NamedTuple):
             :math:`\log p(y \mid z) - (z - m)^2 / 2s` moves to one side only, so that it needs no damping.
     """
 
-    at: Callable[[Tensor, Tensor], Derivatives]
+    at: DerivativesOf
     start: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 

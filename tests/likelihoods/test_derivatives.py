@@ -10,10 +10,17 @@ from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 from scipy import special
 
 from gp_ensembles.filters.sites import LaplaceRule
-from gp_ensembles.likelihoods import LogisticLikelihood, Logit, LogPoissonLikelihood, OrdinalLikelihood, Probit
-from gp_ensembles.likelihoods.derivatives import known_derivatives
+from gp_ensembles.likelihoods import (
+    LogisticLikelihood,
+    Logit,
+    LogPoissonLikelihood,
+    MulticlassLikelihood,
+    OrdinalLikelihood,
+    Probit,
+)
+from gp_ensembles.likelihoods.derivatives import known_derivatives, known_vector_derivatives
 from gp_ensembles.likelihoods.response import log_prob
-from gp_ensembles.numerics.derivatives import scalar_derivatives
+from gp_ensembles.numerics.derivatives import scalar_derivatives, vector_derivatives
 
 LIKELIHOODS = {
     "logistic": (LogisticLikelihood(), [0.0, 1.0]),
@@ -100,3 +107,12 @@ def test_those_of_levels_are_the_automatic_ones(link):
             got = LaplaceRule(density, known).solve(latent, spread, y).point
             want = LaplaceRule(density).solve(latent, spread, y).point
             torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+
+
+def test_those_of_the_softmax_are_the_automatic_ones():
+    likelihood = MulticlassLikelihood(4)
+    latent = 4 * torch.randn(3, 20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.arange(20).remainder(4).double().expand(3, -1)
+    want, got = vector_derivatives(partial(log_prob, likelihood), latent, y), known_vector_derivatives(likelihood)
+    torch.testing.assert_close(got(latent, y).first, want.first)
+    torch.testing.assert_close(got(latent, y).second, want.second)
