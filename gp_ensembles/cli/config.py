@@ -34,6 +34,7 @@ def add_config(parser: ArgumentParser) -> None:
     add("--block_size", type=int | None, default=None, help="rows learned at once, chosen from the sizes by default")
     add("--drop_constant", type=bool, default=False, help="leave out inputs that are constant in the warm-up")
     add("--clip", type=float | None, default=None, help="clip inputs at so many warm-up deviations from their mean")
+    add("--limit_inputs", type=bool, default=start.limit_inputs, help="move inputs far beyond all seen into reach")
     add("--recalibrate", type=bool, default=start.recalibrate, help="correct the distribution function by past errors")
     add("--coverages", type=list[float], default=list(start.coverages), help="of adaptive intervals; [] for none")
 

@@ -15,7 +15,7 @@ from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.named_configs import refuse_repeated_keys
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
-_FLAGS = ("drop_constant", "recalibrate", "resume", "skip_seen", "standardize", "traceback")
+_FLAGS = ("drop_constant", "limit_inputs", "recalibrate", "resume", "skip_seen", "standardize", "traceback")
 
 
 def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]], int], kept: str) -> int:

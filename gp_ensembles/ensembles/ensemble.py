@@ -246,9 +246,8 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
 
 def predict_mixture(layers: Layers, bound: Sequence[BoundExpert], state: EnsembleState, X: Tensor) -> AnyMixture:
     """Predict one step ahead at each row of X (N, D) from bound experts and a state."""
-    if layers.memory is not None and state.history is not None:
-        X = torch.cat([X, layers.memory.next_columns(state.history, X.shape[0])], dim=-1)
-    parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, evaluate(bound, X), strict=True)]
+    features = evaluate(bound, next_inputs(layers, state, X))
+    parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
     steps = flatten(parts)
     if layers.bank is not None and state.innovations is not None:
         steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
@@ -265,6 +264,13 @@ def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
         )
     if outlier_threshold is not None and not 1 <= outlier_threshold < math.inf:
         raise ValueError(f"outlier_threshold must be at least one standard deviation, got {outlier_threshold}")
+
+
+def next_inputs(layers: Layers, state: EnsembleState, X: Tensor) -> Tensor:
+    """Rows X (N, D) that all come next as the experts see them, with the last targets behind them, (N, D + P)."""
+    if layers.memory is None or state.history is None:
+        return X
+    return torch.cat([X, layers.memory.next_columns(state.history, X.shape[0])], dim=-1)
 
 
 def responses_of(bound: Sequence[BoundExpert]) -> tuple[Response, ...]:

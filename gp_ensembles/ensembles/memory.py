@@ -82,6 +82,11 @@ class TargetMemory(nn.Module):
         """Lagged targets of rows that all come next, shape (N, P)."""
         return torch.stack([history[-lag] for lag in self.lags]).expand(num_rows, -1)
 
+    def is_usual(self, target: Tensor) -> bool:
+        """Whether a target, a scalar, is no further from the range of the warm-up's than the width of that range."""
+        lower, upper = self.bounds.unbind()
+        return bool((target >= lower - (upper - lower)) & (target <= upper + (upper - lower)))
+
     def _filled(self, history: Tensor, y: Tensor) -> Tensor:
         known = torch.cat([history, y])
         gaps = torch.isnan(y).nonzero().flatten()

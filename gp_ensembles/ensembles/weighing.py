@@ -11,7 +11,7 @@ from gp_ensembles.ensembles.predictions import EnsemblePredictions, assemble, as
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.filters.states import Predictions, StudentTPredictions
 from gp_ensembles.innovations import Bank, InnovationPredictions, InnovationState
-from gp_ensembles.meta_learners.base import MetaLearner, MetaState, weigh_observed
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
 
 # Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,),
 # None for all of it: predictions of all experts.
@@ -70,10 +70,12 @@ def run_block(
     r"""Predict and weigh a block; what ``stage`` was called with last is to be learned.
 
     A target that lies further from the mixture's mean than c of its standard deviations, :math:`z > c`, counts as one
-    whose noise variance is :math:`z^2 / c^2` times as large, for every expert, so that its pull on the weights falls
-    with its distance (the weighted-observation-likelihood filter, Duran-Martin et al. 2024, with a weight that is one
-    inside c). One beyond 1e8, in single precision 1e6, counts as one there. The rows before it do not know of it: the
-    block is staged again from there on, once for each outlier.
+    whose noise variance is :math:`z^4 / c^4` times as large, for every expert, so that its pull on them falls fast with
+    its distance (the weighted-observation-likelihood filter, Duran-Martin et al. 2024, with a weight that is one inside
+    c); to the weight rule its densities count to the power of :math:`c^4 / z^4`. The first of many like it thus teach
+    little, but innovation models widen the mixture until it holds them. One beyond 1e8, in single precision 1e6,
+    counts as one there. The rows before it do not know of it: the block is staged again from there on, once for each
+    outlier.
 
     Args:
         layers: What stands around the experts.
@@ -94,10 +96,7 @@ def run_block(
         if kept is not None:
             steps = _splice(kept, steps, start)
         innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)
-        if missing is None:
-            meta, output = layers.rule.update_block(state.meta, weighed.log_prob)
-        else:
-            meta, output = weigh_observed(layers.rule, state.meta, weighed.log_prob, missing)
+        meta, output = _weigh(layers.rule, state.meta, weighed.log_prob, share, missing)
         # For one row the weights in force may be the state's own memory, which is about to change.
         log_weights = output.log_weights.clone()
         if alive is None:
@@ -107,8 +106,23 @@ def run_block(
         row = _first_outlier(predictions, y, layers.outlier_threshold, start)
         if row is None:
             return Weighed(meta, innovations, history, predictions)
-        share, remembered = _discount(predictions, y, layers.outlier_threshold, row, share, remembered)
+        share, remembered = _discount(layers, predictions, y, row, share, remembered)
         kept, start = steps, row + 1
+
+
+def _weigh(
+    rule: MetaLearner, state: MetaState, log_prob: Tensor, share: Tensor | None, missing: Tensor | None
+) -> tuple[MetaState, MetaOutput]:
+    """The rule on densities to the power of what counts of each target; mixture densities are of the whole target."""
+    counted = log_prob if share is None else log_prob * share
+    if missing is None:
+        meta, output = rule.update_block(state, counted)
+    else:
+        meta, output = weigh_observed(rule, state, counted, missing)
+    if share is None:
+        return meta, output
+    whole = (output.log_weights + log_prob).logsumexp(0)
+    return meta, output._replace(log_prob=torch.where(share < 1, whole, output.log_prob))
 
 
 def with_lags(
@@ -167,19 +181,15 @@ def _first_outlier(predictions: EnsemblePredictions, y: Tensor, threshold: float
 
 
 def _discount(
-    predictions: EnsemblePredictions,
-    y: Tensor,
-    threshold: float | None,
-    row: int,
-    share: Tensor | None,
-    remembered: Tensor,
+    layers: Layers, predictions: EnsemblePredictions, y: Tensor, row: int, share: Tensor | None, remembered: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What counts of each row, (B,), and the targets as they are remembered, with one more outlier."""
-    assert threshold is not None
+    assert layers.outlier_threshold is not None
     mean, error = predictions.mean[row], y[row] - predictions.mean[row]
-    counts = (threshold * predictions.variance[row].sqrt() / error).square()
+    counts = (layers.outlier_threshold * predictions.variance[row].sqrt() / error) ** 4
     share = torch.ones_like(y) if share is None else share.clone()
-    remembered = remembered.clone()
     share[row] = counts
-    remembered[row] = mean + error * counts
+    if layers.memory is not None and not layers.memory.is_usual(y[row]):
+        remembered = remembered.clone()  # a usual target is remembered: then the prediction was the outlier
+        remembered[row] = mean + error * counts
     return share, remembered

@@ -11,7 +11,7 @@ from gp_ensembles.innovations import autoregression, volatility
 from gp_ensembles.innovations.autoregression import AutoregressionState
 from gp_ensembles.innovations.model import InnovationModel
 
-_NORMAL_DF = 60.0  # of the score that the scale of a normal model follows: one gross error does not make it useless
+_NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
 
 
 class InnovationState(NamedTuple):

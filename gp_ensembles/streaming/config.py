@@ -11,7 +11,7 @@ from gp_ensembles.calibration.levels import check_coverages
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 
 MIN_WARM_UP = 10  # targets without which nothing is fitted
 
@@ -29,8 +29,11 @@ class StreamConfig:
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
         drop_constant: Leave out input columns that are constant in the warm-up instead of refusing them.
         clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
-        recalibrate: Correct the mixture's distribution function by the errors that it has made; a single output of real
-            numbers only.
+        limit_inputs: Move inputs far beyond all that were seen to where they can do no lasting harm, see
+            :mod:`~gp_ensembles.streaming.input_range`.
+        recalibrate: Correct the mixture's distribution function by the errors that it has made, for a single output of
+            real numbers; the probabilities of classes likewise, with the help of the labels just seen. Levels and
+            counts are left as they are.
         coverages: Shares of targets that intervals are to cover, whose ends follow the targets beyond them; likewise.
             With none, intervals are the distribution's own.
 
@@ -51,6 +54,7 @@ class StreamConfig:
     block_size: int | None = None
     drop_constant: bool = False
     clip: float | None = None
+    limit_inputs: bool = True
     recalibrate: bool = True
     coverages: tuple[float, ...] = (0.9,)
 
@@ -59,8 +63,8 @@ class StreamConfig:
         for name in ("warmup", "seed", "block_size"):
             self._set(name, Integral, int, "a whole number")
         self._set("clip", Real, float, "a number")
-        if not isinstance(self.recalibrate, bool):
-            raise TypeError(f"recalibrate must be True or False, got {self.recalibrate!r}")
+        for name in ("limit_inputs", "recalibrate"):
+            check_flag(self, name, getattr(self, name))
         given: object = self.coverages
         if not isinstance(given, Sequence) or not all(isinstance(share, Real) for share in given):
             raise TypeError(f"coverages must be a tuple of numbers such as (0.9,), got {given!r}")

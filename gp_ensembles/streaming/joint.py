@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, Recalibrated
-from gp_ensembles.ensembles.ensemble import evaluate
+from gp_ensembles.ensembles.ensemble import evaluate, next_inputs
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.streaming.model import OnlineModel
@@ -53,18 +53,25 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
     assert not isinstance(distribution, LatentMixture)
     if model.online is None:
         return torch.diag_embed(distribution.variance.movedim(0, -1)).movedim((-2, -1), (0, 1))
-    bound, states = model.online.ensemble.bind(), model.online.state.experts
-    features = evaluate(bound, model.inputs(X.to(model.device, torch.float64)).to(model.config.torch_dtype))
+    bound, state, layers = model.online.ensemble.bind(), model.online.state, model.online.ensemble.layers
+    inputs = next_inputs(layers, state, model.next_inputs(X.to(model.device, torch.float64)))
     error = distribution.component_mean - distribution.mean
     weights = distribution.log_weights.exp()
-    total, start = torch.zeros_like(error[0]), 0
-    for expert, state, Phi in zip(bound, states, features, strict=True):  # one object at a time: N² numbers an expert
-        within = _covariance(expert, state, Phi).double() * model.scales.y_scale.square()
-        some = slice(start, start + within.shape[0])
-        joint = within + error[some].unsqueeze(1) * error[some].unsqueeze(2)
-        total = total + torch.einsum("m,m...->...", weights[some], joint)
+    total = torch.einsum("m,m...->...", weights, error.unsqueeze(1) * error.unsqueeze(2))
+    # The innovation models behind an expert scale its covariance.
+    variance = distribution.component_variance.unflatten(0, (-1, layers.num_copies))
+    scaled = (weights.unflatten(0, (-1, layers.num_copies)) * _of_a_row(variance / variance[:, :1])).sum(1)
+    start = 0
+    for expert, part, Phi in zip(bound, state.experts, evaluate(bound, inputs), strict=True):  # N² numbers an expert
+        within = _covariance(expert, part, Phi).double() * model.scales.y_scale.square()
+        total = total + torch.einsum("m,m...->...", scaled[start : start + within.shape[0]], within)
         start += within.shape[0]
     return total if stretch is None else stretch.unsqueeze(0) * total * stretch.unsqueeze(1)
+
+
+def _of_a_row(ratio: Tensor) -> Tensor:
+    """Ratios (M, K, N, ...), equal in all rows and outputs, as (M, K)."""
+    return ratio.flatten(2)[..., 0]
 
 
 def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from gp_ensembles.streaming.after_mixture import (
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, too_large, wild_number
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
@@ -71,6 +72,8 @@ class OnlineModel:
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
         self._calibration = init_calibration(self.config)
+        self._range: InputRange | None = None
+        self.num_moved = 0  # inputs so far that were out of reach
         self._kept: list[int] = []
         self._scales: Standardizer | None = None
 
@@ -194,7 +197,7 @@ class OnlineModel:
         inputs = self.inputs(X)
         no_targets = X.new_full(X.shape[:1], torch.nan)
         self._refuse(self._wild_number(X, no_targets, inputs, no_targets), 1)
-        mixture = self._in_units(self.online.predict(inputs.to(self.config.torch_dtype)))
+        mixture = self._in_units(self.online.predict(self.next_inputs(X)))
         return calibrate_next(self._calibration, mixture)
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -229,6 +232,11 @@ class OnlineModel:
         scales = self.scales
         inputs = scales.transform_inputs(self._columns(X)).nan_to_num(0.0)
         return inputs if self.config.clip is None else inputs.clamp(-self.config.clip, self.config.clip)
+
+    def next_inputs(self, X: Tensor) -> Tensor:
+        """Inputs (N, D) of rows that all come next: :meth:`inputs` within reach, in the precision of the run."""
+        inputs = self.inputs(X) if self._range is None else self._range.limit(self.inputs(X))
+        return inputs.to(self.config.torch_dtype)
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
@@ -290,6 +298,8 @@ class OnlineModel:
             "expert_names": list(self.names),
             "block_size": None if self.online is None else self.online.block_size,
             "calibration": calibration_to_plain(self._calibration),
+            "input_range": None if self._range is None else [part.clone().cpu() for part in self._range],
+            "num_moved": self.num_moved,
         }
 
     @classmethod
@@ -308,6 +318,9 @@ class OnlineModel:
             model.online = model._build(X, y, is_fitted=False)
             model.online.load_state_dict(content["ensemble"])
             model.online.block_size = content["block_size"]
+            if content["input_range"] is not None:
+                model._range = InputRange(*(part.to(model.device) for part in content["input_range"]))
+            model.num_moved = content["num_moved"]
         return model
 
     def __repr__(self) -> str:
@@ -332,6 +345,8 @@ class OnlineModel:
         with uninterrupted():
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
+            self._range = InputRange.of(self.inputs(X)) if self.config.limit_inputs else None
+            self.num_moved = 0
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))
@@ -376,9 +391,13 @@ class OnlineModel:
 
     def _learn(self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor, y: Tensor) -> OnlinePredictions:
         """Learn rows as the ensemble sees them, whose targets in their units are y."""
-        dtype = self.config.torch_dtype
+        dtype, within, num_moved = self.config.torch_dtype, self._range, 0
+        if within is not None:
+            within, inputs, moved = within.follow(inputs)
+            num_moved = int(moved.sum())
         predictions = online.observe(inputs.to(dtype), targets.to(dtype))
-        with uninterrupted():  # what comes after the ensemble learns the rows too
+        with uninterrupted():  # what stands around the ensemble learns the rows too
+            self._range, self.num_moved = within, self.num_moved + num_moved
             mixture = self._in_units(predictions.mixture)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]

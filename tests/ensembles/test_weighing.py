@@ -73,7 +73,7 @@ def oracle(ensemble, X, y, threshold):
         is_missing = bool(target.isnan())
         counts = 1.0
         if not is_missing and abs(target - center) > threshold * spread:
-            counts = float((threshold * spread / (target - center)) ** 2)
+            counts = float((threshold * spread / (target - center)) ** 4)
         after, met = bank.update_block(
             innovations,
             mean.unsqueeze(1),
@@ -92,12 +92,15 @@ def oracle(ensemble, X, y, threshold):
         log_prob = torch.cat([own.unsqueeze(1), met.log_prob[..., 0]], 1).flatten()
         density = weights @ log_prob.exp()
         scores.append(density.log())
-        weights = (1 - share) * weights * log_prob.exp() / density + share / num
+        tempered = weights * (counts * (log_prob - log_prob.max())).exp()
+        weights = (1 - share) * tempered / tempered.sum() + share / num
         for m in range(4):
             gain = covariances[m] @ phi / (variance[m] - noises[m] + noises[m] / counts)
             means[m] += gain * (target - mean[m])
             covariances[m] -= torch.outer(gain, covariances[m] @ phi)
-        remembered = target if counts == 1.0 else center + counts * (target - center)
+        lower, upper = memory.bounds.tolist()
+        is_usual = 2 * lower - upper <= float(target) <= 2 * upper - lower
+        remembered = target if is_usual or counts == 1.0 else center + counts * (target - center)
         history = memory.columns(history, remembered.reshape(1))[0]
     return torch.stack(scores), torch.stack(centers), torch.stack(spreads)
 
@@ -115,6 +118,7 @@ CASES = {
     "one outlier": ({20: 100.0}, ()),
     "neighbors": ({20: 1e4, 21: -50.0, 23: 9e5}, ()),
     "ends": ({0: 1e3, 59: -1e3}, ()),
+    "a usual one": ({30: 5.0}, ()),
     "with gaps": ({20: 1e3, 40: -30.0}, (19, 21, 22, 41)),
 }
 

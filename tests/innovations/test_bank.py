@@ -47,7 +47,7 @@ def oracle(models, mean, variance, y, share=None):
         error = y[t] - mean[t]
         for k, model in enumerate(models):
             z = (error - (drift if model.autoregressive else 0.0)) ** 2 / variance[t]
-            nu = min(model.degrees_of_freedom, 60.0)
+            nu = min(model.degrees_of_freedom, 20.0)
             z = max(z, 1e-6)
             scales[k] *= 1 - model.rate + model.rate * (nu + 1) * z / (nu * scales[k] + z)
         counted = error * (1.0 if share is None else share[t])

@@ -191,6 +191,6 @@ def test_a_coverage_that_the_config_does_not_name():
         StreamConfig(coverages=0.9)
     with pytest.raises(TypeError, match="a tuple of numbers"):
         StreamConfig(coverages="0.9")
-    with pytest.raises(TypeError, match="recalibrate must be True or False"):
+    with pytest.raises(TypeError, match="recalibrate of StreamConfig must be True or False"):
         StreamConfig(recalibrate="yes")
     assert StreamConfig.from_plain(StreamConfig(coverages=[0.5]).to_plain()).coverages == (0.5,)

@@ -1,0 +1,103 @@
+"""What one wild number does to a model on a stream, and what becomes of lags, innovations and limits on the way."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import LinearBasis, PolynomialBasis
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.joint import joint_covariance
+
+SPEC = replace(auto, bases=(LinearBasis(), PolynomialBasis((2,))), random_walk_variances=(1e-3,))
+CONFIG = StreamConfig(replace(SPEC, lags=TargetLags(bases=(LinearBasis(),))), warmup=100)
+NUM_ROWS = 500
+
+
+def rows(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(NUM_ROWS, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(NUM_ROWS, generator=generator, dtype=torch.float64)
+    y = 50 + 4 * X[:, 0] - 3 * X[:, 1] + 0.3 * noise
+    y[1:] += 0.5 * (y[:-1] - 50)
+    return X, y
+
+
+def error(X, y, config=CONFIG, wild=None, **where):
+    """Root mean squared error of rows 306 to 405 with and without a wild number in row 300."""
+    clean = y.clone()
+    X, y = X.clone(), y.clone()
+    if "column" in where:
+        X[300, where["column"]] = wild
+    elif wild is not None:
+        y[300] = wild
+    model = OnlineModel(config)
+    mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), y.split(50), strict=True)])[
+        -NUM_ROWS + 100 :
+    ]
+    return float((mean - clean[100:])[206:306].square().mean().sqrt()), model
+
+
+@pytest.mark.parametrize("value", [-700.0, 1e5, -4e6])
+def test_one_wild_target_hardly_matters(value):
+    X, y = rows()
+    assert error(X, y, wild=value)[0] < 1.1 * error(X, y)[0]
+
+
+@pytest.mark.parametrize("value", [20.0, -3e3, 9e5])
+def test_one_wild_input_hardly_matters(value):
+    X, y = rows()
+    clean = error(X, y)[0]
+    spoiled, model = error(X, y, wild=value, column=0)
+    assert spoiled < 1.1 * clean
+    assert model.num_moved == 1
+    unlimited = error(X, y, replace(CONFIG, limit_inputs=False), wild=value, column=0)[0]
+    if abs(value) > 1e3:
+        assert unlimited > 1.5 * clean
+
+
+def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
+    X, y = rows()
+    _, model = error(X, y, wild=1e4, column=1)
+    model.save(tmp_path / "model.pt")
+    other = OnlineModel.load(tmp_path / "model.pt")
+    assert other.num_moved == 1
+    more = rows(1)[0][:5].clone()
+    more[2, 0] = 1e3
+    assert torch.equal(other.predict(more).mean, model.predict(more).mean)
+    assert torch.equal(other.observe(more, y[:5]).mean, model.observe(more, y[:5]).mean)
+    assert other.num_moved == 2
+
+
+def test_predict_is_what_the_next_row_meets():
+    X, y = rows()
+    model = OnlineModel(CONFIG)
+    model.observe(X[:400], y[:400])
+    wild = X[400:401].clone()
+    wild[0, 2] = 500.0
+    predicted = model.predict(wild)
+    met = model.observe(wild, y[400:401])
+    torch.testing.assert_close(predicted.mean, met.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(predicted.log_prob(y[400:401]), met.log_prob, rtol=1e-8, atol=1e-8)
+
+
+def test_joint_covariances_have_the_variances_of_each_row():
+    X, y = rows()
+    model = OnlineModel(replace(CONFIG, recalibrate=False))
+    model.observe(X[:400], y[:400])
+    covariance = joint_covariance(model, X[400:410])
+    torch.testing.assert_close(covariance.diagonal(), model.predict(X[400:410]).variance)
+    assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
+
+
+def test_ten_wild_targets_in_a_row_are_survived():
+    X, y = rows()
+    clean = error(X, y)[0]
+    wild = y.clone()
+    wild[250:260] = 1e4 * torch.arange(1, 11, dtype=torch.float64)
+    model = OnlineModel(CONFIG)
+    mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), wild.split(50), strict=True)])[-400:]
+    assert float((mean - y[100:])[260:].square().mean().sqrt()) < 1.5 * clean
+    assert bool(mean.isfinite().all())
