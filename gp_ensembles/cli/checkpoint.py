@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
 from gp_ensembles.streaming import OnlineModel
@@ -55,6 +56,7 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
         "pending_y": progress.pending_y.clone(),
         "last_row": progress.last_row,
         "clock": list(stream.clock),
+        "bad_rows": list(stream.bad_rows),
     }
     write_checkpoint(Path(path), _KIND, content)
 
@@ -97,6 +99,7 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     progress = Progress(content["num_rows"], scores, coverages, *rows)
     clock = Clock(*content["clock"])
     stream = ScoredStream(content["data"], content["target_name"], model, baselines, progress, clock)
+    stream.bad_rows = BadRows(*content["bad_rows"])
     stream.scores = unpack_scores(content["current_scores"])
     stream.coverages = unpack_coverages(content["current_coverages"])
     return stream

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from gp_ensembles.cli.bad_rows import BadRows, Policy
 from gp_ensembles.cli.pictures import PICTURES, RunPictures
 from gp_ensembles.cli.predictions import MODEL, score_table
 from gp_ensembles.cli.running import progress_bar
@@ -27,12 +28,15 @@ class Output:
         pictures: Draw pictures.
         progress: Show a progress bar with the running score.
         checkpoint_seconds: Seconds between checkpoints while the stream is read.
+        on_bad_row: What a new stream does about rows that cannot be learned, see
+            :class:`~gp_ensembles.cli.bad_rows.BadRows`.
     """
 
     out: Path
     pictures: bool = True
     progress: bool = True
     checkpoint_seconds: float = 30.0
+    on_bad_row: Policy = "missing"
 
 
 def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, object]:
@@ -49,6 +53,7 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
     check_table(table, config)  # what can be refused early leaves no folder behind
     folder = OutputFolder(output.out)
     started = ScoredStream.start(config, table, progress=output.progress and sys.stderr.isatty())
+    started.bad_rows = BadRows(output.on_bad_row)
     folder.begin(started.model.names, config.ensemble.target.num_labels, started.further_columns)
     return run(started, table.X[config.warmup :], table.y[config.warmup :], folder, output)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.coverage import init_coverage
+from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import (
     Chunk,
@@ -105,6 +106,7 @@ class ScoredStream:
         self.progress = progress
         self.clock = clock
         self.scores, self.coverages = progress.scores, progress.coverages
+        self.bad_rows = BadRows()
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
         self.target_scale = float(model.scales.y_scale)
         block = model.online.block_size
@@ -160,8 +162,9 @@ class ScoredStream:
             Predictions of consecutive rows.
 
         Raises:
-            ValueError: If a row is not legal, or holds a number out of all proportion (the row, counted from the
-                first of the warm-up, and the column are named); the rows before it have been learned and handed out.
+            ValueError: If a row is not legal, or holds a number out of all proportion, and ``bad_rows`` says to stop
+                (the row, counted from the first of the warm-up, and the column are named); the rows before it have been
+                learned and handed out.
             NumericalError: If an expert fails; likewise.
         """
         known = self.progress.pending_y.shape[0]
@@ -170,13 +173,15 @@ class ScoredStream:
         for rows, targets in zip(X.split(self.chunk_rows), y.split(self.chunk_rows), strict=True):
             if targets.shape[0] <= known:
                 continue  # nothing new
+            last_row = torch.cat([rows[-1], targets[-1:]])
+            bad_rows, rows, targets = self.bad_rows.mend(self.model, rows, targets, self.progress.num_rows + 1)
             wrong = self.model.first_illegal(rows, targets)
             if wrong is not None:
                 message = wrong.message(self.progress.num_rows + 1, self.model.feature_names or ())
                 rows, targets = rows[: wrong.row], targets[: wrong.row]
                 if targets.shape[0] <= known:
                     raise ValueError(message)
-            last_row = torch.cat([rows[-1], targets[-1:]])
+                last_row = torch.cat([rows[-1], targets[-1:]])
             if targets.shape[0] == self.chunk_rows:
                 self.is_whole = False
                 chunk, scores, coverages = self._learn(self.model, self.baselines, rows, targets)
@@ -188,7 +193,7 @@ class ScoredStream:
                 copies = copy.deepcopy(self.model), copy.deepcopy(self.baselines)
                 chunk, scores, coverages = self._learn(*copies, rows, targets)
                 self.progress = self.progress._replace(pending_X=rows, pending_y=targets, last_row=last_row)
-            self.scores, self.coverages = scores, coverages
+            self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
             yield chunk.tail(skipped)
             if wrong is not None:  # what came before the row is learned and handed out
                 raise ValueError(message)

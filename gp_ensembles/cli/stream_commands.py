@@ -7,6 +7,7 @@ from typing import Literal
 from jsonargparse import ArgumentParser, Namespace
 
 from gp_ensembles.cli import demo
+from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs
@@ -16,6 +17,9 @@ from gp_ensembles.cli.tables import read_more, read_table, without_seen
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a CSV file (.csv or .csv.gz) with a header, or name:SET for a table that travels with a package, for instance \
 name:trump_approval; with --data_folder, the name of a table in that folder's manifest"
+
+
+_BAD_ROW = "about a number out of all proportion: take it for missing, skip its row, or stop"
 
 
 def add_options(name: str, command: ArgumentParser) -> None:
@@ -29,6 +33,7 @@ def add_options(name: str, command: ArgumentParser) -> None:
     if name == "stream":
         command.add_argument("--config", action="config", help=_CONFIG)
         add_config(command)
+        command.add_argument("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
         command.add_argument("--checkpoint", type=Path, required=True, help="the checkpoint.pt to go on from")
         command.add_argument("--skip_seen", type=bool, default=False, help="the table starts with the rows seen")
@@ -53,7 +58,8 @@ def run_command(name: str, values: Namespace) -> int:
 
 
 def _output(values: Namespace) -> Output:
-    return Output(values.out, values.pictures, values.progress, values.checkpoint_seconds)
+    on_bad_row: Policy = values.on_bad_row if "on_bad_row" in values else "missing"
+    return Output(values.out, values.pictures, values.progress, values.checkpoint_seconds, on_bad_row)
 
 
 def _stream(values: Namespace) -> int:

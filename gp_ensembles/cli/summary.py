@@ -41,6 +41,12 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
+        "bad_rows": {
+            "policy": stream.bad_rows.policy,
+            "rows": stream.bad_rows.num_rows,
+            "first": stream.bad_rows.first,
+        },
+        "inputs_moved": model.num_moved,
         "num_experts": model.online.ensemble.num_experts,
         **scores,
         "intervals": interval_table(stream.coverages),
@@ -92,7 +98,25 @@ def summary_table(summary: Mapping[str, object]) -> str:
     baselines = summary["baselines"]
     assert isinstance(baselines, dict)
     table = format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
-    return "\n".join([table, *interval_lines(summary)])
+    return "\n".join([table, *interval_lines(summary), *bad_row_lines(summary)])
+
+
+def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
+    """What became of numbers out of all proportion, and of inputs far beyond all that had been seen.
+
+    Example:
+        >>> bad = {"policy": "missing", "rows": 2, "first": "the target of row 7 is 1e+09"}
+        >>> print(bad_row_lines({"bad_rows": bad, "inputs_moved": 0})[0])
+        2 rows had a number out of all proportion, taken for missing; the first: the target of row 7 is 1e+09
+    """
+    bad, lines = summary.get("bad_rows"), []
+    if isinstance(bad, dict) and bad["rows"]:
+        rows = "1 row" if bad["rows"] == 1 else f"{bad['rows']} rows"
+        taken = "taken for missing" if bad["policy"] == "missing" else "nothing was learned of them"
+        lines.append(f"{rows} had a number out of all proportion, {taken}; the first: {bad['first']}")
+    if summary.get("inputs_moved"):
+        lines.append(f"{summary['inputs_moved']} inputs lay far beyond all seen before and were moved into reach")
+    return lines
 
 
 def interval_lines(summary: Mapping[str, object]) -> list[str]:

@@ -29,7 +29,7 @@ def test_a_wild_number_costs_its_row_only(place, small, capsys, column, value, w
     rows = small.rows(400)
     rows[300][column] = value
     small.write(place / "wild.csv", rows)
-    assert stream(place, "wild.csv") == 2
+    assert stream(place, "wild.csv", "out", "--on_bad_row", "stop") == 2
     assert words in capsys.readouterr().err
     written = small.read(place / "out" / "predictions.csv.partial")
     assert [int(row["row"]) for row in written] == list(range(101, 301))
@@ -43,11 +43,56 @@ def test_a_wild_number_costs_its_row_only(place, small, capsys, column, value, w
     assert got == [row["mean"] for row in small.read(place / "whole" / "predictions.csv")][200:]
 
 
+def test_wild_numbers_are_taken_for_missing_ones_and_counted(place, small, capsys):
+    rows = small.rows(400)
+    gaps = [list(row) for row in rows]
+    rows[300][2], rows[301][2], rows[350][2] = "1e300", "-4e20", "7e30"
+    for row in (300, 301, 350):
+        gaps[row][2] = ""
+    small.write(place / "wild.csv", rows)
+    small.write(place / "gaps.csv", gaps)
+    assert stream(place, "wild.csv") == 0
+    said = capsys.readouterr().out
+    assert "3 rows had a number out of all proportion, taken for missing; the first: the target of row 301" in said
+    assert stream(place, "gaps.csv", "gaps") == 0
+    both = [small.read(place / folder / "predictions.csv") for folder in ("out", "gaps")]
+    assert both[0] == both[1]
+    found = json.loads((place / "out" / "summary.json").read_text())["bad_rows"]
+    assert (found["rows"], found["policy"]) == (3, "missing")
+
+
+def test_a_wild_input_is_a_missing_one_or_costs_its_row(place, small):
+    rows = small.rows(400)
+    rows[300][1] = "1e300"
+    small.write(place / "wild.csv", rows)
+    assert stream(place, "wild.csv") == 0
+    assert stream(place, "wild.csv", "skipped", "--on_bad_row", "skip") == 0
+    missing, skipped = (small.read(place / folder / "predictions.csv") for folder in ("out", "skipped"))
+    assert missing[200]["mean"] == skipped[200]["mean"]
+    assert missing[201]["mean"] != skipped[201]["mean"]  # what was learned of that row
+    assert skipped[200]["log_score"] == ""
+
+
+def test_the_count_of_wild_numbers_is_resumed(place, small):
+    rows = small.rows(400)
+    rows[150][2] = rows[160][2] = rows[390][2] = "1e300"
+    small.write(place / "wild.csv", rows)
+    small.write(place / "first.csv", rows[:203])
+    small.write(place / "rest.csv", rows[203:])
+    assert stream(place, "wild.csv", "whole") == 0
+    assert stream(place, "first.csv", "cut") == 0
+    more = ["resume", "--checkpoint", str(place / "cut" / "checkpoint.pt"), str(place / "rest.csv")]
+    assert main([*more, "--out", str(place / "cut"), "--pictures", "false", "--progress", "false"]) == 0
+    cut, whole = (json.loads((place / folder / "summary.json").read_text()) for folder in ("cut", "whole"))
+    assert cut["bad_rows"] == whole["bad_rows"]
+    assert small.read(place / "cut" / "predictions.csv") == small.read(place / "whole" / "predictions.csv")
+
+
 def test_a_number_too_large_for_single_precision_is_named(place, small, capsys):
     rows = small.rows(400)
     rows[250][0] = "1e39"
     small.write(place / "wild.csv", rows)
-    assert stream(place, "wild.csv", "out", "--dtype", "float32") == 2
+    assert stream(place, "wild.csv", "out", "--dtype", "float32", "--on_bad_row", "stop") == 2
     assert "'a' is 1e+39 in row 251" in capsys.readouterr().err
 
 
@@ -65,7 +110,7 @@ def test_failed_runs_keep_the_checkpoint_of_the_results(place, small):
     rows[300][1] = "1e300"
     small.write(place / "wild.csv", rows)
     for _ in range(2):
-        assert stream(place, "wild.csv") == 2
+        assert stream(place, "wild.csv", "out", "--on_bad_row", "stop") == 2
     assert (place / "out" / "checkpoint.previous.pt").read_bytes() == good
     assert json.loads((place / "out" / "summary.json").read_text())["data"] == "good"
 
