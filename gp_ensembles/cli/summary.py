@@ -41,11 +41,7 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
-        "bad_rows": {
-            "policy": stream.bad_rows.policy,
-            "rows": stream.bad_rows.num_rows,
-            "first": stream.bad_rows.first,
-        },
+        "bad_rows": stream.bad_rows._asdict(),
         "inputs_moved": model.num_moved,
         "num_experts": model.online.ensemble.num_experts,
         **scores,
@@ -105,13 +101,13 @@ def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
     """What became of numbers out of all proportion, and of inputs far beyond all that had been seen.
 
     Example:
-        >>> bad = {"policy": "missing", "rows": 2, "first": "the target of row 7 is 1e+09"}
+        >>> bad = {"policy": "missing", "num_rows": 2, "first": "the target of row 7 is 1e+09"}
         >>> print(bad_row_lines({"bad_rows": bad, "inputs_moved": 0})[0])
         2 rows had a number out of all proportion, taken for missing; the first: the target of row 7 is 1e+09
     """
     bad, lines = summary.get("bad_rows"), []
-    if isinstance(bad, dict) and bad["rows"]:
-        rows = "1 row" if bad["rows"] == 1 else f"{bad['rows']} rows"
+    if isinstance(bad, dict) and bad["num_rows"]:
+        rows = "1 row" if bad["num_rows"] == 1 else f"{bad['num_rows']} rows"
         taken = "taken for missing" if bad["policy"] == "missing" else "nothing was learned of them"
         lines.append(f"{rows} had a number out of all proportion, {taken}; the first: {bad['first']}")
     if summary.get("inputs_moved"):
