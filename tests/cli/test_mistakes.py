@@ -71,7 +71,7 @@ def test_a_wild_input_is_a_missing_one_or_costs_its_row(place, small):
     means = [[float(row["mean"]) for row in rows[200:202]] for rows in (missing, skipped)]
     assert means[0][0] == pytest.approx(means[1][0], rel=1e-9)
     assert means[0][1] != pytest.approx(means[1][1], rel=1e-9)  # what was learned of that row
-    assert skipped[200]["log_score"] == ""
+    assert skipped[200]["y"] == ""
 
 
 def test_the_count_of_wild_numbers_is_resumed(place, small):
