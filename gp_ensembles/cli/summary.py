@@ -43,7 +43,7 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "rows_scored": int(stream.scores[MODEL].num_scored),
         "bad_rows": stream.bad_rows._asdict(),
         "inputs_moved": model.num_moved,
-        "num_experts": model.online.ensemble.num_experts,
+        "num_experts": len(model.names),
         **scores,
         "intervals": interval_table(stream.coverages),
         "baselines": table,

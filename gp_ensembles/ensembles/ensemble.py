@@ -147,7 +147,7 @@ class Ensemble(nn.Module):
         return cls(experts, meta_learner)
 
     def __repr__(self) -> str:
-        return ensemble_text("Ensemble", self.names, None, type(self.meta_learner).__name__)
+        return ensemble_text("Ensemble", self.expert_names, None, type(self.meta_learner).__name__)
 
     @property
     def num_inputs(self) -> int:

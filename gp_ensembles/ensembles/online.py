@@ -246,11 +246,14 @@ class OnlineEnsemble(nn.Module):
         return value
 
     def __repr__(self) -> str:
-        return ensemble_text("OnlineEnsemble", self.names, self.log_weights.exp(), self._rule_name())
+        return ensemble_text("OnlineEnsemble", self.ensemble.expert_names, self._expert_weights(), self._rule_name())
 
     def _repr_html_(self) -> str:
         """A table of experts with weights as bars, for notebooks."""
-        return ensemble_html("OnlineEnsemble", self.names, self.log_weights.exp(), self._rule_name())
+        return ensemble_html("OnlineEnsemble", self.ensemble.expert_names, self._expert_weights(), self._rule_name())
+
+    def _expert_weights(self) -> Tensor:
+        return self.ensemble.layers.by_expert(self.log_weights).exp()
 
     def _rule_name(self) -> str:
         return type(self.ensemble.meta_learner).__name__

@@ -42,6 +42,10 @@ class Layers(NamedTuple):
         """How many predictions the rule weighs for each expert: its own, and that of each innovation model."""
         return 1 if self.bank is None else 1 + len(self.bank.models)
 
+    def by_expert(self, log_weights: Tensor) -> Tensor:
+        """Log weights of the experts, each with its innovation models, (M / K, ...), from those that the rule gave."""
+        return log_weights if self.bank is None else log_weights.unflatten(0, (-1, self.num_copies)).logsumexp(1)
+
     def weighed(self, alive: Tensor) -> Tensor:
         """Places of the predictions that some experts (L,) make, (L K,)."""
         copies = torch.arange(self.num_copies, device=alive.device)

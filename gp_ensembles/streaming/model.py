@@ -90,14 +90,15 @@ class OnlineModel:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the M experts; none while the warm-up lasts."""
-        return () if self.online is None else self.online.names
+        return () if self.online is None else self.online.ensemble.expert_names
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        """Weights in force for the next target, by expert with its innovation models; none while the warm-up lasts."""
         if self.online is None:
             return {}
-        return dict(zip(self.names, self.online.log_weights.exp().tolist(), strict=True))
+        log_weights = self.online.ensemble.layers.by_expert(self.online.log_weights)
+        return dict(zip(self.names, log_weights.exp().tolist(), strict=True))
 
     @property
     def used_features(self) -> tuple[str, ...]:
@@ -406,7 +407,8 @@ class OnlineModel:
         if targets.ndim == 2:
             log_scale = torch.where(targets.isnan(), 0.0, log_scale).sum(-1)
         log_prob = predictions.log_prob.double() - log_scale + block.gain  # NaN where all is missing
-        return OnlinePredictions(block.distribution, log_prob, predictions.log_weights.double(), 0, block.intervals)
+        log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
+        return OnlinePredictions(block.distribution, log_prob, log_weights, 0, block.intervals)
 
     def _in_units(self, mixture: AnyMixture) -> AnyMixture:
         if isinstance(mixture, LatentMixture):

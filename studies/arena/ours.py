@@ -170,13 +170,14 @@ class Ours(Distributional):
 
     def _keep(self, predictions: OnlinePredictions, y: Array) -> None:
         assert self.model is not None
+        assert self.model.online is not None
         found = predictions.distribution
         base = found.base if isinstance(found, Recalibrated) else found
         assert not isinstance(base, LatentMixture)
         mean, variance = _array(base.component_mean), _array(base.component_variance)
         df = _array(base.degrees_of_freedom) if isinstance(base, StudentTMixture) else np.full_like(mean, np.inf)
-        log_weights = _array(predictions.log_weights)
-        self.kept.append(ExpertDensities(mean, variance, df, log_weights, self.model.names, y))
+        log_weights = _array(base.log_weights)
+        self.kept.append(ExpertDensities(mean, variance, df, log_weights, self.model.online.names, y))
 
     def densities(self) -> ExpertDensities | None:
         """What every expert said so far, if it was kept."""
