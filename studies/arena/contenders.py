@@ -3,18 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gp_ensembles.ensembles.presets import PRESETS
 from studies.arena import boosting, river_models, series
 from studies.arena.bands import Band, FollowingBand, RecentBand, ScaleModelBand
 from studies.arena.baselines import Lagged, RecursiveLinear, SeasonalNaive
 from studies.arena.classes import PreviousLabel
 from studies.arena.distributional import OnlineRegression
 from studies.arena.learners import Distributional, Learner
-from studies.arena.ours import OurClasses, Ours, class_spec
+from studies.arena.ours import VARIANTS, OurClasses, Ours, Variant, of_classes
 from studies.arena.window_gp import WindowGP
 
 NUM_LAGS = 3
-PRESET_NAMES = ("auto", "e_doebe", "oebe")
 NUMBERS, SERIES, CLASSES = ("numbers", "series"), ("series",), ("classes",)
 
 
@@ -113,13 +111,13 @@ def _boosted(
     }
 
 
-def _ours(name: str) -> Whole:
-    return Whole(lambda seed: Ours(PRESETS[name], seed))
+def _ours(variant: Variant) -> Contender:
+    return Contender(variant.title, NUMBERS, "ours", Whole(lambda seed: Ours(variant, seed)), None, True)
 
 
 _RIVER = "river"
 METHODS: dict[str, Contender] = {
-    **{name: Contender(f"our {name}", NUMBERS, "ours", _ours(name), None, True) for name in PRESET_NAMES},
+    **{name: _ours(variant) for name, variant in VARIANTS.items()},
     "previous": _point("previous", "previous value", "baseline"),
     "seasonal": _point("seasonal", "value of a season ago", "baseline"),
     "linear": _point("linear", "recursive linear regression", "baseline"),
@@ -148,7 +146,7 @@ METHODS: dict[str, Contender] = {
         "our auto for classes",
         CLASSES,
         "ours",
-        OfClasses(lambda seed, num: OurClasses(class_spec(num), seed)),
+        OfClasses(lambda seed, num: OurClasses(of_classes(num), seed)),
         None,
         True,
     ),

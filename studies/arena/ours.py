@@ -1,13 +1,14 @@
 """Our presets, as users meet them: rows go through :class:`~gp_ensembles.streaming.OnlineModel`."""
 
-from typing import NamedTuple, final
+from dataclasses import replace
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
-from gp_ensembles.ensembles.presets import auto_for
+from gp_ensembles.ensembles.presets import PRESETS, auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.metrics import crps_mixture
@@ -135,17 +136,51 @@ class Predicted:
 
 
 @final
+class Variant(NamedTuple):
+    """One of our models.
+
+    Attributes:
+        title: What it is.
+        spec: Its ensemble.
+        changes: Fields of the stream's config that differ from the defaults.
+    """
+
+    title: str
+    spec: EnsembleSpec
+    changes: dict[str, Any] = {}  # noqa: RUF012 (not changed)
+
+
+_BARE = replace(auto, innovations=(), lags=None, outlier_threshold=None, rank_on_warm_up=False)
+# ``auto`` without each of its parts, and without all of them.
+ABLATIONS: dict[str, Variant] = {
+    "auto_no_innovations": Variant("our auto without innovation models", replace(auto, innovations=())),
+    "auto_no_lags": Variant("our auto without lags", replace(auto, lags=None)),
+    "auto_no_threshold": Variant("our auto without an outlier threshold", replace(auto, outlier_threshold=None)),
+    "auto_no_ranking": Variant("our auto not ranked on the warm-up", replace(auto, rank_on_warm_up=False)),
+    "auto_no_limits": Variant("our auto without limits on inputs", auto, {"limit_inputs": False}),
+    "auto_no_recalibration": Variant("our auto not recalibrated", auto, {"recalibrate": False}),
+    "auto_no_levels": Variant("our auto with central intervals", auto, {"coverages": ()}),
+    "auto_bare": Variant(
+        "our auto without any of these", _BARE, {"limit_inputs": False, "recalibrate": False, "coverages": ()}
+    ),
+}
+VARIANTS: dict[str, Variant] = {
+    **{name: Variant(f"our {name}", PRESETS[name]) for name in ("auto", "e_doebe", "oebe")},
+    **ABLATIONS,
+}
+
+
 class Ours(Distributional):
-    """A preset on a stream of numbers.
+    """A model of ours on a stream of numbers.
 
     Args:
-        spec: The preset.
+        variant: The model.
         seed: Of its frequencies and centers.
         keep_densities: Keep what every expert says.
     """
 
-    def __init__(self, spec: EnsembleSpec, seed: int, keep_densities: bool = False) -> None:
-        self.spec = spec
+    def __init__(self, variant: Variant, seed: int, keep_densities: bool = False) -> None:
+        self.variant = variant
         self.seed = seed
         self.keep_densities = keep_densities
         self.model: OnlineModel | None = None
@@ -153,7 +188,7 @@ class Ours(Distributional):
 
     def warm_up(self, X: Array, y: Array) -> None:
         """See :meth:`Distributional.warm_up`."""
-        config = stream_config(self.spec, len(y), self.seed)
+        config = stream_config(self.variant, len(y), self.seed)
         self.model = OnlineModel(config).fit(torch.from_numpy(X), torch.from_numpy(y))
 
     def step(self, X: Array, y: Array) -> Predicted:
@@ -193,12 +228,12 @@ class OurClasses:
     """An ensemble on a stream of classes: probabilities block by block.
 
     Args:
-        spec: The ensemble, its target one of classes.
+        variant: The model, its target one of classes.
         seed: Of its frequencies and centers.
     """
 
-    def __init__(self, spec: EnsembleSpec, seed: int) -> None:
-        self.inner = Ours(spec, seed)
+    def __init__(self, variant: Variant, seed: int) -> None:
+        self.inner = Ours(variant, seed)
 
     def warm_up(self, X: Array, y: Array) -> None:
         """See :meth:`Distributional.warm_up`."""
@@ -211,24 +246,25 @@ class OurClasses:
         return _array(found.class_probabilities)
 
 
-def stream_config(spec: EnsembleSpec, num_warmup: int, seed: int) -> StreamConfig:
-    """How an ensemble meets a stream: by the defaults, constant columns left out.
+def stream_config(variant: Variant, num_warmup: int, seed: int) -> StreamConfig:
+    """How a model meets a stream: by the defaults, constant columns left out.
 
     Example:
-        >>> stream_config(class_spec(2), 200, 0).warmup
+        >>> stream_config(of_classes(2), 200, 0).warmup
         200
     """
-    return StreamConfig(spec, warmup=num_warmup, seed=seed, drop_constant=True)
+    config = StreamConfig(variant.spec, warmup=num_warmup, seed=seed, drop_constant=True)
+    return replace(config, **variant.changes)
 
 
-def class_spec(num_classes: int) -> EnsembleSpec:
-    """The default ensemble for so many classes.
+def of_classes(num_classes: int) -> Variant:
+    """The default model for so many classes.
 
     Example:
-        >>> class_spec(3).target.num_labels
+        >>> of_classes(3).spec.target.num_labels
         3
     """
-    return auto_for(BinaryTarget() if num_classes == 2 else ClassTarget(num_classes))
+    return Variant("our auto", auto_for(BinaryTarget() if num_classes == 2 else ClassTarget(num_classes)))
 
 
 def _array(values: Tensor) -> Array:

@@ -15,11 +15,10 @@ import numpy as np
 import torch
 
 from gp_ensembles.cli.writing import make_folder
-from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.arena.contenders import METHODS, Contender
 from studies.arena.optional import is_installed, missing
-from studies.arena.ours import class_spec, stream_config
+from studies.arena.ours import ABLATIONS, VARIANTS, of_classes, stream_config
 from studies.arena.pictures import draw_arena
 from studies.arena.running import Arena, Outcome
 from studies.arena.scores import CLASS_SCORES, SCORES, summarize
@@ -88,7 +87,8 @@ def run(
         raise ValueError("the arena needs sets; name their folder with --data")
     found = {entry.name: entry for entry in entries(data)}
     names = chosen(options.sets, found, "set")
-    methods = chosen(options.methods, METHODS, "method")
+    usual = [name for name in METHODS if name not in ABLATIONS]
+    methods = chosen(options.methods or usual, METHODS, "method")
     check_range("rows", options.rows, _FEWEST_ROWS)
     check_range("seeds", options.seeds, 1)
     kinds = {name: found[name].kind for name in names}
@@ -143,7 +143,7 @@ def _settings(contender: Contender, name: str, task: Task, seed: int) -> dict[st
     """What a part is made with."""
     config = None
     if contender.family == "ours":
-        made = class_spec(task.num_classes) if task.num_classes else PRESETS[name]
+        made = of_classes(task.num_classes) if task.num_classes else VARIANTS[name]
         # As text: JSON has no infinity, and a record is compared with what its file says.
         config = json.dumps(stream_config(made, len(task.warm_y), seed).to_plain())
     return {"version": _VERSION, "set": task.name, "method": name, "seed": seed, "rows": len(task.y), "preset": config}

@@ -26,6 +26,7 @@ from gp_ensembles.ensembles.targets import (
 from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import Standardizer
+from gp_ensembles.streaming.input_range import InputRange
 
 small = replace(
     e_doebe,
@@ -73,8 +74,9 @@ def test_equals_the_ensemble_behind_it():
     warm, stream = standardizer.transform(rows[:60], targets[:60]), standardizer.transform(rows[60:], targets[60:])
     seed = int(np.random.RandomState(3).randint(2**31 - 1))
     online = small.fit(*warm, generator=torch.Generator().manual_seed(seed))
-    online.observe(*stream)
-    mixture = online.predict(standardizer.transform_inputs(rows[:20]))
+    online.observe(InputRange.of(warm[0]).follow(stream[0])[1], stream[1])
+    inputs = InputRange.of(warm[0]).follow(stream[0])[0].limit(standardizer.transform_inputs(rows[:20]))
+    mixture = online.predict(inputs)
     ahead = model.model_.predict(rows[:20])
     np.testing.assert_allclose(ahead.base.mean, standardizer.inverse_mean(mixture.mean), rtol=1e-9)
     np.testing.assert_allclose(ahead.base.stddev, standardizer.y_scale * mixture.stddev, rtol=1e-9)

@@ -33,7 +33,7 @@ from studies.arena.contenders import METHODS, Whole
 from studies.arena.distributional import OnlineRegression
 from studies.arena.learners import Distributional, Learner, run_learner
 from studies.arena.optional import is_installed, missing
-from studies.arena.ours import OurClasses, Ours, Predicted
+from studies.arena.ours import OurClasses, Ours, Predicted, Variant
 from studies.arena.running import Arena
 from studies.arena.scores import WINDOW, LocationScale, Rows, score_classes, score_rows, summarize
 from studies.arena.sets import Task, entries, load_task
@@ -177,7 +177,7 @@ MODELS = {
     "linear": (None, RecursiveLinear),
     "linear_lags": (None, lambda: Lagged(RecursiveLinear(), 3)),
     "window_gp": (None, lambda: WindowGP(window=60, fit_rows=40, period=30)),
-    "ours": (None, lambda: Ours(LINEAR, 0)),
+    "ours": (None, lambda: Ours(Variant("linear", LINEAR), 0)),
     "hist_boosting": (None, lambda: boosting.Retrained(boosting.histogram_train(0), 20)),
     "lightgbm": ("lightgbm", lambda: boosting.Retrained(boosting.lightgbm_train(0), 20)),
     "lightgbm_lags": ("lightgbm", lambda: Lagged(boosting.Retrained(boosting.lightgbm_train(0), 20), 2)),
@@ -192,7 +192,7 @@ MODELS = {
 }
 CLASS_MODELS = {
     "previous_label": (None, lambda: PreviousLabel(2)),
-    "ours": (None, lambda: OurClasses(replace(LINEAR, target=BinaryTarget()), 0)),
+    "ours": (None, lambda: OurClasses(Variant("linear", replace(LINEAR, target=BinaryTarget())), 0)),
     "lightgbm": ("lightgbm", lambda: boosting.RetrainedClassifier(boosting.lightgbm_classes(0, 2), 20)),
     "river_forest": ("river", lambda: river_models.forest_of_classes(0, 2)),
     "river_logistic": ("river", lambda: river_models.logistic(2)),
@@ -440,7 +440,7 @@ def test_experts_densities_are_kept_and_make_the_mixture(folder, tmp_path, monke
     made: list[Ours] = []
 
     def make(seed: int) -> Ours:
-        made.append(Ours(LINEAR, seed))
+        made.append(Ours(Variant("linear", LINEAR), seed))
         return made[-1]
 
     monkeypatch.setitem(contenders.METHODS, "oebe", METHODS["oebe"]._replace(made_of=Whole(make)))
@@ -449,7 +449,7 @@ def test_experts_densities_are_kept_and_make_the_mixture(folder, tmp_path, monke
     found = load_densities(tmp_path / "arena_parts" / "wave-oebe-0-100-experts.npz")
     assert found.mean.shape == found.log_weights.shape == (len(found.names), 100)
     task = load_task({entry.name: entry for entry in entries(folder)}["wave"], 100)
-    again = Ours(LINEAR, 0)
+    again = Ours(Variant("linear", LINEAR), 0)
     again.warm_up(task.warm_X, task.warm_y)
     online = again.model.online
     expected = online.observe(torch.from_numpy(task.X), torch.from_numpy(task.y)).log_prob.numpy()
