@@ -41,8 +41,8 @@ class BadRows(NamedTuple):
         bad, last = self, -1
         while bad.policy != "stop":
             wrong = model.first_illegal(X, y)
-            if wrong is None:
-                break
+            if wrong is None or (wrong.column is None and not model.config.ensemble.target.is_real):
+                break  # a class that is none, or half a count, is a mistake about the table
             X, y = X.clone(), y.clone()
             if wrong.column is not None:
                 X[wrong.row, wrong.column] = torch.nan

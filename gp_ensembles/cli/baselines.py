@@ -1,11 +1,10 @@
 """What any model must beat, scored on the same rows: for numbers and for classes and counts."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_classes, rows_of_mixture, rows_of_rates
+from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
@@ -13,30 +12,24 @@ from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.innovations import Bank, InnovationModel, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")
 
 
-class NormalPrediction(NamedTuple):
-    """A normal prediction of each row, made before its target.
-
-    Attributes:
-        mean: Means, shape (B,).
-        variance: Variances, shape (B,).
-    """
-
-    mean: Tensor
-    variance: Tensor
+# A band that anyone would draw: heavy tails, and a scale that follows the errors of late.
+_BAND = Bank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoregressive=False)])
 
 
 class Baselines(nn.Module):
     """Three simple predictors, learning as the stream goes; all in standardized units, float64, on the host.
 
-    *Previous value*: the last target seen, with the mean squared difference of successive warm-up targets as
-    its variance; missing targets are skipped, both there and in the stream. *Warm-up mean*: mean and
-    population variance of the warm-up targets. *Recursive linear regression*: Bayesian, prior and noise by
-    empirical Bayes on the warm-up rows, conditioned on them, never forgetting.
+    *Previous value*: the last target seen; missing ones are skipped. *Warm-up mean*: that of the warm-up targets.
+    *Recursive linear regression*: Bayesian, prior and noise by empirical Bayes on the warm-up rows, conditioned on
+    them, never forgetting. Each predicts a Student-t distribution of four degrees of freedom. Its squared scale starts
+    at the mean squared difference of successive warm-up targets, at their variance, or at that of the regression, and
+    follows the errors from there (:class:`~gp_ensembles.innovations.InnovationModel` at a rate of 0.05).
 
     Args:
         X: Warm-up inputs, shape (N, D), float64.
@@ -49,7 +42,7 @@ class Baselines(nn.Module):
         >>> baselines = Baselines(torch.arange(5.0, dtype=torch.float64).unsqueeze(-1), y)
         >>> predictions = baselines.observe(y.new_zeros(2, 1), y.new_tensor([5.0, 6.0]))
         >>> predictions["previous value"].mean, predictions["previous value"].variance
-        (tensor([1., 5.], dtype=torch.float64), tensor([1., 1.], dtype=torch.float64))
+        (tensor([1., 5.], dtype=torch.float64), tensor([2.0000, 2.3000], dtype=torch.float64))
     """
 
     names = NAMES
@@ -65,13 +58,20 @@ class Baselines(nn.Module):
         self.register_buffer("center", seen.mean())
         self.register_buffer("spread", seen.var(correction=0))
         self.register_buffer("step", seen.diff().square().mean())
+        for name, value in _BAND.init(len(NAMES), y)._asdict().items():
+            self.register_buffer(f"band_{name}", value)
         expert = GaussianExpert(LinearFeatures.from_data(X))
         if not structure_only:
             fit_empirical_bayes(expert, X, y)
         self.linear = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         self.linear.observe(X, y)
 
-    def observe(self, X: Tensor, y: Tensor) -> dict[str, NormalPrediction]:
+    @property
+    def _band(self) -> InnovationState:
+        return InnovationState(*(getattr(self, f"band_{name}") for name in InnovationState._fields))
+
+    @torch.no_grad()
+    def observe(self, X: Tensor, y: Tensor) -> dict[str, StudentTMixture]:
         """Predict each target, then learn it.
 
         Args:
@@ -84,11 +84,14 @@ class Baselines(nn.Module):
         linear = self.linear.observe(X, y)
         previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
         self.last.copy_(previous[-1])
-        return {
-            NAMES[0]: NormalPrediction(previous[:-1], self.step.expand(y.shape)),
-            NAMES[1]: NormalPrediction(self.center.expand(y.shape), self.spread.expand(y.shape)),
-            NAMES[2]: NormalPrediction(linear.mean, linear.variance),
-        }
+        mean = torch.stack([previous[:-1], self.center.expand(y.shape), linear.mean])
+        variance = torch.stack([self.step.expand(y.shape), self.spread.expand(y.shape), linear.variance])
+        after, found = _BAND.update_block(self._band, mean, variance, y, missing=torch.isnan(y))
+        for old, new in zip(self._band, after, strict=True):
+            old.copy_(new)
+        certain = y.new_zeros(1)
+        parts = zip(NAMES, found.mean, found.variance, found.degrees_of_freedom, strict=True)
+        return {name: StudentTMixture(certain, *moments) for name, *moments in parts}
 
 
 def fill_forward(values: Tensor) -> Tensor:

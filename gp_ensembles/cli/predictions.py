@@ -8,7 +8,6 @@ from torch import Tensor
 
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.coverage import CoverageState, count_coverage
-from gp_ensembles.cli.baselines import NormalPrediction
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_mixture, update_discrete
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.quadrature import at_nodes, crps_at_nodes
@@ -20,9 +19,7 @@ from gp_ensembles.metrics.streaming import (
     count_scores,
     init_scores,
     summarize,
-    update_scores,
 )
-from gp_ensembles.numerics.normal import log_prob as normal_log_prob
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming import Standardizer
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
@@ -134,7 +131,7 @@ def score_block(
     first_row: int,
     y: Tensor,
     predictions: OnlinePredictions,
-    baselines: dict[str, NormalPrediction],
+    baselines: dict[str, StudentTMixture],
     scales: Standardizer,
 ) -> tuple[Scores, Chunk]:
     """Score a block of predicted numbers.
@@ -170,13 +167,13 @@ def score_block(
     rows = RowScores(mean, variance, density, crps, inside)
     after: Scores = {MODEL: count_scores(state, y, rows)}
     densities = {}
-    certain = y.new_zeros(1, 1)
-    for name, normal in baselines.items():
-        center, spread = scales.inverse_mean(normal.mean), scales.inverse_variance(normal.variance)
-        state = scores[name]
+    for name, standardized in baselines.items():
+        simple, state = standardized.rescale(scales.y_mean.cpu(), scales.y_scale.cpu()), scores[name]
         assert isinstance(state, StreamScores)
-        after[name] = update_scores(state, y, certain, center.unsqueeze(0), spread.unsqueeze(0))
-        densities[name] = normal_log_prob(y, center, spread)
+        moments = _moments_and_crps(simple, y, _CRPS_TOLERANCE * float(scales.y_scale))
+        densities[name] = simple.log_prob(y)
+        rows = RowScores(moments[0], moments[1], densities[name], moments[2], covered(simple.cdf(y), 0.9))
+        after[name] = count_scores(state, y, rows)
     log_weights = predictions.log_weights.double().cpu()
     log_weights = log_weights - logsumexp_over_experts(log_weights)
     return after, Chunk(

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from scipy import integrate, optimize, stats
 
-from gp_ensembles.cli.baselines import NormalPrediction
 from gp_ensembles.cli.predictions import MODEL, empty_scores, score_block, score_table
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.streaming import Standardizer
@@ -21,7 +20,8 @@ def test_student_t_mixtures_have_their_own_quantiles_and_densities():
     zero = y.new_zeros(())
     scales = Standardizer(zero, zero + 1, zero + 2, zero + 5)
     mixture = StudentTMixture(log_weights, draws, variance, df).rescale(scales.y_mean, scales.y_scale)
-    baseline = {"flat": NormalPrediction(y.new_zeros(5), y.new_ones(5))}
+    flat = StudentTMixture(y.new_zeros(1), y.new_zeros(1, 5), y.new_full((1, 5), 2.0), y.new_full((1, 5), 4.0))
+    baseline = {"flat": flat}
     before = empty_scores(y, ("flat",), is_class=False)
     predictions = OnlinePredictions(mixture, mixture.log_prob(y), mixture.log_weights, 0)
     scores, chunk = score_block(before, 1, y, predictions, baseline, scales)
@@ -45,6 +45,7 @@ def test_student_t_mixtures_have_their_own_quantiles_and_densities():
     assert bool(chunk.log_prob[3].isnan())
     assert bool(chunk.pit[3].isnan())
 
+    assert abs(float(chunk.baselines["flat"][0]) - stats.t(4, 2, 5).logpdf(0.0)) < 1e-12
     table = score_table(scores, 5.0)[MODEL]
     np.testing.assert_allclose(table["log_score"], density[seen].mean(), rtol=1e-10)
     np.testing.assert_allclose(table["log_score_standardized"], density[seen].mean() + np.log(5.0), rtol=1e-10)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.tables import check_targets
 from gp_ensembles.data import Table, read_csv
@@ -165,6 +166,7 @@ def test_the_first_of_two_bad_rows_is_named(is_wild_first):
     table = make_table()
     X, y = table.X[40:].clone(), table.y[40:].clone()
     scored = ScoredStream.start(BINARY, table)
+    scored.bad_rows = BadRows("stop")
     X[20 if is_wild_first else 30, 0], y[25] = 1e200, 0.5
     with pytest.raises(ValueError, match="in row 61" if is_wild_first else "of row 66 is 0.5"):
         list(scored.chunks(X, y))
