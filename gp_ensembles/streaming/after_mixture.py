@@ -144,8 +144,13 @@ def calibrate_block(
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
         said, seen = _said(mixture, block_size), y.double().cpu()
-        labels, others = update_labels(state.labels, seen)
-        classes, log_prob = update_classes(state.classes, said, others.unsqueeze(0), seen)
+        labels, classes, parts = state.labels, state.classes, []
+        # Blocks are cut alike in calls of any length, so the last bits of a row do not know the length of its call.
+        for rows, targets in zip(said.split(block_size), seen.split(block_size), strict=True):
+            labels, others = update_labels(labels, targets)
+            classes, part = update_classes(classes, rows, others.unsqueeze(0), targets)
+            parts.append(part)
+        log_prob = torch.cat(parts)
         place = seen.nan_to_num(0.0).long().unsqueeze(-1)
         gained = torch.where(seen.isnan(), 0.0, (log_prob - said).gather(-1, place).squeeze(-1)).to(y)
         state = CalibrationState(None, None, labels, classes)
