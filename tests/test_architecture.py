@@ -24,6 +24,7 @@ MAX_LINES = 500
 EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
     | {
+        "innovations",
         "calibration",
         "distributions",
         "streaming",
