@@ -1,10 +1,10 @@
 r"""How far inputs may stray: a range that grows with them, but slowly, so that one wild number does no lasting harm.
 
 A static expert takes a row as far out as a thousand others for as much knowledge as theirs together; from one broken
-number it would never recover. So an input further beyond the range seen so far than a quarter of the width w of the
-warm-up's is moved to there. With lower and upper end :math:`a_t, b_t` of a column,
+number it would never recover. So an input further beyond the range seen so far than the width w of the warm-up's
+is moved to there. With lower and upper end :math:`a_t, b_t` of a column,
 
-.. math:: x_t \leftarrow \min(\max(x_t, a_t - w / 4), b_t + w / 4), \qquad b_{t+1} = \max(b_t, \min(x_t, b_t + w / 10))
+.. math:: x_t \leftarrow \min(\max(x_t, a_t - w), b_t + w), \qquad b_{t+1} = \max(b_t, \min(x_t, b_t + w / 10))
 
 and the lower end likewise. A column that moves on, such as a clock, is followed and never moved.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_REACH, _GROWTH = 0.25, 0.1  # in widths of the warm-up range
+_REACH, _GROWTH = 1.0, 0.1  # in widths of the warm-up range
 
 
 class InputRange(NamedTuple):
@@ -60,7 +60,7 @@ class InputRange(NamedTuple):
             >>> import torch
             >>> start = InputRange.of(torch.tensor([[0.0], [1.0]]))
             >>> start.follow(torch.tensor([[1.5], [9.0], [0.5]]))[1].T
-            tensor([[1.2500, 1.3500, 0.5000]])
+            tensor([[1.5000, 2.1000, 0.5000]])
         """
         upper = _follow(self.upper, X, _GROWTH * self.width)
         lower = -_follow(-self.lower, -X, _GROWTH * self.width)
