@@ -1,7 +1,6 @@
 """What a long run does about a row that cannot be learned: a number out of all proportion, or an infinite one."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,7 +8,6 @@ from torch import Tensor
 from gp_ensembles.streaming import OnlineModel
 
 Policy = Literal["missing", "skip", "stop"]
-POLICIES: Sequence[str] = get_args(Policy)
 
 
 class BadRows(NamedTuple):

@@ -12,14 +12,14 @@ from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.linear import LinearFeatures
-from gp_ensembles.innovations import Bank, InnovationModel, InnovationState
+from gp_ensembles.innovations import InnovationBank, InnovationModel, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")
 
 
 # A band that anyone would draw: heavy tails, and a scale that follows the errors of late.
-_BAND = Bank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoregressive=False)])
+_BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoregressive=False)])
 
 
 class Baselines(nn.Module):

@@ -24,7 +24,7 @@ from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
-from gp_ensembles.innovations import Bank, InnovationModel
+from gp_ensembles.innovations import InnovationBank, InnovationModel
 from gp_ensembles.meta_learners.base import MetaLearner
 
 
@@ -94,7 +94,7 @@ class Ensemble(nn.Module):
         self.num_outputs = count_outputs(experts)  # None where targets have shape (B,)
         if innovations or memory is not None or outlier_threshold is not None:
             _check_layers(self, outlier_threshold)
-        bank = Bank(innovations) if innovations else None
+        bank = InnovationBank(innovations) if innovations else None
         self.memory = memory
         self.layers = Layers(meta_learner, bank, memory, outlier_threshold)
         labels = ["", *(f" + {model.label}" for model in innovations)]

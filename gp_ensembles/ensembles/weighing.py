@@ -10,7 +10,7 @@ from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.predictions import EnsemblePredictions, assemble, assemble_living
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.filters.states import Predictions, StudentTPredictions
-from gp_ensembles.innovations import Bank, InnovationPredictions, InnovationState
+from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
 
 # Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,),
@@ -33,7 +33,7 @@ class Layers(NamedTuple):
     """
 
     rule: MetaLearner
-    bank: Bank | None = None
+    bank: InnovationBank | None = None
     memory: TargetMemory | None = None
     outlier_threshold: float | None = None
 

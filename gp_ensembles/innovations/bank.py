@@ -59,7 +59,7 @@ class _Scale(NamedTuple):
 
 
 @final
-class Bank:
+class InnovationBank:
     """Innovation models, applied to all experts at once.
 
     Models that differ only in their width share the recursion of their scale; all share one autoregression.
@@ -72,7 +72,7 @@ class Bank:
 
     Example:
         >>> import torch
-        >>> bank = Bank([InnovationModel(rate=0.1)])
+        >>> bank = InnovationBank([InnovationModel(rate=0.1)])
         >>> mean, variance = torch.zeros(1, 200, dtype=torch.float64), torch.ones(1, 200, dtype=torch.float64)
         >>> generator = torch.Generator().manual_seed(0)
         >>> y = 3 * torch.randn(200, generator=generator, dtype=torch.float64)  # three times as large as predicted

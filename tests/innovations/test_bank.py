@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.innovations import Bank, InnovationModel
+from gp_ensembles.innovations import InnovationBank, InnovationModel
 
 MODELS = (
     InnovationModel(degrees_of_freedom=4, rate=0.1),
@@ -90,7 +90,7 @@ def run(bank, mean, variance, y, sizes, share=None):
 @pytest.mark.parametrize("gaps", [(), (0,), (0, 1, 7, 20, 21, 22, 39)], ids=["whole", "first", "many"])
 def test_equals_the_plain_recursion(gaps):
     mean, variance, y = stream(0, gaps=gaps)
-    _, (means, variances, log_prob, df) = run(Bank(MODELS), mean, variance, y, [40])
+    _, (means, variances, log_prob, df) = run(InnovationBank(MODELS), mean, variance, y, [40])
     for m in range(mean.shape[0]):
         expected = oracle(MODELS, mean[m].tolist(), variance[m].tolist(), y.tolist())
         for got, wanted in zip((means[m], variances[m], log_prob[m]), expected, strict=True):
@@ -102,7 +102,7 @@ def test_an_outlier_counts_less_in_the_autoregression():
     mean, variance, y = stream(1)
     share = torch.ones_like(y)
     share[11] = 0.01
-    _, (means, _, log_prob, _) = run(Bank(MODELS), mean, variance, y, [40], share)
+    _, (means, _, log_prob, _) = run(InnovationBank(MODELS), mean, variance, y, [40], share)
     expected = oracle(MODELS, mean[0].tolist(), variance[0].tolist(), y.tolist(), share.tolist())
     torch.testing.assert_close(means[0], expected[0], rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(log_prob[0], expected[2], rtol=1e-11, atol=1e-11)
@@ -113,25 +113,25 @@ def test_an_outlier_counts_less_in_the_autoregression():
 def test_any_blocking_gives_the_same_numbers(sizes, gaps, seed):
     num_rows = sum(sizes)
     mean, variance, y = stream(seed, num_rows=num_rows, gaps=[gap for gap in gaps if gap < num_rows])
-    whole, all_at_once = run(Bank(MODELS), mean, variance, y, [num_rows])
-    state, in_blocks = run(Bank(MODELS), mean, variance, y, sizes)
+    whole, all_at_once = run(InnovationBank(MODELS), mean, variance, y, [num_rows])
+    state, in_blocks = run(InnovationBank(MODELS), mean, variance, y, sizes)
     for one, other in zip([*whole, *all_at_once], [*state, *in_blocks], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
 def test_no_prediction_knows_its_target():
     mean, variance, y = stream(2)
-    _, before = run(Bank(MODELS), mean, variance, y, [40])
+    _, before = run(InnovationBank(MODELS), mean, variance, y, [40])
     changed = y.clone()
     changed[17] += 5
-    _, after = run(Bank(MODELS), mean, variance, changed, [40])
+    _, after = run(InnovationBank(MODELS), mean, variance, changed, [40])
     for one, other in zip(before[:2], after[:2], strict=True):
         assert torch.equal(one[..., :18], other[..., :18])
         assert not torch.equal(one[..., 18:], other[..., 18:])
 
 
 def test_predict_is_what_the_next_row_meets():
-    bank = Bank(MODELS)
+    bank = InnovationBank(MODELS)
     mean, variance, y = stream(3, gaps=(37, 38))
     state, _ = run(bank, mean[:, :39], variance[:, :39], y[:39], [39])
     predicted = bank.predict(state, mean[:, 39:], variance[:, 39:])
@@ -142,7 +142,7 @@ def test_predict_is_what_the_next_row_meets():
 
 
 def test_a_dead_expert_keeps_its_scale_and_gives_nothing_a_chance():
-    bank = Bank(MODELS)
+    bank = InnovationBank(MODELS)
     mean, variance, y = stream(4)
     start, _ = run(bank, mean, variance, y, [40])
     dead = torch.tensor([False, True, False])
@@ -160,15 +160,15 @@ def test_a_dead_expert_keeps_its_scale_and_gives_nothing_a_chance():
 
 def test_single_precision_stays_finite_and_close():
     mean, variance, y = stream(5, num_rows=400)
-    _, double = run(Bank(MODELS), mean, variance, y, [400])
-    state, single = run(Bank(MODELS), mean.float(), variance.float(), y.float(), [400])
+    _, double = run(InnovationBank(MODELS), mean, variance, y, [400])
+    state, single = run(InnovationBank(MODELS), mean.float(), variance.float(), y.float(), [400])
     assert all(part.dtype == torch.float32 for part in [*state, *single])
     torch.testing.assert_close(single[2].double(), double[2], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_target_whose_square_overflows_leaves_finite_numbers_behind(dtype):
-    bank = Bank(MODELS)
+    bank = InnovationBank(MODELS)
     mean, variance, y = (part.to(dtype) for part in stream(6))
     y[10] = 1e30 if dtype == torch.float32 else 1e300
     share = torch.ones_like(y)
@@ -183,7 +183,7 @@ def test_errors_of_three_times_the_size_are_found_out():
     generator = torch.Generator().manual_seed(7)
     mean = torch.zeros(1, 2000, dtype=torch.float64)
     y = 3 * torch.randn(2000, generator=generator, dtype=torch.float64)
-    _, (_, variances, log_prob, _) = run(Bank([InnovationModel(rate=0.02)]), mean, mean + 1, y, [2000])
+    _, (_, variances, log_prob, _) = run(InnovationBank([InnovationModel(rate=0.02)]), mean, mean + 1, y, [2000])
     assert abs(float(variances[0, 0, 200:].mean()) / 9 - 1) < 0.1
     best = torch.distributions.Normal(0.0, 3.0).log_prob(y)
     assert float((best - log_prob[0, 0])[200:].mean()) < 0.02
@@ -196,12 +196,12 @@ def test_an_autoregression_of_errors_is_found_out():
     for t in range(1, 3000):
         y[t] = 0.8 * y[t - 1] + noise[t]
     mean = torch.zeros(1, 3000, dtype=torch.float64)
-    _, (means, *_) = run(Bank([InnovationModel()]), mean, mean + 1, y, [3000])
+    _, (means, *_) = run(InnovationBank([InnovationModel()]), mean, mean + 1, y, [3000])
     assert float((y - means[0, 0])[200:].square().mean()) < 1.05
 
 
 def test_new_experts_start_afresh_behind_the_old_ones():
-    bank = Bank(MODELS)
+    bank = InnovationBank(MODELS)
     mean, variance, y = stream(9)
     state, _ = run(bank, mean, variance, y, [40])
     grown = bank.grow(state, 2)
@@ -224,6 +224,6 @@ def test_illegal_models_are_refused(settings, message):
 
 def test_equal_models_and_none_are_refused():
     with pytest.raises(ValueError, match="at least one and distinct"):
-        Bank([])
+        InnovationBank([])
     with pytest.raises(ValueError, match="at least one and distinct"):
-        Bank([InnovationModel(), InnovationModel()])
+        InnovationBank([InnovationModel(), InnovationModel()])
