@@ -69,7 +69,7 @@ class FourierBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        kernel = _kernel(X, self.nu, self.starts)
+        kernel = scaled_kernel(X, self.nu, self.starts)
         features = RandomFourierFeatures.from_kernel(kernel, X.shape[-1], self.num_features, generator=generator)
         return [(_label(self, "rff"), features)]
 
@@ -102,7 +102,7 @@ class HilbertBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        features = HilbertAdditiveFeatures.from_data(_kernel(X, self.nu, self.starts), X, self.num_frequencies)
+        features = HilbertAdditiveFeatures.from_data(scaled_kernel(X, self.nu, self.starts), X, self.num_frequencies)
         return [(_label(self, "hsgp"), Clamp(features, X.amin(0), X.amax(0)))]
 
 
@@ -257,7 +257,7 @@ def _starting_lengthscales(X: Tensor, starts: Sequence[float]) -> Tensor:
     return X.new_tensor(starts).unsqueeze(-1) * spread
 
 
-def _kernel(X: Tensor, nu: float, starts: Sequence[float]) -> Kernel:
+def scaled_kernel(X: Tensor, nu: float, starts: Sequence[float]) -> Kernel:
     """A scaled ARD kernel with a batch entry per starting length scale and outputscale one."""
     batch_shape, num_inputs = torch.Size([len(starts)]), X.shape[-1]
     if math.isinf(nu):

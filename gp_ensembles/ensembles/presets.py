@@ -36,6 +36,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
 from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, MetaLearner, SoftBayes
 
@@ -103,7 +104,8 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         target: The kind of target.
         one_step: Whether what is predicted is always the row that comes next, one step of time later. If not, as where
             a table is predicted with a model of another, no target is predicted from the one before: there are no
-            lags, and innovation models for the size and the tails of errors only.
+            lags, innovation models for the size and the tails of errors only, and the exact Gaussian process of the
+            last thousand rows, of all where there are no more.
 
     On 35 sets no other choice of bases, dynamics and rule that was tried did better than ``auto`` by more than 0.03
     nats a row (the table is in ``benchmarks/README.md``). It runs four times as many experts as optima; where speed
@@ -116,7 +118,7 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         (3, True)
     """
     if target.is_real and not one_step:
-        return replace(auto, target=target, innovations=_TAILS, lags=None)
+        return replace(auto, target=target, innovations=_TAILS, lags=None, windows=(WindowGP(),))
     if target.is_real:
         return replace(auto, target=target)
     speeds = SPEEDS if target.num_labels is None else _FASTEST

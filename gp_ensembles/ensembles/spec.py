@@ -23,6 +23,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
+from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
@@ -104,13 +105,14 @@ class EnsembleSpec:
         target: What kind of target is predicted; targets that are not real numbers are not standardized.
         innovations: What the experts' own errors are used for: each makes a further prediction of every expert's.
         lags: Past targets as inputs of further experts; ``None`` for none.
+        windows: Exact Gaussian processes of the last rows as further experts.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
         rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows. Their one-step log densities there sum
             to the evidence that their hyperparameters were fitted to; with few rows that is far better than equal
             weights, with which experts else start, as in the papers.
 
-    Innovations, lags and the threshold are for targets of one real number; for others they are left out.
+    Innovations, lags, windows and the threshold are for targets of one real number; for others they are left out.
 
     Raises:
         TypeError: If a part is not of its kind.
@@ -139,6 +141,7 @@ class EnsembleSpec:
     target: Target = RealTarget()  # noqa: RUF009 (a frozen record)
     innovations: tuple[InnovationModel, ...] = ()
     lags: TargetLags | None = None
+    windows: tuple[WindowGP, ...] = ()
     outlier_threshold: float | None = None
     rank_on_warm_up: bool = False
 
@@ -165,11 +168,14 @@ class EnsembleSpec:
             check_made(f"innovations[{number}]", model, InnovationModel, "InnovationModel(rate=0.05)")
         if self.lags is not None:
             check_made("lags", self.lags, TargetLags, "TargetLags() or TargetLags(lags=(1, 24))")
-        if (self.innovations or self.lags is not None) and isinstance(self.rule, GroupedRule):
+        for number, window in enumerate(self.windows):
+            check_made(f"windows[{number}]", window, WindowGP, "WindowGP()")
+        if (self.innovations or self.lags is not None or self.windows) and isinstance(self.rule, GroupedRule):
             raise ValueError(
                 f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "
-                f"innovations or lags"
+                f"innovations, lags or windows"
             )
+        object.__setattr__(self, "windows", tuple(self.windows))
         object.__setattr__(self, "innovations", tuple(self.innovations))
         object.__setattr__(self, "bases", tuple(self.bases))
         object.__setattr__(self, "random_walk_variances", tuple(float(speed) for speed in speeds))
@@ -204,6 +210,9 @@ class EnsembleSpec:
             rule = rule.build(group_size(groups[0]), len(groups))
         if lagged is not None:
             groups.append([("previous value", lagged.level)])
+        if has_layers:
+            settings, width = self.fit_settings, inputs.shape[1]
+            groups.append([window.build(X, y, width, settings, progress) for window in self.windows])
         return condition(
             X,
             y,

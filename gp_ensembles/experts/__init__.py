@@ -4,6 +4,7 @@
 - ``gaussian``, ``student_t``, ``robust``, ``laplace``, ``multi_output``: ``GaussianExpert``, ``StudentTExpert`` (noise
   learned online), ``RobustExpert`` (gross outliers), ``LaplaceExpert`` (any likelihood, learned by a ``LaplaceUpdate``
   or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
+- ``window``: ``WindowExpert``, the exact Gaussian process of the last rows.
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
   maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum.
 """
@@ -17,6 +18,7 @@ from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpda
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
+from gp_ensembles.experts.window import WindowExpert
 
 __all__ = [
     "LBFGS",
@@ -29,6 +31,7 @@ __all__ = [
     "MultiOutputExpert",
     "RobustExpert",
     "StudentTExpert",
+    "WindowExpert",
     "fit_empirical_bayes",
     "sample_hyperparameters",
 ]

@@ -15,6 +15,7 @@ what a target tells about them.
 ``stream``         the same in place on scratch memory, for long streams; ``choose_block_size``
 ``student_t``      unknown noise variance (normal-inverse-gamma)
 ``multi_output``   outputs that share a covariance
+``window``         the exact Gaussian process of the last rows: no weights, covariances of rows
 ``latent``         targets that are not Gaussian: blocks of scalar latent values, rows of latent vectors
 ``sites``          what one such target says: Laplace, moment matching, robust; scalar and vector
 ``textbook``       one row at a time as the textbooks have it: the reference of the tests

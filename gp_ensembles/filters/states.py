@@ -92,8 +92,28 @@ class MultiOutputState(NamedTuple):
     group: Tensor
 
 
+class WindowState(NamedTuple):
+    r"""The last rows of an exact Gaussian process, in the order of time, C at most; what is not used yet is neutral.
+
+    Attributes:
+        inputs: Rows, shape (\*batch, C, D).
+        targets: Targets, shape (\*batch, C).
+        noise_scale: What the noise variance of each target is multiplied with, shape (\*batch, C).
+        factor: Lower Cholesky factor of the covariance of the targets, shape (\*batch, C, C).
+        projected: The factor's inverse times the targets, shape (\*batch, C).
+        num_used: Rows in use, integers, shape (\*batch).
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    noise_scale: Tensor
+    factor: Tensor
+    projected: Tensor
+    num_used: Tensor
+
+
 LinearState = GaussianState | SquareRootState
-FilterState = GaussianState | SquareRootState | StudentTState | MultiOutputState
+FilterState = GaussianState | SquareRootState | StudentTState | MultiOutputState | WindowState
 
 
 class StepPredictions(NamedTuple):

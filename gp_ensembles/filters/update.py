@@ -20,11 +20,13 @@ from gp_ensembles.filters.states import (
     StepPredictions,
     StudentTPredictions,
     StudentTState,
+    WindowState,
 )
 from gp_ensembles.filters.student_t import NoiseDiscount, predict_student_t, update_student_t
 from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.filters.window import Window, predict_window, update_window
 
-Observation = Tensor | SiteRule | VectorRule | NoiseDiscount | MultiOutputNoise
+Observation = Tensor | SiteRule | VectorRule | NoiseDiscount | MultiOutputNoise | Window
 L = TypeVar("L", bound=LinearState)
 
 _WANTED = {
@@ -32,6 +34,7 @@ _WANTED = {
     SquareRootState: "the noise variance, a tensor (*batch)",
     StudentTState: "a NoiseDiscount, or None for a constant noise variance",
     MultiOutputState: "a MultiOutputNoise",
+    WindowState: "a Window, and no transition",
 }
 
 
@@ -75,6 +78,16 @@ def update_block(
     *,
     prior_variance: Tensor | None = None,
 ) -> tuple[MultiOutputState, StepPredictions]: ...
+@overload
+def update_block(
+    state: WindowState,
+    Phi: Tensor,
+    y: Tensor,
+    transition: None = None,
+    observation: Window = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> tuple[WindowState, StepPredictions]: ...
 def update_block(
     state: FilterState,
     Phi: Tensor,
@@ -93,6 +106,7 @@ def update_block(
     GaussianState                    SiteRule or VectorRule                  LatentMoments
     StudentTState                    NoiseDiscount, None for constant noise  StudentTPredictions
     MultiOutputState                 MultiOutputNoise                        StepPredictions (.., B, O)
+    WindowState                      Window                                  StepPredictions
     ================================ ======================================= ==========================
 
     Args:
@@ -122,6 +136,8 @@ def update_block(
         >>> steps.mean
         tensor([0.0000, 0.9099, 0.9552], dtype=torch.float64)
     """
+    if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
+        return update_window(state, Phi, y, observation)
     prior = _prior_variance(state, transition, prior_variance)
     if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
         return update_linear(state, Phi, y, observation, transition, prior)
@@ -172,6 +188,15 @@ def predict(
     *,
     prior_variance: Tensor | None = None,
 ) -> StepPredictions: ...
+@overload
+def predict(
+    state: WindowState,
+    Phi: Tensor,
+    transition: None = None,
+    observation: Window = ...,
+    *,
+    prior_variance: Tensor | None = None,
+) -> StepPredictions: ...
 def predict(
     state: FilterState,
     Phi: Tensor,
@@ -204,6 +229,8 @@ def predict(
         >>> predict(gaussian_state(one, 1), Phi, ExponentialForgetting(0.5), one).variance
         tensor([3.0000], dtype=torch.float64)
     """
+    if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
+        return predict_window(state, Phi, observation)
     prior = _prior_variance(state, transition, prior_variance)
     if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
         mean, variance = predict_linear(state, Phi, observation, transition, prior)
@@ -250,6 +277,8 @@ def _prior_variance(state: FilterState, transition: Transition | None, given: Te
     if type(state) not in _WANTED:
         names = ", ".join(kind.__name__ for kind in _WANTED)
         raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
+    if isinstance(state, WindowState):
+        raise TypeError(f"the observation for a WindowState is {_WANTED[WindowState]}")
     if given is not None:
         return given
     if transition is not None and transition.needs_prior_variance:

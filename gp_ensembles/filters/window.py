@@ -1,0 +1,217 @@
+"""The exact Gaussian process of the last rows: a Cholesky factor to which rows are appended, and dropped in lots."""
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.filters.states import StepPredictions, WindowState
+from gp_ensembles.numerics.cholesky import cholesky
+
+_WHAT = "the covariance of the targets"
+
+
+class Covariance(Protocol):
+    """A kernel as two functions of rows, their hyperparameters read, in double precision."""
+
+    @property
+    def between(self) -> "Between":
+        r"""Covariances of rows (\*batch, K, D) and (\*batch, N, D), shape (\*batch, K, N)."""
+
+    @property
+    def diagonal(self) -> "Diagonal":
+        r"""Variances of rows (\*batch, N, D), shape (\*batch, N)."""
+
+
+class Between(Protocol):
+    """See :class:`Covariance`."""
+
+    def __call__(self, first: Tensor, second: Tensor, /) -> Tensor:
+        """Covariances of two lists of rows."""
+
+
+class Diagonal(Protocol):
+    """See :class:`Covariance`."""
+
+    def __call__(self, X: Tensor, /) -> Tensor:
+        """Variances of rows."""
+
+
+class Window(NamedTuple):
+    r"""What stays the same while rows come and go.
+
+    Attributes:
+        covariance: The kernel.
+        noise: Noise variance, double precision, shape (\*batch).
+        keep: Rows that stay when the window is full.
+    """
+
+    covariance: Covariance
+    noise: Tensor
+    keep: int
+
+
+def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: Tensor) -> WindowState:
+    """State before any data, with room for ``num_rows`` rows, double precision whatever the dtype of ``like``.
+
+    Example:
+        >>> import torch
+        >>> window_state(torch.Size([2]), 3, 5, torch.zeros(1)).factor.shape
+        torch.Size([2, 5, 5])
+    """
+    zeros = torch.zeros((*batch_shape, num_rows), dtype=torch.float64, device=like.device)
+    return WindowState(
+        zeros.unsqueeze(-1).repeat(*([1] * zeros.ndim), num_inputs),
+        zeros,
+        torch.ones_like(zeros),
+        torch.diag_embed(torch.ones_like(zeros)),
+        zeros.clone(),
+        torch.zeros(batch_shape, dtype=torch.int64, device=like.device),
+    )
+
+
+def own_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
+    r"""Covariance of the targets at rows X (\*batch, N, D) with noise variances (\*batch, N), shape (\*batch, N, N)."""
+    matrix = covariance.between(X, X)
+    # Distances of a row from itself are round-off, and their derivatives, too.
+    on_diagonal = torch.eye(X.shape[-2], dtype=torch.bool, device=X.device)
+    return torch.where(on_diagonal, (covariance.diagonal(X) + noise).unsqueeze(-1), matrix)
+
+
+def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowState, StepPredictions]:
+    r"""Predict and learn a block of targets, one step ahead each; equal to single rows to round-off.
+
+    With the factor :math:`L L^\top = K + \sigma^2 I` of the n rows of the window, :math:`A = L^{-1} k(X, X_*)` and
+    :math:`z = L^{-1} y`, those of the block have, before any of them is seen, mean :math:`A^\top z` and covariance
+    :math:`S = k(X_*, X_*) + \sigma^2 I - A^\top A` (Rasmussen and Williams 2006, section 2.2). Its factor
+    :math:`S = M M^\top` has one row for each target: forward substitution makes the mean and the variance of each
+    given those before it, and :math:`(A^\top, M)` are the new rows of L. A block costs O(B n² + B² n).
+
+    When the window is full its oldest rows are dropped, all but ``window.keep``, and the factor is computed anew from
+    what stays: once in a lot of rows, so that O(n²) a row remains.
+
+    Args:
+        state: The window before the block.
+        Phi: Rows as :class:`~gp_ensembles.features.inputs.InputFeatures` give them, shape (\*batch, B, D + 1).
+        y: Targets, shape (B,), NaN where missing, multiplied as the rows of ``Phi``.
+        window: Kernel, noise and length.
+
+    Returns:
+        The window after the block, and the predictions made before each target.
+
+    Raises:
+        NumericalError: If a covariance is not positive definite.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from gp_ensembles.features.covariance import bind_covariance
+        >>> one = torch.ones(2, 2, dtype=torch.float64)
+        >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
+        >>> _, steps = update_window(window_state(torch.Size(), 1, 4, one), one, one[0], window)
+        >>> steps.mean.detach(), steps.variance.detach()
+        (tensor([0.0000, 0.5000], dtype=torch.float64), tensor([2.0000, 1.5000], dtype=torch.float64))
+    """
+    seen = ~torch.isnan(y)
+    state = WindowState(*(field.clone() for field in state))
+    capacity, num_rows = state.targets.shape[-1], y.shape[0]
+    parts, start = [], 0
+    while start < num_rows:
+        room = capacity - _length(state)
+        stop = _end_of(seen, start, room)
+        parts.append(_append_(state, Phi[..., start:stop, :], y[start:stop], seen[start:stop], window))
+        if _length(state) == capacity:
+            _drop_(state, window)
+        start = stop
+    mean, variance, log_prob = (torch.cat(fields, dim=-1).to(y.dtype) for fields in zip(*parts, strict=True))
+    return state, StepPredictions(mean, variance, log_prob)
+
+
+def predict_window(state: WindowState, Phi: Tensor, window: Window) -> StepPredictions:
+    r"""Predict rows Phi (\*batch, N, D + 1) that all come next, each on its own; learns nothing."""
+    n, rows = _length(state), _rows(Phi)
+    solved = _solved(state, rows, window.covariance, n)
+    mean = (solved * state.projected[..., :n, None]).sum(-2)
+    variance = window.covariance.diagonal(rows) + window.noise.unsqueeze(-1) - solved.square().sum(-2)
+    variance = torch.maximum(variance, window.noise.unsqueeze(-1)).to(Phi.dtype)
+    return StepPredictions(mean.to(Phi.dtype), variance, torch.full_like(variance, torch.nan))
+
+
+def joint_window(state: WindowState, Phi: Tensor, window: Window) -> Tensor:
+    r"""Joint covariance of the targets of rows Phi (\*batch, N, D + 1) that all come next, (\*batch, N, N)."""
+    rows = _rows(Phi)
+    solved = _solved(state, rows, window.covariance, _length(state))
+    noise = window.noise.unsqueeze(-1).expand(*rows.shape[:-1])
+    return (own_covariance(window.covariance, rows, noise) - solved.mT @ solved).to(Phi.dtype)
+
+
+def _rows(Phi: Tensor) -> Tensor:
+    """Inputs, whatever their weight."""
+    return (Phi[..., :-1] / Phi[..., -1:]).double()
+
+
+def _length(state: WindowState) -> int:
+    """Rows in the window; an expert that is not run any more may have fewer than the others of its batch."""
+    return int(state.num_used.max())
+
+
+def _end_of(seen: Tensor, start: int, room: int) -> int:
+    """The row after the ``room``-th observed one from ``start`` on, or the end."""
+    number = seen[start:].cumsum(0)
+    full = (number >= room).nonzero()
+    return start + int(full[0]) + 1 if full.numel() else seen.shape[0]
+
+
+def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) -> Tensor:
+    crossed = covariance.between(state.inputs[..., :n, :], rows)
+    solved: Tensor = torch.linalg.solve_triangular(state.factor[..., :n, :n], crossed, upper=False)
+    return solved
+
+
+def _append_(state: WindowState, Phi: Tensor, y: Tensor, seen: Tensor, window: Window) -> tuple[Tensor, Tensor, Tensor]:
+    """Predict a block that fits into the window, and write its observed rows there."""
+    covariance, n = window.covariance, _length(state)
+    weight = Phi[..., -1].double()
+    rows, targets = _rows(Phi), y.double() / weight
+    scale = weight.reciprocal().square()
+    noise = window.noise.unsqueeze(-1) * scale
+    above = _solved(state, rows, covariance, n)  # (*batch, n, B)
+    joint = own_covariance(covariance, rows, noise) - above.mT @ above
+    before = (above * state.projected[..., :n, None]).sum(-2)
+    factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
+    errors = (targets - before)[..., seen].unsqueeze(-1)
+    right = torch.cat([joint[..., seen, :], errors], dim=-1)
+    solved = torch.linalg.solve_triangular(factor, right, upper=False)
+    whitened = solved[..., -1]
+    # Row i of the solution depends on the observed rows up to i only: what is left of each target is causal.
+    place = torch.arange(y.shape[0], device=y.device)
+    causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
+    mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
+    variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
+    log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
+    end = n + int(seen.sum())
+    state.inputs[..., n:end, :] = rows[..., seen, :]
+    state.targets[..., n:end] = targets[..., seen]
+    state.noise_scale[..., n:end] = scale[..., seen]
+    state.factor[..., n:end, :n] = above.mT[..., seen, :]
+    state.factor[..., n:end, n:end] = factor
+    state.projected[..., n:end] = whitened
+    state.num_used.fill_(end)
+    return mean, variance, log_prob
+
+
+def _drop_(state: WindowState, window: Window) -> None:
+    """Keep the newest rows only."""
+    keep, capacity = window.keep, state.targets.shape[-1]
+    for field in (state.inputs, state.targets, state.noise_scale):
+        axis = state.targets.ndim - 1
+        newest = field.narrow(axis, capacity - keep, keep).clone()
+        field.narrow(axis, 0, keep).copy_(newest)
+    noise = window.noise.unsqueeze(-1) * state.noise_scale[..., :keep]
+    factor = cholesky(own_covariance(window.covariance, state.inputs[..., :keep, :], noise), _WHAT)
+    projected = torch.linalg.solve_triangular(factor, state.targets[..., :keep, None], upper=False)
+    state.factor.zero_().diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    state.factor[..., :keep, :keep] = factor
+    state.projected[..., :keep] = projected.squeeze(-1)
+    state.num_used.fill_(keep)

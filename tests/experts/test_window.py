@@ -1,0 +1,204 @@
+"""Window experts: evidence, hyperparameters, copies, and their place in an ensemble."""
+
+import copy
+from dataclasses import replace
+
+import gpytorch
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, ScaleKernel
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import auto_for, doebe, e_doebe
+from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
+from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.experts import GaussianExpert, WindowExpert, fit_empirical_bayes
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.joint import joint_covariance
+
+N, D = 80, 2
+
+
+def rows(dtype=torch.float64, num_rows=N):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, D, generator=g, dtype=torch.float64)
+    y = (2 * X[:, 0]).sin() * X[:, 1] + 0.1 * torch.randn(num_rows, generator=g, dtype=torch.float64)
+    return X.to(dtype), ((y - y.mean()) / y.std()).to(dtype)
+
+
+def expert(dtype=torch.float64, batch=2, num_rows=50):
+    shape = torch.Size([batch])
+    base = MaternKernel(nu=2.5, ard_num_dims=D, batch_shape=shape)
+    made = WindowExpert(ScaleKernel(base, batch_shape=shape).to(dtype), D, num_rows)
+    with torch.no_grad():
+        base.lengthscale = torch.linspace(0.6, 1.9, batch * D, dtype=dtype).reshape(batch, 1, D)
+        made.likelihood.noise = torch.linspace(0.05, 0.3, batch, dtype=dtype).reshape(batch, 1)
+    return made
+
+
+class Reference(gpytorch.models.ExactGP):
+    def __init__(self, X, y, likelihood, kernel):
+        super().__init__(X, y, likelihood)
+        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
+
+    def forward(self, X):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+def reference(one, X, y):
+    base = MaternKernel(nu=2.5, ard_num_dims=D).double()
+    kernel = ScaleKernel(base).double()
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    base.lengthscale = one.kernel.base_kernel.lengthscale.detach()[0]
+    kernel.outputscale = one.kernel.outputscale.detach()[0]
+    likelihood.noise = one.likelihood.noise.detach()[0]
+    return Reference(X, y, likelihood, kernel)
+
+
+def test_evidence_and_predictions_are_those_of_gpytorch():
+    X, y = rows()
+    for entry in range(2):
+        one = expert(num_rows=N).take(torch.tensor([entry]))
+        model = reference(one, X[:60], y[:60])
+        model.train()
+        loss = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+        torch.testing.assert_close(one.log_evidence(X[:60], y[:60])[0], 60 * loss(model(X[:60]), y[:60]))
+        state, steps = one.update(one.init(), X[:60], y[:60])
+        torch.testing.assert_close(steps.log_prob.sum(), one.log_evidence(X[:60], y[:60])[0])  # the chain rule
+        model.eval()
+        with gpytorch.settings.fast_computations(False, False, False):
+            want = model.likelihood(model(X[60:]))
+            mean, variance = one.predict(state, X[60:])
+            torch.testing.assert_close(mean[0], want.mean)
+            torch.testing.assert_close(variance[0], want.variance)
+
+
+def test_the_evidence_is_climbed():
+    X, y = rows()
+    made = expert()
+    before = made.log_evidence(X, y)
+    fit = fit_empirical_bayes(made, X, y)
+    assert bool((fit.log_evidence > before + 5).all())
+
+
+def test_an_evidence_that_cannot_be_computed_is_nan_for_its_expert_only():
+    made = expert()
+    X, y = rows()
+    with torch.no_grad():
+        made.kernel.raw_outputscale[1] = torch.nan
+    value = made.log_evidence(X, y)
+    assert bool(torch.isfinite(value[0]))
+    assert bool(torch.isnan(value[1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_copies_of_some_experts_predict_alike(dtype):
+    X, y = rows(dtype)
+    made = expert(dtype)
+    want = made.update(made.init(), X, y)[1]
+    got = made.take(torch.tensor([1, 0]))
+    found = got.update(got.init(), X, y)[1]
+    torch.testing.assert_close(found.mean, want.mean[[1, 0]])
+    assert found.mean.dtype == dtype
+    double = expert()
+    exact = double.update(double.init(), *rows())[1]
+    torch.testing.assert_close(want.log_prob.double(), exact.log_prob, rtol=1e-3, atol=1e-3)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="num_rows=0"):
+        WindowExpert(MaternKernel().double(), D, 0)
+    with pytest.raises(ValueError, match="shorter window"):
+        expert().with_transition(RandomWalk(0.1))
+    with pytest.raises(ValueError, match="batch shape"):
+        WindowExpert(MaternKernel().double(), D, likelihood=gpytorch.likelihoods.GaussianLikelihood(batch_shape=[3]))
+    with pytest.raises(ValueError, match="num_rows"):
+        WindowGP(num_rows=0)
+    with pytest.raises(TypeError, match=r"windows\[0\]"):
+        replace(doebe, windows=(LinearBasis(),))
+    with pytest.raises(ValueError, match="twins"):
+        replace(e_doebe, windows=(WindowGP(),))
+
+
+SPEC = replace(
+    auto_for(RealTarget(), one_step=False),
+    bases=(LinearBasis(),),
+    random_walk_variances=(1e-3,),
+    windows=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, starts=(0.3, 1.0), name="long")),
+)
+
+
+def test_an_ensemble_with_windows_learns_any_blocks_alike_and_loads_what_it_saved():
+    X, y = rows(num_rows=160)
+    y = y.clone()
+    y[[70, 71, 120]] = torch.nan
+    y[90] = 1e6  # an outlier counts less in windows, too
+    online = SPEC.fit(X[:60], y[:60])
+    assert online.ensemble.expert_names[-3:] == ("window/0", "long/0", "long/1")
+    whole, single = copy.deepcopy(online), copy.deepcopy(online)
+    want = whole.observe(X[60:], y[60:])
+    got = [single.observe(X[t : t + 1], y[t : t + 1]) for t in range(60, 160)]
+    torch.testing.assert_close(
+        torch.cat([g.log_prob for g in got]), want.log_prob, rtol=1e-7, atol=1e-7, equal_nan=True
+    )
+    loaded = SPEC.unfitted(X[:60], y[:60])
+    loaded.load_state_dict(whole.state_dict())
+    assert torch.equal(loaded.predict(X).mean, whole.predict(X).mean)
+    assert torch.equal(loaded.observe(X, y).log_prob.nan_to_num(), whole.observe(X, y).log_prob.nan_to_num())
+
+
+def test_windows_see_inputs_and_not_lags():
+    g = torch.Generator().manual_seed(2)
+    X = torch.randn(200, D, generator=g, dtype=torch.float64)
+    y = torch.randn(200, generator=g, dtype=torch.float64).cumsum(0) / 10
+    spec = replace(SPEC, lags=TargetLags(lags=(1, 3), bases=()))
+    online = spec.fit(X[:60], y[:60])
+    plain = SPEC.fit(X[:60], y[:60])
+    names = online.ensemble.expert_names
+    at, of = names.index("window/0") * 3, plain.ensemble.expert_names.index("window/0") * 3
+    seen, other = online.predict(X[60:]), plain.predict(X[60:])
+    torch.testing.assert_close(seen.component_mean[at], other.component_mean[of])
+
+
+def test_the_pure_update_is_that_of_the_shell():
+    X, y = rows()
+    linear = GaussianExpert(LinearFeatures(D, torch.ones(1, dtype=torch.float64)))
+    ensemble = Ensemble([linear, expert(num_rows=20)], FixedShare(0.02), outlier_threshold=5.0)
+    _, want = ensemble.update(ensemble.init(), X, y)
+    got = OnlineEnsemble(ensemble, block_size=7).observe(X, y)
+    torch.testing.assert_close(got.log_prob, want.log_prob)
+
+
+def test_dead_windows_are_not_run():
+    X, y = rows()
+    weights = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
+    linear = GaussianExpert(LinearFeatures(D, torch.ones(1, dtype=torch.float64)))
+    ensemble = Ensemble([linear, expert(num_rows=20)], BayesianModelAveraging(weights))
+    online = OnlineEnsemble(ensemble, block_size=10)
+    online.observe(X, y)
+    assert int(online.state.experts[1].num_used[0]) == 0
+    assert int(online.state.experts[1].num_used[1]) > 0
+    living = Ensemble([linear, expert(num_rows=20).take(torch.tensor([1]))], BayesianModelAveraging())
+    alone = OnlineEnsemble(living, block_size=10)
+    alone.observe(X, y)
+    torch.testing.assert_close(online.predict(X).mean, alone.predict(X).mean)
+
+
+def test_classes_have_no_windows():
+    X, y = rows()
+    spec = replace(doebe, bases=(LinearBasis(),), windows=(WindowGP(),), target=BinaryTarget())
+    online = spec.fit(X, (y > 0).double())
+    assert not any("window" in name for name in online.ensemble.expert_names)
+
+
+def test_joint_covariance_holds_the_windows_own():
+    X, y = rows()
+    model = OnlineModel(StreamConfig(SPEC, warmup=60)).fit(X[:60], y[:60])
+    covariance = joint_covariance(model, X[60:66])
+    torch.testing.assert_close(covariance.diagonal(), model.predict(X[60:66]).variance)
+    assert bool((torch.linalg.eigvalsh(covariance) > 0).all())

@@ -1,0 +1,166 @@
+"""The window of an exact Gaussian process against conditioning by hand, one row at a time."""
+
+from itertools import accumulate, pairwise
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gp_ensembles.features.covariance import bind_covariance
+from gp_ensembles.filters import RandomWalk, predict, update_block
+from gp_ensembles.filters.window import Window, joint_window, window_state
+
+M, N, D, KEEP, ROOM = 2, 23, 2, 6, 8
+NOISE = torch.tensor([0.3, 0.05], dtype=torch.float64)
+MISSING = (0, 5, 9, 10, N - 1)
+
+
+def kernel():
+    base = MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=torch.Size([M]))
+    scaled = ScaleKernel(base, batch_shape=torch.Size([M])).double().requires_grad_(False)
+    base.lengthscale = torch.tensor([[[0.5, 1.0]], [[2.0, 0.7]]], dtype=torch.float64)
+    scaled.outputscale = torch.tensor([0.8, 2.0], dtype=torch.float64)
+    return scaled
+
+
+WINDOW = Window(bind_covariance(kernel()), NOISE, KEEP)
+
+
+def problem(missing=MISSING, dtype=torch.float64):
+    g = torch.Generator().manual_seed(1)
+    X = torch.randn(N, D, generator=g, dtype=torch.float64)
+    y = torch.randn(N, generator=g, dtype=torch.float64)
+    y[list(missing)] = torch.nan
+    roots = torch.ones(N, dtype=torch.float64)
+    roots[[3, 12]] = torch.tensor([0.5, 1e-3], dtype=torch.float64)
+    Phi = torch.cat([X, torch.ones(N, 1)], dim=-1) * roots.unsqueeze(-1)
+    return Phi.expand(M, -1, -1).to(dtype), (y * roots).to(dtype)
+
+
+def run(Phi, y, sizes, state=None):
+    state = window_state(torch.Size([M]), D, ROOM, Phi) if state is None else state
+    parts, start = [], 0
+    for size in sizes:
+        state, steps = update_block(state, Phi[:, start : start + size], y[start : start + size], None, WINDOW)
+        parts.append(steps)
+        start += size
+    return state, type(steps)(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
+
+
+def by_hand(Phi, y):
+    """Moments and log densities of every row given the rows that the window has then: conditioning, row by row."""
+    K = kernel()
+    found = []
+    held: list[int] = []
+    for t in range(N):
+        weight = Phi[0, :, -1]
+        X = Phi[0, :, :-1] / weight.unsqueeze(-1)
+        targets = y / weight
+        moments = []
+        for m in range(M):
+            index = [*held, t]
+            cov = K(X[index], X[index]).to_dense()[m] + torch.diag(NOISE[m] / weight[index] ** 2)
+            gain = torch.linalg.solve(cov[:-1, :-1], cov[:-1, -1]) if held else torch.zeros(0, dtype=torch.float64)
+            mean = gain @ targets[held]
+            variance = cov[-1, -1] - gain @ cov[:-1, -1]
+            log_prob = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False).log_prob(targets[t])
+            moments.append(torch.stack([mean, variance, log_prob]))
+        found.append(torch.stack(moments, dim=-1))
+        if not torch.isnan(y[t]):
+            held.append(t)
+        if len(held) == ROOM:
+            held = held[-KEEP:]
+    return torch.stack(found, dim=-1), held
+
+
+def assert_same(got, want, tolerance=1e-9):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("sizes", [(1,) * N, (N,), (7, 1, 15)])
+def test_every_prediction_is_that_of_conditioning_by_hand(sizes):
+    Phi, y = problem()
+    want, held = by_hand(Phi, y)
+    state, steps = run(Phi, y, sizes)
+    assert_same(steps, want)
+    assert state.num_used.tolist() == [len(held)] * M
+    torch.testing.assert_close(state.inputs[0, : len(held)], (Phi[0, :, :-1] / Phi[0, :, -1:])[held])
+
+
+@given(st.lists(st.integers(1, 9), min_size=3, max_size=8))
+def test_any_blocking_gives_the_same(sizes):
+    Phi, y = problem()
+    starts = [start for start in accumulate(sizes, initial=0) if start < N]
+    cut = [stop - start for start, stop in pairwise([*starts, N])]
+    assert_same(run(Phi, y, (1,) * N)[1], run(Phi, y, cut)[1])
+
+
+def test_what_comes_later_changes_no_prediction():
+    Phi, y = problem()
+    _, steps = run(Phi, y, (N,))
+    for t in (1, 8, 14):
+        other = y.clone()
+        other[t:] = 100.0
+        _, changed = run(Phi, other, (N,))
+        assert_same([f[:, : t + 1] for f in steps[:2]], [f[:, : t + 1] for f in changed[:2]], 1e-12)
+        assert not torch.equal(steps.mean[:, t + 1], changed.mean[:, t + 1])
+
+
+def test_rows_that_come_next_are_predicted_as_they_are_observed():
+    Phi, y = problem(missing=())
+    for n in (0, 3, 7, 8, 15):
+        state, _ = run(Phi, y, (n,)) if n else (window_state(torch.Size([M]), D, ROOM, Phi), None)
+        before = [field.clone() for field in state]
+        alone = predict(state, Phi[:, n : n + 1], None, WINDOW)
+        _, step = update_block(state, Phi[:, n : n + 1], y[n : n + 1], None, WINDOW)
+        torch.testing.assert_close(alone.mean, step.mean)
+        assert_same(state, before, 0.0)
+
+
+def test_a_missing_target_keeps_the_state():
+    Phi, y = problem(missing=())
+    state, _ = run(Phi, y, (5,))
+    after, steps = update_block(state, Phi[:, 5:7], torch.full((2,), torch.nan, dtype=torch.float64), None, WINDOW)
+    assert_same(after, state, 0.0)
+    assert bool(torch.isnan(steps.log_prob).all())
+
+
+def test_joint_covariance_is_that_of_the_conditional():
+    Phi, y = problem(missing=())
+    Phi = Phi / Phi[..., -1:]
+    state, _ = run(Phi, y, (6,))
+    X, K = Phi[0, :, :-1], kernel()
+    for m in range(M):
+        cov = K(X[:10], X[:10]).to_dense()[m] + NOISE[m] * torch.eye(10, dtype=torch.float64)
+        want = cov[6:, 6:] - cov[6:, :6] @ torch.linalg.solve(cov[:6, :6], cov[:6, 6:])
+        torch.testing.assert_close(joint_window(state, Phi[:, 6:10], WINDOW)[m], want)
+
+
+def test_single_precision_rows_are_learned_in_double():
+    Phi, y = problem()
+    _, want = run(Phi, y, (N,))
+    state, steps = run(*problem(dtype=torch.float32), (N,))
+    assert state.factor.dtype == torch.float64
+    assert steps.mean.dtype == torch.float32
+    assert_same([f.double() for f in steps], want, 2e-3)
+
+
+def test_repeated_rows_and_tiny_noise_do_not_fail():
+    window = Window(bind_covariance(kernel()), torch.full((M,), 1e-6, dtype=torch.float64), 30)
+    Phi = torch.ones(M, 60, D + 1, dtype=torch.float64)
+    state = window_state(torch.Size([M]), D, 40, Phi)
+    state, steps = update_block(state, Phi, torch.zeros(60, dtype=torch.float64), None, window)
+    assert bool(torch.isfinite(steps.log_prob).all())
+    assert bool((steps.variance >= 1e-6).all())
+
+
+def test_a_window_has_no_transition():
+    Phi, y = problem()
+    state = window_state(torch.Size([M]), D, ROOM, Phi)
+    with pytest.raises(TypeError, match="a Window, and no transition"):
+        update_block(state, Phi, y, RandomWalk(0.1), WINDOW)
+    with pytest.raises(TypeError, match="a Window, and no transition"):
+        predict(state, Phi, None, NOISE)
