@@ -13,6 +13,7 @@ from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.multi_output import BoundMultiOutput
+from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.filters.multi_output import (
     GroupGain,
     apply_gains,
@@ -21,9 +22,10 @@ from gp_ensembles.filters.multi_output import (
     num_groups,
 )
 from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
-from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions
+from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions, WindowState
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import make_schedule
+from gp_ensembles.filters.window import WindowRows, append_, num_used
 
 
 class CovarianceRunner(Runner):
@@ -94,6 +96,32 @@ class MultiOutputRunner(Runner):
                 old.copy_(new)
         elif self._staged is not None:
             apply_gains_(self._state, *self._staged)
+        self._staged = None
+
+
+class WindowRunner(Runner):
+    """Rows appended in place; a block that fills the window runs on a copy, for its oldest rows are dropped."""
+
+    def __init__(self, bound: BoundWindow, state: WindowState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: WindowRows | WindowState | None = None
+
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        if num_used(self._state) + y.shape[0] < self._state.targets.shape[-1]:
+            self._staged, predictions = self._bound.condition(self._state, Phi, y)
+        else:
+            self._staged, predictions = self._bound.update_block(self._state, Phi, y)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, WindowRows):
+            append_(self._state, self._staged)
+        elif self._staged is not None:
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
         self._staged = None
 
 
@@ -198,6 +226,8 @@ def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
         return CovarianceRunner(bound, state)
     if isinstance(bound, BoundMultiOutput) and isinstance(state, MultiOutputState):
         return MultiOutputRunner(bound, state)
+    if isinstance(bound, BoundWindow) and isinstance(state, WindowState):
+        return WindowRunner(bound, state)
     if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):
         group = join_latent([bound])
         if group is not None:

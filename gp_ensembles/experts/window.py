@@ -18,7 +18,7 @@ from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.states import FilterState, StepPredictions, WindowState
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
-from gp_ensembles.filters.window import Window, joint_window, own_covariance, window_state
+from gp_ensembles.filters.window import Window, WindowRows, condition_window, joint_window, own_covariance, window_state
 
 _SPARE = 4  # a full window drops the rows that it has beyond its length: one in so many
 
@@ -46,6 +46,10 @@ class BoundWindow(BoundExpert):
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, WindowState)
         return predict(state, Phi, None, self._window)
+
+    def condition(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowRows, StepPredictions]:
+        """Predict a block that fits into the window, and what it gets; see :func:`condition_window`."""
+        return condition_window(state, Phi, y, self._window)
 
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
         r"""Joint covariance of the targets of rows (\*batch, N, F) that all come next, (\*batch, N, N)."""

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.states import StepPredictions, WindowState
+from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
@@ -50,6 +50,24 @@ class Window(NamedTuple):
     covariance: Covariance
     noise: Tensor
     keep: int
+
+
+class WindowRows(NamedTuple):
+    r"""What a window gets from a block, n rows being in use before: the state's fields for b observed rows.
+
+    Attributes:
+        inputs: Rows, shape (\*batch, b, D).
+        targets: Targets, shape (\*batch, b).
+        noise_scale: What their noise variance is multiplied with, shape (\*batch, b).
+        factor: New rows of the factor, shape (\*batch, b, n + b).
+        projected: Shape (\*batch, b).
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    noise_scale: Tensor
+    factor: Tensor
+    projected: Tensor
 
 
 def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: Tensor) -> WindowState:
@@ -118,19 +136,58 @@ def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) ->
     capacity, num_rows = state.targets.shape[-1], y.shape[0]
     parts, start = [], 0
     while start < num_rows:
-        room = capacity - _length(state)
-        stop = _end_of(seen, start, room)
-        parts.append(_append_(state, Phi[..., start:stop, :], y[start:stop], seen[start:stop], window))
-        if _length(state) == capacity:
+        stop = _end_of(seen, start, capacity - num_used(state))
+        rows, part = condition_window(state, Phi[..., start:stop, :], y[start:stop], window)
+        append_(state, rows)
+        if num_used(state) == capacity:
             _drop_(state, window)
+        parts.append(part)
         start = stop
-    mean, variance, log_prob = (torch.cat(fields, dim=-1).to(y.dtype) for fields in zip(*parts, strict=True))
-    return state, StepPredictions(mean, variance, log_prob)
+    return state, concatenate_steps(parts)
+
+
+def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowRows, StepPredictions]:
+    """Predict a block whose observed rows fit into the window, and what :func:`append_` writes there."""
+    covariance, seen = window.covariance, ~torch.isnan(y)
+    weight = Phi[..., -1].double()
+    rows, targets = _rows(Phi), y.double() / weight
+    scale = weight.reciprocal().square()
+    noise = window.noise.unsqueeze(-1) * scale
+    n = num_used(state)
+    above = _solved(state, rows, covariance, n)  # (*batch, n, B)
+    joint = own_covariance(covariance, rows, noise) - above.mT @ above
+    before = (above * state.projected[..., :n, None]).sum(-2)
+    factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
+    errors = (targets - before)[..., seen].unsqueeze(-1)
+    right = torch.cat([joint[..., seen, :], errors], dim=-1)
+    solved = torch.linalg.solve_triangular(factor, right, upper=False)
+    whitened = solved[..., -1]
+    # Row i of the solution depends on the observed rows up to i only: what is left of each target is causal.
+    place = torch.arange(y.shape[0], device=y.device)
+    causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
+    mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
+    variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
+    log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
+    of_factor = torch.cat([above.mT[..., seen, :], factor], dim=-1)
+    found = WindowRows(rows[..., seen, :], targets[..., seen], scale[..., seen], of_factor, whitened)
+    return found, StepPredictions(*(value.to(y.dtype) for value in (mean, variance, log_prob)))
+
+
+def append_(state: WindowState, rows: WindowRows) -> None:
+    """Write observed rows behind those of a window, in place."""
+    end = rows.factor.shape[-1]
+    start = end - rows.targets.shape[-1]
+    state.inputs[..., start:end, :] = rows.inputs
+    state.targets[..., start:end] = rows.targets
+    state.noise_scale[..., start:end] = rows.noise_scale
+    state.factor[..., start:end, :end] = rows.factor
+    state.projected[..., start:end] = rows.projected
+    state.num_used.fill_(end)
 
 
 def predict_window(state: WindowState, Phi: Tensor, window: Window) -> StepPredictions:
     r"""Predict rows Phi (\*batch, N, D + 1) that all come next, each on its own; learns nothing."""
-    n, rows = _length(state), _rows(Phi)
+    n, rows = num_used(state), _rows(Phi)
     solved = _solved(state, rows, window.covariance, n)
     mean = (solved * state.projected[..., :n, None]).sum(-2)
     variance = window.covariance.diagonal(rows) + window.noise.unsqueeze(-1) - solved.square().sum(-2)
@@ -141,7 +198,7 @@ def predict_window(state: WindowState, Phi: Tensor, window: Window) -> StepPredi
 def joint_window(state: WindowState, Phi: Tensor, window: Window) -> Tensor:
     r"""Joint covariance of the targets of rows Phi (\*batch, N, D + 1) that all come next, (\*batch, N, N)."""
     rows = _rows(Phi)
-    solved = _solved(state, rows, window.covariance, _length(state))
+    solved = _solved(state, rows, window.covariance, num_used(state))
     noise = window.noise.unsqueeze(-1).expand(*rows.shape[:-1])
     return (own_covariance(window.covariance, rows, noise) - solved.mT @ solved).to(Phi.dtype)
 
@@ -151,7 +208,7 @@ def _rows(Phi: Tensor) -> Tensor:
     return (Phi[..., :-1] / Phi[..., -1:]).double()
 
 
-def _length(state: WindowState) -> int:
+def num_used(state: WindowState) -> int:
     """Rows in the window; an expert that is not run any more may have fewer than the others of its batch."""
     return int(state.num_used.max())
 
@@ -167,38 +224,6 @@ def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) ->
     crossed = covariance.between(state.inputs[..., :n, :], rows)
     solved: Tensor = torch.linalg.solve_triangular(state.factor[..., :n, :n], crossed, upper=False)
     return solved
-
-
-def _append_(state: WindowState, Phi: Tensor, y: Tensor, seen: Tensor, window: Window) -> tuple[Tensor, Tensor, Tensor]:
-    """Predict a block that fits into the window, and write its observed rows there."""
-    covariance, n = window.covariance, _length(state)
-    weight = Phi[..., -1].double()
-    rows, targets = _rows(Phi), y.double() / weight
-    scale = weight.reciprocal().square()
-    noise = window.noise.unsqueeze(-1) * scale
-    above = _solved(state, rows, covariance, n)  # (*batch, n, B)
-    joint = own_covariance(covariance, rows, noise) - above.mT @ above
-    before = (above * state.projected[..., :n, None]).sum(-2)
-    factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
-    errors = (targets - before)[..., seen].unsqueeze(-1)
-    right = torch.cat([joint[..., seen, :], errors], dim=-1)
-    solved = torch.linalg.solve_triangular(factor, right, upper=False)
-    whitened = solved[..., -1]
-    # Row i of the solution depends on the observed rows up to i only: what is left of each target is causal.
-    place = torch.arange(y.shape[0], device=y.device)
-    causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
-    mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
-    variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
-    log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
-    end = n + int(seen.sum())
-    state.inputs[..., n:end, :] = rows[..., seen, :]
-    state.targets[..., n:end] = targets[..., seen]
-    state.noise_scale[..., n:end] = scale[..., seen]
-    state.factor[..., n:end, :n] = above.mT[..., seen, :]
-    state.factor[..., n:end, n:end] = factor
-    state.projected[..., n:end] = whitened
-    state.num_used.fill_(end)
-    return mean, variance, log_prob
 
 
 def _drop_(state: WindowState, window: Window) -> None:
