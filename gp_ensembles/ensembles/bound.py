@@ -1,6 +1,6 @@
 """An ensemble with its hyperparameters read: what ``OnlineEnsemble`` reads once and uses until it is stale."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -8,9 +8,8 @@ from torch import Tensor
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.ensemble import Ensemble, responses_of
 from gp_ensembles.ensembles.latent_runner import join_latent
-from gp_ensembles.ensembles.runner import Runner
-from gp_ensembles.ensembles.runners import make_runner
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
+from gp_ensembles.ensembles.twins import Lanes, Twins
 from gp_ensembles.ensembles.weighing import with_lags
 
 
@@ -21,7 +20,7 @@ class BoundEnsemble:
     version counters), or when ``.to`` or loading with ``assign`` put other tensors where the state was.
     """
 
-    def __init__(self, ensemble: Ensemble, state: EnsembleState) -> None:
+    def __init__(self, ensemble: Ensemble, state: EnsembleState, twins: Sequence[Twins]) -> None:
         self._parameters = list(ensemble.parameters())
         self._values = self._flat_parameters()
         self._buffers = list(ensemble.buffers())
@@ -41,7 +40,7 @@ class BoundEnsemble:
         self.checkers = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
         limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
         self.limits = [limit for limit in limits if limit is not None]  # longest blocks that transitions allow
-        self.runners: list[Runner] = [make_runner(b, s) for b, s in zip(self.experts, state.experts, strict=True)]
+        self.lanes = Lanes.of(self.experts, state.experts, twins)
 
     def inputs(self, X: Tensor, y: Tensor) -> Tensor:
         """Inputs of a block as the experts see them, (B, D + P)."""

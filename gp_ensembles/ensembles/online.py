@@ -24,9 +24,9 @@ from gp_ensembles.ensembles.predictions import (
     concatenate_mixtures,
     concatenate_predictions,
 )
-from gp_ensembles.ensembles.runner import Runner
-from gp_ensembles.ensembles.runners import CompactRunner, stage_block
+from gp_ensembles.ensembles.runners import CompactRunner
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors
+from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
 from gp_ensembles.ensembles.weighing import run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.filters.states import (
@@ -83,6 +83,7 @@ class OnlineEnsemble(nn.Module):
         self._has_layers = start.innovations is not None, start.history is not None
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
+        self._lay_together()
         before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
         before_loading(_match_forms)
 
@@ -138,7 +139,7 @@ class OnlineEnsemble(nn.Module):
             expert.check_targets(y)
         size = min([self.block_size, *bound.limits])
         if X.shape[0] <= size:
-            return self._observe_block(bound, bound.runners, X, y, has_gaps)
+            return self._observe_block(bound, bound.lanes, X, y, has_gaps)
         before = [value.clone() for _, value in named_tensors(self.state)]
         try:
             return self._observe_blocks(bound, X, y, has_gaps, size)
@@ -167,7 +168,7 @@ class OnlineEnsemble(nn.Module):
     def _observe_block(
         self,
         bound: BoundEnsemble,
-        runners: Sequence[Runner],
+        lanes: Lanes,
         X: Tensor,
         y: Tensor,
         has_gaps: bool,
@@ -178,18 +179,18 @@ class OnlineEnsemble(nn.Module):
             features = evaluate(bound.experts, inputs)
             if root is not None:
                 features, targets = [Phi * root.unsqueeze(-1) for Phi in features], targets * root
-            return stage_block(runners, bound.latent_group, features, targets, has_gaps)
+            return lanes.stage(bound.latent_group, features, targets, has_gaps)
 
         missing = missing_rows(y) if has_gaps else None
         try:
             done = run_block(self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive)
         except NumericalError as error:
+            runners = [lanes.single(number) for number in range(len(bound.experts))]
             block = Block(bound.experts, bound.state.experts, runners, alive, bound.inputs(X, y), y, first_row)
             raise explain(error, self.ensemble, block) from error
         after = EnsembleState(bound.state.experts, done.meta, done.innovations, done.history)
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
-            for runner in runners:
-                runner.commit()
+            lanes.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
                 old.copy_(new)
         return done.predictions._replace(responses=bound.responses) if bound.responses else done.predictions
@@ -197,7 +198,7 @@ class OnlineEnsemble(nn.Module):
     def _observe_blocks(
         self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int
     ) -> EnsemblePredictions:
-        runners = list(bound.runners)
+        lanes = bound.lanes
         compact: dict[int, CompactRunner] = {}
         alive: Tensor | None = None
         num_dead = 0
@@ -209,9 +210,9 @@ class OnlineEnsemble(nn.Module):
                 for runner in compact.values():
                     runner.scatter()
                 compact = self._without(dead, bound.experts)
-                runners = [compact.get(k, runner) for k, runner in enumerate(bound.runners)]
+                lanes = bound.lanes.replaced(compact)
             gaps = has_gaps and bool(torch.isnan(targets).any())
-            blocks.append(self._observe_block(bound, runners, rows, targets, gaps, alive, number * size))
+            blocks.append(self._observe_block(bound, lanes, rows, targets, gaps, alive, number * size))
         for runner in compact.values():
             runner.scatter()
         return concatenate_predictions(blocks)
@@ -232,8 +233,17 @@ class OnlineEnsemble(nn.Module):
 
     def _bind(self) -> BoundEnsemble:
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
-            self._bound_ensemble = BoundEnsemble(self.ensemble, self.state)
+            twins = self._lay_together()  # elsewhere since the state was moved to another device
+            self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, twins)
         return self._bound_ensemble
+
+    def _lay_together(self) -> list[Twins]:
+        """Bring the states of experts that are run together side by side in memory, if they are not."""
+        twins = []
+        for places in find_twins(self.ensemble.experts, self._kinds):
+            names = [f"expert_{place}_moments" for place in places]
+            twins.append(Twins(places, lay_together(self._buffers, names)))
+        return twins
 
     @property
     def device(self) -> torch.device:

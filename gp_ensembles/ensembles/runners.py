@@ -1,13 +1,10 @@
 """How the shell runs one expert object over a stream: stage a block, then commit it in place."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.input_checks import missing_rows
-from gp_ensembles.ensembles.latent_runner import LatentGroup, LatentRunner, join_latent, stage_latent
-from gp_ensembles.ensembles.predictions import flatten
+from gp_ensembles.ensembles.latent_runner import LatentRunner, join_latent
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
@@ -197,27 +194,6 @@ class CompactRunner(Runner):
         full = living.new_full((self._num_experts, *living.shape[1:]), rest)
         full[self._alive] = living
         return full
-
-
-def stage_block(
-    runners: Sequence[Runner], group: LatentGroup | None, features: Sequence[Tensor], y: Tensor, has_gaps: bool
-) -> Predictions:
-    r"""Predict a block with all expert objects; states are not touched.
-
-    Args:
-        runners: What runs each of them.
-        group: What all experts share if their sites are to be found together.
-        features: The features of each, (\*batch, B, F).
-        y: Targets, shape (B,) or (B, O); NaN where missing.
-        has_gaps: Whether a target is missing.
-
-    Returns:
-        Predictions of all experts, each (M, B).
-    """
-    latent = [runner for runner in runners if isinstance(runner, LatentRunner)]
-    if group is not None and len(latent) == len(runners):
-        return stage_latent(group, latent, features, y)
-    return flatten([runner.stage(Phi, y, has_gaps) for runner, Phi in zip(runners, features, strict=True)])
 
 
 def make_runner(bound: BoundExpert, state: FilterState) -> Runner:

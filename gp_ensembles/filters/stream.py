@@ -60,8 +60,8 @@ class BlockStream:
         self._whitened_transposed = self._whitened[..., :num_features].mT
         self._error = self._whitened[..., num_features]
         self._covariance = moments.new_empty(num_experts, num_rows, num_rows)
-        flat_noise = noise.detach().reshape(num_experts, 1)
-        self._noise_matrix = torch.diag_embed(flat_noise.expand(-1, num_rows))
+        self._noisy = self._covariance.diagonal(dim1=-2, dim2=-1)
+        self._noise = noise.detach().reshape(num_experts, 1)
         self._walk: Tensor | None = None  # steps times the diagonal of Q
         self._full_walk: Tensor | None = None  # Q, if it is a matrix
         self._steps: Tensor | None = None
@@ -106,7 +106,8 @@ class BlockStream:
         target = y if y.ndim == 1 else y.reshape(self._last.shape)
         self._last -= target
         # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorization reads.
-        covariance = torch.baddbmm(self._noise_matrix, design, self._cross_transposed, out=self._covariance)
+        covariance = torch.bmm(design, self._cross_transposed, out=self._covariance)
+        self._noisy += self._noise
         if y.shape[-1] == 1:
             variance = covariance.squeeze(-1)
             if not bool((variance > 0).all()):

@@ -117,7 +117,7 @@ def oracle(name, expert, m, X, y):
 def test_together_they_are_plain_loops(name):
     X, y = stream(name)
     online = build(name)
-    assert all(isinstance(runner, LatentRunner) for runner in online._bind().runners)
+    assert all(isinstance(lane.runner, LatentRunner) for lane in online._bind().lanes.lanes)
     assert online._bind().latent_group is not None
     steps = online.observe(X, y).experts
     number = 0
