@@ -224,4 +224,4 @@ def _order(lanes: Sequence[Lane], bound: Sequence[BoundExpert]) -> Tensor | None
         starts[place] = at
         at += sizes[place]
     order = [starts[place] + m for place, size in enumerate(sizes) for m in range(size)]
-    return torch.tensor(order, device=bound[0].prior_variance.device)
+    return torch.tensor(order, dtype=torch.int64, device=bound[0].prior_variance.device)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block
+from gp_ensembles.meta_learners.together import run_together
 
 
 class CombinedRules(MetaLearner):
@@ -61,6 +62,11 @@ class CombinedRules(MetaLearner):
         """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
         check_block(state, log_prob)
         states, over = self._unpack(state)
+        together = run_together(self.rules, states, log_prob)
+        if together is not None:
+            over, above = self.over.update_block(over, together.log_prob)
+            mixture = (above.log_weights.exp().mT.unsqueeze(-1) * together.weights).sum(1)
+            return self._pack(together.states, over), MetaOutput(mixture.log().mT, above.log_prob)
         results = [rule.update_block(s, log_prob) for rule, s in zip(self.rules, states, strict=True)]
         outputs = [output for _, output in results]
         over, above = self.over.update_block(over, torch.stack([output.log_prob for output in outputs]))

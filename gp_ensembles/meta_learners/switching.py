@@ -23,9 +23,10 @@ from gp_ensembles.meta_learners.base import (
     share_logs,
     share_out,
 )
+from gp_ensembles.meta_learners.pair import is_pair, switch_pair
 from gp_ensembles.numerics.reductions import readable_all
 
-_SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
+SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
 _STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16
 
 
@@ -72,7 +73,15 @@ class FixedShare(MetaLearner):
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
-        if self.share >= _SMALLEST_SHARE:
+        if self.share >= SMALLEST_SHARE:
+            pair = None
+            if is_pair(log_prob):
+                give, keep = self.share / 2, 1 - self.share / 2
+                transition = torch.tensor([[keep, give], [give, keep]], dtype=torch.float64, device="cpu")
+                pair = switch_pair(transition, state.log_weights, log_prob)
+            if pair is not None:
+                after = state._replace(log_weights=pair.switched, num_seen=state.num_seen + log_prob.shape[1])
+                return after, MetaOutput(pair.log_weights, pair.log_prob)
             part = state.log_weights.new_tensor(self.share / log_prob.shape[0])
             kept = state.log_weights.new_tensor(1 - self.share)
 
@@ -191,6 +200,10 @@ class MarkovSwitching(MetaLearner):
             NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
         """
         check_block(state, log_prob)
+        pair = switch_pair(self.transition, self.log_weights(state), log_prob) if is_pair(log_prob) else None
+        if pair is not None:
+            after = state._replace(log_weights=pair.learned, num_seen=state.num_seen + log_prob.shape[1])
+            return after, MetaOutput(pair.log_weights, pair.log_prob)
         if log_prob.shape[1] == 1:
             before = _switch(self.log_transition.to(log_prob.dtype), state.log_weights).unsqueeze(1)
             joint = before + log_prob

@@ -1,0 +1,115 @@
+"""Rules run in one pass, and two experts in plain numbers, are what each rule is by itself."""
+
+import pytest
+import torch
+
+from gp_ensembles.meta_learners import BayesianModelAveraging, CombinedRules, FixedShare, MarkovSwitching, SoftBayes
+from gp_ensembles.meta_learners.pair import is_pair, switch_pair
+from gp_ensembles.meta_learners.together import run_together
+
+
+def densities(num_experts, num_rows=40, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(num_experts)
+    return 3 * torch.randn(num_experts, num_rows, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def step_by_step(keep, gain, share, log_weights, log_prob):
+    """The recursion as it is written, in plain numbers; log weights before each target, densities, and those after."""
+    weights, num = log_weights.exp(), log_weights.shape[0]
+    before, found = [], []
+    for column in log_prob.exp().unbind(1):
+        before.append(weights)
+        found.append(weights @ column)
+        weights = weights * (keep + gain * column / found[-1]) + share / num
+    return torch.stack(before, 1), torch.stack(found).log(), weights
+
+
+def test_rules_in_one_pass_are_their_recursions():
+    log_prob = densities(7)
+    rules = [FixedShare(0.03), SoftBayes(0.2), FixedShare(0.3)]
+    forms = [(0.0, 0.97, 0.03), (0.8, 0.2, 0.0), (0.0, 0.7, 0.3)]
+    states = [rule.init(7, log_prob) for rule in rules]
+    found = run_together(rules, states, log_prob)
+    for number, (state, form) in enumerate(zip(states, forms, strict=True)):
+        before, density, after = step_by_step(*form, state.log_weights, log_prob)
+        torch.testing.assert_close(found.weights[:, number].mT, before)
+        torch.testing.assert_close(found.log_prob[number], density)
+        torch.testing.assert_close(found.states[number].log_weights.exp(), after)
+        assert int(found.states[number].num_seen) == 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_combination_is_the_mixture_of_its_rules(dtype):
+    log_prob = densities(6, dtype=dtype)
+    rule = CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
+    _, found = rule.update_block(rule.init(6, log_prob), log_prob)
+    _, first = FixedShare(0.01).update_block(FixedShare(0.01).init(6, log_prob), log_prob)
+    _, second = SoftBayes(0.05).update_block(SoftBayes(0.05).init(6, log_prob), log_prob)
+    above = torch.stack([first.log_prob, second.log_prob])
+    _, over = FixedShare(0.02).update_block(FixedShare(0.02).init(2, log_prob), above)
+    wanted = over.log_weights[0].exp() * first.log_weights.exp() + over.log_weights[1].exp() * second.log_weights.exp()
+    torch.testing.assert_close(found.log_weights.exp(), wanted)
+    torch.testing.assert_close(found.log_prob, over.log_prob)
+
+
+def test_a_weight_of_any_smallness_keeps_its_logarithm():
+    log_prob = densities(3)
+    rules = [FixedShare(0.1), SoftBayes(0.1)]
+    states = [rule.init(3, log_prob) for rule in rules]
+    tiny = torch.tensor([-900.0, 0.0, -40.0], dtype=torch.float64)
+    states[1] = states[1]._replace(log_weights=tiny - tiny.logsumexp(0))
+    alone, _ = rules[1].update_block(states[1], log_prob)
+    torch.testing.assert_close(run_together(rules, states, log_prob).states[1].log_weights, alone.log_weights)
+    assert -1000 < float(alone.log_weights[0]) < -700
+
+
+def test_what_is_not_run_in_one_pass():
+    log_prob = densities(3)
+    likely, never = [FixedShare(), SoftBayes(0.1)], torch.full((3, 1), -torch.inf, dtype=torch.float64)
+
+    def runs(rules, values):
+        return run_together(rules, [rule.init(3, values) for rule in rules], values) is not None
+
+    assert runs(likely, log_prob)
+    assert not runs([FixedShare(), SoftBayes()], log_prob)  # the anytime rate
+    assert not runs([FixedShare(), BayesianModelAveraging()], log_prob)
+    assert not runs([SoftBayes(0.1), SoftBayes(0.2)], log_prob)  # weights may vanish under all
+    assert not runs(likely, torch.cat([log_prob, never], dim=1))
+    assert not runs(likely, torch.cat([log_prob, torch.nan * never], dim=1))
+
+
+@pytest.mark.parametrize("make", [lambda: FixedShare(0.05), lambda: MarkovSwitching(switching())])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_two_experts_in_plain_numbers_are_the_rule(make, dtype):
+    """With derivatives wanted the same rule runs on tensors."""
+    log_prob, rule = densities(2, dtype=dtype), make()
+    start = rule.init(2, log_prob)
+    assert not is_pair(log_prob)
+    wanted_state, wanted = rule.update_block(start, log_prob)
+    with torch.no_grad():
+        assert is_pair(log_prob)
+        state, found = rule.update_block(start, log_prob)
+        first, _ = rule.update_block(start, log_prob[:, :1])
+        first, _ = rule.update_block(first, log_prob[:, 1:])
+    torch.testing.assert_close(found.log_weights, wanted.log_weights)
+    torch.testing.assert_close(found.log_prob, wanted.log_prob)
+    for one in (state, first):
+        torch.testing.assert_close(one.log_weights, wanted_state.log_weights)
+        assert int(one.num_seen) == 40
+    assert found.log_weights.dtype == dtype
+
+
+def switching():
+    return torch.tensor([[0.9, 0.2], [0.1, 0.8]], dtype=torch.float64)
+
+
+def test_two_experts_leave_what_round_off_could_spoil():
+    log_prob, half = densities(2), torch.full((2,), 0.5, dtype=torch.float64).log()
+    assert switch_pair(torch.eye(2, dtype=torch.float64), half, log_prob) is None
+    share = torch.full((2, 2), 0.5, dtype=torch.float64)
+    assert switch_pair(share, half, torch.full_like(log_prob, -torch.inf)) is None
+    assert switch_pair(share, half, torch.full_like(log_prob, torch.nan)) is None
+    assert switch_pair(share, torch.tensor([0.0, -torch.inf], dtype=torch.float64), log_prob) is None
+    assert torch.func.vmap(lambda values: torch.zeros(()) + (switch_pair(share, half, values) is None))(
+        torch.stack([log_prob, log_prob])
+    ).all()
