@@ -1,24 +1,11 @@
-"""Pareto-smoothed importance sampling, and leave-one-out log densities from posterior draws (PSIS-LOO)."""
+"""Leave-one-out log densities from posterior draws by Pareto-smoothed importance sampling (PSIS-LOO)."""
 
 import math
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-# Zhang and Stephens (2009): scale of the prior of b, and the least number of grid points.
-_PRIOR_SCALE, _FEWEST_POINTS = 3.0, 30
-# Vehtari et al. (2024): k is shrunk towards a half by ten observations.
-_PRIOR_COUNT, _PRIOR_SHAPE = 10.0, 0.5
-# Exceedances that are too few for a fit, and numbers of a block of rows in memory.
-_FEW, _BLOCK = 4, 10_000_000
-
-
-class SmoothedWeights(NamedTuple):
-    """Normalized log weights, shape (..., S, N), and the Pareto shape of every column, shape (..., N)."""
-
-    log_weights: Tensor
-    pareto_k: Tensor
+from gp_ensembles.numerics.pareto import smooth_weights
 
 
 class PSISLOO(NamedTuple):
@@ -51,52 +38,6 @@ class PSISLOO(NamedTuple):
         return (~(self.pareto_k <= 0.7)).sum(-1)
 
 
-def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWeights:
-    r"""Pareto-smoothed importance weights (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, section 2).
-
-    The largest :math:`\lceil\min(S/5, 3\sqrt{S/r})\rceil` weights of a column are replaced by quantiles of a
-    generalized Pareto distribution, fitted to what they exceed the next one by (Zhang and Stephens, 2009), but by no
-    more than the largest raw weight.
-
-    Args:
-        log_ratios: Logs of S importance ratios up to a constant, shape (..., S, N), for each of N targets.
-        efficiency: Effective over actual number of draws, r; 1 for independent draws.
-
-    Returns:
-        Log weights that sum to one over S, and Pareto k, infinite where the tail has fewer than five weights.
-
-    Raises:
-        ValueError: If ratios are NaN or plus infinity, a column has no weight at all, or ``efficiency`` is not
-            positive.
-
-    Example:
-        >>> import torch
-        >>> z = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> smoothed = smooth_weights(-0.5 * (z - 0.5).square() + 0.5 * z.square())
-        >>> bool(smoothed.pareto_k < 0.5), bool((smoothed.log_weights.exp().sum() - 1.0).abs() < 1e-12)
-        (True, True)
-    """
-    if not efficiency > 0.0:
-        raise ValueError(f"the efficiency of draws must be positive, got {efficiency}")
-    if log_ratios.ndim < 2 or log_ratios.shape[-2] == 0:
-        raise ValueError(f"log ratios have shape (..., draws, targets), got {tuple(log_ratios.shape)}")
-    if bool((log_ratios.isnan() | (log_ratios == torch.inf)).any()):
-        raise ValueError("importance ratios must be finite: drop draws whose log ratio is NaN or plus infinity")
-    largest = log_ratios.amax(-2, keepdim=True)
-    if bool((largest == -torch.inf).any()):
-        raise ValueError("every draw of a target has an importance ratio of zero; draw from another proposal")
-    rows = (log_ratios - largest).mT
-    num_draws = rows.shape[-1]
-    tail = math.ceil(min(num_draws / 5, 3.0 * math.sqrt(num_draws / efficiency)))
-    flat = rows.reshape(-1, num_draws)
-    block = max(_BLOCK // ((_FEWEST_POINTS + math.isqrt(tail)) * tail), 1)
-    done = [_smooth_rows(part, tail) for part in flat.split(block)]
-    weights = torch.cat([part for part, _ in done]) if done else flat
-    shapes = torch.cat([part for _, part in done]) if done else flat.new_empty(0)
-    log_weights = weights - weights.logsumexp(-1, keepdim=True)
-    return SmoothedWeights(log_weights.reshape(rows.shape).mT, shapes.reshape(rows.shape[:-1]))
-
-
 def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> PSISLOO:
     r"""Leave-one-out log densities :math:`\log p(y_n \mid y_{-n})` from draws given all observations.
 
@@ -124,60 +65,3 @@ def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> PSISLOO:
         raise ValueError("log likelihoods must be finite: drop the draws for which they are not")
     log_weights, pareto_k = smooth_weights(-log_likelihood, efficiency=efficiency)
     return PSISLOO((log_weights + log_likelihood).logsumexp(-2), pareto_k)
-
-
-def _smooth_rows(rows: Tensor, tail: int) -> tuple[Tensor, Tensor]:
-    """Rows of log weights with maximum 0, shape (R, S), smoothed, and their shapes (R,)."""
-    if rows.shape[-1] < tail + 1 or tail <= _FEW:
-        return rows, rows.new_full(rows.shape[:1], torch.inf)
-    top, where = rows.topk(tail + 1, dim=-1)
-    cutoff = top[:, -1:].clamp(min=math.log(torch.finfo(rows.dtype).tiny))
-    top, where = top[:, :-1].flip(-1), where[:, :-1].flip(-1)  # ascending
-    inside = top > cutoff  # ties with the cutoff are no exceedances
-    count = inside.sum(-1, keepdim=True)
-    usable = count > _FEW
-    excess = torch.where(inside, top.exp() - cutoff.exp(), 0.0)
-    shape, scale = _fit_pareto(excess, inside, count.clamp(min=1))
-    fitted = usable & shape.isfinite() & scale.isfinite() & (scale > 0.0)
-    # Quantiles at (j - 1/2) / n of the n exceedances, which are the last n of the row.
-    position = (inside.cumsum(-1).to(rows) - 0.5) / count
-    quantile = _pareto_quantile(position, shape, scale)
-    smoothed = (quantile + cutoff.exp()).log().clamp(max=0.0)
-    changed = rows.scatter(-1, where, torch.where(inside & fitted, smoothed, top))
-    return changed, torch.where(fitted, shape, torch.inf).squeeze(-1)
-
-
-def _fit_pareto(excess: Tensor, inside: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Shape k and scale of generalized Pareto distributions, shape (R, 1) each, from ascending excesses, shape (R, M).
-
-    The posterior mean of b = k / scale on the grid of Zhang and Stephens (2009), then k shrunk.
-    """
-    size = excess.shape[-1]
-    points = _FEWEST_POINTS + count.to(excess).sqrt().floor()
-    index = torch.arange(1, _FEWEST_POINTS + math.isqrt(size) + 1, device=excess.device).to(excess)
-    quartile_rank = (count.to(excess) / 4.0 + 0.5).floor().long() - 1
-    quartile = excess.gather(-1, (size - count + quartile_rank).clamp(0, size - 1))
-    grid = 1.0 / excess[:, -1:] + (1.0 - (points / (index - 0.5)).sqrt()) / (_PRIOR_SCALE * quartile)
-    shape = _mean_log1p(grid, excess, inside, count)
-    log_profile = count * ((-grid / shape).log() - shape - 1.0)
-    log_profile = torch.where((index <= points) & log_profile.isfinite(), log_profile, -torch.inf)
-    weight = log_profile.softmax(-1)
-    weight = torch.where(weight >= 10.0 * torch.finfo(weight.dtype).eps, weight, 0.0)
-    weight = weight / weight.sum(-1, keepdim=True)
-    best = torch.where(weight > 0.0, weight * grid, 0.0).sum(-1, keepdim=True)
-    raw = _mean_log1p(best, excess, inside, count)
-    return (count * raw + _PRIOR_COUNT * _PRIOR_SHAPE) / (count + _PRIOR_COUNT), -raw / best
-
-
-def _mean_log1p(b: Tensor, excess: Tensor, inside: Tensor, count: Tensor) -> Tensor:
-    """Means of log(1 - b x) over the exceedances x of a row, shape (R, G) for b of that shape."""
-    terms = torch.log1p(-b.unsqueeze(-1) * excess.unsqueeze(-2))
-    return torch.where(inside.unsqueeze(-2), terms, 0.0).sum(-1) / count
-
-
-def _pareto_quantile(probability: Tensor, shape: Tensor, scale: Tensor) -> Tensor:
-    """Quantiles of generalized Pareto distributions, the exponential one for a shape of zero."""
-    log_survival = torch.log1p(-probability)
-    small = shape.abs() < torch.finfo(shape.dtype).eps
-    safe = torch.where(small, 1.0, shape)
-    return scale * torch.where(small, -log_survival, torch.expm1(-safe * log_survival) / safe)

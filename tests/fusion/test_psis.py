@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import genpareto
 
-from gp_ensembles.fusion.psis import psis_loo, smooth_weights
+from gp_ensembles.fusion.psis import psis_loo
+from gp_ensembles.numerics.pareto import smooth_weights
 
 F64 = torch.float64
 GOLDEN = Path(__file__).parents[1] / "golden"
