@@ -67,10 +67,9 @@ class StudentTMixture(NamedTuple):
 
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y (..., N), shape (..., N)."""
-        scale = self._squared_scale().sqrt()
         if y.shape == self.component_mean.shape[-1:]:
-            probability: Tensor = _Rows.of(self, scale).at(y)[0]
-            return probability
+            return _Rows.of(self).below(y)
+        scale = self._squared_scale().sqrt()
         z = (y.unsqueeze(-2) - self.component_mean) / scale
         return sum_over_experts(self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom))
 
@@ -144,13 +143,13 @@ class StudentTMixture(NamedTuple):
 def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
     """The quantiles of K mixtures at probabilities (K,) inside (0, 1); each is what it would be alone."""
     scale = mixture._squared_scale().sqrt()
-    ends = mixture.component_mean + student_t.icdf(target.unsqueeze(0), mixture.degrees_of_freedom) * scale
+    ends = mixture.component_mean + _standard_quantiles(target, mixture.degrees_of_freedom) * scale
     dead = torch.isneginf(mixture._column_weights()).expand(ends.shape)
     lower = ends.masked_fill(dead, torch.inf).amin(0)
     upper = ends.masked_fill(dead, -torch.inf).amax(0)
     mean, variance = mixture.moments()
     root: Tensor = (mean + torch.special.ndtri(target) * variance.sqrt()).clamp(lower, upper)
-    rows = _Rows.of(mixture, scale)
+    rows = _Rows.of(mixture)
     waiting = torch.arange(target.shape[0], device=target.device)
     for _ in range(_MOST_STEPS):
         at = root[waiting]
@@ -172,8 +171,17 @@ def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
     return root
 
 
+def _standard_quantiles(p: Tensor, df: Tensor) -> Tensor:
+    """Quantiles (M, K) at p (K,) of standard distributions with df (M, K), once for each number among them."""
+    if df.shape[1] == 0 or not bool((df == df[:, :1]).all()):
+        return student_t.icdf(p.unsqueeze(0), df)
+    numbers, places = df[:, 0].unique(return_inverse=True)
+    found: list[Tensor] = [student_t.icdf(p, number) for number in numbers]
+    return torch.stack(found)[places]
+
+
 class _Rows(NamedTuple):
-    """Mixtures as rows of components, shape (K, M) each, those of four degrees of freedom and normal ones apart."""
+    """Mixtures as rows of components (K, M), those of one number of degrees of freedom apart; of these df is (K, 1)."""
 
     weights: tuple[Tensor, ...]
     location: tuple[Tensor, ...]
@@ -181,16 +189,28 @@ class _Rows(NamedTuple):
     df: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, mixture: StudentTMixture, scale: Tensor) -> "_Rows":
-        weights = mixture._column_weights().exp().expand(scale.shape)
-        df = mixture.degrees_of_freedom.masked_fill(weights == 0, torch.inf)
-        is_normal = torch.isinf(df).all(1)
-        kinds = [part.nonzero().flatten() for part in (is_normal, ~is_normal) if bool(part.any())]
-        fields = (weights, mixture.component_mean, scale, df)
-        return cls(*(tuple(field[kind].mT.contiguous() for kind in kinds) for field in fields))
+    def of(cls, mixture: StudentTMixture) -> "_Rows":
+        mean, variance, df = mixture[1:]
+        weights = mixture._column_weights().exp().expand(mean.shape)
+        fields: list[tuple[Tensor, ...]] = []
+        for kind, is_one in _kinds(df):
+            own = df[kind[:1] if is_one else kind].mT.contiguous()
+            factor = torch.where(torch.isinf(own), 1.0, (own - 2) / own)
+            parts = (part[kind].mT.contiguous() for part in (weights, mean, variance))
+            weight, location, spread = parts
+            fields.append((weight, location, (spread * factor).sqrt(), own))
+        return cls(*zip(*fields, strict=True))
 
     def take(self, rows: Tensor) -> "_Rows":
         return _Rows(*(tuple(part[rows] for part in field) for field in self))
+
+    def below(self, x: Tensor) -> Tensor:
+        """Probability up to x (K,)."""
+        probability = torch.zeros_like(x)
+        for weights, location, scale, df in zip(*self, strict=True):
+            z = (x.unsqueeze(-1) - location) / scale
+            probability = probability + (weights * student_t.cdf(z, df)).sum(-1)
+        return probability
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Probability up to x (K,), and density there."""
@@ -201,3 +221,12 @@ class _Rows(NamedTuple):
             probability = probability + (weights * part).sum(-1)
             density = density + (weights * slope / scale).sum(-1)
         return probability, density
+
+
+def _kinds(df: Tensor) -> list[tuple[Tensor, bool]]:
+    """Components (M, N) whose degrees of freedom are one number, for each number, and those of which they are not."""
+    is_one = (df == df[:, :1]).all(1)
+    numbers = torch.where(is_one, df[:, 0], torch.nan) if df.shape[1] else df.new_zeros(df.shape[0])
+    kinds = [((numbers == number).nonzero().flatten(), True) for number in numbers[is_one].unique()]
+    rest = (~is_one).nonzero().flatten()
+    return [*kinds, (rest, False)] if rest.numel() else kinds

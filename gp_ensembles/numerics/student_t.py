@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.numerics import normal
 
 _NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
-_FOUR = 4.0  # degrees of freedom of which there is a closed form, and of which ensembles are made
+_MOST_EVEN = 20  # even degrees of freedom up to here are taken in closed form, a polynomial of half as many terms
 
 
 def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_freedom: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_free
 def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     """Distribution function of the standard distribution; not differentiable.
 
-    In closed form for 4 and infinite degrees of freedom, else computed on the host.
+    In closed form where all degrees of freedom are infinite or one even number up to 20, else computed on the host.
 
     Example:
         >>> import torch
@@ -44,9 +44,13 @@ def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
         tensor([0.7500], dtype=torch.float64)
     """
     is_normal = torch.isinf(degrees_of_freedom)
-    if bool((is_normal | (degrees_of_freedom == _FOUR)).all()):
-        return torch.where(is_normal, normal.cdf(z), _cdf_of_four(z))
-    return _on_host(special.stdtr, z, degrees_of_freedom)
+    if bool(is_normal.all()):
+        return normal.cdf(z)
+    even = _one_even(degrees_of_freedom.masked_select(~is_normal))
+    if even is None:
+        return _on_host(special.stdtr, z, degrees_of_freedom)
+    heavy = _cdf_of_even(z, even)[0]
+    return torch.where(is_normal, normal.cdf(z), heavy) if bool(is_normal.any()) else heavy
 
 
 def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,11 +65,11 @@ def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tens
     is_normal = torch.isinf(degrees_of_freedom)
     if bool(is_normal.all()):
         return normal.cdf(z), (-0.5 * z.square()).exp() * _NORMAL_PEAK
-    if bool((degrees_of_freedom == _FOUR).all()):
-        inverse = (4 + z.square()).rsqrt()
-        s = z * inverse
-        above = torch.where(z < 0, (2 * inverse).square() / (1 - s), 1 + s)
-        return 0.25 * above.square() * (2 - s), 12 * inverse**5
+    even = None if bool(is_normal.any()) else _one_even(degrees_of_freedom)
+    if even is not None:
+        probability, inverse = _cdf_of_even(z, even)
+        peak = math.lgamma((even + 1) / 2) - math.lgamma(even / 2) - 0.5 * math.log(even * math.pi)
+        return probability, math.exp(peak + 0.5 * (even + 1) * math.log(even)) * _power(inverse, even + 1)
     zero = torch.zeros_like(z)
     return cdf(z, degrees_of_freedom), log_prob(z, zero, zero + 1, degrees_of_freedom).exp()
 
@@ -81,20 +85,51 @@ def icdf(p: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     # In the lower tail, where the quantile functions keep their digits.
     tail = torch.minimum(p, 1 - p)
     is_normal = torch.isinf(degrees_of_freedom)
-    if bool((is_normal | (degrees_of_freedom == _FOUR)).all()):
+    if bool((is_normal | (degrees_of_freedom == 4)).all()):
         quantile = torch.where(is_normal, torch.special.ndtri(tail), _icdf_of_four(tail))
     else:
         quantile = _on_host(special.stdtrit, tail, degrees_of_freedom)
     return torch.where(p > 0.5, -quantile, quantile)
 
 
-def _cdf_of_four(z: Tensor) -> Tensor:
-    """Four degrees of freedom: (1 + s)^2 (2 - s) / 4 with s = z / sqrt(4 + z^2), 1 + s without cancellation."""
+def _one_even(degrees_of_freedom: Tensor) -> int | None:
+    """The number that all are, if it is even and small; ``None`` if not."""
+    if degrees_of_freedom.numel() == 0:
+        return None
+    first = float(degrees_of_freedom.flatten()[0])
+    is_even = first in range(2, _MOST_EVEN + 1, 2)
+    return int(first) if is_even and bool((degrees_of_freedom == first).all()) else None
+
+
+def _cdf_of_even(z: Tensor, df: int) -> tuple[Tensor, Tensor]:
+    r"""The distribution function for :math:`2 n` degrees of freedom, and :math:`(2 n + z^2)^{-1/2}`.
+
+    .. math:: F = x^n \sum_{j < n} \binom{n - 1 + j}{j} (1 - x)^j, \qquad x = \frac{1 + s}{2}, \quad
+              s = \frac{z}{\sqrt{2 n + z^2}}
+
+    the regularized incomplete beta function of two equal whole numbers (DLMF 8.17.5), a sum of positive terms;
+    :math:`1 + s` is taken without cancellation.
+    """
     square = z.square()
-    s = z / (4 + square).sqrt()
-    s = torch.where(torch.isinf(square), z.sign(), s)
-    above = torch.where(z < 0, 4 / ((4 + square) * (1 - s)), 1 + s)
-    return 0.25 * above.square() * (2 - s)
+    inverse = (df + square).rsqrt()
+    s = torch.where(torch.isinf(square), z.sign(), z * inverse)
+    x = torch.where(z < 0, (0.5 * df) * inverse.square() / (1 - s), 0.5 + 0.5 * s)
+    half = df // 2
+    rest = 1 - x
+    total = torch.full_like(x, math.comb(2 * half - 2, half - 1))
+    for j in range(half - 2, -1, -1):
+        total = total * rest + math.comb(half - 1 + j, j)
+    return _power(x, half) * total, inverse
+
+
+def _power(x: Tensor, exponent: int) -> Tensor:
+    """A whole power, by products."""
+    result: Tensor | None = None
+    while exponent:
+        if exponent % 2:
+            result = x if result is None else result * x
+        x, exponent = x * x, exponent // 2
+    return torch.ones_like(x) if result is None else result
 
 
 def _icdf_of_four(p: Tensor) -> Tensor:
@@ -103,7 +138,7 @@ def _icdf_of_four(p: Tensor) -> Tensor:
     excess = (torch.acos(root.clamp_max(1.0)) / 3).cos() / root - 1
     quantile = -2 * excess.clamp_min(0.0).sqrt()
     density = 0.375 * (1 + quantile.square() / 4) ** -2.5
-    step = (_cdf_of_four(quantile) - p) / density  # where p is near one half the cosine has half of the digits
+    step = (_cdf_of_even(quantile, 4)[0] - p) / density  # where p is near one half the cosine has half of the digits
     return torch.where(torch.isfinite(step), quantile - step, quantile)
 
 

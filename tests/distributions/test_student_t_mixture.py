@@ -1,8 +1,9 @@
 """Mixtures of Student-t distributions against scipy, and ensembles that mix them with normal experts."""
 
 import numpy as np
+import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
@@ -10,6 +11,7 @@ from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.numerics import student_t
 
 WEIGHTS = np.array([0.2, 0.5, 0.3])
 MEAN = np.array([[0.0, -2.0], [1.0, 5.0], [-3.0, 0.5]])
@@ -98,3 +100,38 @@ def test_normal_and_student_experts_weigh_one_another():
     fresh = OnlineEnsemble(ensemble, block_size=11)
     fresh.load_state_dict(online.state_dict())
     assert torch.equal(fresh.predict(X).variance, predicted.variance)
+
+
+@pytest.mark.parametrize("df", [2, 4, 6, 8, 20])
+def test_even_degrees_of_freedom_have_a_closed_form(df):
+    """Against the incomplete beta function, to round-off of the nearer tail and far out."""
+    z = torch.linspace(-60, 60, 801, dtype=torch.float64)
+    z = torch.cat([z, z.new_tensor([-1e30, -torch.inf, torch.inf])])
+    wanted = torch.as_tensor(special.stdtr(df, z.numpy()))
+    number = torch.tensor(float(df), dtype=torch.float64)
+    torch.testing.assert_close(student_t.cdf(z, number), wanted, rtol=2e-14, atol=0)
+    one = torch.ones_like(z)
+    probability, density = student_t.cdf_and_density(z, number)
+    torch.testing.assert_close(probability, wanted, rtol=2e-14, atol=0)
+    torch.testing.assert_close(density, student_t.log_prob(z, 0 * one, one, number * one).exp(), rtol=2e-13, atol=0)
+    both = student_t.cdf(z, torch.where(z > 0, torch.inf, number))
+    torch.testing.assert_close(both[:400], wanted[:400], rtol=2e-14, atol=0)
+
+
+def test_components_of_several_degrees_of_freedom():
+    """Those of one number are taken together, others one by one; a number may change from row to row."""
+    generator = torch.Generator().manual_seed(5)
+    df = torch.tensor([torch.inf, 4.0, 8.0, 5.0, 8.0, 3.0], dtype=torch.float64).unsqueeze(1).repeat(1, 9)
+    df[5, 4:] = 12.0
+    mean, variance = torch.randn(2, 6, 9, generator=generator, dtype=torch.float64)
+    mixture = StudentTMixture(torch.randn(6, 9, generator=generator).double().log_softmax(0), mean, variance.exp(), df)
+    y = torch.randn(9, generator=generator, dtype=torch.float64)
+    factor = torch.where(torch.isinf(df), 1.0, (df - 2) / df)
+    z = (y - mean) / (variance.exp() * factor).sqrt()
+    normal = torch.isinf(df)
+    heavy = torch.as_tensor(special.stdtr(torch.where(normal, 1.0, df).numpy(), z.numpy()))
+    wanted = (mixture.log_weights.exp() * torch.where(normal, torch.special.ndtr(z), heavy)).sum(0)
+    torch.testing.assert_close(mixture.cdf(y), wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(mixture.cdf(mixture.quantile(0.03)), torch.full_like(y, 0.03), rtol=1e-12, atol=0)
+    few = StudentTMixture(*(part[:5] for part in mixture))
+    torch.testing.assert_close(few.quantile(few.cdf(y)), y, rtol=1e-9, atol=1e-9)
