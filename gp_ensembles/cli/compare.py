@@ -79,9 +79,7 @@ def compare(
         Summaries by name, those of the baselines last.
     """
     first = next(iter(configs.values()))
-    check_warm_up_rows(
-        table, first.warmup, is_constant_dropped=first.drop_constant
-    )  # what no config can run on leaves no folder behind
+    check_warm_up_rows(table, first)  # what no config can run on leaves no folder behind
     folder = OutputFolder(out)
     results: dict[str, dict[str, object]] = {}
     baselines: dict[str, dict[str, object]] = {}

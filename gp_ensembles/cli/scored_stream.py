@@ -2,6 +2,7 @@
 
 import copy
 import time
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -129,7 +130,9 @@ class ScoredStream:
         check_table(table, config)
         X, y = table.X[: config.warmup], table.y[: config.warmup]
         began = time.perf_counter()
-        model = OnlineModel(config, table.feature_names).fit(X, y, progress=progress)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "all labels of the warm-up are")  # the summary says it
+            model = OnlineModel(config, table.feature_names).fit(X, y, progress=progress)
         clock = Clock(time.perf_counter() - began, 0.0)
         baselines = build_baselines(model, is_fitted=True)
         is_class = config.ensemble.target.num_labels is not None

@@ -10,6 +10,7 @@ import torch
 from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.ensembles.build import one_class_message, only_label
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
@@ -29,6 +30,7 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
     """
     model, config = stream.model, stream.model.config
     assert model.online is not None
+    assert model.warm_y is not None
     table = score_table(stream.scores, stream.target_scale)
     scores = table.pop(MODEL)
     rows = stream.num_read - config.warmup
@@ -38,6 +40,7 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "target": stream.target_name,
         "features": list(model.used_features),
         "warmup": config.warmup,
+        "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
@@ -94,7 +97,9 @@ def summary_table(summary: Mapping[str, object]) -> str:
     baselines = summary["baselines"]
     assert isinstance(baselines, dict)
     table = format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
-    return "\n".join([table, *interval_lines(summary), *bad_row_lines(summary)])
+    label = summary.get("only_label_of_warmup")
+    told = [one_class_message(label)] if isinstance(label, int) else []
+    return "\n".join([table, *interval_lines(summary), *bad_row_lines(summary), *told])
 
 
 def bad_row_lines(summary: Mapping[str, object]) -> list[str]:

@@ -110,7 +110,7 @@ def check_table(table: Table, config: StreamConfig) -> None:
             f"the config predicts {config.ensemble.target.num_outputs} targets and a command has one; leave "
             f"num_outputs out, or use OnlineModel in Python"
         )
-    check_warm_up_rows(table, config.warmup, is_constant_dropped=config.drop_constant)
+    check_warm_up_rows(table, config)
     check_targets(table, config.ensemble.target)
     config.torch_device  # noqa: B018 (raises if it is not there)
 
@@ -137,13 +137,14 @@ def check_targets(table: Table, target: Target) -> None:
         raise ValueError(f"{table.where(wrong.row)}, column {table.target_name}: the target is {wrong.problem}")
 
 
-def check_warm_up_rows(table: Table, num_rows: int, *, is_constant_dropped: bool = False) -> None:
-    """Raise unless the first rows of a table can be fitted to.
+def check_warm_up_rows(table: Table, config: StreamConfig) -> None:
+    """Raise unless a config can be fitted to the first rows of a table.
 
     Raises:
-        ValueError: If there are too few rows or targets, or the target or a column is constant in them.
+        ValueError: If there are too few rows or targets, or a column is constant in them, or the target is and does not
+            tell classes.
     """
-    total = table.y.shape[0]
+    num_rows, total = config.warmup, table.y.shape[0]
     if total <= num_rows:
         raise ValueError(
             f"{table.name} has {total} rows, and the warm-up takes {num_rows}; nothing is left to predict: "
@@ -156,16 +157,16 @@ def check_warm_up_rows(table: Table, num_rows: int, *, is_constant_dropped: bool
             f"only {seen.shape[0]} of the {num_rows} warm-up rows of {table.name} have a target; at least "
             f"{MIN_WARM_UP} are needed: choose a larger --warmup"
         )
-    if bool((seen == seen[0]).all()):
+    if not config.ensemble.target.may_be_constant and bool((seen == seen[0]).all()):
         gaps = "" if seen.shape[0] == num_rows else f" (in the {seen.shape[0]} that have one)"
         raise ValueError(
             f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}: always "
             f"{float(seen[0]):.10g}{gaps}; choose a larger --warmup or another target"
         )
     constant = constant_columns(X)
-    if constant and is_constant_dropped and len(constant) == X.shape[1]:
+    if constant and config.drop_constant and len(constant) == X.shape[1]:
         raise ValueError(f"all inputs are constant in the {num_rows} warm-up rows; choose a larger --warmup")
-    if constant and not is_constant_dropped:
+    if constant and not config.drop_constant:
         names = ", ".join(repr(table.feature_names[k]) for k in constant)
         raise ValueError(
             f"constant in the {num_rows} warm-up rows of {table.name}: {names}; leave such columns out with "

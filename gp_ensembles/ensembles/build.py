@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -77,13 +77,42 @@ def fitted_experts(
 ) -> list[NamedExpert]:
     """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
 
+    Labels that are all of one class do not tell how inputs matter: hyperparameters then keep their starting values.
+
     Raises:
         ValueError: If there is no map, or two have the same name.
     """
     names = [name for name, _ in maps]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"an ensemble needs bases of distinct names, got {names}")
+    label = only_label(target, y)
+    if label is not None and fit.method is not None:
+        warnings.warn(one_class_message(label), UserWarning, stacklevel=4)
+        fit = replace(fit, method=None)
     return [(name, _fit(target.expert(features), X, y, fit, generator, progress)) for name, features in maps]
+
+
+def only_label(target: Target, y: Tensor) -> int | None:
+    """The class of all observed labels (N,), if they are of one; ``None`` too where that is no kind of target.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.ensembles.targets import BinaryTarget
+        >>> only_label(BinaryTarget(), torch.tensor([1.0, torch.nan, 1.0])), only_label(RealTarget(), torch.ones(3))
+        (1, None)
+    """
+    seen = y[~torch.isnan(y)]
+    if not target.may_be_constant or seen.numel() == 0 or not bool((seen == seen[0]).all()):
+        return None
+    return int(seen[0])
+
+
+def one_class_message(label: int) -> str:
+    """What it means that all labels of the warm-up are of one class."""
+    return (
+        f"all labels of the warm-up are {label}, which does not tell how inputs matter: hyperparameters keep their "
+        f"starting values; a longer warm-up that holds other classes would fit them"
+    )
 
 
 def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None) -> list[tuple[str, FeatureMap]]:

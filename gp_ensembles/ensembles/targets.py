@@ -30,7 +30,7 @@ from gp_ensembles.likelihoods import (
     OrdinalLikelihood,
     Probit,
 )
-from gp_ensembles.likelihoods.response import check_classes, check_support
+from gp_ensembles.likelihoods.response import check_support
 
 
 class Target(ABC):
@@ -39,12 +39,15 @@ class Target(ABC):
     Attributes:
         is_real: Whether targets are real numbers, to be standardized.
         is_ordered: Whether the order of targets has a meaning: numbers, levels, or just two classes.
+        may_be_constant: Whether warm-up targets may all be the same: one class says what to expect until another comes,
+            a single number has no scale, and levels no places between them.
         num_labels: Number of classes; ``None`` where targets are numbers.
         num_outputs: Number of outputs O of targets (N, O); ``None`` where there is one, of shape (N,).
     """
 
     is_real: ClassVar[bool]
     is_ordered: ClassVar[bool] = True
+    may_be_constant: ClassVar[bool] = False
     num_labels: int | None = None
     num_outputs: int | None = None
 
@@ -165,6 +168,7 @@ class BinaryTarget(Target):
     """
 
     is_real = False
+    may_be_constant = True
     num_labels = 2
     is_probit: bool = False
     latent_update: LatentUpdate | None = None
@@ -181,7 +185,6 @@ class BinaryTarget(Target):
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
         check_support(_kept(LogisticLikelihood), y)
-        check_classes(y)
 
 
 @final
@@ -200,6 +203,7 @@ class ClassTarget(Target):
 
     is_real = False
     is_ordered = False
+    may_be_constant = True
     num_classes: int
     latent_update: LatentUpdate | None = None
 
@@ -215,7 +219,6 @@ class ClassTarget(Target):
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
         check_support(_kept(MulticlassLikelihood, self.num_classes), y)
-        check_classes(y)
 
 
 @final
@@ -249,7 +252,7 @@ class LevelTarget(Target):
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
         check_support(OrdinalLikelihood(self.num_levels, Probit()), y)
-        check_classes(y)
+        check_varies(y)
 
 
 @final

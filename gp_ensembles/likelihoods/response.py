@@ -229,33 +229,6 @@ def check_support(likelihood: Likelihood, y: Tensor) -> None:
         raise IllegalTargetError(float(targets[row]), row, *_describe(support, distribution))
 
 
-def check_classes(y: Tensor) -> None:
-    """Raise if all labels are of one class: nothing can be learned about what tells classes apart.
-
-    Args:
-        y: Labels, shape (N,), NaN where missing.
-
-    Raises:
-        ValueError: If fewer than two different labels were observed.
-
-    Example:
-        >>> import torch
-        >>> check_classes(torch.tensor([0.0, 1.0]))
-        >>> check_classes(torch.tensor([1.0, torch.nan, 1.0]))
-        Traceback (most recent call last):
-        ...
-        ValueError: all 2 observed labels are 1; ...
-    """
-    observed = y[~torch.isnan(y)] if y.is_floating_point() else y
-    if observed.numel() == 0:
-        raise ValueError("no label was observed; give rows of at least two classes")
-    if bool((observed == observed[0]).all()):
-        raise ValueError(
-            f"all {observed.numel()} observed labels are {float(observed[0]):.10g}; give rows of at least two classes "
-            f"(more rows, or shuffled ones)"
-        )
-
-
 def _describe(support: Constraint, distribution: Distribution) -> tuple[str, str]:
     """The rule for targets, and the remedy for one that breaks it."""
     if support is constraints.boolean:

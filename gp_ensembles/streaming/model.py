@@ -13,6 +13,7 @@ from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
     calibrate_next,
@@ -36,9 +37,10 @@ _KIND = Kind("gp_ensembles model", 2, "a model", "give a file that OnlineModel.s
 class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
-    The first rows are kept until there are ``config.warmup`` of them, at least ten with a target that is not always the
-    same. They set the scales
-    of inputs and target, the hyperparameters, and which columns are left out; from there a row costs the same for ever.
+    The first rows are kept until there are ``config.warmup`` of them, at least ten with a target, and numbers are not
+    all the same. They set the scales of inputs and target, the hyperparameters, and which columns are left out; from
+    there a row costs the same for ever. Classes may all be the same, as where the other is rare: hyperparameters then
+    keep their starting values, with a warning.
     Everything that comes out is in the units of the target. A missing target is NaN. So is a missing input, which
     counts as the mean of what the warm-up rows had there.
 
@@ -163,7 +165,7 @@ class OnlineModel:
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
             all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
-        num_warm = _num_warm_up_rows(all_y, self.config.warmup)
+        num_warm = _num_warm_up_rows(all_y, self.config.warmup, self.config.ensemble.target)
         if num_warm is None:
             # Copies: the caller's memory may change before the warm-up is over.
             self.warm_X, self.warm_y, self.num_rows = all_X.clone(), all_y.clone(), all_y.shape[0]
@@ -468,13 +470,16 @@ class OnlineModel:
         return tuple(f"column {j}" if given is None else given[j] for j in columns)
 
 
-def _num_warm_up_rows(y: Tensor, warmup: int) -> int | None:
-    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on."""
+def _num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
+    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on.
+
+    Classes may be alike: nobody knows when another will come, and until then all rows would be kept.
+    """
     columns = y.reshape(y.shape[0], -1)
     seen = ~columns.isnan()
     first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
     varies = (seen & (columns != first)).int().cummax(0).values.bool().all(-1)
-    enough = (varies & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
+    enough = ((varies | target.may_be_constant) & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
     if y.shape[0] < warmup or enough.numel() == 0:
         return None
     return max(warmup, int(enough[0]) + 1)

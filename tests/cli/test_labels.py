@@ -120,11 +120,15 @@ def test_impossible_targets_are_named(tmp_path, small, capsys, kind, row, value,
     assert "Traceback" not in message
 
 
-def test_one_class_in_the_warm_up_is_refused(tmp_path, small, capsys):
+def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys):
     rows = make_rows("binary")
     for row in rows[:60]:
         row[2] = "1"
     small.write(tmp_path / "data.csv", rows)
-    assert run(tmp_path, "data.csv", "out", "binary") == 2
-    assert "constant in the 60 warm-up rows of data: always 1;" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert run(tmp_path, "data.csv", "out", "binary") == 0
+    said = capsys.readouterr()
+    assert "all labels of the warm-up are 1, which does not tell how inputs matter" in said.out
+    assert "Warning" not in said.err
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["only_label_of_warmup"] == 1
+    assert summary["rows_scored"] == len(rows) - 60

@@ -133,18 +133,6 @@ def test_other_words_are_told_how_to_be_encoded(place, small, capsys):
     assert "--features" not in said
 
 
-@pytest.mark.parametrize(("first", "words"), [("1", "always 1;"), ("", "always 1 (in the 199 that have one);")])
-def test_a_single_class_in_the_warm_up_is_named(place, small, capsys, first, words):
-    rows = make_rows(300)
-    for row in rows[:200]:
-        row[2] = "1"
-    rows[0][2] = first
-    small.write(place / "data.csv", rows)
-    assert stream(place) == 2
-    assert f"'y' is constant in the 200 warm-up rows of data: {words} choose a larger" in capsys.readouterr().err
-    assert not (place / "out").exists()
-
-
 def test_rows_given_to_a_stream_are_counted_from_the_first_of_the_stream():
     table = make_table()
     X, y = table.X[40:], table.y[40:].clone()

@@ -21,10 +21,12 @@ from gp_ensembles.ensembles.targets import (
     UnknownNoiseTarget,
 )
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 QUICK = FitSettings(num_samples=1, method=None)
+FITTED = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 BASES = [LinearBasis(), FourierBasis(12, starts=(0.5,))]
 TARGETS = {
     "real": (RealTarget(), GaussianExpert),
@@ -103,15 +105,30 @@ def test_auto_learns_which_rule_to_trust():
     ("kind", "change", "words"),
     [
         ("binary", lambda y: y + 1, "2 in row"),
-        ("binary", lambda y: y * 0, "observed labels are 0"),
         ("counts", lambda y: y - 100, "in row 0"),
         ("real", lambda y: y * 0 + 3, "nothing to fit"),
+        ("levels", lambda y: y * 0 + 1, "nothing to fit"),
     ],
 )
 def test_targets_that_cannot_be_fitted(kind, change, words):
     X, y = rows(kind)
     with pytest.raises(ValueError, match=words):
         replace(auto, bases=BASES, fit_settings=QUICK, target=TARGETS[kind][0]).fit(X, change(y))
+
+
+@pytest.mark.parametrize("kind", ["binary", "classes"])
+def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
+    X, y = rows(kind)
+    spec = replace(auto, bases=BASES, fit_settings=FITTED, target=TARGETS[kind][0])
+    y = torch.where(torch.arange(len(y)) < 5, torch.nan, 1.0).to(y)
+    with pytest.warns(UserWarning, match="all labels of the warm-up are 1, which does not tell how inputs matter"):
+        online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
+    start = spec.unfitted(X, y, generator=torch.Generator().manual_seed(0))  # no search, and no warning
+    torch.testing.assert_close(dict(online.named_parameters()), dict(start.named_parameters()), rtol=0, atol=0)
+    torch.testing.assert_close(online.state, start.state, rtol=0, atol=0)
+    said = online.predict(X).class_probabilities
+    assert bool((said[:, 1] > 0.5).all())
+    assert bool(torch.isfinite(said.log()).all())
 
 
 def test_targets_far_from_standardized_are_warned_of():

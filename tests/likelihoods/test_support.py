@@ -9,7 +9,7 @@ from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from torch.distributions import ContinuousBernoulli, Gamma
 
 from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, MulticlassLikelihood
-from gp_ensembles.likelihoods.response import IllegalTargetError, check_classes, check_support
+from gp_ensembles.likelihoods.response import IllegalTargetError, check_support
 
 NONE = torch.Size([])
 
@@ -103,22 +103,3 @@ def test_a_check_leaves_no_trace():
     likelihood = GaussianLikelihood()
     check_support(likelihood, torch.zeros(3))
     assert all(parameter.grad is None for parameter in likelihood.parameters())
-
-
-@pytest.mark.parametrize("y", [[0.0, 1.0], [math.nan, 2.0, 0.0], [3, 3, 4]])
-def test_several_classes_pass(y):
-    check_classes(torch.tensor(y))
-
-
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        ([1.0, 1.0, math.nan], "all 2 observed labels are 1; give rows of at least two classes"),
-        ([2], "all 1 observed labels are 2"),
-        ([math.nan], "no label was observed"),
-        ([], "no label was observed"),
-    ],
-)
-def test_a_single_class_is_refused(y, message):
-    with pytest.raises(ValueError, match=message):
-        check_classes(torch.tensor(y))

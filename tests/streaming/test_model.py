@@ -253,12 +253,30 @@ def test_the_warm_up_waits_until_targets_differ():
     both[::2, 0] = NAN  # a row counts when all its outputs were observed
     model = OnlineModel(StreamConfig(replace(SMALL, target=RealTarget(2)), warmup=40))
     assert model.observe(X, both).first_row == 61
-    binary = OnlineModel(StreamConfig(replace(SMALL, target=BinaryTarget()), warmup=40))
-    for row in range(45):
-        binary.observe(X[row : row + 1], X.new_zeros(1))
-    assert not binary.is_fitted
-    binary.observe(X[45:46], X.new_ones(1))
-    assert binary.is_fitted
+
+
+def test_a_warm_up_of_one_class_ends_when_it_should_and_another_class_is_learned():
+    """Nobody knows when the rare class will come: predictions begin all the same."""
+    X, _ = rows()
+    y = X.new_zeros(X.shape[0])
+    y[60:] = (X[60:, 0] > 0).double()
+    config = StreamConfig(replace(SMALL, target=BinaryTarget()), warmup=40)
+    model, other = OnlineModel(config), OnlineModel(config)
+    for row in range(39):
+        model.observe(X[row : row + 1], y[row : row + 1])
+    with pytest.warns(UserWarning, match="all labels of the warm-up are 0"):
+        model.observe(X[39:40], y[39:40])
+    with pytest.warns(UserWarning, match="all labels of the warm-up are 0"):
+        other.fit(X[:40], y[:40])
+    assert model.is_fitted
+    again = OnlineModel.from_content(model.content())  # without a warning: nothing is fitted
+    found = [m.observe(X[40:], y[40:]) for m in (model, other, again)]
+    for one in found[1:]:
+        assert torch.equal(found[0].log_prob, one.log_prob)
+    said = found[0].distribution.class_probabilities[:, 1]
+    assert float(said[:20].max()) < 0.2
+    late = torch.where(y[-20:] == 1, said[-20:], 1 - said[-20:])
+    assert float(late.mean()) > 0.5
 
 
 def test_a_warm_up_that_cannot_be_fitted_changes_nothing():
