@@ -68,7 +68,7 @@ class StudentTMixture(NamedTuple):
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y (..., N), shape (..., N)."""
         if y.shape == self.component_mean.shape[-1:]:
-            return _Rows.of(self).below(y)
+            return _below(self, y)
         scale = self._squared_scale().sqrt()
         z = (y.unsqueeze(-2) - self.component_mean) / scale
         return sum_over_experts(self._column_weights().exp() * student_t.cdf(z, self.degrees_of_freedom))
@@ -136,8 +136,12 @@ class StudentTMixture(NamedTuple):
         return self.log_weights.unsqueeze(-1) if self.log_weights.ndim == 1 else self.log_weights
 
     def _squared_scale(self) -> Tensor:
-        df = self.degrees_of_freedom
-        return self.component_variance * torch.where(torch.isinf(df), 1.0, (df - 2) / df)
+        return self.component_variance * _squared_scale(self.degrees_of_freedom)
+
+
+def _squared_scale(df: Tensor) -> Tensor:
+    """Squared scale of a distribution of variance one."""
+    return torch.where(torch.isinf(df), 1.0, (df - 2) / df)
 
 
 def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
@@ -180,6 +184,19 @@ def _standard_quantiles(p: Tensor, df: Tensor) -> Tensor:
     return torch.stack(found)[places]
 
 
+def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
+    """Probability up to y (N,) of each row by itself."""
+    mean, variance, df = mixture[1:]
+    weights = mixture._column_weights().exp().expand(mean.shape)
+    probability = torch.zeros_like(y)
+    for kind, is_one in _kinds(df):
+        own = df[kind[:1] if is_one else kind]
+        z = (y - mean[kind]).div_((variance[kind] * _squared_scale(own)).sqrt_())
+        part = student_t.cdf(z.mT.contiguous(), own.mT)
+        probability += (weights[kind].mT.contiguous() * part).sum(-1)
+    return probability
+
+
 class _Rows(NamedTuple):
     """Mixtures as rows of components (K, M), those of one number of degrees of freedom apart; of these df is (K, 1)."""
 
@@ -195,22 +212,12 @@ class _Rows(NamedTuple):
         fields: list[tuple[Tensor, ...]] = []
         for kind, is_one in _kinds(df):
             own = df[kind[:1] if is_one else kind].mT.contiguous()
-            factor = torch.where(torch.isinf(own), 1.0, (own - 2) / own)
-            parts = (part[kind].mT.contiguous() for part in (weights, mean, variance))
-            weight, location, spread = parts
-            fields.append((weight, location, (spread * factor).sqrt(), own))
+            weight, location, spread = (part[kind].mT.contiguous() for part in (weights, mean, variance))
+            fields.append((weight, location, (spread * _squared_scale(own)).sqrt(), own))
         return cls(*zip(*fields, strict=True))
 
     def take(self, rows: Tensor) -> "_Rows":
         return _Rows(*(tuple(part[rows] for part in field) for field in self))
-
-    def below(self, x: Tensor) -> Tensor:
-        """Probability up to x (K,)."""
-        probability = torch.zeros_like(x)
-        for weights, location, scale, df in zip(*self, strict=True):
-            z = (x.unsqueeze(-1) - location) / scale
-            probability = probability + (weights * student_t.cdf(z, df)).sum(-1)
-        return probability
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Probability up to x (K,), and density there."""

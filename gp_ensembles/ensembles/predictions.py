@@ -11,6 +11,7 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.ensembles.display import band_html, predictions_text
 from gp_ensembles.filters.states import LatentPredictions, Predictions, StudentTPredictions, concatenate_steps
+from gp_ensembles.numerics.reductions import readable_all
 
 AnyMixture = Mixture | StudentTMixture | LatentMixture
 
@@ -62,11 +63,12 @@ def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Res
         else:
             variance = torch.where(dead, 1.0, variance)
         return LatentMixture(log_weights, torch.where(dead, 0.0, experts.latent_mean), variance, responses)
-    dead = torch.isnan(experts.mean)
-    mean, variance = torch.where(dead, 0.0, experts.mean), torch.where(dead, 1.0, experts.variance)
-    if isinstance(experts, StudentTPredictions):
-        return StudentTMixture(log_weights, mean, variance, torch.where(dead, torch.inf, experts.degrees_of_freedom))
-    return Mixture(log_weights, mean, variance)
+    mean, variance, dead = experts.mean, experts.variance, torch.isnan(experts.mean)
+    df = experts.degrees_of_freedom if isinstance(experts, StudentTPredictions) else None
+    if not readable_all(~dead):
+        mean, variance = mean.masked_fill(dead, 0.0), variance.masked_fill(dead, 1.0)
+        df = None if df is None else df.masked_fill(dead, torch.inf)
+    return Mixture(log_weights, mean, variance) if df is None else StudentTMixture(log_weights, mean, variance, df)
 
 
 def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:

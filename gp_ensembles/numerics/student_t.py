@@ -67,9 +67,9 @@ def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tens
         return normal.cdf(z), (-0.5 * z.square()).exp() * _NORMAL_PEAK
     even = None if bool(is_normal.any()) else _one_even(degrees_of_freedom)
     if even is not None:
-        probability, inverse = _cdf_of_even(z, even)
+        probability, root = _cdf_of_even(z, even)
         peak = math.lgamma((even + 1) / 2) - math.lgamma(even / 2) - 0.5 * math.log(even * math.pi)
-        return probability, math.exp(peak + 0.5 * (even + 1) * math.log(even)) * _power(inverse, even + 1)
+        return probability, math.exp(peak + 0.5 * (even + 1) * math.log(even)) / _power(root, even + 1)
     zero = torch.zeros_like(z)
     return cdf(z, degrees_of_freedom), log_prob(z, zero, zero + 1, degrees_of_freedom).exp()
 
@@ -102,24 +102,25 @@ def _one_even(degrees_of_freedom: Tensor) -> int | None:
 
 
 def _cdf_of_even(z: Tensor, df: int) -> tuple[Tensor, Tensor]:
-    r"""The distribution function for :math:`2 n` degrees of freedom, and :math:`(2 n + z^2)^{-1/2}`.
+    r"""The distribution function for :math:`2 n` degrees of freedom, and :math:`\sqrt{2 n + z^2}`.
 
     .. math:: F = x^n \sum_{j < n} \binom{n - 1 + j}{j} (1 - x)^j, \qquad x = \frac{1 + s}{2}, \quad
               s = \frac{z}{\sqrt{2 n + z^2}}
 
-    the regularized incomplete beta function of two equal whole numbers (DLMF 8.17.5), a sum of positive terms;
-    :math:`1 + s` is taken without cancellation.
+    the regularized incomplete beta function of two equal whole numbers (DLMF 8.17.5), a sum of positive terms; in the
+    lower tail, where :math:`1 + s = 2 n / ((2 n + z^2) (1 - s))` has no cancellation, and mirrored for the upper one.
     """
-    square = z.square()
-    inverse = (df + square).rsqrt()
-    s = torch.where(torch.isinf(square), z.sign(), z * inverse)
-    x = torch.where(z < 0, (0.5 * df) * inverse.square() / (1 - s), 0.5 + 0.5 * s)
-    half = df // 2
-    rest = 1 - x
+    size = z.abs().clamp_max_(0.1 * torch.finfo(z.dtype).max ** 0.5)  # its square is finite
+    square = size.square().add_(df)
+    root = square.sqrt()
+    x = (0.5 * df) / size.div_(root).add_(1).mul_(square)
+    half, rest = df // 2, 1 - x
     total = torch.full_like(x, math.comb(2 * half - 2, half - 1))
     for j in range(half - 2, -1, -1):
-        total = total * rest + math.comb(half - 1 + j, j)
-    return _power(x, half) * total, inverse
+        total.mul_(rest).add_(math.comb(half - 1 + j, j))
+    tail = total.mul_(_power(x, half))
+    is_above = z.sign().clamp_min_(0.0)
+    return torch.addcmul(tail, is_above, 1 - 2 * tail), root
 
 
 def _power(x: Tensor, exponent: int) -> Tensor:
