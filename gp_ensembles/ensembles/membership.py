@@ -13,6 +13,7 @@ from gp_ensembles.ensembles.weighing import with_lags
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 from gp_ensembles.meta_learners.combined import CombinedRules
+from gp_ensembles.meta_learners.reference import ReferenceAveraging
 
 
 def add_experts(
@@ -104,6 +105,7 @@ def _check_memory(old: MetaLearner, new: MetaLearner, start: MetaState) -> None:
 def _kinds(rule: MetaLearner) -> tuple[type[MetaLearner], ...]:
     """The type of a rule, and of those inside it."""
     inside = [*rule.rules, rule.over] if isinstance(rule, CombinedRules) else []
+    inside += [rule.rule] if isinstance(rule, ReferenceAveraging) else []
     return type(rule), *(kind for part in inside for kind in _kinds(part))
 
 

@@ -43,12 +43,12 @@ from gp_ensembles.meta_learners import CombinedRules, FixedShare, MetaLearner, S
 # Real streams drift at very different speeds: each of these was best on some of the tables in benchmarks/README.md.
 SPEEDS = (1e-4, 1e-3, 1e-2)
 _FAST = (1e-3, 1e-2)  # beside static experts
-# What the errors of an expert say of the next one, as three further experts each: a fast scale with heavy tails, a slow
-# narrow peak on heavy tails, and a normal distribution of the size of late (``benchmarks/README.md``).
+# What the errors of an expert say of the next one, as three further experts each: a scale of the last twenty errors
+# with moderate tails, a slow narrow peak on heavy tails, and a scale of the last three (``benchmarks/README.md``).
 INNOVATIONS = (
-    InnovationModel(degrees_of_freedom=4, rate=0.1),
+    InnovationModel(degrees_of_freedom=8, rate=0.05),
     InnovationModel(degrees_of_freedom=4, rate=0.02, width=0.1),
-    InnovationModel(rate=0.05),
+    InnovationModel(degrees_of_freedom=4, rate=0.3),
 )
 _OPTIMUM_ONLY = FitSettings(num_samples=1)
 

@@ -20,6 +20,7 @@ from gp_ensembles.meta_learners import (
     MarkovSwitching,
     MetaLearner,
     OnlineNewton,
+    ReferenceAveraging,
     SoftBayes,
 )
 from gp_ensembles.metrics import best_expert, best_fixed_mixture
@@ -151,6 +152,11 @@ def _(rule: CombinedRules, stream: StreamSize) -> float:
     return min(above + mixture_bound(part, stream) for above, part in _parts(rule, stream))
 
 
+@mixture_bound.register
+def _(rule: ReferenceAveraging, stream: StreamSize) -> float:
+    return _beside_references(rule, stream) + mixture_bound(rule.rule, stream)
+
+
 @singledispatch
 def path_bound(rule: MetaLearner, stream: StreamSize, path: Tensor) -> float:
     """Most that a rule loses to one sequence of experts (T,), in nats; infinite where none is known.
@@ -193,6 +199,20 @@ def _(rule: DynamicModelAveraging, stream: StreamSize, path: Tensor) -> float:
 @path_bound.register
 def _(rule: CombinedRules, stream: StreamSize, path: Tensor) -> float:
     return min(above + path_bound(part, stream, path) for above, part in _parts(rule, stream))
+
+
+@path_bound.register
+def _(rule: ReferenceAveraging, stream: StreamSize, path: Tensor) -> float:
+    through = _beside_references(rule, stream) + path_bound(rule.rule, stream, path)
+    if _num_switches(path) or int(path[0]) not in rule.references:
+        return through
+    straight = math.log(len(rule.references) / rule.prior)
+    return min(through, straight - (stream.num_steps - 1) * math.log1p(-rule.share * (1 - rule.prior)))
+
+
+def _beside_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
+    """Most that is lost to the rule itself by weighing it against its references."""
+    return -math.log1p(-rule.prior) - (stream.num_steps - 1) * math.log1p(-rule.share * rule.prior)
 
 
 def _parts(rule: CombinedRules, stream: StreamSize) -> list[tuple[float, MetaLearner]]:

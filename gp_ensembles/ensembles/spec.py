@@ -29,6 +29,7 @@ from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     MarkovSwitching,
     MetaLearner,
+    ReferenceAveraging,
     edoebe_transition,
     sticky_transition,
 )
@@ -104,7 +105,8 @@ class EnsembleSpec:
         fit_settings: How hyperparameters are found.
         target: What kind of target is predicted; targets that are not real numbers are not standardized.
         innovations: What the experts' own errors are used for: each makes a further prediction of every expert's.
-        lags: Past targets as inputs of further experts; ``None`` for none.
+        lags: Past targets as inputs of further experts; ``None`` for none. The expert that predicts the previous value
+            is a reference, see :class:`~gp_ensembles.meta_learners.ReferenceAveraging`: the rule is not long behind it.
         windows: Exact Gaussian processes of the last rows as further experts.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
@@ -205,10 +207,13 @@ class EnsembleSpec:
         experts = fitted_experts(maps, inputs, y, self.fit_settings, generator, progress, self.target)
         groups = [static_group(experts)] if self.static else []
         groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]
-        rule = self.rule
+        rule = copy.deepcopy(self.rule)
         if isinstance(rule, GroupedRule):
             rule = rule.build(group_size(groups[0]), len(groups))
         if lagged is not None:
+            copies = 1 + len(self.innovations)
+            first = copies * sum(group_size(group) for group in groups)
+            rule = ReferenceAveraging(rule, range(first, first + copies))
             groups.append([("previous value", lagged.level)])
         if has_layers:
             settings, width = self.fit_settings, inputs.shape[1]
@@ -217,7 +222,7 @@ class EnsembleSpec:
             X,
             y,
             groups,
-            copy.deepcopy(rule),
+            rule,
             innovations=self.innovations if has_layers else (),
             memory=None if lagged is None else lagged.memory,
             outlier_threshold=self.outlier_threshold if has_layers else None,

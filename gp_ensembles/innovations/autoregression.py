@@ -1,13 +1,17 @@
 r"""A first-order autoregression of errors by least squares with exponential forgetting, a block at a time.
 
-.. math:: h_t = \rho_t\, e_{t-1}, \qquad
+.. math:: h_t = \rho_t \max\Bigl(0, 1 - \frac{1}{n}\, \frac{1 - \rho_t^2}{\rho_t^2}\Bigr)\,
+              e_{t-1}, \qquad
           \rho_t = \frac{\sum_{s < t} \gamma^{t - 1 - s}\, e_s e_{s-1} / v_s}
                         {\gamma^{t-1} + \sum_{s < t} \gamma^{t - 1 - s}\, e_{s-1}^2 / v_s}
           \quad \text{clipped to } [-0.2, 1]
 
-with the variances :math:`v_s` that the expert gave its predictions, which make the sums free of units. The recursion is
-linear, so a block of it is one product with a triangular matrix. Pairs of neighbors that were both observed count, and
-only they make older ones fade; through a gap of n rows the prediction goes on as :math:`\rho^{n+1} e`.
+with the variances :math:`v_s` that the expert gave its predictions, which make the sums free of units. A coefficient is
+shrunk by the variance :math:`(1 - \rho^2) / n` that it has of :math:`n = (1 + \gamma) / (1 - \gamma)` remembered pairs,
+and to nothing where it is smaller than that (the positive part of the empirical Bayes estimate, Efron and Morris 1973):
+where errors tell nothing of the next one, a coefficient that is only noise costs half a percent of the squared error. The recursion of the sums is linear, so a
+block of it is one product with a triangular matrix. Pairs of neighbors that were both observed count, and only they
+make older ones fade; through a gap of n rows the prediction goes on as the n + 1st power of the coefficient.
 """
 
 from typing import NamedTuple
@@ -16,6 +20,7 @@ import torch
 from torch import Tensor
 
 _MEMORY = 0.99  # a pair that is n pairs old counts this to the power of n
+_NOISE = (1 - _MEMORY) / (1 + _MEMORY)  # variance of a coefficient of errors that are not correlated
 _LOWEST, _HIGHEST = -0.2, 1.0
 
 
@@ -97,7 +102,9 @@ def _with_gaps(state: AutoregressionState, known: Tensor, missing: Tensor) -> _N
 
 
 def _coefficient(products: Tensor) -> Tensor:
-    return (products[0] / products[1]).clamp(_LOWEST, _HIGHEST)
+    coefficient = (products[0] / products[1]).clamp(_LOWEST, _HIGHEST)
+    square = coefficient.square().clamp_min(_NOISE * _NOISE)  # far below where the factor is zero
+    return coefficient * ((1 + _NOISE) - _NOISE / square).clamp_min(0.0)
 
 
 def _decayed_sums(start: Tensor, terms: Tensor, counts: Tensor) -> Tensor:

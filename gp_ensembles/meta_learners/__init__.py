@@ -10,6 +10,8 @@
 - :mod:`~gp_ensembles.meta_learners.newton`, a mixture is right, second-order: :class:`OnlineNewton`,
   :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in ``follow_the_leader``.
 - :mod:`~gp_ensembles.meta_learners.combined`: a rule that weighs other rules, :class:`CombinedRules`.
+- :mod:`~gp_ensembles.meta_learners.reference`: a rule averaged with a few experts that it must not stay behind,
+  :class:`ReferenceAveraging`.
 - :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, which a rule of your own extends, and what rules share.
 
 What each rule can lose, and to whom, is in :mod:`gp_ensembles.metrics.regret_bounds`.
@@ -20,6 +22,7 @@ from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
 from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
+from gp_ensembles.meta_learners.reference import ReferenceAveraging
 from gp_ensembles.meta_learners.switching import (
     FixedShare,
     MarkovSwitching,
@@ -38,6 +41,7 @@ __all__ = [
     "MarkovSwitching",
     "MetaLearner",
     "OnlineNewton",
+    "ReferenceAveraging",
     "SoftBayes",
     "edoebe_transition",
     "group_transition",

@@ -18,6 +18,7 @@ from gp_ensembles.meta_learners import (
     MarkovSwitching,
     MetaLearner,
     OnlineNewton,
+    ReferenceAveraging,
     SoftBayes,
     edoebe_transition,
     group_transition,
@@ -66,6 +67,14 @@ RULES = {
     "combined": (
         lambda order: CombinedRules([FixedShare(0.05), SoftBayes()], BayesianModelAveraging()),
         (True, True, True),
+    ),
+    "beside references": (
+        lambda order: ReferenceAveraging(SoftBayes(), [number for number, m in enumerate(order) if m in (1, 3)]),
+        (True, True, False),
+    ),
+    "references beside what has no bound": (
+        lambda order: ReferenceAveraging(DiscountedOnlineNewton(), range(M)),
+        (True, False, False),
     ),
     "combined by gradient": (
         lambda order: CombinedRules([OnlineNewton(), DiscountedOnlineNewton()], SoftBayes()),

@@ -27,6 +27,8 @@ def oracle(models, mean, variance, y, share=None):
     found = [[] for _ in range(3)]
     for t in range(num_rows):
         rho = min(max(product / square, -0.2), 1.0)
+        noise = (1 - rho**2) / 199  # variance of a coefficient from a memory of 0.99
+        rho *= max(0.0, 1 - noise / rho**2) if rho else 0.0
         drift = rho ** (age + 1) * last
         row = [[], [], []]
         for k, model in enumerate(models):

@@ -19,6 +19,7 @@ from gp_ensembles.meta_learners import (
     FixedShare,
     MarkovSwitching,
     OnlineNewton,
+    ReferenceAveraging,
     SoftBayes,
     sticky_transition,
 )
@@ -50,6 +51,7 @@ RULES = {
     "switching": lambda: MarkovSwitching(sticky_transition(M, 0.95)),
     "combined": lambda: CombinedRules([FixedShare(0.05), SoftBayes(0.1)], over=FixedShare(0.02)),
     "combined, newton": lambda: CombinedRules([BayesianModelAveraging(), OnlineNewton()], BayesianModelAveraging()),
+    "beside references": lambda: ReferenceAveraging(FixedShare(0.05), range(M)),
     **NEW,
 }
 SECOND = tuple(SECOND_ORDER)

@@ -13,6 +13,7 @@ from gp_ensembles.meta_learners import (
     FixedShare,
     MarkovSwitching,
     OnlineNewton,
+    ReferenceAveraging,
     SoftBayes,
     sticky_transition,
 )
@@ -28,6 +29,7 @@ RULES = {
     "soft": lambda n: SoftBayes(),
     "newton": lambda n: OnlineNewton(),
     "discounted": lambda n: DiscountedOnlineNewton(),
+    "beside references": lambda n: ReferenceAveraging(FixedShare(), [0, 2]),
 }
 
 

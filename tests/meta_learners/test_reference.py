@@ -1,0 +1,120 @@
+"""A rule beside its references against a plain recursion, and what it can lose."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.meta_learners import FixedShare, ReferenceAveraging, SoftBayes
+
+REFERENCES = (1, 4)
+
+
+def densities(num_experts=5, num_steps=60, seed=0, scale=2.0):
+    g = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(num_experts, num_steps, generator=g, dtype=torch.float64)
+
+
+def oracle(own, log_prob, prior, share):
+    """Weights (M, N) and log densities (N,) from those of the rule alone, (M, N): floats, one target after another."""
+    num_experts, num_steps = log_prob.shape
+    u, v = {place: 1 / len(REFERENCES) for place in REFERENCES}, prior
+    weights, scores = [], []
+    for t in range(num_steps):
+        p = [math.exp(value) for value in log_prob[:, t].tolist()]
+        w = [(1 - v) * own[m, t].item() + v * u.get(m, 0.0) for m in range(num_experts)]
+        whole = sum(a * b for a, b in zip(w, p, strict=True))
+        theirs = sum(u[m] * p[m] for m in REFERENCES)
+        weights.append(w)
+        scores.append(math.log(whole))
+        v = (1 - share) * v * theirs / whole + share * prior
+        u = {m: u[m] * p[m] / theirs for m in REFERENCES}
+    return torch.tensor(weights, dtype=torch.float64).T, torch.tensor(scores, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("sizes", [(60,), (1,) * 60, (7, 50, 3)])
+def test_it_is_the_mixture_of_the_rule_and_the_references(sizes):
+    log_prob = densities()
+    log_prob[:, 11] = 0.0  # a missing target
+    inner = FixedShare(0.05)
+    own = inner.update_block(inner.init(5, log_prob), log_prob)[1].log_weights.exp()
+    want, scores = oracle(own, log_prob, 0.3, 0.02)
+    rule = ReferenceAveraging(inner, REFERENCES, prior=0.3, share=0.02)
+    state, start, total = rule.init(5, log_prob), 0, []
+    for size in sizes:
+        torch.testing.assert_close(rule.log_weights(state).exp(), want[:, start], rtol=1e-9, atol=1e-12)
+        state, output = rule.update_block(state, log_prob[:, start : start + size])
+        torch.testing.assert_close(output.log_weights.exp(), want[:, start : start + size], rtol=1e-9, atol=1e-12)
+        total.append(output.log_prob)
+        start += size
+    torch.testing.assert_close(torch.cat(total), scores, rtol=1e-9, atol=1e-12)
+    assert torch.equal(rule.log_weights(state), state.log_weights)
+
+
+@given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 50.0), prior=st.floats(0.05, 0.9), share=st.floats(1e-4, 0.2))
+@settings(max_examples=25)
+def test_it_loses_no_more_than_its_bounds(seed, scale, prior, share):
+    log_prob = densities(seed=seed, scale=scale)
+    inner = SoftBayes(0.1)
+    rule = ReferenceAveraging(inner, REFERENCES, prior, share)
+    total = float(rule.update_block(rule.init(5, log_prob), log_prob)[1].log_prob.sum())
+    alone = float(inner.update_block(inner.init(5, log_prob), log_prob)[1].log_prob.sum())
+    best = float(log_prob[list(REFERENCES)].sum(1).max())
+    assert total >= alone + math.log(1 - prior) + 60 * math.log(1 - share * prior) - 1e-8
+    assert total >= best - math.log(2) + math.log(prior) + 60 * math.log(1 - share * (1 - prior)) - 1e-8
+
+
+def test_small_differences_are_told_apart():
+    """Five experts beside one that is 0.005 nats a row better: a fixed share cannot see it, two predictions can."""
+    log_prob = torch.zeros(6, 5000, dtype=torch.float64)
+    log_prob[3] = 0.005
+    alone = FixedShare(0.01)
+    rule = ReferenceAveraging(alone, [3])
+    weights = [r.log_weights(r.update_block(r.init(6, log_prob), log_prob)[0]).exp()[3] for r in (alone, rule)]
+    assert float(weights[0]) < 0.4
+    assert float(weights[1]) > 0.8
+
+
+def test_references_that_die_out_do_no_harm_and_come_back():
+    log_prob = densities(num_steps=300, scale=0.1)
+    log_prob[list(REFERENCES), :150] -= 20.0
+    log_prob[list(REFERENCES), 150:] += 3.0
+    log_prob[list(REFERENCES), 5] = -torch.inf  # impossible under both
+    rule = ReferenceAveraging(FixedShare(0.0), REFERENCES)
+    state, output = rule.update_block(rule.init(5, log_prob), log_prob)
+    assert torch.isfinite(output.log_prob).all()
+    assert float(output.log_weights[list(REFERENCES), 149].exp().sum()) < 1e-3
+    assert float(state.log_weights[list(REFERENCES)].exp().sum()) > 0.99
+
+
+def test_single_precision_is_close():
+    log_prob = densities(num_steps=400)
+    rule = ReferenceAveraging(FixedShare(0.05), REFERENCES)
+    want = rule.update_block(rule.init(5, log_prob), log_prob)[1]
+    single = log_prob.float()
+    found = rule.update_block(rule.init(5, single), single)[1]
+    torch.testing.assert_close(found.log_prob.double(), want.log_prob, rtol=1e-4, atol=1e-4)
+    assert found.log_weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((FixedShare, [0]), TypeError, "must be a weight rule"),
+        ((FixedShare(), []), ValueError, "at least one"),
+        ((FixedShare(), [1, 1]), ValueError, "distinct places"),
+        ((FixedShare(), [-1]), ValueError, "distinct places"),
+        ((FixedShare(), [0], 1.0), ValueError, "prior must lie between 0 and 1"),
+        ((FixedShare(), [0], 0.2, 0.0), ValueError, "share must be above 0"),
+    ],
+)
+def test_bad_arguments(arguments, error, words):
+    with pytest.raises(error, match=words):
+        ReferenceAveraging(*arguments)
+
+
+def test_a_reference_that_is_not_there():
+    with pytest.raises(ValueError, match="reference expert 5 and the ensemble has 5 experts"):
+        ReferenceAveraging(FixedShare(), [5]).init(5, densities())
