@@ -30,11 +30,15 @@ def update_block(
     Returns:
         g after the block, and g before each target, shape (V, M, B).
     """
-    keep, gain = 1 - rate, rate * (df + 1)
+    keep, gain = (1 - rate).expand_as(scale).contiguous(), (rate * (df + 1)).expand_as(scale).contiguous()
+    one = torch.ones_like(scale)
     before = []
-    # g z / (nu g + z) = 1 / (nu / z + 1 / g): four small operations a row.
-    for number, ratio in enumerate((df.unsqueeze(-1) / squares.clamp(_SMALLEST, _LARGEST)).unbind(-1)):
+    ratios = (df.unsqueeze(-1) / squares.clamp(_SMALLEST, _LARGEST)).movedim(-1, 0).contiguous()
+    # z / (nu g + z) = 1 / (1 + g nu / z): three small operations a row.
+    for number, ratio in enumerate(ratios.unbind(0)):
         before.append(scale)
         if missing is None or not missing[number]:
-            scale = torch.addcdiv(scale * keep, gain, scale.reciprocal() + ratio)
-    return scale, torch.stack(before, dim=-1)
+            scale = scale * torch.addcdiv(keep, gain, torch.addcmul(one, scale, ratio))
+    if not before:
+        return scale, torch.zeros_like(squares)
+    return scale, torch.stack(before).movedim(0, -1).contiguous()
