@@ -14,6 +14,7 @@ calibrated that costs at most :math:`\log(1/0.8)` once and 0.0004 nats a row.
 
 from collections.abc import Iterable
 from itertools import product
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ _RULES = ((1.0, 0.1), (0.1, 0.002))  # learning rate and share of each rule
 _SHARE = 0.002  # between the identity and the mixtures of the rules
 _IDENTITY = 0.8  # prior weight of the identity, and its part of the share
 _PRIOR = (_IDENTITY, *[(1 - _IDENTITY) / len(_RULES)] * len(_RULES))
+_GIVEN_OUT = tuple(_SHARE * prior for prior in _PRIOR)
 
 
 def _column(values: Iterable[float]) -> Tensor:
@@ -132,15 +134,19 @@ def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[Recali
     seen = (~pit.isnan()).tolist()
     densities = component_log_densities(pit, *(part[1:] for part in map_components(weights))).exp().mT.contiguous()
     # numpy is quicker than torch at numbers this few.
-    kept, gained, given = (part.numpy() for part in (_KEPT, _GAINED, _GIVEN))
+    kept, gained, given = _KEPT.numpy(), _GAINED.squeeze(-1).numpy(), _GIVEN.numpy()
     now, shares = state.candidates.cpu().numpy(), state.shares.tolist()
     before, all_shares = [], []
     for row, is_seen in zip(densities.cpu().numpy(), seen, strict=True):
         before.append(now)
         all_shares.append(shares)
         if is_seen:
-            density = now @ row
-            now = now * (kept + gained / density[:, None] * row) + given
+            density = now.dot(row)
+            after = np.multiply.outer(gained / density, row)
+            after += kept
+            after *= now
+            after += given
+            now = after
             shares = _share_out(shares, [1.0, *density.tolist()])
     log_weights = _log_weights(weights.new_tensor(np.stack(before)), weights.new_tensor(all_shares))
     return RecalibrationState(weights.new_tensor(now), weights.new_tensor(shares)), log_weights
@@ -148,9 +154,9 @@ def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[Recali
 
 def _share_out(shares: list[float], densities: list[float]) -> list[float]:
     """Bayes' rule, and a fixed share by the prior."""
-    joint = [share * density for share, density in zip(shares, densities, strict=True)]
-    total = sum(joint)
-    return [(1 - _SHARE) * part / total + _SHARE * prior for part, prior in zip(joint, _PRIOR, strict=True)]
+    joint = list(map(mul, shares, densities))
+    keep = (1 - _SHARE) / sum(joint)
+    return [keep * part + given for part, given in zip(joint, _GIVEN_OUT, strict=True)]
 
 
 def _log_weights(candidates: Tensor, shares: Tensor) -> Tensor:
