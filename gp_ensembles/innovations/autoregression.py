@@ -9,9 +9,10 @@ r"""A first-order autoregression of errors by least squares with exponential for
 with the variances :math:`v_s` that the expert gave its predictions, which make the sums free of units. A coefficient is
 shrunk by the variance :math:`(1 - \rho^2) / n` that it has of :math:`n = (1 + \gamma) / (1 - \gamma)` remembered pairs,
 and to nothing where it is smaller than that (the positive part of the empirical Bayes estimate, Efron and Morris 1973):
-where errors tell nothing of the next one, a coefficient that is only noise costs half a percent of the squared error. The recursion of the sums is linear, so a
-block of it is one product with a triangular matrix. Pairs of neighbors that were both observed count, and only they
-make older ones fade; through a gap of n rows the prediction goes on as the n + 1st power of the coefficient.
+where errors tell nothing of the next one, a coefficient that is only noise costs half a percent of the squared error.
+The recursion of the sums is linear, so a block of it is one product with a triangular matrix. Pairs of neighbors that
+were both observed count, and only they make older ones fade; through a gap of n rows the prediction goes on as the
+n + 1st power of the coefficient.
 """
 
 from typing import NamedTuple

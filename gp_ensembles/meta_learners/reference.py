@@ -8,6 +8,9 @@ from torch import Tensor
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block, check_share
 from gp_ensembles.meta_learners.switching import MarkovSwitching
+from gp_ensembles.numerics.reductions import readable_all
+
+_LARGEST = 600.0  # of a log density above another, lest its factor overflow
 
 
 class ReferenceAveraging(MetaLearner):
@@ -92,7 +95,7 @@ class ReferenceAveraging(MetaLearner):
         inner, among, between = self._unpacked(state)
         inner, own = self.rule.update_block(inner, log_prob)
         among, theirs = self._among.update_block(among, log_prob.index_select(0, self._place(log_prob)))
-        between, over = self._between.update_block(between, torch.stack([own.log_prob, theirs.log_prob]))
+        between, over = self._weigh(between, torch.stack([own.log_prob, theirs.log_prob]))
         log_weights = self._joined(own.log_weights, theirs.log_weights, over.log_weights[0], over.log_weights[1])
         return self._packed(inner, among, between), MetaOutput(log_weights, over.log_prob)
 
@@ -107,6 +110,24 @@ class ReferenceAveraging(MetaLearner):
         prior = after.new_tensor([1 - self.prior, self.prior])
         before = ((after - self.share * prior) / (1 - self.share)).clamp_min(torch.finfo(after.dtype).tiny)
         return self._packed(grown, among, between._replace(log_weights=before.log()))
+
+    def _weigh(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        """The rule against its references, log densities (2, B): switching of two, in plain numbers where it can be.
+
+        Two numbers a row are not worth a call of torch each.
+        """
+        if log_prob.requires_grad or not log_prob.shape[1] or not readable_all(log_prob.isfinite().all()):
+            return self._between.update_block(state, log_prob)
+        ratios = (log_prob[1] - log_prob[0]).clamp(-_LARGEST, _LARGEST).double().exp().tolist()
+        weight, kept, given, befores = float(state.log_weights[1].exp()), 1 - self.share, self.share * self.prior, []
+        for ratio in ratios:
+            before = kept * weight + given
+            befores.append(before)
+            weight = before * ratio / (1 - before + before * ratio)
+        parts = torch.tensor([*befores, weight], dtype=torch.float64, device=log_prob.device)
+        log_weights = torch.stack([torch.log1p(-parts), parts.log()]).to(log_prob.dtype)
+        after = state._replace(log_weights=log_weights[:, -1], num_seen=state.num_seen + len(ratios))
+        return after, MetaOutput(log_weights[:, :-1], (log_weights[:, :-1] + log_prob).logsumexp(0))
 
     def _place(self, like: Tensor) -> Tensor:
         if like.device not in self._places:
