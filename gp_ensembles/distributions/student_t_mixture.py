@@ -191,9 +191,10 @@ def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
     probability = torch.zeros_like(y)
     for kind, is_one in _kinds(df):
         own = df[kind[:1] if is_one else kind]
-        z = (y - mean[kind]).div_((variance[kind] * _squared_scale(own)).sqrt_())
+        location, spread, weight = (part.index_select(0, kind) for part in (mean, variance, weights))
+        z = (y - location).div_(spread.mul_(_squared_scale(own)).sqrt_())
         part = student_t.cdf(z.mT.contiguous(), own.mT)
-        probability += (weights[kind].mT.contiguous() * part).sum(-1)
+        probability += part.mul_(weight.mT.contiguous()).sum(-1)
     return probability
 
 
