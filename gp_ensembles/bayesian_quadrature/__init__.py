@@ -4,7 +4,8 @@
 the number of spectral mixture components, predictions, and the heaviest kernels.
 
 ================  ======================================================================================================
-marginalization   ``marginalize``: the loop within a ``Budget``; ``Marginalization``, its result
+marginalization   ``marginalize``: the loop within a ``Budget``
+result            ``Marginalization``, its result; ``Quadrature``, the paper's numbers by their own name
 problem           ``RegressionProblem``: data and prior; log marginal likelihoods of many kernels at once
 search            ``Search``: the order in which kernels are evaluated; the state of a search and its checkpoints
 policies          selection of the next kernels: ``InformationPolicy`` (MASKERADE-I), ``UncertaintyPolicy`` (-U),
@@ -19,6 +20,12 @@ spectral_mixture  ``SpectralMixtures`` and their covariance; ``SpectralMixtureKe
 hyperkernel       the kernel between kernels: ``MaximumMeanDiscrepancy`` of mixtures with an ``EnergyDistance`` or
                   ``MaternDistance`` between ``AtomCoordinates``; ``KernelDistance``, to be given to a problem
 surrogate         the Gaussian process on the square root of the likelihood (WSABI-L), and its fit
+evidence          ``Evidence`` for each number of components by importance sampling; why it is doubted, if it is
+importance        integrals by adaptive importance sampling; ``ImportanceDraws`` and their ``ImportanceEstimate``
+modes             modes of a posterior, Laplace's approximations at them, and the mixture these make
+student_mixture   proposals: mixtures of Student-t distributions, and their refit to weighted draws
+relabeling        permutations and reflections of components, counted in the weights
+kernel_weights    ``WeightedKernels``, and how many draws are thinned to a few
 quadrature        nodes, estimates of the evidence, posterior weights of kernels, the jackknife
 prediction        predictions of the mixture; ``KernelMixtureModel`` for BoTorch
 ================  ======================================================================================================

@@ -38,7 +38,7 @@ class ExplainedVariance:
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8), generator=generator).surrogate
+        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
         >>> batches = problem.prior.draw(3, 2, generator=generator).unsqueeze(-2)
         >>> bool((ExplainedVariance(surrogate, nodes)(batches) <= 1).all())
@@ -95,7 +95,7 @@ class InformationGain(AcquisitionFunction):
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8), generator=generator).surrogate
+        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
         >>> explained = ExplainedVariance(surrogate, draw_nodes(problem.prior, 16, generator=generator))
         >>> InformationGain(explained)(problem.prior.draw(4, 2, generator=generator).unsqueeze(-2)).shape
         torch.Size([4])
@@ -133,7 +133,7 @@ class LikelihoodUncertainty(AcquisitionFunction):
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8), generator=generator).surrogate
+        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
         >>> LikelihoodUncertainty(surrogate)(problem.prior.draw(6, 2, generator=generator).reshape(3, 2, -1)).shape
         torch.Size([3])
     """

@@ -98,13 +98,22 @@ def _residual(columns: list[Tensor], y: Tensor) -> Tensor:
 def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
     """Inverse of the prior's map: sticks from weights, probabilities from means and scales by bisection."""
     count = weights.numel()
-    left = torch.cat([weights.new_ones(1), 1.0 - weights.cumsum(0)[:-1]])
-    sticks = 1.0 - (1.0 - (weights / left).clamp(EDGE, 1.0 - EDGE)) ** torch.arange(
-        count - 1, -1, -1, device=weights.device, dtype=weights.dtype
-    )
-    levels = [sticks[: count - 1], _probability(prior.means.icdf, means), _probability(prior.scales.icdf, scales)]
+    levels = [stick_levels(weights), _probability(prior.means.icdf, means), _probability(prior.scales.icdf, scales)]
     levels.append(weights.new_full((prior.num_scalars,), 0.5))
     return prior.embed(torch.cat(levels).clamp(EDGE, 1.0 - EDGE), count)
+
+
+def stick_levels(weights: Tensor) -> Tensor:
+    """Columns of the broken sticks that give weights (n,) under a Dirichlet prior of concentration one, (n - 1,).
+
+    Example:
+        >>> import torch
+        >>> stick_levels(torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64))
+        tensor([0.7500, 0.5000], dtype=torch.float64)
+    """
+    left = torch.cat([weights.new_ones(1), 1.0 - weights.cumsum(0)[:-1]])
+    rest = torch.arange(len(weights) - 1, -1, -1, device=weights.device, dtype=weights.dtype)
+    return (1.0 - (1.0 - (weights / left).clamp(EDGE, 1.0 - EDGE)) ** rest)[:-1]
 
 
 def _probability(icdf: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:

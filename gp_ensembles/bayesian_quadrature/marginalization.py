@@ -1,28 +1,22 @@
-"""Marginalization over kernels: the loop over rounds of evaluations within a budget, and its result."""
+"""Marginalization over kernels: the loop over rounds of evaluations within a budget."""
 
 import time
 import warnings
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from gpytorch.kernels import ScaleKernel
-from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.bayesian_quadrature.prediction import KernelMixtureModel, Prediction, Predictor
-from gp_ensembles.bayesian_quadrature.prior import Hyperparameters, draw_seed
-from gp_ensembles.bayesian_quadrature.problem import RegressionProblem
-from gp_ensembles.bayesian_quadrature.quadrature import (
-    EvidenceEstimate,
-    QuadratureNodes,
-    positive_weights,
-    root_weights,
+from gp_ensembles.bayesian_quadrature.evidence import (
+    TARGET_SD,
+    nearest_evidence,
 )
+from gp_ensembles.bayesian_quadrature.prior import draw_seed
+from gp_ensembles.bayesian_quadrature.problem import RegressionProblem
+from gp_ensembles.bayesian_quadrature.result import Marginalization
 from gp_ensembles.bayesian_quadrature.search import (
-    FINAL_NODES_PER_SIZE,
     Round,
     Search,
     SearchState,
@@ -35,10 +29,10 @@ from gp_ensembles.bayesian_quadrature.search import (
     load_search,
     nodes_for,
     prior_covers_likelihood,
+    sampler_for,
     save_search,
     surrogate_for,
 )
-from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 _FEWEST = 5  # evaluations of a budget
@@ -48,201 +42,18 @@ class Budget(NamedTuple):
     """When to stop: whichever comes first.
 
     Args:
-        evaluations: Likelihoods, those of ascents included.
+        evaluations: Likelihoods of the search, those of its ascents included.
         seconds: Seconds of wall time; a round that has begun is finished.
-        log_evidence_sd: Stop once the standard deviation of the log evidence is at most this; meaningful only where
-            draws of the prior cover the likelihood.
+        log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.1 if ``None``, which
+            the search, where draws of the prior cover the likelihood, does not stop for.
+        draws: Likelihoods of the importance sampling that follows the search where draws of the prior do not cover the
+            likelihood, its ascents included; a round that has begun is finished. With none the evidence stays unknown.
     """
 
     evaluations: int = 200
     seconds: float | None = None
     log_evidence_sd: float | None = None
-
-
-class TopKernels(NamedTuple):
-    """The heaviest kernels as GPyTorch kernels, for an online ensemble for instance.
-
-    Args:
-        kernels: ``ScaleKernel`` of :class:`SpectralMixtureKernel`, heaviest first.
-        noise: Their noise variances, shape (K,).
-        weights: Their weights, of sum one, shape (K,).
-        mean: Prior mean of the targets, to be subtracted from them first, shape ().
-    """
-
-    kernels: list[ScaleKernel]
-    noise: Tensor
-    weights: Tensor
-    mean: Tensor
-
-
-class Marginalization:
-    """Evidence, posterior over the number of components, weighted kernels and a predictive model.
-
-    Args:
-        problem: Data and prior.
-        state: State of the search.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import RegressionProblem
-        >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(problem, Budget(40), generator=torch.Generator().manual_seed(0))
-        >>> bool((found.posterior_components.sum() - 1).abs() < 1e-12), found.log_evidence_sd > 0
-        (True, True)
-    """
-
-    def __init__(self, problem: RegressionProblem, state: SearchState) -> None:
-        self.problem = problem
-        self.state = state
-
-    @property
-    def history(self) -> tuple[Round, ...]:
-        """Totals after each round, those before a resumption included."""
-        return self.state.history
-
-    @property
-    def num_evaluations(self) -> int:
-        """Number of likelihoods evaluated, failed ones included."""
-        return self.state.num_evaluations
-
-    @property
-    def num_failed(self) -> int:
-        """Number of kernels whose covariance could not be factorized; they are left out."""
-        return self.state.evaluations.num_failed
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds spent on likelihoods, ascents, the surrogate and the policy."""
-        return dict(self.state.seconds)
-
-    @cached_property
-    def surrogate(self) -> Surrogate:
-        """Surrogate of the likelihood over kernels."""
-        return surrogate_for(self.problem, self.state)
-
-    @cached_property
-    def evidence(self) -> EvidenceEstimate:
-        """Moments of the evidence for each number of components."""
-        return evidence_for(self.problem, self.surrogate, self.state, FINAL_NODES_PER_SIZE)
-
-    @property
-    def log_evidence(self) -> float:
-        """Log evidence of the targets, in nats."""
-        return float(self.evidence.log_evidence)
-
-    @property
-    def log_evidence_sd(self) -> float:
-        """Standard deviation of the log evidence: the surrogate's and the jackknife's.
-
-        Where the likelihood is a spike (ascents were needed), neither accounts for the uncertain width of the spike:
-        the error may be many times larger.
-        """
-        return float(self.evidence.log_evidence_sd)
-
-    @property
-    def posterior_components(self) -> Tensor:
-        """Posterior probabilities of n = 1..N components, shape (N,)."""
-        return self.evidence.posterior
-
-    @property
-    def posterior_components_sd(self) -> Tensor:
-        """Standard deviations of those under the surrogate, shape (N,)."""
-        return self.evidence.posterior_sd
-
-    @cached_property
-    def _nodes(self) -> QuadratureNodes:
-        return nodes_for(self.problem, self.state)
-
-    @cached_property
-    def log_weights(self) -> Tensor:
-        """Log weights of the evaluated kernels, shape (h,), those without a likelihood left out."""
-        return positive_weights(self.surrogate, self._nodes)
-
-    @cached_property
-    def root_weights(self) -> Tensor:
-        """Weights of the paper's mixture of products of roots, shape (h, h)."""
-        return root_weights(self.surrogate, self._nodes)
-
-    def top(self, tolerance: float = 1e-3) -> tuple[Tensor, Tensor]:
-        """Rows of the heaviest kernels, heaviest first, of total weight at least 1 - ``tolerance``; their log weights.
-
-        No probability under the mixture changes by more than the weight left out.
-
-        Raises:
-            ValueError: If the tolerance is not in [0, 1).
-        """
-        if not 0.0 <= tolerance < 1.0:
-            raise ValueError(f"the weight that may be left out must be in [0, 1), got {tolerance}")
-        order = self.log_weights.argsort(descending=True, stable=True)
-        missing = 1.0 - self.log_weights[order].exp().cumsum(0)
-        kept = order[: int((missing > tolerance).sum()) + 1]
-        return kept, self.log_weights[kept].log_softmax(-1)
-
-    def hyperparameters(self, rows: Tensor) -> Hyperparameters:
-        """Mixtures, output scales and noise variances of some rows of the evaluated kernels."""
-        with torch.no_grad():
-            return self.problem.prior.hyperparameters(self.surrogate.evaluations.cube[rows])
-
-    def model(self, tolerance: float = 1e-3) -> KernelMixtureModel:
-        """The predictive model of the kept kernels, as a BoTorch ``Model``.
-
-        Args:
-            tolerance: Weight that may be left out; no probability changes by more.
-
-        Raises:
-            ValueError: If the tolerance is not in [0, 1).
-            NumericalError: If a kept kernel's covariance cannot be factorized.
-        """
-        rows, log_weights = self.top(tolerance)
-        roots = self.root_weights
-        kernels = self.hyperparameters(rows)
-        return KernelMixtureModel(self.problem, kernels, log_weights, roots[rows][:, rows], roots.sum())
-
-    def top_kernels(self, count: int) -> TopKernels:
-        """The ``count`` heaviest kernels (or as many as there are), to start an online ensemble from.
-
-        Example:
-            >>> import torch
-            >>> from gp_ensembles.bayesian_quadrature import RegressionProblem
-            >>> from gp_ensembles.ensembles import Ensemble
-            >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-            >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
-            >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-            >>> found = marginalize(problem, Budget(40), generator=torch.Generator().manual_seed(0))
-            >>> top = found.top_kernels(3)
-            >>> rule = BayesianModelAveraging(top.weights)
-            >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)
-            >>> state, _ = ensemble.update(ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean)
-            >>> ensemble.num_experts
-            3
-        """
-        if count < 1:
-            raise ValueError(f"at least one kernel must be asked for, got {count}")
-        rows = self.log_weights.argsort(descending=True, stable=True)[:count]
-        kernels_of, outputscale, noise = self.hyperparameters(rows)
-        kernels = []
-        for k in range(len(rows)):
-            one = SpectralMixtureKernel.from_mixtures(kernels_of.take(k), self.problem.reflection)
-            kernel = ScaleKernel(one).to(noise)
-            kernel.outputscale = outputscale[k]
-            kernels.append(kernel)
-        return TopKernels(kernels, noise, self.log_weights[rows].softmax(-1), self.problem.mean)
-
-    def predict(self, X: Tensor) -> Prediction:
-        r"""Moments of the targets at points (M, D), with standard errors.
-
-        Products of roots (the paper's mixture) interpolate between kernels and are about twice as exact as positive
-        weights where the likelihood is smooth; where it is a spike they may not be usable, and positive weights serve.
-
-        Raises:
-            ValueError: If X has another number of inputs.
-        """
-        return self._predictor.predict(X)
-
-    @cached_property
-    def _predictor(self) -> Predictor:
-        return Predictor(self.problem, self.surrogate, self._nodes)
+    draws: int = 10_000
 
 
 def marginalize(
@@ -254,7 +65,11 @@ def marginalize(
     progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Marginalization:
-    """Marginalize over kernels by Bayesian quadrature (MASKERADE; Hamid et al., 2022).
+    """Marginalize over kernels: Bayesian quadrature (MASKERADE; Hamid et al., 2022), and importance sampling.
+
+    A search evaluates draws of the prior. Where they cover the likelihood, further kernels are selected by a policy and
+    the evidence is the quadrature's. Elsewhere the likelihood is a spike: ascents seek its modes, and importance
+    sampling from Student-t distributions at them gives the evidence, for each number of components.
 
     Args:
         problem: Data and prior.
@@ -275,7 +90,7 @@ def marginalize(
         >>> import torch
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(problem, Budget(40), generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """
@@ -296,14 +111,19 @@ def marginalize(
                 state = evaluate_draws(problem, search, state, budget.evaluations)
                 _save(state, path, mark)
             if is_new or not state.history:
-                state, surrogate = _record(problem, state, bar)
+                state, surrogate = _record(problem, search, state, bar)
                 _save(state, path, mark)
             else:
                 surrogate = surrogate_for(problem, state)
             while not _is_over(state, budget, clock):
                 state = _round(problem, search, state, surrogate, budget.evaluations)
-                state, surrogate = _record(problem, state, bar)
+                state, surrogate = _record(problem, search, state, bar)
                 _save(state, path, mark)
+            if not prior_covers_likelihood(search, state):
+                bar.total = budget.evaluations + budget.draws
+                while not _is_sampled(state, budget, clock):
+                    state = _sample(problem, state, bar)
+                    _save(state, path, mark)
         except KeyboardInterrupt:
             if state is None or not state.num_evaluations:
                 raise
@@ -311,7 +131,7 @@ def marginalize(
                 f"interrupted after {state.num_evaluations} of {budget.evaluations} likelihoods; the result uses those",
                 stacklevel=2,
             )
-    return Marginalization(problem, state)
+    return Marginalization(problem, state, search)
 
 
 def _save(state: SearchState, path: Path | None, mark: str) -> None:
@@ -348,24 +168,55 @@ def _round(
     return evaluate_ascent(problem, search, state, min(search.ascent_evaluations, left))
 
 
-def _record(problem: RegressionProblem, state: SearchState, bar: "tqdm[Any]") -> tuple[SearchState, Surrogate]:
+def _sample(problem: RegressionProblem, state: SearchState, bar: "tqdm[Any]") -> SearchState:
+    """A step of importance sampling; once there are draws of every number of components, rounds in the history."""
+    before = time.perf_counter()
+    sampler, generator = sampler_for(problem, state), torch.Generator()
+    generator.set_state(state.random)
+    importance = sampler.step(state.importance or sampler.init(), generator)
+    state = state._replace(importance=importance, random=generator.get_state())
+    evidence = sampler.evidence(importance)
+    seconds = {**state.seconds, "importance": state.seconds["importance"] + time.perf_counter() - before}
+    best = [float(state.evaluations.best(1).log_likelihood[0])]
+    best += [float(one.log_likelihood.nan_to_num(nan=-torch.inf).max()) for one in importance.draws if one is not None]
+    count = state.num_evaluations + importance.num_evaluations
+    totals = Round(count, sum(seconds.values()), max(best), evidence.log_evidence, evidence.log_evidence_sd)
+    _show(totals, bar)
+    return state._replace(seconds=seconds, history=(*state.history, totals))
+
+
+def _is_sampled(state: SearchState, budget: Budget, clock: float) -> bool:
+    """Whether importance sampling is over."""
+    used = 0 if state.importance is None else state.importance.num_evaluations
+    if used >= budget.draws or _is_late(budget, clock):
+        return True
+    target = TARGET_SD if budget.log_evidence_sd is None else budget.log_evidence_sd
+    return state.importance is not None and state.history[-1].log_evidence_sd <= target
+
+
+def _record(
+    problem: RegressionProblem, search: Search, state: SearchState, bar: "tqdm[Any]"
+) -> tuple[SearchState, Surrogate]:
     """The state with a further round in its history, and its surrogate."""
     before = time.perf_counter()
     surrogate = surrogate_for(problem, state)
-    evidence = evidence_for(problem, surrogate, state)
+    if prior_covers_likelihood(search, state):
+        estimated = evidence_for(problem, surrogate, state)
+        log_evidence, sd = float(estimated.log_evidence), float(estimated.log_evidence_sd)
+    else:
+        crude = nearest_evidence(problem, surrogate, nodes_for(problem, state))
+        log_evidence, sd = crude.log_evidence, crude.log_evidence_sd
     seconds = {**state.seconds, "surrogate": state.seconds["surrogate"] + time.perf_counter() - before}
-    totals = Round(
-        state.num_evaluations,
-        sum(seconds.values()),
-        float(surrogate.log_scale),
-        float(evidence.log_evidence),
-        float(evidence.log_evidence_sd),
-    )
-    bar.update(state.num_evaluations - bar.n)
+    totals = Round(state.num_evaluations, sum(seconds.values()), float(surrogate.log_scale), log_evidence, sd)
+    _show(totals, bar)
+    return state._replace(seconds=seconds, history=(*state.history, totals)), surrogate
+
+
+def _show(totals: Round, bar: "tqdm[Any]") -> None:
+    bar.update(totals.evaluations - bar.n)
     bar.set_postfix_str(
         f"best {totals.best_log_likelihood:.1f}, log evidence {totals.log_evidence:.2f} ± {totals.log_evidence_sd:.2f}"
     )
-    return state._replace(seconds=seconds, history=(*state.history, totals)), surrogate
 
 
 def _is_over(state: SearchState, budget: Budget, clock: float) -> bool:

@@ -41,7 +41,7 @@ class AcquisitionOptimizer(NamedTuple):
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8), generator=generator).surrogate
+        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
         >>> acquisition = InformationGain(ExplainedVariance(surrogate, nodes), log=True)
         >>> AcquisitionOptimizer(num_sizes=1).optimize(acquisition, surrogate, 2, generator).shape[0]
@@ -99,7 +99,7 @@ class InformationPolicy(NamedTuple):
         >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> search = Search(InformationPolicy(AcquisitionOptimizer(num_sizes=1), num_nodes=16))
-        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search).num_evaluations
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search).num_evaluations
         10
     """
 
@@ -125,7 +125,7 @@ class UncertaintyPolicy(NamedTuple):
         >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> search = Search(UncertaintyPolicy(AcquisitionOptimizer(num_sizes=1)))
-        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search).num_evaluations
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search).num_evaluations
         10
     """
 
@@ -149,7 +149,7 @@ class RecombinationPolicy(NamedTuple):
         >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> search = Search(RecombinationPolicy(num_candidates=20))
-        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search).num_evaluations
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search).num_evaluations
         10
     """
 
@@ -170,7 +170,7 @@ class PriorPolicy(NamedTuple):
         >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> search = Search(PriorPolicy())
-        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10), search).num_evaluations
+        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search).num_evaluations
         10
     """
 
@@ -209,7 +209,7 @@ def recombine(
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8), generator=generator).surrogate
+        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
         >>> cube, weights = recombine(surrogate, 5, num_candidates=20, generator=generator)
         >>> cube.shape[0], bool((weights >= 0).all())
         (5, True)

@@ -181,7 +181,8 @@ class KernelMixtureModel(Model):
         problem: The data and their prior mean.
         hyperparameters: The kernels, of batch shape (R,).
         log_weights: Their log weights, shape (R,).
-        root_weights: Weights of products of roots between them, shape (R, R).
+        root_weights: Weights of products of roots between them, shape (R, R); if ``None``, the weights themselves on
+            the diagonal, whose mixture is that of the kernels.
         total_root_weight: Sum of those weights over all evaluated kernels, shape (); over these if ``None``.
 
     Example:
@@ -190,7 +191,7 @@ class KernelMixtureModel(Model):
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
         >>> generator = torch.Generator().manual_seed(0)
-        >>> model = marginalize(problem, Budget(40), generator=generator).model()
+        >>> model = marginalize(problem, Budget(40, draws=0), generator=generator).model()
         >>> posterior = model.posterior(X[:4], observation_noise=True)
         >>> posterior.mean.shape, bool((posterior.variance > 0).all())
         (torch.Size([4, 1]), True)
@@ -201,10 +202,11 @@ class KernelMixtureModel(Model):
         problem: RegressionProblem,
         hyperparameters: Hyperparameters,
         log_weights: Tensor,
-        root_weights: Tensor,
+        root_weights: Tensor | None = None,
         total_root_weight: Tensor | None = None,
     ) -> None:
         super().__init__()
+        root_weights = log_weights.softmax(-1).diag_embed() if root_weights is None else root_weights
         self.hyperparameters = hyperparameters
         self.mean = problem.mean
         self.log_weights = log_weights
@@ -297,42 +299,29 @@ class Prediction(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """Weights of some of the kept kernels, their places among those, and the sum of all weights of roots."""
+    """Weights of some of the kept kernels, their places among those; of roots, if any, and the sum of all of them."""
 
     places: Tensor
     log_weights: Tensor
-    roots: Tensor
-    total: Tensor
+    roots: Tensor | None
+    total: Tensor | None
 
 
 class Predictor:
-    """The kept kernels, conditioned on the data once, with their weights and those of every jackknife replicate.
+    """Kernels, conditioned on the data once, with their weights and those of every jackknife replicate.
 
     Args:
         problem: Data and prior.
-        surrogate: Surrogate of the likelihood.
-        nodes: Nodes of the weights.
+        cube: The kernels.
+        parts: Weights of all, and of those of every replicate.
     """
 
-    def __init__(self, problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> None:
-        distances = node_distances(surrogate, nodes)
-        everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
-        parts = []
-        for rows in [everything, *rows_without_each_group(surrogate.roots)]:
-            part = surrogate.only(rows)
-            near = Distances(*(table[:, rows] for table in distances))
-            parts.append((rows, positive_weights(part, nodes, near), root_weights(part, nodes, near)))
-        largest = torch.full_like(surrogate.roots, -torch.inf)
-        for rows, log_weights, _ in parts:  # kept: kernels with weight in any of them
-            largest[rows] = torch.maximum(largest[rows], log_weights)
-        kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)
-        place = torch.full_like(everything, -1).index_copy(0, kept, everything[: len(kept)])
-        self._parts = [_among(place[rows], log_weights, roots) for rows, log_weights, roots in parts]
+    def __init__(self, problem: RegressionProblem, cube: Tensor, parts: list[_Weights]) -> None:
+        self._parts = parts
         self._mean = problem.mean
         with torch.no_grad():
-            hyperparameters = problem.prior.hyperparameters(surrogate.evaluations.cube[kept])
-        weights = self._parts[0]
-        self._model = KernelMixtureModel(problem, hyperparameters, weights.log_weights, weights.roots, weights.total)
+            hyperparameters = problem.prior.hyperparameters(cube)
+        self._model = KernelMixtureModel(problem, hyperparameters, parts[0].log_weights, parts[0].roots, parts[0].total)
 
     def predict(self, X: Tensor) -> Prediction:
         """Moments at points (M, D), chunk by chunk."""
@@ -348,6 +337,37 @@ class Predictor:
         return full._replace(mean=full.mean + self._mean, mean_sd=jackknife_sd(replicates))
 
 
+def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Predictor:
+    """Predictions by the quadrature's weights; replicates lack a group of the evaluations.
+
+    Args:
+        problem: Data and prior.
+        surrogate: Surrogate of the likelihood.
+        nodes: Nodes of the weights.
+    """
+    distances = node_distances(surrogate, nodes)
+    everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
+    parts = []
+    for rows in [everything, *rows_without_each_group(surrogate.roots)]:
+        part = surrogate.only(rows)
+        near = Distances(*(table[:, rows] for table in distances))
+        parts.append((rows, positive_weights(part, nodes, near), root_weights(part, nodes, near)))
+    largest = torch.full_like(surrogate.roots, -torch.inf)
+    for rows, log_weights, _ in parts:  # kept: kernels with weight in any of them
+        largest[rows] = torch.maximum(largest[rows], log_weights)
+    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)
+    place = torch.full_like(everything, -1).index_copy(0, kept, everything[: len(kept)])
+    among = [_among(place[rows], log_weights, roots) for rows, log_weights, roots in parts]
+    return Predictor(problem, surrogate.evaluations.cube[kept], among)
+
+
+def weighted_predictor(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> Predictor:
+    """Predictions by a mixture of kernels (R, C) with log weights (R,); replicates lack a group of the kernels."""
+    groups = [torch.arange(len(cube), device=cube.device), *rows_without_each_group(log_weights)]
+    parts = [_Weights(rows, log_weights[rows].log_softmax(-1), None, None) for rows in groups]
+    return Predictor(problem, cube, parts)
+
+
 def _among(places: Tensor, log_weights: Tensor, roots: Tensor) -> _Weights:
     here = places >= 0
     return _Weights(places[here], log_weights[here].log_softmax(-1), roots[here][:, here], roots.sum())
@@ -356,6 +376,9 @@ def _among(places: Tensor, log_weights: Tensor, roots: Tensor) -> _Weights:
 def _mixed(weights: _Weights, mean: Tensor, variance: Tensor, from_roots: Tensor | None) -> Prediction:
     """Moments at each point by products of roots where usable (or as given), else by positive weights."""
     mean, variance = mean[weights.places], variance[weights.places]
+    if weights.roots is None:
+        first, second = mixtures.moments(weights.log_weights.unsqueeze(-1), mean, variance)
+        return Prediction(first, second, torch.zeros_like(first), torch.ones_like(first), first != first)
     mixture = root_mixture(weights.roots, mean, variance, weights.total)
     positive = mixtures.moments(weights.log_weights.unsqueeze(-1), mean, variance)
     use = mixture.usable if from_roots is None else from_roots

@@ -19,7 +19,7 @@ from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     covariance_at_lags,
 )
 
-_CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
+CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
 _SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
 _MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
 _MEMORY_SHARE = 0.8  # of the available memory that one likelihood may take
@@ -214,7 +214,7 @@ class LogMarginalLikelihoods:
             Shape (B,), differentiable; NaN where a covariance cannot be factorized.
         """
         order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
-        chunk = max(1, _CHUNK_BYTES // (self.y.element_size() * self.y.shape[0] ** 2))
+        chunk = max(1, CHUNK_BYTES // (self.y.element_size() * self.y.shape[0] ** 2))
         values = []
         for rows in order.split(chunk):
             matrices = outputscale[rows, None, None] * self.covariance(mixtures.take(rows).trim())

@@ -222,7 +222,7 @@ def estimate_evidence(
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> generator = torch.Generator().manual_seed(0)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8), generator=generator).surrogate
+        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
         >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
         >>> evidence = estimate_evidence(surrogate, nodes, nodes.first(8))
         >>> evidence.mean.shape, bool((evidence.covariance.diagonal() >= 0).all())
@@ -293,10 +293,19 @@ def positive_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Di
         nodes: The nodes s.
         distances: Distances of the nodes from the evaluated kernels, (S, h), if they are known already.
     """
+    return log_masses(surrogate, nodes, distances).log_softmax(-1)
+
+
+def log_masses(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
+    """Log likelihood of every evaluated kernel times the share of the prior that falls to it, shape (h,).
+
+    Their sum is an integral of the likelihood that interpolates by the nearest kernel: crude, but never above the
+    largest likelihood. See :func:`positive_weights`.
+    """
     distances = node_distances(surrogate, nodes) if distances is None else distances
     shares = (_SHARPNESS * log_correlations(distances, surrogate.parameters)).log_softmax(-1)
     log_volume = (nodes.weights.log().unsqueeze(-1) + shares).logsumexp(0)
-    return (surrogate.evaluations.log_likelihood + log_volume).log_softmax(-1)
+    return surrogate.evaluations.log_likelihood + log_volume
 
 
 def node_distances(surrogate: Surrogate, nodes: QuadratureNodes) -> Distances:

@@ -4,12 +4,14 @@ import hashlib
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent, periodogram_starts
+from gp_ensembles.bayesian_quadrature.evidence import EvidenceSampler, EvidenceState
+from gp_ensembles.bayesian_quadrature.importance import TRUSTED_K, ImportanceDraws
 from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy
 from gp_ensembles.bayesian_quadrature.prior import draw_seed, draw_stratified
 from gp_ensembles.bayesian_quadrature.problem import Evaluations, RegressionProblem
@@ -19,7 +21,9 @@ from gp_ensembles.bayesian_quadrature.quadrature import (
     draw_nodes,
     estimate_evidence,
 )
+from gp_ensembles.bayesian_quadrature.student_mixture import StudentMixture
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate, fit_surrogate
+from gp_ensembles.numerics.pareto import smooth_weights
 
 NODES_PER_SIZE = 256
 FINAL_NODES_PER_SIZE = 1024
@@ -28,7 +32,7 @@ _FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as cov
 _CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
 _GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
-_VERSION = 3  # of checkpoints
+_VERSION = 4  # of checkpoints
 
 
 class Search(NamedTuple):
@@ -87,6 +91,7 @@ class SearchState(NamedTuple):
         nodes_seed: Seed of the nodes of all integrals.
         pending: Draws from the prior that are yet to be evaluated, shape (p, C).
         history: Totals after each round.
+        importance: Importance sampling of the evidence, once the search is over.
     """
 
     evaluations: Evaluations
@@ -97,10 +102,11 @@ class SearchState(NamedTuple):
     nodes_seed: int
     pending: Tensor
     history: tuple[Round, ...] = ()
+    importance: EvidenceState | None = None
 
     @property
     def num_evaluations(self) -> int:
-        """Likelihoods evaluated so far."""
+        """Likelihoods that the search has evaluated so far."""
         return self.evaluations.log_likelihood.numel()
 
 
@@ -113,7 +119,7 @@ def init_search(
     drawn = draw_stratified(problem.prior, count, generator=generator)
     pending = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that the first few have all sizes
     empty = Evaluations(drawn[:0], problem.y[:0])
-    seconds = {"likelihoods": 0.0, "ascents": 0.0, "surrogate": 0.0, "policy": 0.0}
+    seconds = dict.fromkeys(("likelihoods", "ascents", "surrogate", "policy", "importance"), 0.0)
     return SearchState(empty, problem.y[:0].long(), (), seconds, generator.get_state(), nodes_seed, pending)
 
 
@@ -155,13 +161,19 @@ def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchSta
 
 
 def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
-    """Whether the effective number of draws from the prior, under the likelihood, is large enough."""
+    """Whether draws from the prior cover the likelihood, so that a surrogate of it can be trusted.
+
+    The effective number of draws under the likelihood has to be large enough, and the tail of their weights light
+    enough: Pareto k at most 0.7, where there are enough draws to fit it.
+    """
     drawn = state.evaluations.log_likelihood[state.origins == _PRIOR]
     weights = drawn[drawn.isfinite()].softmax(-1)
     if not weights.numel():
         return False
     effective = float(1.0 / weights.square().sum())
-    return effective >= max(_FEWEST_EFFECTIVE, search.coverage_threshold * weights.numel())
+    pareto_k = float(smooth_weights(weights.log().unsqueeze(-1)).pareto_k)
+    light = pareto_k <= TRUSTED_K or pareto_k == torch.inf  # infinite: too few draws for a tail
+    return light and effective >= max(_FEWEST_EFFECTIVE, search.coverage_threshold * weights.numel())
 
 
 def evaluate_batch(
@@ -200,6 +212,11 @@ def evidence_for(
     """Moments of the evidence under the surrogate."""
     nodes = nodes_for(problem, state, per_size)
     return estimate_evidence(surrogate, nodes, nodes.first(COVARIANCE_NODES))
+
+
+def sampler_for(problem: RegressionProblem, state: SearchState) -> EvidenceSampler:
+    """Importance sampling that starts from what the search has found."""
+    return EvidenceSampler(problem, state.evaluations, [ascent.row for ascent in state.ascents])
 
 
 def _next_ascent(state: SearchState, search: Search) -> tuple[int | None, int | None]:
@@ -270,6 +287,7 @@ def save_search(state: SearchState, path: Path, mark: str) -> None:
         "nodes_seed": state.nodes_seed,
         "pending": state.pending,
         "history": [tuple(totals) for totals in state.history],
+        "importance": None if state.importance is None else _plain(state.importance),
     }
     partial = path.with_name(path.name + ".partial")
     try:
@@ -303,4 +321,26 @@ def load_search(path: Path, mark: str) -> SearchState:
         content["nodes_seed"],
         content["pending"],
         tuple(Round(*totals) for totals in content["history"]),
+        None if content["importance"] is None else _importance(*content["importance"]),
     )
+
+
+def _plain(importance: EvidenceState) -> tuple[object, ...]:
+    """Tuples of tensors and numbers, which files hold."""
+    draws = [
+        None if one is None else (*one._replace(proposals=()), [tuple(mixture) for mixture in one.proposals])
+        for one in importance.draws
+    ]
+    return draws, importance.num_evaluations
+
+
+def _importance(draws: list[Any], num_evaluations: int) -> EvidenceState:
+    found = [
+        None
+        if one is None
+        else ImportanceDraws(*one[:-1])._replace(
+            counts=tuple(one[2]), proposals=tuple(StudentMixture(*mixture) for mixture in one[-1])
+        )
+        for one in draws
+    ]
+    return EvidenceState(tuple(found), num_evaluations)

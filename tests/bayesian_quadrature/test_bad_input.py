@@ -41,7 +41,7 @@ def line(num_rows=10):
 def run(*arguments, evaluations=30, search=DRAWS, **choices):
     return marginalize(
         RegressionProblem(*arguments, **choices),
-        Budget(evaluations),
+        Budget(evaluations, draws=0),
         search,
         generator=torch.Generator().manual_seed(0),
     )

@@ -43,7 +43,7 @@ def found_of(num_inputs=1, num_rows=8, evaluations=40, offset=0.0, frequency=0.4
     one = torch.ones(num_inputs, dtype=torch.float64)
     prior = Hyperprior(HalfNormal(0.5 * one), LogNormal(-1.2 * one, 0.4 * one), 3, noise=inferred(1e-2, 1.0))
     problem = RegressionProblem(X, y, prior)
-    return marginalize(problem, Budget(evaluations), search, generator=generator)
+    return marginalize(problem, Budget(evaluations, draws=0), search, generator=generator)
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +381,7 @@ def test_predictions_come_from_products_of_roots_where_those_are_sound(found):
         found.problem,
         found.hyperparameters(torch.arange(len(found.log_weights))),
         found.log_weights,
-        found.root_weights,
+        found.quadrature.root_weights,
     )
     mixture = every.root_mixture(X)
     assert bool(predicted.from_roots.all())
@@ -450,7 +450,7 @@ def test_an_offset_of_the_targets_moves_means_only(offset):
     X = points(40)
     y = torch.sin(2 * torch.pi * 0.4 * X[:, 0]) + 0.1 * torch.cos(31.0 * X[:, 0])
     plain, moved = (
-        marginalize(RegressionProblem(X, y + c), Budget(40), generator=torch.Generator().manual_seed(1))
+        marginalize(RegressionProblem(X, y + c), Budget(40, draws=0), generator=torch.Generator().manual_seed(1))
         for c in (0.0, offset)
     )
     plain, moved = (found.predict(X[:5] + 0.01) for found in (plain, moved))
@@ -464,7 +464,7 @@ def test_waves_may_run_along_either_diagonal(sign):
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(80, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(3.0 * torch.pi * (X[:, 0] + sign * X[:, 1]))
-    found = marginalize(RegressionProblem(X[:40], y[:40]), Budget(100), generator=torch.Generator().manual_seed(1))
+    found = marginalize(RegressionProblem(X[:40], y[:40]), Budget(100, draws=0), generator=torch.Generator().manual_seed(1))
     error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()
     assert float(error) < 0.06, "half-normal means would give 0.12 and more on one of them"
 
@@ -474,7 +474,7 @@ def test_products_of_roots_know_of_kernels_left_out():
     found = found_of()
     whole, part = found.model(0.0), found.model(0.7)
     assert part.num_kernels < whole.num_kernels
-    total = found.root_weights.sum()
+    total = found.quadrature.root_weights.sum()
     for model in (whole, part):
         missing = (model.root_weights.sum() - total).abs() > 0.05 * total.abs()
         assert bool(model.root_mixture(points(3)).complete) != bool(missing)

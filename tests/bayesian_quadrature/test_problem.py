@@ -176,7 +176,7 @@ def test_chunks_change_nothing(X, monkeypatch):
     y = data(6, 20, 1)[1]
     results = []
     for chunk_bytes in (1, 3 * 8 * 400, 2**30):  # one, three, and all matrices at once
-        monkeypatch.setattr(problem, "_CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(problem, "CHUNK_BYTES", chunk_bytes)
         value = LogMarginalLikelihoods(X, y)(SpectralMixtures.unflatten(theta, num_inputs), outputscale, noise)
         slope, *others = torch.autograd.grad(value.sum(), (theta, outputscale, noise))
         slope[:, :4] *= mixtures.weights != 0  # a chunk without a component does not see its weight

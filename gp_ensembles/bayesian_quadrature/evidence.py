@@ -1,0 +1,286 @@
+"""The evidence for each number of components by importance sampling, and what can be said of their sum."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.bayesian_quadrature.ascent import stick_levels
+from gp_ensembles.bayesian_quadrature.importance import (
+    TRUSTED_K,
+    ImportanceDraws,
+    ImportanceEstimate,
+    draw_round,
+    estimate,
+    round_size,
+    start_draws,
+)
+from gp_ensembles.bayesian_quadrature.kernel_weights import WeightedKernels
+from gp_ensembles.bayesian_quadrature.modes import Integrand
+from gp_ensembles.bayesian_quadrature.prior import EDGE, Hyperprior
+from gp_ensembles.bayesian_quadrature.problem import CHUNK_BYTES, Evaluations, RegressionProblem
+from gp_ensembles.bayesian_quadrature.quadrature import EvidenceEstimate, QuadratureNodes, log_masses
+from gp_ensembles.bayesian_quadrature.relabeling import Relabeling
+from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+
+TARGET_SD = 0.1  # of the log evidence, unless a budget asks for less
+_NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
+_PRIOR_STARTS = 30  # draws of the prior among which starts are sought
+_ENDS, _OTHERS, _NESTED = 3, 2, 2  # starts of ascents: ends of earlier ones, other evaluations, nested kernels
+_SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
+_TABLES = 6  # of the size of a covariance, alive while it is differentiated
+
+
+class Evidence(NamedTuple):
+    r"""Evidence of the data, in parts for n = 1..N components.
+
+    Args:
+        log_parts: :math:`\log p(n) Z_n`, shape (N,).
+        log_parts_sd: Their standard deviations, shape (N,), infinite where the part is not to be trusted.
+        log_evidence: Log evidence, in nats.
+        log_evidence_sd: Its standard deviation; infinite if the evidence cannot be trusted.
+        doubt: Why not, in words; empty if it can.
+    """
+
+    log_parts: Tensor
+    log_parts_sd: Tensor
+    log_evidence: float
+    log_evidence_sd: float
+    doubt: str
+
+    @property
+    def posterior(self) -> Tensor:
+        """Posterior probabilities of n = 1..N, shape (N,)."""
+        return self.log_parts.softmax(-1)
+
+    @property
+    def posterior_sd(self) -> Tensor:
+        """Their standard deviations, to first order, shape (N,)."""
+        posterior = self.posterior
+        slopes = torch.diag_embed(posterior) - posterior.unsqueeze(-1) * posterior
+        terms = slopes * self.log_parts_sd
+        return terms.nan_to_num(nan=0.0, posinf=1.0, neginf=-1.0).square().sum(-1).sqrt().clamp_max(1.0)
+
+
+def from_quadrature(estimate: EvidenceEstimate) -> Evidence:
+    """The evidence of a quadrature whose surrogate is trusted."""
+    parts = estimate.log_scale + estimate.mean.log()
+    deviations = estimate.covariance.diagonal().clamp_min(0.0).sqrt() / estimate.mean
+    return Evidence(parts, deviations, float(estimate.log_evidence), float(estimate.log_evidence_sd), "")
+
+
+def nearest_evidence(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Evidence:
+    """An integral by the nearest evaluated kernel: never above the largest likelihood, and not to be trusted."""
+    masses = log_masses(surrogate, nodes)
+    components = problem.prior.num_components(surrogate.evaluations.cube)
+    sizes = range(1, problem.prior.max_components + 1)
+    parts = torch.stack([torch.where(components == n, masses, -torch.inf).logsumexp(-1) for n in sizes])
+    doubt = "draws of the prior do not cover the likelihood, and the budget has no draws for importance sampling"
+    return Evidence(parts, torch.full_like(parts, torch.inf), float(parts.logsumexp(-1)), math.inf, doubt)
+
+
+def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
+    """The likelihood of kernels with n components, as a function of the normal quantiles of their columns."""
+    prior = problem.prior
+
+    def log_likelihood(points: Tensor) -> Tensor:
+        return problem.likelihoods(*prior.hyperparameters(rows_of(prior, points, components)))
+
+    chunk = max(1, CHUNK_BYTES // (problem.y.element_size() * _TABLES * len(problem.y) ** 2))
+    return Integrand(log_likelihood, len(prior.active_columns(components)), chunk)
+
+
+def rows_of(prior: Hyperprior, points: Tensor, components: int) -> Tensor:
+    """Rows of the cube, (S, C), of normal quantiles of the columns that n components use, (S, d)."""
+    return prior.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), components)
+
+
+def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Kernels (count, C) with one component more than a row of the cube has: drawn from the prior, of a small weight.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3)
+        >>> prior.mixtures(nested_kernels(prior, prior.draw(1, 2)[0], 1)).weights[0, 2]
+        tensor(0.0200, dtype=torch.float64)
+    """
+    components = int(prior.num_components(row))
+    weights = prior.mixtures(row).weights[:components]
+    size = components * prior.num_inputs
+    drawn = prior.draw(count, components + 1, generator=generator)
+    levels = drawn[:, prior.active_columns(components + 1)].clone()
+    old = row[prior.active_columns(components)]
+    for k in range(count):
+        share = _SHARES[k % len(_SHARES)]
+        levels[k, :components] = stick_levels(torch.cat([(1.0 - share) * weights, weights.new_full((1,), share)]))
+    means, scales, scalars = old[components - 1 :].split([size, size, prior.num_scalars])
+    levels[:, components : components + size] = means
+    first = components + size + prior.num_inputs
+    levels[:, first : first + size] = scales
+    levels[:, levels.shape[-1] - prior.num_scalars :] = scalars
+    return prior.embed(levels.clamp(EDGE, 1.0 - EDGE), components + 1)
+
+
+class EvidenceState(NamedTuple):
+    """Importance sampling of every number of components.
+
+    Args:
+        draws: Draws for n = 1..N, ``None`` where there are none yet.
+        num_evaluations: Likelihoods evaluated, those of candidates for starts included.
+    """
+
+    draws: tuple[ImportanceDraws | None, ...]
+    num_evaluations: int
+
+
+class EvidenceSampler:
+    """Importance sampling of the evidence, step by step.
+
+    Args:
+        problem: Data and prior.
+        evaluations: Kernels that a search evaluated.
+        ends: Rows of them in which ascents ended.
+    """
+
+    def __init__(self, problem: RegressionProblem, evaluations: Evaluations, ends: Sequence[int]) -> None:
+        self.problem = problem
+        self.evaluations = evaluations
+        self.ends = list(ends)
+        sizes = range(1, problem.prior.max_components + 1)
+        self.relabelings = [Relabeling(problem.prior, n, problem.reflection) for n in sizes]
+        self.integrands = [integrand_for(problem, n) for n in sizes]
+
+    def init(self) -> EvidenceState:
+        """Nothing drawn."""
+        return EvidenceState((None,) * self.problem.prior.max_components, 0)
+
+    def step(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
+        """Begin with the first number of components that has not begun, or else a round where it is needed most."""
+        waiting = [index for index, draws in enumerate(state.draws) if draws is None]
+        index = waiting[0] if waiting else self._neediest(state)
+        draws, integrand, used = state.draws[index], self.integrands[index], 0
+        if draws is None:
+            starts, used = self._starts(state, index + 1, generator)
+            draws = start_draws(integrand, starts) or _nothing(starts)
+            used += draws.num_evaluations
+        if draws.proposals:
+            before = draws.num_evaluations
+            size, share = round_size(integrand.dimension), self.relabelings[index].log_share
+            draws = draw_round(integrand, draws, size, share, generator=generator)
+            used += draws.num_evaluations - before
+        both = (*state.draws[:index], draws, *state.draws[index + 1 :])
+        return EvidenceState(both, state.num_evaluations + used)
+
+    def estimates(self, state: EvidenceState) -> list[ImportanceEstimate | None]:
+        """An estimate for each number of components."""
+        return [
+            estimate(draws, relabeling.log_share) if draws is not None and len(draws.points) else None
+            for draws, relabeling in zip(state.draws, self.relabelings, strict=True)
+        ]
+
+    def evidence(self, state: EvidenceState) -> Evidence:
+        """The evidence from the draws so far."""
+        found = self.estimates(state)
+        log_prior = self.problem.prior.log_prob_components
+        logs = [-math.inf if one is None else one.log_integral for one in found]
+        parts = log_prior + log_prior.new_tensor(logs)
+        deviations = [one.log_sd if one is not None and one.is_trusted else math.inf for one in found]
+        total = float(parts.logsumexp(-1))
+        largest = [float(log_prior[n - 1]) + self._largest(state, n) for n in range(1, len(found) + 1)]
+        doubts = []
+        for n, (one, sd, bound) in enumerate(zip(found, deviations, largest, strict=True), 1):
+            if math.isinf(sd) and not bound < total + math.log(_NEGLIGIBLE):
+                shape = "no draws" if one is None or math.isinf(one.pareto_k) else f"k = {one.pareto_k:.2f}"
+                doubts.append(f"n = {n} ({shape})")
+        variance = sum(
+            (math.exp(part - total) * sd) ** 2
+            for part, sd in zip(parts.tolist(), deviations, strict=True)
+            if math.isfinite(sd)
+        )
+        doubt = ""
+        if doubts:
+            doubt = (
+                f"importance weights are not to be trusted (Pareto k above {TRUSTED_K}) for {', '.join(doubts)} after "
+                f"{state.num_evaluations} likelihoods; give the budget more draws, or the prior fewer components"
+            )
+        sd = math.inf if doubts or not math.isfinite(total) else math.sqrt(variance)
+        return Evidence(parts, parts.new_tensor(deviations), total, sd, doubt)
+
+    def kernels(self, state: EvidenceState) -> WeightedKernels | None:
+        """All draws with their posterior weights, ``None`` if none has any."""
+        log_prior = self.problem.prior.log_prob_components
+        parts = []
+        for n, (one, draws) in enumerate(zip(self.estimates(state), state.draws, strict=True), 1):
+            if one is None or draws is None or not math.isfinite(one.log_integral):
+                continue
+            points = draws.points[-len(one.log_weights) :]
+            values = draws.log_likelihood[-len(one.log_weights) :]
+            log_weights = one.log_weights - math.log(len(one.log_weights)) + log_prior[n - 1]
+            used = log_weights > -torch.inf
+            rows = rows_of(self.problem.prior, points[used], n)
+            parts.append(WeightedKernels(rows, values[used], log_weights[used]))
+        if not parts:
+            return None
+        kernels = WeightedKernels(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        return kernels._replace(log_weights=kernels.log_weights.log_softmax(-1))
+
+    def _largest(self, state: EvidenceState, components: int) -> float:
+        """The largest log likelihood of a kernel with n components that was found."""
+        mine = self.problem.prior.num_components(self.evaluations.cube) == components
+        values = self.evaluations.log_likelihood[mine]
+        draws = state.draws[components - 1]
+        if draws is not None:
+            values = torch.cat([values, draws.log_likelihood])
+        values = values[values.isfinite()]
+        return float(values.max()) if len(values) else -math.inf
+
+    def _neediest(self, state: EvidenceState) -> int:
+        """The number of components whose part is not trusted and largest; or whose deviation counts most."""
+        evidence = self.evidence(state)
+        total = evidence.log_evidence
+        needs = []
+        for n, (part, sd) in enumerate(
+            zip(evidence.log_parts.tolist(), evidence.log_parts_sd.tolist(), strict=True), 1
+        ):
+            draws = state.draws[n - 1]
+            assert draws is not None
+            bound = float(self.problem.prior.log_prob_components[n - 1]) + self._largest(state, n)
+            if not draws.proposals or (math.isinf(sd) and bound < total + math.log(_NEGLIGIBLE)):
+                needs.append((0.0, -math.inf))
+            elif math.isinf(sd):  # the fewest draws first, so that none starves the others
+                needs.append((1.0, -float(len(draws.points)) / round_size(self.integrands[n - 1].dimension)))
+            else:
+                needs.append((0.0, part + math.log(max(sd, 1e-12))))
+        return max(range(len(needs)), key=lambda index: needs[index])
+
+    def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
+        """Points to ascend from, and the likelihoods spent on finding them."""
+        prior, evaluations = self.problem.prior, self.evaluations
+        columns = prior.active_columns(components)
+        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
+        smaller = state.draws[components - 2] if components > 1 else None
+        if smaller is not None and len(smaller.points):
+            values = smaller.log_likelihood.nan_to_num(nan=-torch.inf)
+            best = rows_of(prior, smaller.points[int(values.argmax())].unsqueeze(0), components - 1)[0]
+            candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
+        chosen = []
+        used = 0
+        for cube, count in zip(candidates, (_OTHERS, _NESTED), strict=False):
+            values = self.problem.evaluate(cube)
+            used += len(cube)
+            chosen.append(Evaluations(cube, values).best(count).cube)
+        mine = prior.num_components(evaluations.cube) == components
+        ends = [row for row in self.ends if bool(mine[row])]
+        chosen.append(Evaluations(evaluations.cube[ends], evaluations.log_likelihood[ends]).best(_ENDS).cube)
+        chosen.append(Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine]).best(_OTHERS).cube)
+        rows = torch.cat(chosen).unique(dim=0)
+        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
+
+
+def _nothing(like: Tensor) -> ImportanceDraws:
+    """No draws, for a number of components of which no start has a likelihood."""
+    return ImportanceDraws(like[:0], like[:0, 0], (), (), False, len(like))

@@ -1,0 +1,158 @@
+"""Mixtures of multivariate Student-t distributions, with a share of the standard normal prior, as proposals."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+DEGREES_OF_FREEDOM = 5.0
+PRIOR_SHARE = 0.1  # of the prior in every proposal: no weight is more than ten times the likelihood
+_LEAST_WEIGHT = 1e-3  # of a component that stays after a refit
+_PRIOR_COUNT = 2.0  # draws per dimension that the old scale matrix counts for in a refit
+_LEAST_EIGENVALUE = 1e-10  # of a scale matrix, over its largest
+
+
+class StudentMixture(NamedTuple):
+    r"""Proposal :math:`0.9 \sum_k \pi_k\, t_5(v; \mu_k, L_k L_k^\top) + 0.1\, N(v; 0, I)` in d dimensions.
+
+    Args:
+        log_weights: Logarithms of the weights, shape (K,).
+        means: Locations, shape (K, d).
+        factors: Cholesky factors of the scale matrices, shape (K, d, d).
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> mixture = StudentMixture(0 * one, one.reshape(1, 1), 0.1 * one.reshape(1, 1, 1))
+        >>> mixture.draw(100, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([100, 1])
+        >>> grid = torch.linspace(-8, 8, 4001, dtype=torch.float64).unsqueeze(-1)
+        >>> round(float(torch.trapezoid(mixture.log_density(grid).exp(), grid.squeeze(-1))), 3)
+        1.0
+    """
+
+    log_weights: Tensor
+    means: Tensor
+    factors: Tensor
+
+    @property
+    def num_components(self) -> int:
+        """Number of components K, without the prior."""
+        return self.log_weights.shape[0]
+
+    def draw(self, count: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draws, shape (count, d), the numbers from each component in proportion to the weights as nearly as can be."""
+        size = self.means.shape[-1]
+        shares = torch.cat([(1.0 - PRIOR_SHARE) * self.log_weights.softmax(-1).cpu(), torch.tensor([PRIOR_SHARE])])
+        start = torch.rand((), generator=generator, dtype=torch.float64)
+        levels = (torch.arange(count, dtype=torch.float64) + start) / count
+        pick = torch.searchsorted(shares.double().cumsum(0), levels).clamp_max(self.num_components)
+        normal = torch.randn(count, size, generator=generator, dtype=torch.float64)
+        squares = torch.randn(count, int(DEGREES_OF_FREEDOM), generator=generator, dtype=torch.float64).square()
+        heavy = normal / squares.mean(-1, keepdim=True).sqrt()
+        component = pick.clamp_max(self.num_components - 1).to(self.means.device)
+        moved = (self.factors[component] @ heavy.to(self.means).unsqueeze(-1)).squeeze(-1) + self.means[component]
+        return torch.where((pick == self.num_components).unsqueeze(-1).to(moved.device), normal.to(moved), moved)
+
+    def log_density(self, points: Tensor) -> Tensor:
+        """Log densities of points (S, d), the prior's share included, shape (S,)."""
+        parts = self.log_components(points) + (self.log_weights.log_softmax(-1) + math.log(1.0 - PRIOR_SHARE))
+        prior = log_standard_normal(points) + math.log(PRIOR_SHARE)
+        return torch.logaddexp(parts.logsumexp(-1), prior)
+
+    def log_components(self, points: Tensor) -> Tensor:
+        """Log densities of points (S, d) under each component, shape (S, K)."""
+        size, half = points.shape[-1], 0.5 * (DEGREES_OF_FREEDOM + points.shape[-1])
+        constant = math.lgamma(half) - math.lgamma(0.5 * DEGREES_OF_FREEDOM)
+        constant -= 0.5 * size * math.log(DEGREES_OF_FREEDOM * math.pi)
+        log_volume = self.factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        heavy = torch.log1p(self.squared_distances(points) / DEGREES_OF_FREEDOM)
+        value: Tensor = constant - log_volume - half * heavy
+        return value
+
+    def squared_distances(self, points: Tensor) -> Tensor:
+        """Squared Mahalanobis distances of points (S, d) from the components, shape (S, K)."""
+        apart = (points - self.means.unsqueeze(-2)).mT  # (K, d, S)
+        white: Tensor = torch.linalg.solve_triangular(self.factors, apart, upper=False)
+        return white.square().sum(-2).mT
+
+    def join(self, other: "StudentMixture", share: float) -> "StudentMixture":
+        """The components of both, those of the other with a share of the weight."""
+        log_weights = [
+            self.log_weights.log_softmax(-1) + math.log1p(-share),
+            other.log_weights.log_softmax(-1) + math.log(share),
+        ]
+        return StudentMixture(
+            torch.cat(log_weights), *(torch.cat(parts) for parts in zip(self[1:], other[1:], strict=True))
+        )
+
+    def refit(self, points: Tensor, log_weights: Tensor) -> "StudentMixture":
+        r"""One step of expectation and maximization on weighted draws (Cappe et al., 2008, section 4).
+
+        With responsibilities :math:`\rho_{sk}`, weights :math:`w_s` and
+        :math:`u_{sk} = (5 + d) / (5 + \delta_{sk}^2)`,
+
+        .. math:: \pi_k \propto \sum_s w_s \rho_{sk}, \quad
+                  \mu_k = \frac{\sum_s w_s \rho_{sk} u_{sk} v_s}{\sum_s w_s \rho_{sk} u_{sk}}, \quad
+                  \Sigma_k = \frac{\sum_s w_s \rho_{sk} u_{sk} (v_s - \mu_k)(v_s - \mu_k)^\top}{\sum_s w_s \rho_{sk}}
+
+        and the old :math:`\Sigma_k` counts for two draws per dimension beside the effective number of draws, so that
+        few draws change little. Components of next to no weight are dropped.
+
+        Args:
+            points: Draws, shape (S, d).
+            log_weights: Their normalized log weights, shape (S,).
+        """
+        size = points.shape[-1]
+        each = self.log_components(points) + self.log_weights.log_softmax(-1)
+        weighted = (each - each.logsumexp(-1, keepdim=True)).exp() * log_weights.exp().unsqueeze(-1)  # (S, K)
+        mass = weighted.sum(0)
+        effective = mass.square() / weighted.square().sum(0).clamp_min(torch.finfo(points.dtype).tiny)
+        scaled = weighted * (DEGREES_OF_FREEDOM + size) / (DEGREES_OF_FREEDOM + self.squared_distances(points))
+        total = scaled.sum(0).clamp_min(torch.finfo(points.dtype).tiny)
+        trust = (effective / (effective + _PRIOR_COUNT * size)).unsqueeze(-1)
+        found = (scaled / total).mT @ points
+        means = self.means + (effective / (effective + _PRIOR_COUNT)).unsqueeze(-1) * (found - self.means)
+        apart = points - means.unsqueeze(-2)  # (K, S, d)
+        share = (scaled / mass.clamp_min(torch.finfo(points.dtype).tiny)).mT.unsqueeze(-1)
+        own = (share * apart).mT @ apart
+        old = self.factors @ self.factors.mT
+        scales = trust.unsqueeze(-1) * own + (1.0 - trust).unsqueeze(-1) * old
+        factors, info = torch.linalg.cholesky_ex(scales)
+        usable = ((info == 0) & factors.isfinite().all(-1).all(-1))[:, None, None]
+        kept = mass >= _LEAST_WEIGHT * mass.max()
+        factors = torch.where(usable, factors, self.factors)
+        return StudentMixture(mass[kept].log().log_softmax(-1), means[kept], factors[kept])
+
+
+def from_precisions(
+    log_weights: Tensor, means: Tensor, precisions: Tensor, inflation: float, floor: float
+) -> StudentMixture:
+    r"""Components at points with given precisions: eigenvalues by their absolute value, none below a floor.
+
+    Args:
+        log_weights: Shape (K,).
+        means: Shape (K, d).
+        precisions: Negative Hessians, shape (K, d, d); need not be positive definite.
+        inflation: Factor of the scales.
+        floor: Smallest eigenvalue.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> from_precisions(0 * one, one.reshape(1, 1), -4.0 * one.reshape(1, 1, 1), 1.2, 0.5).factors
+        tensor([[[0.6000]]], dtype=torch.float64)
+    """
+    values, vectors = torch.linalg.eigh(precisions)
+    values = values.abs()
+    values = torch.maximum(values, floor + _LEAST_EIGENVALUE * values.amax(-1, keepdim=True))
+    roots = inflation * vectors * values.rsqrt().unsqueeze(-2)
+    triangle = torch.linalg.qr(roots.mT).R.mT  # R R^T = Sigma without squaring its condition
+    signs = triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return StudentMixture(log_weights, means, triangle * signs)
+
+
+def log_standard_normal(points: Tensor) -> Tensor:
+    r"""Log density of N(0, I) at points (\*batch, d), shape (\*batch)."""
+    return -0.5 * points.square().sum(-1) - 0.5 * points.shape[-1] * math.log(2.0 * math.pi)
