@@ -28,6 +28,8 @@
 """
 
 from gp_ensembles.sparse.collapsed import DIC, DTC, FIC, FITC, VFE, PowerEP, TightVFE
+from gp_ensembles.sparse.enough import EnoughKnots
+from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.fitting import fit_sparse
 from gp_ensembles.sparse.greedy import GreedyBlocks
 from gp_ensembles.sparse.initialization import (
@@ -52,6 +54,8 @@ __all__ = [
     "VFE",
     "Adadelta",
     "BayesianOptimization",
+    "EnoughKnots",
+    "ExactGP",
     "GreedyBlocks",
     "KnotAllocator",
     "OneAtATime",

@@ -19,7 +19,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from gp_ensembles.features.covariance import bind_covariance
-from gp_ensembles.sparse.collapsed import KnotsPosterior
+from gp_ensembles.sparse.collapsed import KnotsPosterior, RowsPosterior
 
 ModelT = TypeVar("ModelT", bound="SparseModel")
 
@@ -120,7 +120,7 @@ class _Cached(NamedTuple):
 
     tensors: list[Tensor]
     settings: list[object]
-    posterior: KnotsPosterior
+    posterior: KnotsPosterior | RowsPosterior
 
 
 class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch asks for one; its models are untyped
@@ -185,7 +185,7 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
         """Variance of the noise that predictions may have added, of one element."""
 
     @abstractmethod
-    def compute_knots_posterior(self) -> KnotsPosterior:
+    def compute_knots_posterior(self) -> KnotsPosterior | RowsPosterior:
         """The knots' posterior at the present parameters, not cached."""
 
     @property
@@ -272,7 +272,7 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
         self._start_ranges[name] = torch.minimum(least, value), torch.maximum(most, value)
 
     @torch.no_grad()
-    def knots_posterior(self) -> KnotsPosterior:
+    def knots_posterior(self) -> KnotsPosterior | RowsPosterior:
         """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
         tensors = [*self.parameters(), *self.buffers()]
         settings = [*list(self.modules())[1:], self.nugget, *self.cache_key]  # modules are equal if they are the same
@@ -294,13 +294,15 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
         flat = X.reshape(-1, X.shape[-1])
         # GPyTorch's own distances lose their second derivatives at the knots.
         between = bind_covariance(self.covar_module).between if X.requires_grad else self.kernel_matrix
-        lower, factor, center = self.knots_posterior()
-        loadings = torch.linalg.solve_triangular(lower, between(self.knots, flat), upper=False)  # (K, *batch * q)
-        posterior = torch.linalg.solve_triangular(factor, loadings, upper=False)
-        mean = (center @ posterior).reshape(X.shape[:-1])
-        loadings, posterior = (part.unflatten(-1, tuple(X.shape[:-1])).movedim(0, -2) for part in (loadings, posterior))
-        conditional = self.conditional_covariance(between(X, X), loadings.mT @ loadings)
-        return self.mean_module(flat).reshape(X.shape[:-1]) + mean, conditional + posterior.mT @ posterior
+        known = self.knots_posterior()
+        loadings = torch.linalg.solve_triangular(known.lower, between(self.knots, flat), upper=False)  # (K, *batch * q)
+        prior_mean, apart = self.mean_module(flat).reshape(X.shape[:-1]), _apart(loadings, X)
+        conditional = self.conditional_covariance(between(X, X), apart.mT @ apart)
+        if isinstance(known, RowsPosterior):
+            return prior_mean + (known.mean @ loadings).reshape(X.shape[:-1]), conditional
+        posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)
+        mean, apart = (known.mean @ posterior).reshape(X.shape[:-1]), _apart(posterior, X)
+        return prior_mean + mean, conditional + apart.mT @ apart
 
     def posterior(
         self,
@@ -374,6 +376,12 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
         other = self.with_knots(self.knots)
         other.train_X, other.train_y = rows, y
         return other
+
+
+def _apart(loadings: Tensor, X: Tensor) -> Tensor:
+    r"""Loadings (K, \*batch * q) of points X (\*batch, q, D), shape (\*batch, K, q)."""
+    apart: Tensor = loadings.unflatten(-1, tuple(X.shape[:-1])).movedim(0, -2)
+    return apart
 
 
 def _joint_normal(mean: Tensor, covariance: Tensor) -> MultivariateNormal:

@@ -83,6 +83,18 @@ class KnotsPosterior(NamedTuple):
     mean: Tensor
 
 
+class RowsPosterior(NamedTuple):
+    r"""What N targets, each at a row of its own with its own noise, say of the function; nothing is left out.
+
+    Args:
+        lower: Cholesky factor C of the targets' covariance :math:`K + D`, shape (N, N).
+        mean: :math:`C^{-1} r`, shape (N,).
+    """
+
+    lower: Tensor
+    mean: Tensor
+
+
 def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise: Tensor) -> Projection:
     """The data's covariances given knots.
 

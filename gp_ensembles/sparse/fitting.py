@@ -1,6 +1,7 @@
 """Hyperparameters and knots by L-BFGS, inside bounds; and hyperparameters to start from, by a subset of data."""
 
 import math
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
@@ -216,6 +217,7 @@ def fit_sparse(
     hyperparameters: bool = True,
     max_iterations: int = 200,
     tolerance: float = 0.0,
+    max_seconds: float = math.inf,
 ) -> FitResult:
     """Maximize a model's objective in place, by L-BFGS-B in logs of scales and logits of knots in their box.
 
@@ -229,6 +231,7 @@ def fit_sparse(
         hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
         max_iterations: Iterations of L-BFGS.
         tolerance: Stop when three iterations brought less than this, in nats; scipy's relative tolerance always holds.
+        max_seconds: Stop after the iteration that goes on longer than this.
 
     Returns:
         How it went. If nothing better is found, the model is as it was.
@@ -252,7 +255,7 @@ def fit_sparse(
     moving = knots if isinstance(knots, slice) else slice(None) if knots else None
     ascent = _LBFGSB(Coordinates(model, moving, hyperparameters=hyperparameters))
     try:
-        message = ascent.run(max_iterations, tolerance)
+        message = ascent.run(max_iterations, tolerance, max_seconds)
     finally:  # also after an error or an interruption
         ascent.settle()
     return FitResult(ascent.best, ascent.num_evaluations, message)
@@ -292,7 +295,8 @@ class _LBFGSB:
         self.num_evaluations = 0
         self._bad = math.inf  # in place of values that do not exist, once one does
 
-    def run(self, max_iterations: int, tolerance: float) -> str:
+    def run(self, max_iterations: int, tolerance: float, max_seconds: float) -> str:
+        begin = time.perf_counter()
         bounds = self.coordinates.bounds
         with torch.no_grad():  # logs, logits and bounds may move the start a little, and knots of categories a lot
             first = float(self.coordinates.model.objective())
@@ -305,6 +309,8 @@ class _LBFGSB:
         def follow(_: NDArray[np.float64]) -> None:
             path.append(self.best)
             if len(path) > _PATIENCE and path[-1] - path[-1 - _PATIENCE] < tolerance:
+                raise StopIteration
+            if time.perf_counter() - begin > max_seconds:
                 raise StopIteration
 
         sides = (side.cpu().double().numpy() for side in bounds)
@@ -380,7 +386,7 @@ def initialize_from_subset(model: ModelT, num_rows: int, generator: torch.Genera
     for share in (None, *_SHARES):
         exact = model.subset_of_data(rows)
         if share is not None:
-            _rescale(exact, share)
+            rescale(exact, share)
         try:
             value = fit_sparse(exact, max_iterations=_SHORT).objective
         except NumericalError:
@@ -391,16 +397,22 @@ def initialize_from_subset(model: ModelT, num_rows: int, generator: torch.Genera
     found = model.with_knots(model.knots)
     if best is not None:
         fit_sparse(best, max_iterations=_LONG)
-        with torch.no_grad():
-            for (name, parameter), (_, learned) in zip(found.named_parameters(), best.named_parameters(), strict=True):
-                if name != "knots":
-                    parameter.copy_(learned)
+        copy_hyperparameters(best, found)
         Coordinates(found).widen()  # ... and around these
     return found
 
 
 @torch.no_grad()
-def _rescale(model: SparseModel, share: float) -> None:
+def copy_hyperparameters(source: SparseModel, target: SparseModel) -> None:
+    """Give a model the hyperparameters of another of the same modules; knots and rows stay."""
+    pairs = zip(source.named_parameters(), target.named_parameters(), strict=True)
+    for (name, learned), (_, parameter) in pairs:
+        if name != "knots":
+            parameter.copy_(learned)
+
+
+@torch.no_grad()
+def rescale(model: SparseModel, share: float) -> None:
     """Lengthscales a share of the inputs' spread; of normal targets, half the variance noise and half the function."""
     spread = model.train_X.std(0, unbiased=False)
     spread = torch.where(spread > 0, spread, 1.0)

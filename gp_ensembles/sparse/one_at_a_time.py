@@ -4,22 +4,17 @@ Where the next knot starts is a :class:`KnotProposal`: the best of a random subs
 Bayesian optimization.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
-from botorch.acquisition.analytic import LogExpectedImprovement
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
-from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.sparse.base import SparseModel, check_shape
 from gp_ensembles.sparse.collapsed import VFE, Projection, condition
 from gp_ensembles.sparse.greedy import NEARLY_EXPLAINED, Candidates
@@ -29,7 +24,11 @@ from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.strategies import SelectionRun, Strategy
 
 _MEMORY = 2**26  # bytes of a table of candidates and data
-_POINTS = 4096  # points at which the surrogate predicts at a time
+_LENGTHSCALES = tuple(
+    0.02 * 2.0 ** (step / 1.5) for step in range(12)
+)  # of the surrogate, in sums of the unit box's sides
+_FAR = -1e3  # standardized distance below which the ratio of tails is its first term
+_DIAGONAL, _LEAST = 1e-6, 1e-9  # shares of the surrogate's variance: on the diagonal, and the least of a prediction
 
 
 def candidate_rows(model: SparseModel) -> Tensor:
@@ -227,86 +226,88 @@ class RandomSubset(KnotProposal):
 
 @final
 class BayesianOptimization(KnotProposal):
-    r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), with BoTorch.
+    r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), where it helps.
 
-    The objective at some random rows is learned by a Gaussian process; then, again and again, the row of the largest
-    expected improvement is evaluated and learned. No row is evaluated twice: the objective has no noise. The
-    surrogate's hyperparameters are fitted when the evaluations have grown by ``refit_factor`` since the last fit.
+    The objective at some random rows is learned by a Gaussian process with an exponential kernel; then, again and
+    again, the row of the largest expected improvement is evaluated and learned. No row is evaluated twice: the
+    objective has no noise. The process has a closed form: its mean is the average, its variance that of the largest
+    likelihood, its lengthscale the best of a dozen.
+
+    Under :class:`VFE` the objectives of all rows cost less than a search among them, as long as a table of rows and
+    rows fits into memory: then all are evaluated, and the best row is exact.
 
     Args:
         num_initial: Random rows to begin with.
         num_evaluations: Rows evaluated in all.
-        kernel: The surrogate's kernel, hyperparameters and priors included, of inputs scaled to [0, 1]; a copy is
-            fitted. The exponential kernel (Matern-1/2) if ``None``.
-        refit_factor: Growth of the evaluations between fits; 1 for a fit after every evaluation, as published.
 
     Raises:
-        ValueError: If fewer than two rows are initial, more than are evaluated in all, or the factor is less than 1.
+        ValueError: If fewer than two rows are initial, or more than are evaluated in all.
 
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> from gp_ensembles.sparse import SparseGP
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
-        >>> found = BayesianOptimization(num_initial=3, num_evaluations=6).propose(model)
+        >>> from gp_ensembles.sparse import FIC, SparseGP
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> found = BayesianOptimization(num_initial=3, num_evaluations=6).propose(
+        ...     SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC())
+        ... )
         >>> found.evaluated.shape, found.objective == found.objectives.max()
         (torch.Size([6]), tensor(True))
     """
 
-    def __init__(
-        self,
-        num_initial: int = 5,
-        num_evaluations: int = 40,
-        kernel: Kernel | None = None,
-        refit_factor: float = 2.0,
-    ) -> None:
+    def __init__(self, num_initial: int = 5, num_evaluations: int = 40) -> None:
         if not 2 <= num_initial <= num_evaluations:
             raise ValueError(
                 f"num_initial must be at least 2 and at most num_evaluations, got {num_initial} of {num_evaluations}"
             )
-        if not refit_factor >= 1.0:
-            raise ValueError(f"evaluations between fits must grow by a factor of at least 1, got {refit_factor}")
         self.num_initial, self.num_evaluations = num_initial, num_evaluations
-        self.kernel, self.refit_factor = kernel, refit_factor
 
     def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
         """The best row evaluated."""
         left = _shuffle(candidate_rows(model), generator)
         if not len(left):
             return None
-        rows, left = left[: self.num_initial], left[self.num_initial :]
         objective = candidate_objectives(model)
+        if _all_are_cheap(model, left):
+            return _best(left, objective(left))
+        rows, left = left[: self.num_initial], left[self.num_initial :]
         values = objective(rows)
         X = _to_unit_box(model.train_X)
-        kernel = ScaleKernel(MaternKernel(nu=0.5)) if self.kernel is None else deepcopy(self.kernel)
-        next_fit = float(len(rows))
         while len(rows) < self.num_evaluations and len(left):
-            fit = len(rows) >= next_fit
-            next_fit = len(rows) * self.refit_factor if fit else next_fit
-            gain = log_expected_improvement(X[rows], values, X[left], kernel, fit=fit)
-            at = int(gain.argmax())
+            at = int(log_expected_improvement(X[rows], values, X[left]).argmax())
             rows = torch.cat([rows, left[at : at + 1]])
             left = torch.cat([left[:at], left[at + 1 :]])
             values = torch.cat([values, objective(rows[-1:])])
         return _best(rows, values)
 
 
-def log_expected_improvement(X: Tensor, values: Tensor, candidates: Tensor, kernel: Kernel, *, fit: bool) -> Tensor:
-    """Log expected improvement over the best value, by a Gaussian process without noise, shape (M,).
+def _all_are_cheap(model: SparseModel, rows: Tensor) -> bool:
+    if not isinstance(model, SparseGP) or not isinstance(model.approximation, VFE):
+        return False
+    return len(rows) * model.train_X.shape[0] * model.train_X.element_size() <= _MEMORY
+
+
+@torch.no_grad()
+def log_expected_improvement(
+    X: Tensor, values: Tensor, candidates: Tensor, scales: tuple[float, float] | None = None
+) -> Tensor:
+    r"""Log expected improvement over the best value, by a Gaussian process without noise, shape (M,).
+
+    Its mean is the values' average and its covariance :math:`s^2 \exp(-\sum_d |x_d - x_d'| / \ell)`, with a share of
+    1e-6 on the diagonal for the factorization.
 
     Args:
         X: Evaluated points, shape (n, D).
         values: Values there, shape (n,); those that are not finite count as the least finite one.
         candidates: Points, shape (M, D).
-        kernel: The kernel, whose hyperparameters are those of standardized values.
-        fit: Whether hyperparameters are fitted first, in place, from where they are.
+        scales: s in standard deviations of the values, and the lengthscale; those of the largest likelihood among a
+            dozen lengthscales if ``None``.
 
     Example:
         >>> import torch
         >>> X = torch.tensor([[0.0], [0.4], [1.0]], dtype=torch.float64)
-        >>> kernel = ScaleKernel(MaternKernel(nu=0.5))
-        >>> gain = log_expected_improvement(X, X.squeeze(-1), X[:2] + 0.3, kernel, fit=False)
+        >>> gain = log_expected_improvement(X, X.squeeze(-1), X[:2] + 0.3)
         >>> bool(gain[1] > gain[0])
         True
     """
@@ -314,22 +315,35 @@ def log_expected_improvement(X: Tensor, values: Tensor, candidates: Tensor, kern
     if not len(finite) or not bool(finite.amax() > finite.amin()):
         return torch.zeros_like(candidates[:, 0])
     known = torch.where(values.isfinite(), values, finite.amin())
-    deviation = known.std()
-    scaled = ((known - known.mean()) / deviation).unsqueeze(-1)
-    # The least noise that keeps the covariance well conditioned; the objective itself has none.
-    surrogate = SingleTaskGP(
-        X, scaled, train_Yvar=torch.full_like(scaled, 1e-6), covar_module=kernel, outcome_transform=None
+    scaled = ((known - known.mean()) / known.std()).unsqueeze(-1)
+    apart = torch.cdist(X, X, p=1.0)
+    lengthscales = X.new_tensor(_LENGTHSCALES if scales is None else scales[1:]) * (
+        len(X[0]) ** 0.5 if scales is None else 1.0
     )
-    if fit:
-        fit_gpytorch_mll(
-            ExactMarginalLogLikelihood(surrogate.likelihood, surrogate),
-            optimizer_kwargs={"options": {"maxiter": 30}, "timeout_sec": None},
-        )
-    surrogate.eval()
-    with torch.no_grad():
-        improvement = LogExpectedImprovement(surrogate, best_f=scaled.amax())
-        # Each point is a batch of its own, with its own copy of the surrogate's covariance: not all at once.
-        return torch.cat([improvement(part.unsqueeze(-2)) for part in candidates.split(_POINTS)])
+    own = (-apart / lengthscales[:, None, None]).exp() + _DIAGONAL * torch.diag_embed(torch.ones_like(scaled[:, 0]))
+    factors = cholesky(own, "the covariance of the evaluated rows")
+    whitened = torch.linalg.solve_triangular(factors, scaled, upper=False)  # (L, n, 1)
+    variance = whitened.square().mean((-2, -1))
+    likelihood = -0.5 * len(X) * variance.log() - factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    best = int(likelihood.argmax())
+    deviation = variance[best].sqrt() if scales is None else variance.new_tensor(scales[0])
+    between = (-torch.cdist(X, candidates, p=1.0) / lengthscales[best]).exp()
+    loadings = torch.linalg.solve_triangular(factors[best], between, upper=False)
+    mean = (whitened[best].mT @ loadings).squeeze(0)
+    spread = deviation * (1.0 - loadings.square().sum(0)).clamp_min(_LEAST).sqrt()
+    return spread.log() + _log_improvement((mean - scaled.amax()) / spread)
+
+
+def _log_improvement(u: Tensor) -> Tensor:
+    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, also far below zero (Ament et al., 2023)."""
+    log_density = -0.5 * u.square() - 0.5 * math.log(2.0 * math.pi)
+    near = u.clamp_min(-1.0)
+    above = (log_density.exp() + near * torch.special.ndtr(near)).clamp_min(_LEAST).log()
+    below = u.clamp_max(-1.0)
+    ratio = (math.sqrt(0.5 * math.pi) * torch.special.erfcx(-below / math.sqrt(2.0)) * below + 1.0).clamp_min(0.0)
+    tail = torch.where(below < _FAR, -2.0 * below.abs().log(), ratio.log())
+    logarithm: Tensor = torch.where(u > -1.0, above, log_density + tail)
+    return logarithm
 
 
 def _shuffle(rows: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -27,6 +27,26 @@ from gp_ensembles.sparse.collapsed import (
 )
 
 
+def check_gaussian(likelihood: object) -> None:
+    """Refuse a likelihood that is not Gaussian with one noise for all; ``None`` is the default one.
+
+    Raises:
+        ValueError: Saying what to take instead.
+    """
+    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
+        raise ValueError(
+            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
+            f"for counts, labels and the like see SparseVariationalGP and SparseLaplaceGP"
+        )
+
+
+def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
+    """A constant prior mean that starts at the targets' average."""
+    mean = ConstantMean().to(X)
+    mean.constant.data.fill_(float(y.mean()))
+    return mean
+
+
 @final
 class _Penalty(AddedLossTerm):  # type: ignore[misc]  # GPyTorch is untyped
     """The penalty of an approximation, as GPyTorch's objectives take it."""
@@ -85,14 +105,8 @@ class SparseGP(SparseModel):
         nugget: float | None = None,
     ) -> None:
         y = check_rows(X, Y)
-        if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
-            raise ValueError(
-                f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
-                f"for counts, labels and the like see SparseVariationalGP and SparseLaplaceGP"
-            )
-        if mean is None:
-            mean = ConstantMean().to(X)
-            mean.constant.data.fill_(float(y.mean()))
+        check_gaussian(likelihood)
+        mean = constant_mean(X, y) if mean is None else mean
         super().__init__(X, y, knots, kernel, GaussianLikelihood() if likelihood is None else likelihood, mean, nugget)
         self.approximation = VFE() if approximation is None else approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]

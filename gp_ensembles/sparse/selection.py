@@ -2,9 +2,11 @@
 
 import warnings
 from copy import deepcopy
+from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from gpytorch.means import Mean
 from torch import Tensor
@@ -12,38 +14,48 @@ from tqdm import tqdm
 
 from gp_ensembles.sparse.base import ModelT, check_rows
 from gp_ensembles.sparse.collapsed import Approximation
+from gp_ensembles.sparse.enough import EnoughKnots
 from gp_ensembles.sparse.fitting import Coordinates, has_free_hyperparameters
 from gp_ensembles.sparse.greedy import GreedyBlocks
 from gp_ensembles.sparse.laplace import SparseLaplaceGP
 from gp_ensembles.sparse.one_at_a_time import OneAtATime, RandomSubset
-from gp_ensembles.sparse.regression import SparseGP
+from gp_ensembles.sparse.regression import SparseGP, constant_mean
 from gp_ensembles.sparse.strategies import Selection, SelectionRun, Strategy
+from gp_ensembles.sparse.trend import LinearTrend
 from gp_ensembles.sparse.variational import SparseVariationalGP
+
+_LEAST_NOISE = 1e-6  # share of the targets' variance
+_ROWS_PER_WEIGHT = 10  # of a linear mean
 
 
 def select_knots(
     X: Tensor,
     y: Tensor,
-    kernel: Kernel,
+    kernel: Kernel | None = None,
     likelihood: GaussianLikelihood | None = None,
     mean: Mean | None = None,
     *,
-    strategy: Strategy = GreedyBlocks(),  # noqa: B008 (immutable)
+    strategy: Strategy = EnoughKnots(),  # noqa: B008 (immutable)
     approximation: Approximation | None = None,
     nugget: float | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
-) -> Selection[SparseGP]:
+) -> Selection[Any]:
     """Choose knots and fit hyperparameters.
+
+    The model is a :class:`SparseGP`; an :class:`ExactGP` where :class:`EnoughKnots` finds that all rows can be knots.
 
     Args:
         X: Inputs, shape (N, D).
         y: Targets, shape (N,) or (N, 1).
-        kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start.
-        likelihood: Gaussian likelihood; its noise is the start.
-        mean: Prior mean; a constant that starts at the targets' average if ``None``.
-        strategy: How knots are chosen: :class:`GreedyBlocks`, :class:`OneAtATime`, :class:`Simultaneous` or
-            :class:`Reinitialization`.
+        kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start. A Matern-5/2
+            kernel with a lengthscale for each column if ``None``.
+        likelihood: Gaussian likelihood; its noise is the start. If ``None``, GPyTorch's default, and for
+            :class:`EnoughKnots` one with a least noise of a millionth of the targets' variance.
+        mean: Prior mean, learned. If ``None``, a constant that starts at the targets' average, and for
+            :class:`EnoughKnots` one that is linear in the inputs where there are ten rows for each coefficient.
+        strategy: How knots are chosen: :class:`EnoughKnots`, :class:`GreedyBlocks`, :class:`OneAtATime`,
+            :class:`Simultaneous` or :class:`Reinitialization`.
         approximation: What is maximized and predicted; :class:`VFE` if ``None``.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
@@ -60,11 +72,18 @@ def select_knots(
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> found = select_knots(X, torch.sin(6.0 * X.squeeze(-1)), ScaleKernel(RBFKernel()))
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> select_knots(X, y).stop_reason
+        'all 50 distinct rows are knots: the model is exact'
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks())
         >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
     """
     y = _check(X, y)
+    kernel = default_kernel(X, y) if kernel is None else kernel
+    if isinstance(strategy, EnoughKnots):  # the others are the literature's, and begin as it does
+        likelihood = default_likelihood(y) if likelihood is None else likelihood
+        mean = default_mean(X, y) if mean is None else mean
     start = strategy.initial_knots(X, generator=generator)
     model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=approximation, nugget=nugget)
     least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
@@ -75,6 +94,28 @@ def select_knots(
             stacklevel=2,
         )
     return _search(model, strategy, progress=progress, generator=generator)
+
+
+def default_kernel(X: Tensor, y: Tensor) -> ScaleKernel:
+    """A Matern-5/2 kernel in the units of the data, with a lengthscale for each column."""
+    kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=X.shape[1])).to(X)
+    spread = X.std(0, unbiased=False)
+    kernel.outputscale, kernel.base_kernel.lengthscale = 0.5 * y.var(), torch.where(spread > 0, spread, 1.0)
+    return kernel
+
+
+def default_likelihood(y: Tensor) -> GaussianLikelihood:
+    """A Gaussian likelihood in the units of the targets: noise at least a millionth of their variance."""
+    variance = float(y.var())
+    floor = GreaterThan(_LEAST_NOISE * variance, transform=torch.exp, inv_transform=torch.log)
+    likelihood = GaussianLikelihood(noise_constraint=floor).to(y)
+    likelihood.noise = 0.5 * variance
+    return likelihood
+
+
+def default_mean(X: Tensor, y: Tensor) -> Mean:
+    """A linear prior mean, or a constant one where there are few rows."""
+    return LinearTrend(X, y) if len(y) >= _ROWS_PER_WEIGHT * (X.shape[1] + 1) else constant_mean(X, y)
 
 
 def select_variational_knots(

@@ -1,12 +1,14 @@
 """Knots one at a time: published paths of ADADELTA and of whole selections, proposals, optimizers and bad input."""
 
 import itertools
+import math
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, PeriodicKernel, ProductKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
 
@@ -29,6 +31,7 @@ from gp_ensembles.sparse.one_at_a_time import (
     CandidateObjectives,
     KnotProposal,
     ProposedRow,
+    _log_improvement,
     candidate_rows,
     log_expected_improvement,
 )
@@ -260,13 +263,8 @@ def test_surrogate_agrees_with_dense_algebra_and_with_the_published_run():
     np.testing.assert_allclose(gain[new], published[new, 2], rtol=0, atol=1e-5)
 
     scale = values.std()
-    parts = [MaternKernel(nu=0.5, active_dims=[i]) for i in range(2)]
-    kernel = ScaleKernel(ProductKernel(*parts)).double()
-    kernel.outputscale = (deviation / scale) ** 2
-    for part in parts:
-        part.lengthscale = lengthscale
-    found = log_expected_improvement(seen, values, X[new], kernel, fit=False).exp() * scale
-    _, _, gain = improvement(values.mean(), 1e-6 * scale**2)
+    found = log_expected_improvement(seen, values, X[new], (float(deviation / scale), float(lengthscale))).exp() * scale
+    _, _, gain = improvement(values.mean(), 1e-6 * deviation**2)
     np.testing.assert_allclose(found, gain[new], rtol=1e-6, atol=1e-9)
 
 
@@ -422,7 +420,6 @@ PROPOSALS = {
     "subset": RandomSubset(8),
     "all": RandomSubset(None),
     "optimization": BayesianOptimization(3, 6),
-    "optimization, all fits": BayesianOptimization(3, 5, refit_factor=1.0),
 }
 
 
@@ -440,13 +437,31 @@ def test_proposals(proposal, approximation):
 
 
 def test_bayesian_optimization_beats_random_search_of_the_same_size():
-    model = sparse(200, 3)
+    model = sparse(200, 3, approximation=FITC())
     seeds = range(8)
     found = [
         [proposal.propose(model, generator=torch.Generator().manual_seed(seed)).objective for seed in seeds]
         for proposal in (BayesianOptimization(4, 12), RandomSubset(12))
     ]
     assert np.median(found[0]) > np.median(found[1])
+
+
+def test_all_rows_are_evaluated_where_that_is_cheap():
+    """Exact gains of all rows cost less than a search; other objectives are searched."""
+    exact, searched = (BayesianOptimization(3, 6).propose(sparse(approximation=one)) for one in (VFE(), FITC()))
+    assert len(exact.evaluated) == 60
+    assert exact.objective == pytest.approx(float(CandidateObjectives(sparse()).at(torch.arange(60)).max()))
+    assert len(searched.evaluated) == 6
+
+
+def test_the_logarithm_of_the_improvement_far_out():
+    u = torch.tensor([-2e3, -30.0, -5.0, -1.0001, -0.9999, 0.0, 3.0], dtype=torch.float64)
+    found = _log_improvement(u).tolist()
+    assert found[0] == pytest.approx(-0.5 * 2e3**2 - 0.5 * math.log(2 * math.pi) - 2.0 * math.log(2e3))
+    for value, place in zip(found[1:], u[1:].tolist(), strict=True):
+        with mpmath.workdps(60):
+            exact = mpmath.log(mpmath.npdf(place) + place * mpmath.ncdf(place))
+        assert value == pytest.approx(float(exact), rel=1e-9)
 
 
 def test_no_proposal_where_every_row_is_a_knot():
@@ -569,7 +584,6 @@ def test_bad_input(change, message):
         lambda: RandomSubset(0),
         lambda: BayesianOptimization(1, 5),
         lambda: BayesianOptimization(6, 5),
-        lambda: BayesianOptimization(refit_factor=0.5),
         lambda: LBFGSB(0),
     ],
 )
