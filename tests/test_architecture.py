@@ -79,8 +79,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # scipy: L-BFGS with bounds. numpy: what it speaks. features: knots as a feature map of online experts.
+    # filters, experts, meta_learners, ensembles: fitted models go on as the experts of an online ensemble.
     "sparse": (
-        frozenset({"numerics", "likelihoods", "features"}),
+        frozenset({"numerics", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # ensembles, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.

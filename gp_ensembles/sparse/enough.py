@@ -56,7 +56,7 @@ class EnoughKnots(Strategy):
 
     Args:
         max_knots: Most knots where not all rows are.
-        exact_rows: Most distinct rows that are all knots.
+        exact_rows: Most distinct rows that are all knots, with 16 bytes of memory for each pair of them: 3.6 GB.
         fit_rows: Most rows of the fits of the hyperparameters.
         gap_tolerance: Distance of the bounds, in nats, at which there are enough knots.
         max_seconds: Budget by the clock: the step that goes on longer is finished, and the last. The history has at
@@ -75,7 +75,7 @@ class EnoughKnots(Strategy):
     """
 
     max_knots: int = 1000
-    exact_rows: int = 10_000
+    exact_rows: int = 15_000
     fit_rows: int = 2000
     gap_tolerance: float = 1.0
     max_seconds: float = math.inf

@@ -20,6 +20,7 @@ from gp_ensembles.sparse.initialization import distinct_rows
 from gp_ensembles.sparse.regression import check_gaussian, constant_mean
 
 _WHAT = "the covariance of the targets"
+_CHUNK = 1000  # rows of the covariance that are computed at a time
 
 
 class _LogDensity(torch.autograd.Function):
@@ -155,7 +156,11 @@ class ExactGP(SparseModel):
         if self.knots.shape[0] != len(self._counts):
             raise ValueError("the knots of an exact model are its distinct rows; take a SparseGP for others")
         noise, residual, _ = self._averages()
-        lower = _factorize(self.kernel_matrix(self.knots, self.knots), noise)
+        covariance = torch.empty(len(noise), len(noise)).to(self.knots)
+        for rows, part in zip(covariance.split(_CHUNK), self.knots.split(_CHUNK), strict=True):
+            rows.copy_(self.kernel_matrix(part, self.knots))  # a kernel makes several tables of its rows
+        covariance.diagonal().add_(noise)
+        lower = cholesky(covariance, _WHAT)
         mean = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False).squeeze(-1)
         return RowsPosterior(lower, mean)
 

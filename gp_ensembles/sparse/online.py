@@ -1,22 +1,34 @@
-"""A sparse model as an online expert: features of its knots, and the posterior of their weights to continue from."""
+"""Fitted models as experts of an online ensemble: features of the knots, and the posterior of their weights."""
 
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
 import torch
-from gpytorch.constraints import Positive
-from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.inducing import InducingPointFeatures
+from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState
+from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.sparse.base import SparseModel
+from gp_ensembles.sparse.collapsed import RowsPosterior
+from gp_ensembles.sparse.exact import ExactGP
+from gp_ensembles.sparse.fitted_expert import FittedExpert
+from gp_ensembles.sparse.initialization import greedy_variance_rows
 from gp_ensembles.sparse.regression import SparseGP
+
+_WINDOW, _LEAST_WINDOW = 2000, 200  # rows of a window: most, and least
+_KNOTS = 1000  # knots of an exact model that has more rows than a window
 
 
 class WeightsPosterior(NamedTuple):
@@ -42,22 +54,6 @@ class WeightsPosterior(NamedTuple):
     def moments(self) -> Tensor:
         r"""[covariance | mean], shape (\*batch, F, F + 1)."""
         return torch.cat([self.covariance, self.mean.unsqueeze(-1)], dim=-1)
-
-
-class OnlineStart(NamedTuple):
-    """Features, likelihood and weights of an online expert that continues from a sparse model.
-
-    Args:
-        features: The expert's feature map: the knots', and a constant for the prior mean.
-        likelihood: The model's likelihood, copied.
-        weights: The posterior of the weights given the model's rows.
-        inducing: The knots' features alone, a part of the map, whose ``unexplained`` is the variance they leave out.
-    """
-
-    features: FeatureMap
-    likelihood: Likelihood
-    weights: WeightsPosterior
-    inducing: InducingPointFeatures
 
 
 def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
@@ -125,65 +121,97 @@ def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPos
     return WeightsPosterior(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
 
 
-def start_online(models: SparseModel | Sequence[SparseModel]) -> OnlineStart:
-    r"""An online expert's features, likelihood and weights, to continue from a sparse model.
+def start_online(
+    models: SparseModel | Sequence[SparseModel], rule: MetaLearner, names: Sequence[str] | None = None
+) -> OnlineEnsemble:
+    r"""An online ensemble whose experts go on where fitted models stand.
 
-    The prior mean becomes a feature of its own, a constant, whose weight has no variance, so that models with different
-    means can learn the same targets in one ensemble. A random walk of the weights moves it, too.
-
-    A :class:`SparseGP` continues as a ``GaussianExpert``, other models as a ``LaplaceExpert`` of their likelihood, in
-    which the latent noise that ``SparseLaplaceGP`` has is left out.
+    A :class:`SparseGP` goes on as a Bayesian regression on its knots' features with the model's posterior, and what
+    the knots leave out of the prior variance is noise of its own for each row: before the first row, predictions are
+    those of the model (of its ``VFE`` or ``FITC`` form, with the full conditional variance). An :class:`ExactGP` of up
+    to 2000 rows goes on exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again
+    (2000 at most), which forgets the oldest when it is full; a larger one goes on by a thousand of its rows as knots.
+    Prior means of every kind stay as they were learned. Models of counts and labels go on as
+    :class:`~gp_ensembles.experts.LaplaceExpert` of their likelihood, with a constant prior mean, and without the latent
+    noise that ``SparseLaplaceGP`` has and the variance off the knots.
 
     Args:
-        models: A model, or M models with as many knots each, whose kernels differ in hyperparameters only, all with
-            Gaussian likelihoods. Models of different kinds, or with different numbers of knots, make an expert each.
+        models: Fitted models of one kind of target, on the same columns; of any kernels, means and numbers of knots.
+            They are copied.
+        rule: How the experts are weighed, one of ``gp_ensembles.meta_learners``.
+        names: A name for each expert; numbers by default.
 
     Returns:
-        Features, likelihood and weights, with batch shape () for a model, (M,) for a sequence.
+        The ensemble, with M experts in the order of the models.
 
     Raises:
-        ValueError: As :func:`inducing_features`, or if a prior mean is not constant, or one of several likelihoods not
-            Gaussian.
+        ValueError: If there is no model, they do not fit together, or the prior mean of a model of counts or labels is
+            not constant.
 
     Example:
         >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
-        >>> start = start_online(model)
-        >>> mean = (start.features(X) @ start.weights.mean).detach()
-        >>> torch.allclose(mean, model.posterior(X).mean.squeeze(-1).detach())
+        >>> from gp_ensembles.meta_learners import FixedShare
+        >>> from gp_ensembles.sparse import GreedyBlocks, select_knots
+        >>> X = torch.linspace(0, 1, 80, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> model = select_knots(X[:50], y[:50], strategy=GreedyBlocks(max_knots=10)).model
+        >>> online = start_online(model, FixedShare(0.01))
+        >>> torch.allclose(online.predict(X).mean, model.posterior(X).mean.squeeze(-1).detach())
         True
+        >>> online.observe(X[50:], y[50:]).mean.shape
+        torch.Size([30])
     """
-    inducing, learned = inducing_features(models), weights_posterior(models)
-    offset = torch.stack([_constant_mean(model) for model in _listed(models)]).reshape(inducing.batch_shape)
-    constant = ConstantFeatures(inducing.num_inputs, inducing.prior_variance.detach())
-    features = Concatenate([inducing, constant])
-    # Concatenate gives all weights one prior variance, and scales the features.
-    ratios = [(features.prior_variance / part.prior_variance).detach().sqrt() for part in (inducing, constant)]
-    mean = torch.cat([ratios[0].unsqueeze(-1) * learned.mean, (ratios[1] * offset).unsqueeze(-1)], dim=-1)
-    factor = pad(ratios[0][..., None, None] * learned.factor, (0, 1, 0, 1))
-    return OnlineStart(features, _likelihood(models), WeightsPosterior(mean, factor), inducing)
+    listed = _listed(models)
+    if not listed:
+        raise ValueError("there is no model; give at least one")
+    with torch.no_grad():
+        parts = [_expert(model) for model in listed]
+        ensemble = Ensemble([expert for expert, _ in parts], rule, names)
+        return OnlineEnsemble(ensemble, ensemble.init()._replace(experts=tuple(state for _, state in parts)))
 
 
 def _listed(models: SparseModel | Sequence[SparseModel]) -> list[SparseModel]:
     return [models] if isinstance(models, SparseModel) else list(models)
 
 
-def _likelihood(models: SparseModel | Sequence[SparseModel]) -> Likelihood:
-    """A copy of a model's likelihood, or a Gaussian one with the noise of each of several."""
-    if isinstance(models, SparseModel):
-        return deepcopy(models.likelihood)
-    for number, model in enumerate(models):
-        if not isinstance(model.likelihood, GaussianLikelihood):
-            raise ValueError(
-                f"model {number} has a {type(model.likelihood).__name__}, and only Gaussian likelihoods are put "
-                f"together; make an expert of each model"
-            )
-    noise = torch.stack([model.likelihood.noise.detach() for model in models])
-    likelihood = GaussianLikelihood(noise_constraint=Positive(), batch_shape=noise.shape[:-1]).to(noise)
-    likelihood.noise = noise
-    return likelihood
+def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
+    """An expert and its state."""
+    if isinstance(model, ExactGP):
+        if model.num_knots <= _WINDOW:
+            return _window_expert(model)
+        model = _thinned(model)
+    if isinstance(model, SparseGP):
+        inner = GaussianExpert(inducing_features(model), deepcopy(model.likelihood))
+        return FittedExpert(inner, deepcopy(model.mean_module)), SquareRootState(*_weights_posterior(model))
+    return _laplace_expert(model)
+
+
+def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
+    kernel, likelihood, mean = deepcopy((model.covar_module, model.likelihood, model.mean_module))
+    room = min(_WINDOW, max(_LEAST_WINDOW, 2 * len(model.train_y)))
+    expert = FittedExpert(WindowExpert(kernel, model.train_X.shape[-1], room, likelihood), mean)
+    state, _ = expert.update(expert.init(), model.train_X, model.train_y)
+    return expert, state
+
+
+def _thinned(model: ExactGP) -> SparseGP:
+    """An exact model seen through the rows of the largest remaining prior variance."""
+    rows = greedy_variance_rows(model.knots, _KNOTS, model.covar_module)
+    parts = deepcopy((model.covar_module, model.likelihood, model.mean_module))
+    return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
+
+
+def _laplace_expert(model: SparseModel) -> tuple[Expert, FilterState]:
+    """The prior mean becomes a feature of its own, a constant, whose weight has no variance."""
+    inducing, learned = inducing_features(model), weights_posterior(model)
+    constant = ConstantFeatures(inducing.num_inputs, inducing.prior_variance.detach())
+    features = Concatenate([inducing, constant])
+    # Concatenate gives all weights one prior variance, and scales the features.
+    ratios = [(features.prior_variance / part.prior_variance).detach().sqrt() for part in (inducing, constant)]
+    mean = torch.cat([ratios[0] * learned.mean, (ratios[1] * _constant_mean(model)).unsqueeze(-1)])
+    factor = pad(ratios[0] * learned.factor, (0, 1, 0, 1))
+    moments = WeightsPosterior(mean, factor).moments
+    return LaplaceExpert(features, deepcopy(model.likelihood)), GaussianState(moments)
 
 
 def _nugget(model: SparseModel) -> float:
@@ -198,6 +226,8 @@ def _nugget(model: SparseModel) -> float:
 def _weights_posterior(model: SparseModel) -> WeightsPosterior:
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
+        if isinstance(knots, RowsPosterior):
+            raise ValueError("an exact model has no weights of knots; start_online continues from its rows")
         identity = torch.diag_embed(torch.ones_like(seen))
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
         scale = seen.mean(-1).sqrt()
@@ -210,8 +240,8 @@ def _constant_mean(model: SparseModel) -> Tensor:
         return model.train_y.new_zeros(())
     if not isinstance(mean, ConstantMean):
         raise ValueError(
-            f"the prior mean is a {type(mean).__name__}; online experts start from a constant: fit the model with a "
-            f"ConstantMean, or subtract the mean from the targets and use inducing_features and weights_posterior"
+            f"the prior mean is a {type(mean).__name__}; online experts of counts and labels start from a "
+            f"constant: fit the model with a ConstantMean"
         )
     constant: Tensor = mean.constant.detach().reshape(())
     return constant

@@ -8,16 +8,17 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import LinearMean, ZeroMean
 from torch import Tensor
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import GaussianExpert, LaplaceExpert
+from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.filters import SquareRootState
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.likelihoods import LogisticLikelihood
-from gp_ensembles.meta_learners import BayesianModelAveraging
-from gp_ensembles.sparse import DIC, FITC, VFE, GreedyBlocks, SparseGP, select_knots, start_online
+from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+from gp_ensembles.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
+from gp_ensembles.sparse import online as online_module
 from gp_ensembles.sparse.base import SparseModel
 from gp_ensembles.sparse.laplace import SparseLaplaceGP
 from gp_ensembles.sparse.online import WeightsPosterior, inducing_features, weights_posterior
+from gp_ensembles.sparse.trend import LinearTrend
 from gp_ensembles.sparse.variational import SparseVariationalGP
 
 KERNELS = {
@@ -125,14 +126,14 @@ def test_the_posterior_is_that_of_the_models_approximation() -> None:
 
 def test_nothing_is_shared_with_the_model() -> None:
     model = sparse(KERNELS["sum"]())
-    start = start_online(model)
+    online = start_online(model, BayesianModelAveraging())
     X, _ = rows(4, seed=3)
-    before = start.features(X).clone(), start.likelihood.noise.clone()
+    before = online.predict(X)
     for parameter in model.parameters():
         parameter.data.add_(0.3)
-    assert torch.equal(start.features(X), before[0])
-    assert torch.equal(start.likelihood.noise, before[1])
-    assert not any(parameter is other for parameter in model.parameters() for other in start.features.parameters())
+    after = online.predict(X)
+    assert torch.equal(after.mean, before.mean)
+    assert torch.equal(after.variance, before.variance)
 
 
 def variants() -> list[SparseGP]:
@@ -150,65 +151,174 @@ def variants() -> list[SparseGP]:
 
 def test_models_of_one_structure_are_a_batch() -> None:
     models = variants()
-    features, posterior, start = inducing_features(models), weights_posterior(models), start_online(models)
-    assert features.batch_shape == start.features.batch_shape == (3,)
-    assert start.likelihood.noise.shape == (3, 1)
+    features, posterior = inducing_features(models), weights_posterior(models)
+    assert features.batch_shape == (3,)
     X, _ = rows(9, seed=4)
-    expert = GaussianExpert(start.features, start.likelihood)
-    mean, variance = expert.predict(SquareRootState(*start.weights), X)
     for number, model in enumerate(models):
         torch.testing.assert_close(features(X)[number], inducing_features(model)(X), rtol=1e-9, atol=1e-11)
         single = weights_posterior(model)
         torch.testing.assert_close(posterior.mean[number], single.mean)
         torch.testing.assert_close(posterior.covariance[number], single.covariance)
-        torch.testing.assert_close(start.inducing.unexplained(X)[number], inducing_features(model).unexplained(X))
-        other = model.with_knots(model.knots)
-        other.approximation = DIC()
-        agree((mean[number], variance[number]), moments(other, X))
+        torch.testing.assert_close(features.unexplained(X)[number], inducing_features(model).unexplained(X))
 
 
-def test_one_model_in_a_list_is_a_batch_of_one() -> None:
-    start = start_online([sparse(KERNELS["rbf"]())])
-    assert start.features.batch_shape == (1,)
-    assert start.weights.factor.shape == (1, 9, 9)
+# --- one call ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_mean_of_zero_is_no_doubt_either() -> None:
-    model = sparse(KERNELS["rbf"](), mean=ZeroMean())
-    X, _ = rows(5, seed=5)
-    start = start_online(model)
-    expert = GaussianExpert(start.features, start.likelihood)
-    agree(expert.predict(SquareRootState(*start.weights), X), moments(like(model, *data_of(model), DIC()), X))
+def far(num_rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of which half lie away from the knots."""
+    X, y = rows(num_rows, seed)
+    X[::2] += 1.5
+    return X, y
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_an_ensemble_of_sparse_processes(form: str) -> None:
-    """Experts of three kernels and different means over a stream: each ``DIC``, and weights by cumulative evidence."""
-    models = [sparse(KERNELS[name]()) for name in ("rbf", "matern ard", "sum")]
-    for number, model in enumerate(models):
-        model.mean_module.constant.data.fill_(2.0 + 0.5 * number)
-    starts = [start_online(model) for model in models]
-    ensemble = Ensemble(
-        [GaussianExpert(start.features, start.likelihood) for start in starts],
-        BayesianModelAveraging(),
-        names=["rbf", "matern", "sum"],
-    )
-    first = ensemble.init()._replace(experts=tuple(FORMS[form](start.weights) for start in starts))
-    online = OnlineEnsemble(ensemble, first)
-    X, y = rows(30, seed=6)
-    seen = [online.observe(X[part], y[part]) for part in (slice(0, 13), slice(13, 30))]
-    after = online.predict(X)
-    evidence = []
-    for number, model in enumerate(models):
-        both = torch.cat([model.train_X, X]), torch.cat([model.train_y, y])
-        batch, start = like(model, *both, DIC()), like(model, *data_of(model), DIC())
-        agree((after.component_mean[number], after.component_variance[number]), moments(batch, X))
-        evidence.append((batch.objective() - start.objective()).detach())
-    expected = torch.stack(evidence).log_softmax(0)
-    torch.testing.assert_close(after.log_weights.reshape(3, -1)[:, 0], expected, rtol=1e-7, atol=1e-7)
-    total = sum(float(part.log_prob.sum()) for part in seen)
-    mixture = torch.stack(evidence).logsumexp(0) - torch.tensor(3.0).double().log()
-    assert total == pytest.approx(float(mixture), abs=1e-6)
+MEANS = {"constant": lambda X, y: None, "zero": lambda X, y: ZeroMean(), "linear": LinearTrend}
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("approximation", [VFE(), FITC()], ids=["VFE", "FITC"])
+def test_the_first_predictions_are_the_models(approximation, mean: str) -> None:
+    """Also far from all knots, where the variance is the prior's."""
+    X, y = rows(40)
+    model = sparse(KERNELS["matern ard"](), approximation=approximation, mean=MEANS[mean](X, y))
+    if mean == "linear":
+        model.mean_module.weights.data.copy_(torch.tensor([0.3, -0.2]))
+    X, _ = far(12, seed=5)
+    predicted = start_online(model, BayesianModelAveraging()).predict(X)
+    agree((predicted.mean, predicted.variance), moments(model, X))
+    lone = X.new_full((1, 2), 50.0)
+    prior = model.kernel_diagonal(lone) + model.likelihood.noise
+    torch.testing.assert_close(start_online(model, BayesianModelAveraging()).predict(lone).variance, prior.detach())
+
+
+def one_row_after_the_other(model: SparseGP, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Bayesian linear regression on the knots' features, its noise that of each row."""
+    with torch.no_grad():
+        Phi, unexplained = inducing_features(model)(X), inducing_features(model).unexplained(X)
+        learned, noise, offset = weights_posterior(model), model.likelihood.noise, model.mean_module(X)
+        mean, covariance = learned.mean, learned.covariance
+        found = []
+        for phi, target, more, prior in zip(Phi, y, unexplained, offset, strict=True):
+            center, variance = prior + phi @ mean, phi @ covariance @ phi + noise.squeeze() + more
+            log_prob = -0.5 * ((target - center).square() / variance + (2.0 * torch.pi * variance).log())
+            found.append(torch.stack([center, variance, log_prob]))
+            if not bool(target.isnan()):
+                gain = covariance @ phi / variance
+                mean, covariance = mean + gain * (target - center), covariance - variance * gain.outer(gain)
+        return torch.stack(found).unbind(-1)
+
+
+@pytest.mark.parametrize("mean", MEANS)
+def test_rows_off_the_knots_teach_less_exactly(mean: str) -> None:
+    X, y = rows(40)
+    model = sparse(KERNELS["rbf"](), mean=MEANS[mean](X, y))
+    X, y = far(25, seed=6)
+    y[4] = torch.nan
+    expected = one_row_after_the_other(model, X, y)
+    for sizes in ([25], [1] * 25, [7, 3, 15]):
+        online = start_online(model, BayesianModelAveraging())
+        parts = [online.observe(*block) for block in zip(X.split(sizes), y.split(sizes), strict=True)]
+        for name, values in zip(("mean", "variance", "log_prob"), expected, strict=True):
+            found = torch.cat([getattr(part.experts, name)[0] for part in parts])
+            torch.testing.assert_close(found, values, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def test_the_future_changes_no_prediction() -> None:
+    model = sparse(KERNELS["rbf"]())
+    X, y = far(20, seed=6)
+    one, other = y, y.index_fill(0, torch.tensor([12]), 30.0)
+    first, second = (start_online(model, BayesianModelAveraging()).observe(X, targets) for targets in (one, other))
+    assert torch.equal(first.mean[:13], second.mean[:13])
+    assert torch.equal(first.variance[:13], second.variance[:13])
+
+
+@pytest.mark.parametrize("mean", MEANS)
+def test_an_exact_model_goes_on_exactly(mean: str) -> None:
+    X, y = rows(40)
+    likelihood = GaussianLikelihood().double()
+    likelihood.noise = 0.05
+    trend = MEANS[mean](X, y)
+    model = ExactGP(X, y, KERNELS["matern ard"]().double(), likelihood, None if trend is None else trend.double())
+    more, targets = far(30, seed=7)
+    online = start_online(model, BayesianModelAveraging())
+    agree((online.predict(more).mean, online.predict(more).variance), moments(model, more))
+    steps = online.observe(more, targets)
+    grown = model
+    for t in range(30):
+        agree((steps.mean[t : t + 1], steps.variance[t : t + 1]), moments(grown, more[t : t + 1]))
+        grown = grown.condition_on_observations(more[t : t + 1], targets[t : t + 1].unsqueeze(-1))
+    agree((online.predict(X).mean, online.predict(X).variance), moments(grown, X))
+
+
+def test_a_large_exact_model_goes_on_by_some_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = rows(120)
+    model = ExactGP(X, y, KERNELS["rbf"]().double(), GaussianLikelihood().double())
+    monkeypatch.setattr(online_module, "_WINDOW", 50)
+    monkeypatch.setattr(online_module, "_KNOTS", 30)
+    online = start_online(model, BayesianModelAveraging())
+    assert online.ensemble.experts[0].features.num_features == 32
+    new, _ = rows(20, seed=1)
+    torch.testing.assert_close(online.predict(new).mean, moments(model, new)[0], rtol=0, atol=1e-3)
+
+
+def test_an_ensemble_of_fitted_models() -> None:
+    """Experts of three kernels, numbers of knots and means: weights by cumulative evidence."""
+    models: list[SparseModel] = [sparse(KERNELS[name](), num_knots=6 + k) for k, name in enumerate(("rbf", "sum"))]
+    models.append(ExactGP(*rows(40), KERNELS["matern ard"]().double(), copied_likelihood(models[0])))
+    online = start_online(models, BayesianModelAveraging(), ["rbf", "sum", "exact"])
+    X, y = far(30, seed=6)
+    seen = online.observe(X, y)
+    alone = [start_online(model, BayesianModelAveraging()).observe(X, y).log_prob.sum() for model in models]
+    torch.testing.assert_close(online.log_weights, torch.stack(alone).log_softmax(0), rtol=1e-8, atol=1e-8)
+    total = float(torch.stack(alone).logsumexp(0) - np.log(3.0))
+    assert float(seen.log_prob.sum()) == pytest.approx(total, abs=1e-8)
+    assert online.names == ("rbf", "sum", "exact")
+
+
+def test_a_checkpoint_goes_on_in_a_fresh_object() -> None:
+    models: list[SparseModel] = [sparse(KERNELS["rbf"]()), ExactGP(*rows(40), KERNELS["rbf"]().double())]
+    one, other = (start_online(models, FixedShare(0.01)) for _ in range(2))
+    X, y = far(30, seed=6)
+    one.observe(X[:20], y[:20])
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.observe(X[20:], y[20:]).log_prob, other.observe(X[20:], y[20:]).log_prob)
+
+
+def test_single_precision() -> None:
+    X, y = (part.float() for part in rows(40))
+    models: list[SparseModel] = [SparseGP(X, y, X[:8], ScaleKernel(RBFKernel())), ExactGP(X, y, MaternKernel())]
+    new, targets = (part.float() for part in far(30, seed=6))
+    seen = start_online(models, FixedShare(0.01)).observe(new, targets)
+    assert seen.log_prob.dtype == torch.float32
+    assert bool(seen.log_prob.isfinite().all())
+
+
+def test_copies_of_a_fitted_expert_are_the_expert() -> None:
+    model = sparse(KERNELS["rbf"]())
+    online = start_online(model, BayesianModelAveraging())
+    X, y = far(9, seed=2)
+    bound, state = online.ensemble.experts[0].bind(), online.state.experts[0]
+    Phi = bound.features(X)
+    copies = type(state)(*(torch.stack([field, field]) for field in state))
+    many, once = bound.take(torch.tensor([0, 0])), bound.update_block(state, Phi, y)
+    after, steps = many.update_block(copies, torch.stack([Phi, Phi]), y)
+    torch.testing.assert_close(steps.log_prob[1], once[1].log_prob)
+    torch.testing.assert_close(after[0][1], once[0][0])
+    predicted = many.predict(copies, torch.stack([Phi, Phi]))
+    torch.testing.assert_close(predicted.mean[0], bound.predict(state, Phi).mean)
+    with pytest.raises(ValueError, match="no batch; make an expert of each model"):
+        online.ensemble.experts[0].take(torch.tensor([0]))
+
+
+def test_evidence_is_that_of_the_predictions() -> None:
+    """FITC's, for a model without rows of its own."""
+    model = sparse(KERNELS["rbf"]())
+    expert = start_online(model, BayesianModelAveraging()).ensemble.experts[0]
+    X, y = rows(30, seed=9)
+    other = like(model, X, y, FITC())
+    other.nugget = 0.0
+    expected = like(model, X, y, FITC()).objective()
+    torch.testing.assert_close(expert.log_evidence(X, y), expected, rtol=1e-6, atol=1e-5)
 
 
 def labeled(kind: type = SparseLaplaceGP) -> SparseModel:
@@ -222,16 +332,15 @@ def labeled(kind: type = SparseLaplaceGP) -> SparseModel:
 def test_labels_go_on_by_laplace(kind: type) -> None:
     """The latent moments are the model's, less what the knots miss, and further labels are learned."""
     model = labeled(kind)
-    start = start_online(model)
+    online = start_online(model, BayesianModelAveraging())
     X, y = rows(30, seed=8)
     posterior = model.posterior(X)
     with torch.no_grad():
-        Phi = start.features(X)
-        latent = Phi @ start.weights.mean, (Phi @ start.weights.factor).square().sum(-1) + start.inducing.unexplained(X)
+        expert, state = online.ensemble.experts[0], online.state.experts[0]
+        Phi, unexplained = expert.features(X), inducing_features(model).unexplained(X)
+        covariance, mean = state.moments[:, :-1], state.moments[:, -1]
+        latent = Phi @ mean, ((Phi @ covariance) * Phi).sum(-1) + unexplained
     agree(latent, (posterior.mean.squeeze(-1).detach(), posterior.variance.squeeze(-1).detach()))
-    ensemble = Ensemble([LaplaceExpert(start.features, start.likelihood)], BayesianModelAveraging())
-    first = ensemble.init()._replace(experts=(GaussianState(start.weights.moments),))
-    online = OnlineEnsemble(ensemble, first)
     labels = (y > 3.5).double()
     before, after = (float(online.observe(X, labels).log_prob.mean()) for _ in range(2))
     assert np.log(0.5) < before < after
@@ -241,23 +350,15 @@ def test_from_chosen_knots_to_a_stream() -> None:
     """Chosen on the first rows, online on the next: the mixture is about as good as its best expert."""
     X, y = rows(120, seed=7)
     quick = GreedyBlocks(max_knots=20, fit_iterations=20, reselect=False)
+    generator = torch.Generator().manual_seed(0)
     found = [
-        select_knots(
-            X[:60],
-            y[:60],
-            KERNELS[name]().double(),
-            strategy=quick,
-            generator=torch.Generator().manual_seed(0),
-        )
+        select_knots(X[:60], y[:60], KERNELS[name]().double(), strategy=quick, generator=generator)
         for name in ("rbf", "matern ard")
     ]
-    starts = [start_online(one.model) for one in found]
-    experts = [GaussianExpert(start.features, start.likelihood) for start in starts]
-    ensemble = Ensemble(experts, BayesianModelAveraging())
-    first = ensemble.init()._replace(experts=tuple(SquareRootState(*start.weights) for start in starts))
-    stream = OnlineEnsemble(ensemble, first).observe(X[60:], y[60:])
+    found.append(select_knots(X[:60], y[:60], generator=generator))
+    stream = start_online([one.model for one in found], BayesianModelAveraging()).observe(X[60:], y[60:])
     each = stream.experts.log_prob.sum(-1)
-    assert float(stream.log_prob.sum()) >= float(each.max()) - np.log(2.0) - 1e-9
+    assert float(stream.log_prob.sum()) >= float(each.max()) - np.log(3.0) - 1e-9
     error = (stream.mean - y[60:]).square().mean().sqrt()
     assert float(error) < 0.15  # noise 0.1
 
@@ -269,10 +370,19 @@ def test_models_that_do_not_fit_together() -> None:
         weights_posterior([])
     with pytest.raises(ValueError, match="differs in structure"):
         inducing_features([sparse(KERNELS["rbf"]()), sparse(KERNELS["matern ard"]())])
-    with pytest.raises(ValueError, match=r"model 0 has a LogisticLikelihood, .* an expert of each model"):
-        start_online([labeled(), labeled()])
-    with pytest.raises(ValueError, match="LinearMean; online experts start from a constant"):
-        start_online(sparse(KERNELS["rbf"](), mean=LinearMean(2)))
+    rule = BayesianModelAveraging()
+    with pytest.raises(ValueError, match="no model; give at least one"):
+        start_online([], rule)
+    with pytest.raises(ValueError, match="cannot weigh one another"):
+        start_online([labeled(), sparse(KERNELS["rbf"]())], rule)
+    with pytest.raises(ValueError, match="different numbers of inputs"):
+        start_online([sparse(KERNELS["rbf"]()), ExactGP(rows(9)[0][:, :1], rows(9)[1], RBFKernel().double())], rule)
+    with pytest.raises(ValueError, match="start_online continues from its rows"):
+        weights_posterior(ExactGP(*rows(9), RBFKernel().double()))
+    bent = labeled()
+    bent.mean_module = LinearMean(2).double()
+    with pytest.raises(ValueError, match="LinearMean; online experts of counts and labels start from a constant"):
+        start_online(bent, rule)
 
 
 def test_forms_of_a_posterior() -> None:

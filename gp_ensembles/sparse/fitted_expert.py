@@ -1,0 +1,169 @@
+"""A fitted sparse or exact Gaussian process as an expert: its prior mean, and the variance that its knots leave out."""
+
+from typing import final
+
+import torch
+from gpytorch.means import Mean
+from torch import Tensor
+
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
+from gp_ensembles.experts.window import BoundWindow, WindowExpert
+from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.features.covariance import bind_covariance
+from gp_ensembles.features.inducing import InducingPointFeatures
+from gp_ensembles.filters.states import FilterState, Predictions, StepPredictions
+from gp_ensembles.filters.transitions import Transition
+
+
+@final
+class FittedFeatures(FeatureMap):
+    r"""The features of an expert, then two columns: what the knots leave out, and the prior mean.
+
+    .. math:: \big(\phi(x),\; \sqrt{k(x, x) - v\,\phi(x)^\top \phi(x)},\; m(x)\big)
+
+    The square root is zero where the features are no :class:`~gp_ensembles.features.inducing.InducingPointFeatures`.
+    A row that is multiplied by r, with its target, has 1/r^2 of the noise variance: all columns keep their meaning.
+
+    Args:
+        inner: The expert's features, without a batch.
+        mean: The prior mean.
+    """
+
+    def __init__(self, inner: FeatureMap, mean: Mean) -> None:
+        super().__init__(inner.num_inputs, inner.num_features + 2, inner.batch_shape, inner.domain)
+        self.inner = inner
+        self.mean = mean
+
+    @property
+    def prior_variance(self) -> Tensor:
+        """That of the expert's weights, shape ()."""
+        return self.inner.prior_variance
+
+    def bind(self) -> BoundFeatures:
+        """Read the hyperparameters once and return the map as a plain function of tensors."""
+        inner, mean = self.inner.bind(), self.mean
+        if isinstance(self.inner, InducingPointFeatures):
+            diagonal, variance = bind_covariance(self.inner.kernel).diagonal, self.inner.prior_variance
+        else:
+            diagonal, variance = None, self.inner.prior_variance
+
+        def features(X: Tensor) -> Tensor:
+            Phi = inner(X)
+            offset = mean(X)
+            if diagonal is None:
+                spread = torch.zeros_like(offset)
+            else:
+                spread = (diagonal(X) - variance * Phi.square().sum(-1)).clamp_min(0.0).sqrt()
+            return torch.cat([Phi, spread.unsqueeze(-1), offset.unsqueeze(-1)], dim=-1)
+
+        return features
+
+
+@final
+class BoundFitted(BoundExpert):
+    """A fitted expert's numbers.
+
+    Args:
+        features: The features with their two columns.
+        inner: The expert that learns.
+        prior_variance: Shape () or, for some copies, (S,).
+    """
+
+    def __init__(self, features: BoundFeatures, inner: BoundGaussian | BoundWindow, prior_variance: Tensor) -> None:
+        super().__init__(features, prior_variance, inner.transition)
+        self._inner = inner
+
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
+        """See :meth:`BoundExpert.update_block`."""
+        if Phi.ndim == 2:
+            return self._update_one(state, Phi, y)
+        parts = [self._update_one(_entry(state, index), Phi[index], y) for index in range(Phi.shape[0])]
+        states, steps = zip(*parts, strict=True)
+        stacked = type(state)(*(torch.stack(fields) for fields in zip(*states, strict=True)))
+        return stacked, StepPredictions(*(torch.stack(fields) for fields in zip(*steps, strict=True)))
+
+    def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
+        """See :meth:`BoundExpert.predict`."""
+        if Phi.ndim == 2:
+            return self._predict_one(state, Phi)
+        parts = [self._predict_one(_entry(state, index), Phi[index]) for index in range(Phi.shape[0])]
+        return StepPredictions(*(torch.stack(fields) for fields in zip(*parts, strict=True)))
+
+    def take(self, index: Tensor) -> "BoundFitted":
+        """Copies of the one expert."""
+        return BoundFitted(self.features, self._inner, self.prior_variance.reshape(-1)[index])
+
+    def _update_one(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, StepPredictions]:
+        inner, root, offset = self._scaled(Phi)
+        after, steps = self._inner.update_block(state, inner, (y - offset) * root)
+        return after, _unscaled(steps, root, offset)
+
+    def _predict_one(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+        inner, root, offset = self._scaled(Phi)
+        return _unscaled(self._inner.predict(state, inner), root, offset)
+
+    def _scaled(self, Phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows whose noise is that of the expert, what they were multiplied by, and their prior means."""
+        inner, spread, offset = Phi[..., :-2], Phi[..., -2], Phi[..., -1]
+        noise = self._inner.noise.to(Phi)
+        root = (noise / (noise + spread.square())).sqrt()
+        return inner * root.unsqueeze(-1), root, offset
+
+
+def _unscaled(steps: StepPredictions, root: Tensor, offset: Tensor) -> StepPredictions:
+    return StepPredictions(steps.mean / root + offset, steps.variance / root.square(), steps.log_prob + root.log())
+
+
+def _entry(state: FilterState, index: int) -> FilterState:
+    return type(state)(*(field[index] for field in state))
+
+
+@final
+class FittedExpert(Expert):
+    r"""An expert that goes on from a fitted model, with the model's prior mean and the variance off its knots.
+
+    .. math:: y_t = m(x_t) + \phi(x_t)^\top \theta + \varepsilon_t, \quad
+              \varepsilon_t \sim N(0,\; \sigma^2 + k(x_t, x_t) - v\,\phi(x_t)^\top \phi(x_t))
+
+    What the knots leave out is noise of its own for each row, as in FITC (Snelson and Ghahramani, 2006): predictions
+    far from all knots are the prior's, and rows there teach the knots little.
+
+    Args:
+        inner: A :class:`GaussianExpert` on the knots' features, or a :class:`WindowExpert`; without a batch.
+        mean: The prior mean.
+    """
+
+    def __init__(self, inner: GaussianExpert | WindowExpert, mean: Mean) -> None:
+        super().__init__(FittedFeatures(inner.features, mean), None)
+        self.inner = inner
+        self.mean = mean
+
+    def init(self) -> FilterState:
+        """State before any data: the prior, not the fitted posterior."""
+        return self.inner.init()
+
+    def bind(self) -> BoundFitted:
+        """Read the hyperparameters once."""
+        return BoundFitted(self.features.bind(), self.inner.bind(), self.features.prior_variance)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
+        self.inner.check_targets(y)
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """By the predictions of one row after the other; see :meth:`Expert.log_evidence`."""
+        _, steps = self.update(self.init(), X, y)
+        return steps.log_prob.sum(-1)
+
+    def take(self, index: Tensor) -> "FittedExpert":
+        """Not possible: the expert has no batch.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("an expert that goes on from a fitted model has no batch; make an expert of each model")
+
+    def with_transition(self, transition: Transition | None) -> "FittedExpert":
+        """See :meth:`Expert.with_transition`; a window expert takes none."""
+        return FittedExpert(self.inner.with_transition(transition), self.mean)
