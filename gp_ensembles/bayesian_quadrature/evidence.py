@@ -27,8 +27,8 @@ from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 TARGET_SD = 0.1  # of the log evidence, unless a budget asks for less
 _NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
-_PRIOR_STARTS = 30  # draws of the prior among which starts are sought
-_ENDS, _OTHERS, _NESTED = 3, 2, 2  # starts of ascents: ends of earlier ones, other evaluations, nested kernels
+_PRIOR_STARTS = 60  # draws of the prior among which starts are sought
+_ENDS, _OTHERS, _NESTED = 3, 4, 4  # starts of ascents: ends of earlier ones, other evaluations, nested kernels
 _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
 _TABLES = 6  # of the size of a covariance, alive while it is differentiated
 

@@ -17,7 +17,7 @@ from gp_ensembles.bayesian_quadrature.student_mixture import StudentMixture, log
 from gp_ensembles.numerics.pareto import smooth_weights
 
 TRUSTED_K = 0.7  # Pareto k above which importance weights are not trusted (Vehtari et al., 2024)
-_FEWEST = 300  # draws of a round
+_FEWEST = 500  # draws of a round
 _PER_DIMENSION = 30  # draws of a round for each dimension
 _DOMINANT = 0.05  # share of the weight of one draw that calls for a component there
 _NEAR = 1.0  # squared distance per dimension within which a component is near enough
@@ -106,7 +106,7 @@ def round_size(dimension: int) -> int:
 
     Example:
         >>> round_size(4), round_size(30)
-        (300, 900)
+        (500, 900)
     """
     return max(_FEWEST, _PER_DIMENSION * dimension)
 
@@ -198,26 +198,25 @@ def _estimate(points: Tensor, log_integrand: Tensor, log_proposal: Tensor) -> Im
 
 def _improved(integrand: Integrand, draws: ImportanceDraws, weighed: ImportanceEstimate) -> tuple[StudentMixture, int]:
     """The last proposal refitted, with components where single draws have much of the weight; likelihoods spent."""
-    mixture = draws.proposals[-1]
+    mixture, dimension = draws.proposals[-1], integrand.dimension
     normalized = weighed.log_weights.log_softmax(0)
+    refitted = mixture.refit(draws.points, _tempered(normalized, _DRAWS_TO_REFIT * dimension))
     heavy = normalized.argsort(descending=True, stable=True)[:_MAX_NEW]
     heavy = heavy[normalized[heavy] > math.log(_DOMINANT)]
-    used = 0
-    refitted = mixture.refit(draws.points, _tempered(normalized, _DRAWS_TO_REFIT * integrand.dimension))
-    if len(heavy) and refitted.num_components < _MOST:
-        ascents = ascend(integrand, draws.points[heavy], _POLISH)
-        used += ascents.num_evaluations
+    if not len(heavy) or refitted.num_components >= _MOST:
+        return refitted, 0
+    ascents = ascend(integrand, draws.points[heavy], _POLISH)
+    used = ascents.num_evaluations
+    places, log_density = ascents.points, ascents.log_density
+    if len(places) == len(heavy):
         # where an ascent ends in a mode that is known, the draw itself is on a ridge or a bend of it
-        places, log_density = ascents.points, ascents.log_density
-        if len(places) == len(heavy):
-            near = refitted.squared_distances(places).amin(-1) < _NEAR * integrand.dimension
-            itself = draws.log_likelihood[heavy] + log_standard_normal(draws.points[heavy])
-            places = torch.where(near.unsqueeze(-1), draws.points[heavy], places)
-            log_density = torch.where(near, itself, log_density)
-        if len(places):
-            new = laplace_mixture(integrand, places, log_density)
-            used += EVALUATIONS_PER_AXIS * integrand.dimension * len(places)
-            refitted = refitted.join(new, _NEW_SHARE)
+        near = refitted.squared_distances(places).amin(-1) < _NEAR * dimension
+        itself = draws.log_likelihood[heavy] + log_standard_normal(draws.points[heavy])
+        places = torch.where(near.unsqueeze(-1), draws.points[heavy], places)
+        log_density = torch.where(near, itself, log_density)
+    if len(places):
+        refitted = refitted.join(laplace_mixture(integrand, places, log_density), _NEW_SHARE)
+        used += EVALUATIONS_PER_AXIS * dimension * len(places)
     return refitted, used
 
 

@@ -53,7 +53,7 @@ class Budget(NamedTuple):
     evaluations: int = 200
     seconds: float | None = None
     log_evidence_sd: float | None = None
-    draws: int = 10_000
+    draws: int = 20_000
 
 
 def marginalize(
@@ -83,8 +83,8 @@ def marginalize(
         The result; after a keyboard interrupt, that of the evaluations so far, with a warning.
 
     Raises:
-        ValueError: If the budget is below five evaluations, no kernel has a likelihood, or the checkpoint belongs to
-            another problem or search.
+        ValueError: If the budget is below five evaluations, its draws are negative, no kernel has a likelihood, or the
+            checkpoint belongs to another problem or search.
 
     Example:
         >>> import torch
@@ -96,6 +96,8 @@ def marginalize(
     """
     if budget.evaluations < _FEWEST:
         raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
+    if budget.draws < 0:
+        raise ValueError(f"the draws of a budget must not be negative, got {budget.draws}")
     path = None if checkpoint is None else Path(checkpoint)
     mark = fingerprint(problem, search)
     state = load_search(path, mark) if path is not None and path.exists() else None

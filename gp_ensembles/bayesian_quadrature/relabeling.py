@@ -103,7 +103,7 @@ class Relabeling:
         own, copies = self._log_tables(features, slots)  # (S, K, n, n): component q in slot j
         places = torch.arange(self.components, device=features.device)
         identity = own[..., places, places].sum(-1) + slots.log_weights
-        chosen = torch.tensor(self.permutations, device=features.device)  # (P, n)
+        chosen = torch.tensor(self.permutations, dtype=torch.long, device=features.device)  # (P, n)
         every = copies[..., places, chosen].sum(-1).logsumexp(-1) + slots.log_weights
         share: Tensor = identity.logsumexp(-1) - every.logsumexp(-1) + math.log(self.num_copies)
         return share
@@ -129,7 +129,7 @@ class Relabeling:
             return own, torch.logaddexp(own, log_density(mirrored.sum(-1) + rest))
         copies = []
         for signs in itertools.product((False, True), repeat=num_inputs):
-            flipped = torch.tensor(signs, device=features.device)
+            flipped = torch.tensor(signs, dtype=torch.bool, device=features.device)
             distance = torch.where(flipped, mirrored, squares[..., :num_inputs]).sum(-1)
             copies.append(log_density(distance + rest))
         return own, torch.stack(copies).logsumexp(0)

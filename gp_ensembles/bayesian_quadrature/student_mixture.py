@@ -44,12 +44,19 @@ class StudentMixture(NamedTuple):
     def draw(self, count: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Draws, shape (count, d), the numbers from each component in proportion to the weights as nearly as can be."""
         size = self.means.shape[-1]
-        shares = torch.cat([(1.0 - PRIOR_SHARE) * self.log_weights.softmax(-1).cpu(), torch.tensor([PRIOR_SHARE])])
-        start = torch.rand((), generator=generator, dtype=torch.float64)
-        levels = (torch.arange(count, dtype=torch.float64) + start) / count
-        pick = torch.searchsorted(shares.double().cumsum(0), levels).clamp_max(self.num_components)
-        normal = torch.randn(count, size, generator=generator, dtype=torch.float64)
-        squares = torch.randn(count, int(DEGREES_OF_FREEDOM), generator=generator, dtype=torch.float64).square()
+        shares = torch.cat(
+            [
+                (1.0 - PRIOR_SHARE) * self.log_weights.softmax(-1).cpu().double(),
+                torch.full((1,), PRIOR_SHARE, dtype=torch.float64, device="cpu"),
+            ]
+        )
+        start = torch.rand((), generator=generator, dtype=torch.float64, device="cpu")
+        levels = (torch.arange(count, dtype=torch.float64, device="cpu") + start) / count
+        pick = torch.searchsorted(shares.cumsum(0), levels).clamp_max(self.num_components)
+        normal = torch.randn(count, size, generator=generator, dtype=torch.float64, device="cpu")
+        squares = torch.randn(
+            count, int(DEGREES_OF_FREEDOM), generator=generator, dtype=torch.float64, device="cpu"
+        ).square()
         heavy = normal / squares.mean(-1, keepdim=True).sqrt()
         component = pick.clamp_max(self.num_components - 1).to(self.means.device)
         moved = (self.factors[component] @ heavy.to(self.means).unsqueeze(-1)).squeeze(-1) + self.means[component]
@@ -142,7 +149,7 @@ def from_precisions(
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> from_precisions(0 * one, one.reshape(1, 1), -4.0 * one.reshape(1, 1, 1), 1.2, 0.5).factors
-        tensor([[[0.6000]]], dtype=torch.float64)
+        tensor([[[0.6000]]], dtype=torch.float64, device="cpu")
     """
     values, vectors = torch.linalg.eigh(precisions)
     values = values.abs()

@@ -464,7 +464,9 @@ def test_waves_may_run_along_either_diagonal(sign):
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(80, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(3.0 * torch.pi * (X[:, 0] + sign * X[:, 1]))
-    found = marginalize(RegressionProblem(X[:40], y[:40]), Budget(100, draws=0), generator=torch.Generator().manual_seed(1))
+    found = marginalize(
+        RegressionProblem(X[:40], y[:40]), Budget(100, draws=0), generator=torch.Generator().manual_seed(1)
+    )
     error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()
     assert float(error) < 0.06, "half-normal means would give 0.12 and more on one of them"
 
