@@ -10,7 +10,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, LinearBasis
-from gp_ensembles.ensembles.memory import TargetMemory, find_lags
+from gp_ensembles.ensembles.memory import TargetMemory, find_lags, find_season
 from gp_ensembles.ensembles.spec_checks import check_count, check_made
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -20,6 +20,7 @@ from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.filters.transitions import RandomWalk
 
+_LEAST_NOISE = 1e-6  # of the value a season ago, in squared units of standardized targets
 _LEVEL_NOISE = 1e-2  # noise of the level in steps of its walk: nearly all of a change stays
 
 
@@ -30,13 +31,13 @@ class Lagged(NamedTuple):
         memory: The columns of past targets.
         inputs: Warm-up inputs with these columns behind them, shape (N, D + P).
         maps: Feature maps by name, on D + P columns: those of the inputs alone, then those of the lags.
-        level: The expert that predicts the previous value.
+        plain: By name, the expert that predicts the previous value, and where there is a season that of a season ago.
     """
 
     memory: TargetMemory
     inputs: Tensor
     maps: list[tuple[str, FeatureMap]]
-    level: Expert
+    plain: list[tuple[str, Expert]]
 
 
 @final
@@ -47,7 +48,9 @@ class TargetLags:
     Further experts, static and at every speed of the ensemble: one is linear in the lagged targets alone, others have
     bases of the inputs and the lagged targets together. One more predicts the previous value, as the level of a random
     walk (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Where the past says
-    nothing about the next target, nothing is added.
+    nothing about the next target, nothing is added. Where the autocorrelation of the warm-up has a peak, one more
+    regresses on the value that long ago, see :func:`~gp_ensembles.ensembles.memory.find_season`: a season may be longer
+    than the lags that are looked for.
 
     Attributes:
         lags: Rows back, distinct and ascending; found on the warm-up rows by forward selection on the partial
@@ -104,16 +107,24 @@ class TargetLags:
         lags = find_lags(y, self.most, self.longest) if self.lags is None else self.lags
         if not lags:
             return None
-        memory = TargetMemory(lags, y)
+        season = find_season(y) if self.lags is None else None
+        memory = TargetMemory(sorted({*lags, *([] if season is None else [season])}), y)
         columns = memory.columns(memory.init(y), y)[1]
         num_inputs, num_all = X.shape[1], X.shape[1] + columns.shape[1]
-        own, past = range(num_inputs), range(num_inputs, num_all)
         inputs = torch.cat([X, columns], dim=-1)
-        lagged = SelectColumns(LinearFeatures.from_data(columns), past, num_all)
+        own, past = list(range(num_inputs)), [num_inputs + memory.lags.index(lag) for lag in lags]
+        lagged = SelectColumns(LinearFeatures.from_data(inputs[:, past]), past, num_all)
         seeing = [(name, SelectColumns(features, own, num_all)) for name, features in maps]
-        both = [pair for basis in self.bases for pair in basis.build(inputs, generator=generator)]
+        seen = own + past
+        both = [pair for basis in self.bases for pair in basis.build(inputs[:, seen], generator=generator)]
+        if len(seen) < num_all:
+            both = [(name, SelectColumns(features, seen, num_all)) for name, features in both]
         named = [(f"{name} with lags", features) for name, features in both]
-        return Lagged(memory, inputs, [*seeing, ("lags", lagged), *named], _level(y, num_all))
+        plain = [("previous value", _level(y, num_all))]
+        if season is not None:
+            column = num_inputs + memory.lags.index(season)
+            plain.append(("value a season ago", _seasonal(inputs[:, column], y, column, num_all)))
+        return Lagged(memory, inputs, [*seeing, ("lags", lagged), *named], plain)
 
 
 def _is_whole(value: object) -> bool:
@@ -127,3 +138,13 @@ def _level(y: Tensor, num_inputs: int) -> Expert:
     likelihood = GaussianLikelihood(noise_constraint=Positive()).to(features.prior_variance)
     likelihood.noise = (_LEVEL_NOISE * step).reshape(1)
     return GaussianExpert(features, likelihood.requires_grad_(False), RandomWalk(step))
+
+
+def _seasonal(before: Tensor, y: Tensor, column: int, num_inputs: int) -> Expert:
+    """A regression on the value a season ago alone, shape (N,), whose noise is the mean square of the differences."""
+    difference = (y - before)[~torch.isnan(y)]
+    features = LinearFeatures(1, torch.ones_like(difference[0]), bias=False)
+    likelihood = GaussianLikelihood(noise_constraint=Positive()).to(features.prior_variance)
+    likelihood.noise = difference.square().mean().clamp_min(_LEAST_NOISE).reshape(1)
+    selected = SelectColumns(features, [column], num_inputs).requires_grad_(False)
+    return GaussianExpert(selected, likelihood.requires_grad_(False))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 _FAR = 100.0  # in widths of the range of the warm-up targets
+_LEAST_CORRELATION = 0.2  # of a season
 _RIDGE = 1e-6  # of the autoregression that bridges gaps, relative to the number of rows
 
 
@@ -166,3 +167,36 @@ def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
         residual = residual - direction * (direction @ residual)
         lagged = lagged - torch.outer(direction, direction @ lagged)
     return tuple(sorted({1, *chosen})) if chosen else ()
+
+
+def find_season(y: Tensor) -> int | None:
+    r"""The lag at which the autocorrelation has its highest peak, after a straight line is taken away.
+
+    A peak is a lag whose autocorrelation is above those of the lags around it, above 0.2 and above four standard errors
+    of white noise, :math:`4 / \sqrt N`; lags of up to a third of the rows are looked at.
+
+    Args:
+        y: Targets, shape (N,), NaN where missing.
+
+    Returns:
+        The lag, at least 2; ``None`` if there is no peak.
+
+    Example:
+        >>> rows = torch.arange(200, dtype=torch.float64)
+        >>> find_season(torch.sin(2 * torch.pi * rows / 12)), find_season(rows)
+        (12, None)
+    """
+    rows = torch.arange(y.shape[0], dtype=torch.float64, device=y.device)
+    seen = ~torch.isnan(y)
+    line = torch.stack([rows, torch.ones_like(rows)], dim=-1)
+    fitted = line @ torch.linalg.lstsq(line[seen], y[seen].double().unsqueeze(-1)).solution
+    rest = torch.where(seen, y.double() - fitted.squeeze(-1), 0.0)
+    power, most = float(rest @ rest), y.shape[0] // 3
+    if most < 2 or power <= 1e-12 * y.shape[0]:
+        return None
+    correlation = torch.stack([rest[lag:] @ rest[: y.shape[0] - lag] for lag in range(most + 2)]) / power
+    middle, around = correlation[2:-1], torch.maximum(correlation[1:-2], correlation[3:])
+    least = max(_LEAST_CORRELATION, 4 / math.sqrt(y.shape[0]))
+    peaks = torch.where((middle > around) & (middle > least), middle, -torch.inf)
+    best = int(peaks.argmax())
+    return None if torch.isneginf(peaks[best]) else best + 2

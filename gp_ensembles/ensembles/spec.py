@@ -105,8 +105,9 @@ class EnsembleSpec:
         fit_settings: How hyperparameters are found.
         target: What kind of target is predicted; targets that are not real numbers are not standardized.
         innovations: What the experts' own errors are used for: each makes a further prediction of every expert's.
-        lags: Past targets as inputs of further experts; ``None`` for none. The expert that predicts the previous value
-            is a reference, see :class:`~gp_ensembles.meta_learners.ReferenceAveraging`: the rule is not long behind it.
+        lags: Past targets as inputs of further experts; ``None`` for none. Those that predict the previous value and
+            that of a season ago are references of the rule, which is not long behind them:
+            :class:`~gp_ensembles.meta_learners.ReferenceAveraging`.
         windows: Exact Gaussian processes of the last rows as further experts.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
@@ -213,8 +214,8 @@ class EnsembleSpec:
         if lagged is not None:
             copies = 1 + len(self.innovations)
             first = copies * sum(group_size(group) for group in groups)
-            rule = ReferenceAveraging(rule, range(first, first + copies))
-            groups.append([("previous value", lagged.level)])
+            rule = ReferenceAveraging(rule, range(first, first + copies * group_size(lagged.plain)))
+            groups.append(lagged.plain)
         if has_layers:
             settings, width = self.fit_settings, inputs.shape[1]
             groups.append([window.build(X, y, width, settings, progress) for window in self.windows])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.memory import TargetMemory, find_lags
+from gp_ensembles.ensembles.memory import TargetMemory, find_lags, find_season
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.meta_learners import ReferenceAveraging
 
@@ -155,3 +155,42 @@ def test_the_previous_value_is_a_reference_of_the_rule():
     assert isinstance(rule, ReferenceAveraging)
     assert {online.names[place].split("/")[0] for place in rule.references} == {"previous value"}
     assert len(rule.references) == 1 + len(auto.innovations) == sum("previous value" in name for name in online.names)
+
+
+def test_the_season_is_the_highest_peak_of_the_autocorrelation():
+    g = torch.Generator().manual_seed(0)
+    rows = torch.arange(400, dtype=torch.float64)
+    y = torch.randn(7, generator=g, dtype=torch.float64)[rows.long() % 7] + 0.1 * torch.randn(400, generator=g).double()
+    y = y + 0.01 * rows
+    y[[3, 50, 51]] = torch.nan
+    season = find_season(y)
+    assert season is not None
+    assert season % 7 == 0
+    assert find_season(torch.randn(400, generator=g, dtype=torch.float64)) is None
+    assert find_season(torch.randn(60, generator=g, dtype=torch.float64)) is None
+    assert find_season(rows) is None
+    assert find_season(rows[:5]) is None
+
+
+def test_the_value_a_season_ago_is_an_expert_and_a_reference_though_no_lag_is_so_long():
+    g = torch.Generator().manual_seed(0)
+    pattern = torch.randn(150, generator=g, dtype=torch.float64).cumsum(0)
+    y = pattern[torch.arange(700) % 150]
+    y = (y - y.mean()) / y.std()
+    X = torch.randn(700, 1, generator=g, dtype=torch.float64)
+    spec = replace(auto, bases=(LinearBasis(),), random_walk_variances=(), windows=())
+    spec = replace(spec, fit_settings=FitSettings(method=None, num_samples=1))
+    online = spec.fit(X[:500], y[:500], generator=g)
+    memory, rule = online.ensemble.memory, online.ensemble.meta_learner
+    assert memory is not None
+    assert isinstance(rule, ReferenceAveraging)
+    assert 150 in memory.lags
+    referred = {online.names[place].split("/")[0] for place in rule.references}
+    assert referred == {"previous value", "value a season ago"}
+    found = online.observe(X[500:], y[500:])
+    assert float((found.mean - y[500:]).abs().mean()) < 0.01
+    # One row at a time the same, so that the long memory is carried from block to block.
+    again = spec.fit(X[:500], y[:500], generator=torch.Generator().manual_seed(0))
+    single = [again.observe(X[t : t + 1], y[t : t + 1]).mean for t in range(500, 560)]
+    whole = spec.fit(X[:500], y[:500], generator=torch.Generator().manual_seed(0)).observe(X[500:560], y[500:560])
+    torch.testing.assert_close(torch.cat(single), whole.mean, rtol=1e-6, atol=1e-6)
