@@ -25,6 +25,7 @@ from gp_ensembles.data import load_folder
 from gp_ensembles.likelihoods import LogPoissonLikelihood
 from gp_ensembles.sparse import (
     BayesianOptimization,
+    EnoughKnots,
     GreedyBlocks,
     OneAtATime,
     RandomSubset,
@@ -82,10 +83,11 @@ def selections(X: Tensor, y: Tensor, strategies: dict[str, Strategy]) -> None:
 
 
 def boston(_: argparse.Namespace) -> None:
-    """The default, and one knot at a time with L-BFGS."""
+    """The default, greedy blocks, and one knot at a time with L-BFGS."""
     X, y = boston_split()
-    strategies = {
-        "default": GreedyBlocks(),
+    strategies: dict[str, Strategy] = {
+        "default": EnoughKnots(),
+        "greedy blocks": GreedyBlocks(),
         "one at a time, subset": OneAtATime(RandomSubset()),
         "one at a time, BO": OneAtATime(BayesianOptimization()),
     }
@@ -98,7 +100,7 @@ def ccpp(arguments: argparse.Namespace) -> None:
     X, y = torch.as_tensor(data.X).double(), torch.as_tensor(data.y).double().reshape(-1)
     rows = torch.randperm(len(y), generator=seeded())[: len(y) // 2]
     X, y = X[rows], y[rows]
-    selections((X - X.mean(0)) / X.std(0), y, {"default": GreedyBlocks()})
+    selections((X - X.mean(0)) / X.std(0), y, {"default": EnoughKnots(), "greedy blocks": GreedyBlocks()})
 
 
 def large(_: argparse.Namespace) -> None:
@@ -106,7 +108,7 @@ def large(_: argparse.Namespace) -> None:
     X = 4.0 * torch.rand(100_000, 4, dtype=torch.float64, generator=seeded()) - 2.0
     y = torch.sin(3.0 * X[:, 0]) * torch.cos(2.0 * X[:, 1]) + 0.3 * torch.sin(4.0 * X[:, 2]) + 0.2 * X[:, 3] ** 2
     y = y + 0.1 * torch.randn(len(y), dtype=torch.float64, generator=seeded(1))
-    selections(X, y, {"default, 100 000 rows": GreedyBlocks(max_knots=200)})
+    selections(X, y, {"default, 100 000 rows": EnoughKnots(max_knots=200)})
 
 
 def greedy(_: argparse.Namespace) -> None:

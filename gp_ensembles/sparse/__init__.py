@@ -1,12 +1,13 @@
 """Sparse Gaussian processes with K knots (inducing points), and how many knots to choose, and where.
 
 ``selection``
-    :func:`select_knots` for normal targets, :func:`select_variational_knots` for any targets by the evidence lower
+    :func:`select_knots` for normal targets (the first call to try), :func:`select_variational_knots` for any targets by the evidence lower
     bound, :func:`select_laplace_knots` for counts and labels by Laplace's evidence. Each returns a :class:`Selection`:
     knots, model, history and stop reason.
-``strategies``, ``greedy``, ``one_at_a_time``
-    How knots are chosen, each a :class:`Strategy`: :class:`GreedyBlocks` (the default: blocks of the largest exact
-    gains, see :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
+``strategies``, ``enough``, ``greedy``, ``one_at_a_time``
+    How knots are chosen, each a :class:`Strategy`: :class:`EnoughKnots` (the default: all rows where that can be had,
+    else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see
+    :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
     :class:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`), :class:`Simultaneous` and
     :class:`Reinitialization` (Burt et al., 2020).
 ``initialization``
@@ -15,15 +16,16 @@
     :func:`leverage_knots` by :func:`ridge_leverage_scores`; any of them for BoTorch as a :class:`KnotAllocator`.
 ``regression``, ``variational``, ``laplace``
     The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP` (normal targets),
-    :class:`SparseVariationalGP` and :class:`SparseLaplaceGP`. What they share is in ``base``.
+    :class:`SparseVariationalGP` and :class:`SparseLaplaceGP`; in ``exact`` :class:`ExactGP`, whose knots are all rows.
+    What they share is in ``base``; ``trend`` has a linear prior mean in the data's units.
 ``collapsed``
     What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
     :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.
 ``fitting``, ``optimizers``
     :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :class:`KnotOptimizer`:
     :class:`LBFGSB`, or :class:`Adadelta` as published.
-``online``
-    :func:`start_online` continues as an online expert from a model; :func:`inducing_features` and
+``online``, ``fitted_expert``
+    :func:`start_online` makes fitted models the experts of an online ensemble; :func:`inducing_features` and
     :func:`weights_posterior` are its parts.
 """
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from gpytorch.constraints import Positive
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.priors import Prior
+from torch import Tensor, nn
+from tqdm import tqdm
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.sparse.base import SparseModel, check_positive
@@ -17,6 +21,7 @@ from gp_ensembles.sparse.fitting import (
     has_free_hyperparameters,
     rescale,
 )
+from gp_ensembles.sparse.greedy import GreedyBlocks
 from gp_ensembles.sparse.initialization import distinct_rows, greedy_variance_rows
 from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.strategies import SelectionRun, Strategy
@@ -27,8 +32,9 @@ _SHORT, _MIDDLE, _LONG = 15, 30, 200  # iterations from each start, on some rows
 _TOLERANCE = 0.01  # nats that three iterations must bring
 _FIRST = 100  # knots that growth begins with
 _POOL = 4  # rows per knot among which knots are chosen
-_POLISHED = 200  # knots up to which all of them move in the end: each iteration costs O(N K^2)
-_POLISH_ROWS, _POLISH_SOME, _POLISH_ALL = 50, 60, 12  # rows per knot, iterations on these, and on all rows
+_FEW = 200  # knots that are few for many rows: they are chosen and moved by the bound
+_ROWS_PER_KNOT = 25  # rows by whose bound they are chosen
+_POLISH_SOME, _POLISH = 100, 8  # iterations that move all knots by the bound of these rows, and of all
 
 
 class _Clock:
@@ -51,8 +57,8 @@ class EnoughKnots(Strategy):
     200, from the best of these on 600, and on ``fit_rows``. Up to ``exact_rows`` distinct rows the answer is an
     :class:`ExactGP`, with one factorization of all of them. Beyond that knots are rows of the largest remaining prior
     variance, doubled until Titsias' bounds of the log evidence are as close as ``gap_tolerance`` or there are
-    ``max_knots``. Up to 200 knots are few for so many rows, and move with the hyperparameters in the end, first by the
-    bound of some rows, then by that of all.
+    ``max_knots``. Up to 200 knots are few for so many rows, and the exact process' hyperparameters are not the best for
+    them: they are chosen by :class:`GreedyBlocks` on some rows, and move with the hyperparameters on all in the end.
 
     Args:
         max_knots: Most knots where not all rows are.
@@ -103,17 +109,15 @@ class EnoughKnots(Strategy):
             run.model = exact  # what an interruption keeps
             finished = self._fit(exact, clock, run.generator)
             step = run.record(exact, "all rows")
-            few = "" if finished else f"; the budget of {self.max_seconds:g} s ended the fit"
-            return f"all {step.num_knots} distinct rows are knots: the model is exact{few}"
-        if not self._fit(model, clock, run.generator):
+            ended = "" if finished else f"; the budget of {self.max_seconds:g} s ended the fit"
+            return f"all {step.num_knots} distinct rows are knots: the model is exact{ended}"
+        few = self.max_knots <= _FEW
+        if not self._fit(model, clock, run.generator, few):
             run.record(model, "start")
             return f"the budget of {self.max_seconds:g} s ended before knots were chosen"
-        stop_reason = self._grow(run, clock)
-        if run.model.num_knots <= _POLISHED and clock.left > 0.0:
-            self._polish(run, clock)
-        return stop_reason
+        return self._few(run, clock) if few else self._grow(run, clock)
 
-    def _fit(self, model: SparseModel, clock: _Clock, generator: torch.Generator | None) -> bool:
+    def _fit(self, model: SparseModel, clock: _Clock, generator: torch.Generator | None, few: bool = False) -> bool:
         """Fit hyperparameters to nested rows; whether the budget allowed all of it."""
         if not has_free_hyperparameters(model):
             return True
@@ -123,7 +127,8 @@ class EnoughKnots(Strategy):
         self._choose_start(model, order[: sizes[0]], clock)
         for size in sizes[1:]:
             self._fit_some(model, order[:size], _MIDDLE, clock)
-        self._fit_some(model, order[: self.fit_rows], _LONG, clock)
+        if not few:
+            self._fit_some(model, order[: self.fit_rows], _LONG, clock)
         return clock.left > 0.0
 
     def _choose_start(self, model: SparseModel, rows: Tensor, clock: _Clock) -> None:
@@ -173,25 +178,64 @@ class EnoughKnots(Strategy):
                 return f"the budget of {self.max_seconds:g} s has ended; the bounds are {gap:.3g} nats apart"
             count = min(2 * count, most)
 
-    def _polish(self, run: SelectionRun[Any], clock: _Clock) -> None:
-        """Move all knots and hyperparameters, by the bound of some rows and then of all."""
+    def _few(self, run: SelectionRun[Any], clock: _Clock) -> str:
+        """Greedy blocks by the bound of some rows, then all knots and hyperparameters by the bound of all."""
         model = run.model
-        size = max(_POLISH_ROWS * model.num_knots, self.fit_rows)
-        polished = model.with_knots(model.knots)
-        if size < len(model.train_y):
-            order = torch.randperm(len(model.train_y), generator=run.generator, device="cpu")[:size]
-            rows = order.to(model.train_X.device)
-            some = model.with_knots(model.knots)
-            some.train_X, some.train_y = model.train_X[rows], model.train_y[rows]
-            fit_sparse(some, knots=True, max_iterations=_POLISH_SOME, max_seconds=clock.left)
-            copy_hyperparameters(some, polished)
-            with torch.no_grad():
-                polished.knots.copy_(some.knots)
-        fit_sparse(polished, knots=True, max_iterations=_POLISH_ALL, max_seconds=max(clock.left, 0.0))
-        with torch.no_grad():
-            better = bool(polished.objective() > run.history[-1].objective)
-        if better:
-            run.record(polished, "polish")
+        size = max(_ROWS_PER_KNOT * self.max_knots, self.fit_rows)
+        order = torch.randperm(len(model.train_y), generator=run.generator, device="cpu")[:size]
+        rows = order.to(model.train_X.device)
+        some = model.with_knots(model.knots)
+        some.train_X, some.train_y = model.train_X[rows], model.train_y[rows]
+        times = len(model.train_y) / len(rows)
+        some.likelihood = _repeated(model.likelihood, times, len(rows))
+        strategy = GreedyBlocks(max_knots=self.max_knots, subset_size=0, polish_iterations=_POLISH_SOME)
+        some = some.with_knots(strategy.initial_knots(some.train_X, generator=run.generator))
+        with tqdm(disable=True) as bar:
+            part = SelectionRun(some, bar, run.generator)
+            strategy.search(part)
+        fitted = model.with_knots(part.model.knots)
+        copy_hyperparameters(part.model, fitted)
+        noise = times * part.model.likelihood.noise.detach()
+        fitted.likelihood.noise = noise.clamp_min(
+            1.001 * fitted.likelihood.noise_covar.raw_noise_constraint.lower_bound
+        )
+        step = run.record(fitted, "greedy blocks")
+        if clock.left > 0.0:
+            polished = fitted.with_knots(fitted.knots)
+            fit_sparse(polished, knots=True, max_iterations=_POLISH, max_seconds=clock.left)
+            step = run.record(polished, "polish")
+        gap = run.model.bound_gap()
+        if gap < self.gap_tolerance:
+            return f"the bounds of the log evidence are less than {self.gap_tolerance} nats apart"
+        ended = "" if clock.left > 0.0 else f"the budget of {self.max_seconds:g} s has ended: "
+        most = ", the most allowed" if step.num_knots == self.max_knots else ""
+        return f"{ended}there are {step.num_knots} knots{most}; the bounds are {gap:.3g} nats apart"
+
+
+@final
+class _Repeats(Prior):  # type: ignore[misc]  # GPyTorch is untyped
+    r"""What :math:`N(y; f, w \tau)^w` has beside :math:`N(y; f, \tau)`, as a prior of :math:`\tau`."""
+
+    def __init__(self, power: float) -> None:
+        nn.Module.__init__(self)
+        self.power = power
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the power."""
+        return -self.power * value.log()
+
+
+def _repeated(likelihood: GaussianLikelihood, times: float, num_rows: int) -> GaussianLikelihood:
+    """A likelihood under which the bound of some rows is that of so many copies of them, up to a constant.
+
+    Otherwise few rows count too little beside the divergence of the knots' posterior from their prior, which does not
+    grow with the rows, and much is taken for noise.
+    """
+    constraint = Positive(transform=torch.exp, inv_transform=torch.log)
+    other = GaussianLikelihood(noise_constraint=constraint).to(likelihood.noise)
+    other.noise = likelihood.noise.detach() / times
+    other.noise_covar.register_prior("repeats", _Repeats(0.5 * num_rows * (times - 1.0)), "noise")
+    return other.requires_grad_(likelihood.noise_covar.raw_noise.requires_grad)
 
 
 def _exact_part(model: SparseModel, rows: Tensor) -> ExactGP:

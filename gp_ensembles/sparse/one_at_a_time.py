@@ -331,7 +331,8 @@ def log_expected_improvement(
     loadings = torch.linalg.solve_triangular(factors[best], between, upper=False)
     mean = (whitened[best].mT @ loadings).squeeze(0)
     spread = deviation * (1.0 - loadings.square().sum(0)).clamp_min(_LEAST).sqrt()
-    return spread.log() + _log_improvement((mean - scaled.amax()) / spread)
+    gain: Tensor = spread.log() + _log_improvement((mean - scaled.amax()) / spread)
+    return gain
 
 
 def _log_improvement(u: Tensor) -> Tensor:
