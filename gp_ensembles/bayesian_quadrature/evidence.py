@@ -25,7 +25,7 @@ from gp_ensembles.bayesian_quadrature.quadrature import EvidenceEstimate, Quadra
 from gp_ensembles.bayesian_quadrature.relabeling import Relabeling
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
-TARGET_SD = 0.1  # of the log evidence, unless a budget asks for less
+TARGET_SD = 0.2  # of the log evidence, unless a budget asks for less
 _NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
 _PRIOR_STARTS = 60  # draws of the prior among which starts are sought
 _ENDS, _OTHERS, _NESTED = 3, 4, 4  # starts of ascents: ends of earlier ones, other evaluations, nested kernels

@@ -44,7 +44,7 @@ class Budget(NamedTuple):
     Args:
         evaluations: Likelihoods of the search, those of its ascents included.
         seconds: Seconds of wall time; a round that has begun is finished.
-        log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.1 if ``None``, which
+        log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.2 if ``None``, which
             the search, where draws of the prior cover the likelihood, does not stop for.
         draws: Likelihoods of the importance sampling that follows the search where draws of the prior do not cover the
             likelihood, its ascents included; a round that has begun is finished. With none the evidence stays unknown.

@@ -196,22 +196,36 @@ class Marginalization:
 
     @property
     def posterior_components(self) -> Tensor:
-        """Posterior probabilities of n = 1..N components, shape (N,)."""
-        return self.evidence.posterior
+        """Posterior probabilities of n = 1..N components, shape (N,); the weights of ``kernels`` where in doubt."""
+        if not self.doubt:
+            return self.evidence.posterior
+        components = self.problem.prior.num_components(self.kernels.cube) - 1
+        weights = self.kernels.log_weights.exp()
+        return weights.new_zeros(self.problem.prior.max_components).index_add(0, components, weights)
 
     @property
     def posterior_components_sd(self) -> Tensor:
-        """Standard deviations of those, shape (N,)."""
+        """Standard deviations of those, shape (N,); infinite where in doubt."""
+        if self.doubt:
+            return torch.full_like(self.evidence.log_parts, torch.inf)
         return self.quadrature.evidence.posterior_sd if self.is_covered else self.evidence.posterior_sd
+
+    @property
+    def _is_sampled(self) -> bool:
+        """Whether the kernels are those of importance sampling."""
+        return self._sampler is not None and not self.doubt
 
     @cached_property
     def kernels(self) -> WeightedKernels:
-        """Kernels with posterior weights: the evaluated ones or, by importance sampling, up to 64 draws."""
-        drawn = None
-        if self._sampler is not None and self.state.importance is not None:
-            drawn = self._sampler.kernels(self.state.importance)
-        if drawn is None:
+        """Kernels with posterior weights: up to 64 draws of a trusted importance sampling, else those of the search.
+
+        The kernels of the search are weighed by likelihood and by the share of the prior that is nearest to them: where
+        importance sampling failed, they predict better than its few heavy draws.
+        """
+        if self._sampler is None or self.doubt or self.state.importance is None:
             return self.quadrature.kernels
+        drawn = self._sampler.kernels(self.state.importance)
+        assert drawn is not None  # or there would be doubt
         generator = torch.Generator().manual_seed(self.state.nodes_seed)
         y = self.problem.y
         return drawn.thin(affordable_kernels(len(y), y.element_size()), generator=generator)
@@ -253,7 +267,7 @@ class Marginalization:
         """
         rows, log_weights = self.top(tolerance)
         kernels = self.hyperparameters(rows)
-        if self._sampler is not None:
+        if self._is_sampled:
             return KernelMixtureModel(self.problem, kernels, log_weights)
         roots = self.quadrature.root_weights
         return KernelMixtureModel(self.problem, kernels, log_weights, roots[rows][:, rows], roots.sum())
@@ -302,6 +316,6 @@ class Marginalization:
 
     @cached_property
     def _predictor(self) -> Predictor:
-        if self._sampler is not None:
+        if self._is_sampled:
             return weighted_predictor(self.problem, self.kernels.cube, self.kernels.log_weights)
         return quadrature_predictor(self.problem, self.quadrature.surrogate, self.quadrature.nodes)
