@@ -1,9 +1,9 @@
 """Sparse Gaussian processes with K knots (inducing points), and how many knots to choose, and where.
 
 ``selection``
-    :func:`select_knots` for normal targets (the first call to try), :func:`select_variational_knots` for any targets by the evidence lower
-    bound, :func:`select_laplace_knots` for counts and labels by Laplace's evidence. Each returns a :class:`Selection`:
-    knots, model, history and stop reason.
+    :func:`select_knots` for normal targets (the first call to try), :func:`select_variational_knots` for any targets by
+    the evidence lower bound, :func:`select_laplace_knots` for counts and labels by Laplace's evidence. Each returns a
+    :class:`Selection`: knots, model, history and stop reason.
 ``strategies``, ``enough``, ``greedy``, ``one_at_a_time``
     How knots are chosen, each a :class:`Strategy`: :class:`EnoughKnots` (the default: all rows where that can be had,
     else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see

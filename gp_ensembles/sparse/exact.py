@@ -101,9 +101,8 @@ class ExactGP(SparseModel):
         self.knots.requires_grad_(False)
         _, label, counts = torch.unique(X.detach(), dim=0, return_inverse=True, return_counts=True)
         order = label[rows]
-        self.register_buffer(
-            "_place", torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows)).to(order))[label]
-        )
+        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows), device=order.device))
+        self.register_buffer("_place", place[label])
         self.register_buffer("_counts", counts[order].to(X))
 
     def objective(self) -> Tensor:
@@ -156,7 +155,7 @@ class ExactGP(SparseModel):
         if self.knots.shape[0] != len(self._counts):
             raise ValueError("the knots of an exact model are its distinct rows; take a SparseGP for others")
         noise, residual, _ = self._averages()
-        covariance = torch.empty(len(noise), len(noise)).to(self.knots)
+        covariance = self.knots.new_empty(len(noise), len(noise))
         for rows, part in zip(covariance.split(_CHUNK), self.knots.split(_CHUNK), strict=True):
             rows.copy_(self.kernel_matrix(part, self.knots))  # a kernel makes several tables of its rows
         covariance.diagonal().add_(noise)
