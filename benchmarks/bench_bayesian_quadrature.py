@@ -2,6 +2,7 @@
 
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER [--sets airline co2] [--seeds 10]
+OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER --evidence airline --components 3
 """
 
 import argparse
@@ -25,9 +26,10 @@ from gp_ensembles.bayesian_quadrature import (
     UncertaintyPolicy,
     marginalize,
 )
-from gp_ensembles.bayesian_quadrature.marginalization import Marginalization
+from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bayesian_quadrature.policies import Policy
-from gp_ensembles.bayesian_quadrature.prior import draw_stratified
+from gp_ensembles.bayesian_quadrature.prior import EDGE, draw_stratified
+from gp_ensembles.bayesian_quadrature.result import Marginalization
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import airline_passengers, load_folder
@@ -39,6 +41,12 @@ POLICIES: dict[str, Policy] = {
     "K": RecombinationPolicy(),
 }
 SETS = {"airline": "airline_passengers", "co2": "co2_global_monthly"}
+EVIDENCE_SETS = {  # and every how many-th row is used
+    "airline": ("airline_passengers", 1),
+    "mauna_loa": ("co2_mauna_loa_monthly", 4),
+    "solar": ("solar_lean2004", 2),
+    "yacht": ("yacht", 1),
+}
 LAST_YEAR_OF_CO2 = 2020.6  # the series as it stood when the paper was written
 
 
@@ -161,7 +169,7 @@ def learning_table(problem: RegressionProblem, evaluations: int, seeds: int) -> 
 
 def run(problem: RegressionProblem, evaluations: int, policy: Policy, seed: int) -> Marginalization:
     generator = torch.Generator().manual_seed(seed)
-    return marginalize(problem, Budget(evaluations), Search(policy), generator=generator)
+    return marginalize(problem, Budget(evaluations, draws=0), Search(policy), generator=generator)
 
 
 def accuracy_table(folder: str, sets: list[str], evaluations: int, seeds: int) -> None:
@@ -182,12 +190,113 @@ def accuracy_table(folder: str, sets: list[str], evaluations: int, seeds: int) -
                 score = posterior.log_prob(part.y_test.reshape(-1, 1, 1)).mean()
                 error = (predicted.mean - part.y_test).square().mean().sqrt()
                 rows.append(
-                    torch.stack([error, score, error.new_tensor(found.log_evidence), error.new_tensor(elapsed)])
+                    torch.stack(
+                        [error, score, error.new_tensor(found.quadrature.log_evidence), error.new_tensor(elapsed)]
+                    )
                 )
             mean = torch.stack(rows).mean(0).tolist()
             error_of = (torch.stack(rows).std(0, unbiased=False) / max(seeds - 1, 1) ** 0.5).tolist()
             cells = [f"{m:.3f} ± {e:.3f}" for m, e in zip(mean[:3], error_of[:3], strict=True)]
             print(f"{name:10}{letter:8}{cells[0]:>16}{cells[1]:>20}{cells[2]:>18}{mean[3]:>9.1f}", flush=True)
+
+
+def evidence_table(folder: str, name: str, components: int, seeds: int) -> None:
+    """Log evidence against likelihoods evaluated: quadrature with two policies, importance sampling; and an oracle."""
+    file, every = EVIDENCE_SETS[name]
+    table = load_folder(folder, file)
+    part = split(table.X.double()[::every], table.y.double()[::every], 0)
+    problem = RegressionProblem(part.X, part.y, default_prior(part.X, part.y, components))
+    print(f"{name}, {len(part.y)} rows, up to {components} component(s)")
+    for letter in ("R", "I"):
+        for evaluations in (50, 100, 200, 400):
+            for seed in range(seeds):
+                start = time.perf_counter()
+                found = run(problem, evaluations, POLICIES[letter], seed).quadrature
+                numbers = f"{found.log_evidence:9.2f} ± {found.log_evidence_sd:.2f}"
+                print(
+                    f"quadrature -{letter} {evaluations:6d} {numbers} {time.perf_counter() - start:7.1f} s", flush=True
+                )
+    for seed in range(seeds):
+        start, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
+        sampled = marginalize(problem, Budget(200), generator=generator)
+        for step in sampled.history[:: max(1, len(sampled.history) // 8)][1:] + sampled.history[-1:]:
+            print(f"importance {step.evaluations:8d} {step.log_evidence:9.2f} ± {step.log_evidence_sd:.2f}")
+        parts = [round(value, 2) for value in sampled.evidence.log_parts.tolist()]
+        print(f"{time.perf_counter() - start:.1f} s, parts {parts}, {sampled.doubt or 'trusted'}", flush=True)
+        kernels = sampled.kernels
+        best = kernels.cube[kernels.log_likelihood.argmax()]
+        count = int(problem.prior.num_components(best))
+        if count == 1 or problem.prior.num_inputs == 1:
+            value, calls = tempered(problem, best, seed)
+            print(f"tempered sequential Monte Carlo, n = {count}: log Z {value:.2f}, {calls} likelihoods", flush=True)
+
+
+def tempered(
+    problem: RegressionProblem, best: Tensor, seed: int, particles: int = 1000, width: float = 0.6
+) -> tuple[float, int]:
+    """An oracle from nothing: sequential Monte Carlo from a broad normal distribution around a kernel to the posterior.
+
+    On kernels whose mean frequencies ascend, times n!. The start is only where to look; moves are by differences.
+    """
+    prior, generator = problem.prior, torch.Generator().manual_seed(seed)
+    count = int(prior.num_components(best))
+    columns = prior.active_columns(count)
+    center = torch.special.ndtri(best[columns])
+    means = slice(count - 1, count - 1 + count)
+    order = center[means].argsort() if count > 1 else torch.arange(1)
+    center = torch.cat([0.0 * center[: count - 1], center[means][order], *_reordered(center, order, count)])
+    size = len(columns)
+
+    def log_start(v: Tensor) -> Tensor:
+        return -0.5 * ((v - center) / width).square().sum(-1) - size * math.log(width * math.sqrt(2.0 * math.pi))
+
+    def log_target(v: Tensor) -> Tensor:
+        value = torch.full((len(v),), -1e10, dtype=v.dtype)
+        inside = (v[:, means].diff(dim=-1) > 0).all(-1) if prior.num_inputs == 1 else value < 0
+        cube = prior.embed(torch.special.ndtr(v[inside]).clamp(EDGE, 1.0 - EDGE), count)
+        log_prior = -0.5 * v[inside].square().sum(-1) - 0.5 * size * math.log(2.0 * math.pi)
+        value[inside] = problem.evaluate(cube).nan_to_num(nan=-1e10) + log_prior
+        return value
+
+    def draw(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    v = center + width * torch.randn(particles, size, generator=generator, dtype=torch.float64)
+    target, start = log_target(v), log_start(v)
+    power, log_evidence, calls = 0.0, 0.0, particles
+    while power < 1.0:
+        low, high = power, 1.0
+        for _ in range(60):  # the next power leaves nine tenths of the particles effective
+            middle = 0.5 * (low + high)
+            weights = ((middle - power) * (target - start)).softmax(0)
+            low, high = (middle, high) if float(1.0 / weights.square().sum()) > 0.9 * particles else (low, middle)
+        following = 1.0 if 1.0 - low < 1e-9 else max(low, power + 1e-13)
+        gain = (following - power) * (target - start)
+        log_evidence += float(gain.logsumexp(0)) - math.log(particles)
+        levels = (torch.arange(particles) + draw(1)) / particles
+        rows = torch.searchsorted(gain.softmax(0).cumsum(0), levels).clamp_max(particles - 1)
+        v, target, start, power = v[rows], target[rows], start[rows], following
+        for _ in range(6):
+            first, second = torch.randint(particles, (2, particles), generator=generator)
+            length = 2.38 / math.sqrt(2.0 * size) * 10.0 ** (-2.0 * draw(particles, 1))
+            length = torch.where(draw(particles, 1) < 0.1, 1.0, length)
+            noise = 1e-5 * torch.randn(v.shape, generator=generator, dtype=torch.float64)
+            proposed = v + length * (v[first] - v[second]) + noise
+            new_target, new_start = log_target(proposed), log_start(proposed)
+            calls += particles
+            gain = power * (new_target - target) + (1.0 - power) * (new_start - start)
+            moved = draw(particles).log() < gain
+            v = torch.where(moved.unsqueeze(-1), proposed, v)
+            target, start = torch.where(moved, new_target, target), torch.where(moved, new_start, start)
+    return log_evidence + (math.lgamma(count + 1) if prior.num_inputs == 1 else 0.0), calls
+
+
+def _reordered(center: Tensor, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Scales in the order of the means, and the rest, of a row for one input; of a row of one component as it is."""
+    if count == 1:
+        return center[len(order) :], center[:0]
+    scales = center[2 * count - 1 : 3 * count - 1][order]
+    return scales, center[3 * count - 1 :]
 
 
 def main() -> None:
@@ -196,8 +305,15 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--seeds", type=int, default=10, help="random splits for the accuracy")
     parser.add_argument("--evaluations", type=int, default=200)
+    parser.add_argument("--evidence", choices=list(EVIDENCE_SETS), help="only the log evidence of a set, by all ways")
+    parser.add_argument("--components", type=int, default=3, help="most components for --evidence")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.evidence is not None:
+        if arguments.data is None:
+            parser.error("--evidence needs --data")
+        evidence_table(arguments.data, arguments.evidence, arguments.components, min(arguments.seeds, 2))
+        return
     part = split(*monthly(), 0)
     problem = RegressionProblem(part.X, part.y)
     likelihood_table(problem)

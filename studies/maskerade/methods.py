@@ -42,16 +42,16 @@ def _marginalized(search: Search, of_paper: bool = False) -> Callable[[Split, in
     def run(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
         prior = paper_prior(split.X, split.y) if of_paper else None
         problem = RegressionProblem(split.X, split.y, prior)
-        result = marginalize(problem, Budget(evaluations), search, generator=generator)
+        result = marginalize(problem, Budget(evaluations, draws=0), search, generator=generator)
         if result.num_evaluations < evaluations:
             raise KeyboardInterrupt  # a search that was interrupted returns what it has; this is no finished part
         model = result.model()
         found = {
-            "log_evidence": result.log_evidence,
-            "log_evidence_sd": result.log_evidence_sd,
+            "log_evidence": result.quadrature.log_evidence,
+            "log_evidence_sd": result.quadrature.log_evidence_sd,
             "best_log_likelihood": result.history[-1].best_log_likelihood,
             "kernels": float(model.num_kernels),
-            "components": float(result.posterior_components.argmax()) + 1.0,
+            "components": float(result.quadrature.evidence.posterior.argmax()) + 1.0,
             "failed_likelihoods": float(result.num_failed),
         } | {f"seconds_{name}": value for name, value in result.seconds.items()}
         columns = ("evaluations", "log_evidence", "log_evidence_sd", "best_log_likelihood")

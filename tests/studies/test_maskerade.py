@@ -272,7 +272,7 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path
 
 def test_a_search_cut_short_is_no_finished_part(monkeypatch):
     def cut(problem, budget, search, **options):
-        return marginalize(problem, Budget(budget.evaluations - 3), Search(num_ascents=0), **options)
+        return marginalize(problem, Budget(budget.evaluations - 3, draws=0), Search(num_ascents=0), **options)
 
     monkeypatch.setattr(maskerade_methods, "marginalize", cut)
     with pytest.raises(KeyboardInterrupt):
