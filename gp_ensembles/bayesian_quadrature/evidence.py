@@ -57,11 +57,12 @@ class Evidence(NamedTuple):
 
     @property
     def posterior_sd(self) -> Tensor:
-        """Their standard deviations, to first order, shape (N,)."""
+        """Their standard deviations, to first order, with what parts left out of account may add, shape (N,)."""
         posterior = self.posterior
         slopes = torch.diag_embed(posterior) - posterior.unsqueeze(-1) * posterior
-        terms = slopes * self.log_parts_sd
-        return terms.nan_to_num(nan=0.0, posinf=1.0, neginf=-1.0).square().sum(-1).sqrt().clamp_max(1.0)
+        known = self.log_parts_sd.isfinite()
+        own = (slopes * self.log_parts_sd.where(known, 0.0)).square().sum(-1).sqrt()
+        return own if bool(known.all()) else own + _NEGLIGIBLE
 
 
 def from_quadrature(estimate: EvidenceEstimate) -> Evidence:
