@@ -149,7 +149,7 @@ def from_precisions(
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> from_precisions(0 * one, one.reshape(1, 1), -4.0 * one.reshape(1, 1, 1), 1.2, 0.5).factors
-        tensor([[[0.6000]]], dtype=torch.float64, device="cpu")
+        tensor([[[0.6000]]], dtype=torch.float64)
     """
     values, vectors = torch.linalg.eigh(precisions)
     values = values.abs()
