@@ -11,6 +11,7 @@ from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.build import one_class_message, only_label
+from gp_ensembles.streaming.checks import wild_warm_up_message
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
@@ -41,6 +42,7 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "features": list(model.used_features),
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
+        "wild_targets_in_warmup": model.num_wild_in_warmup,
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
@@ -99,6 +101,8 @@ def summary_table(summary: Mapping[str, object]) -> str:
     table = format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
     label = summary.get("only_label_of_warmup")
     told = [one_class_message(label)] if isinstance(label, int) else []
+    wild = summary.get("wild_targets_in_warmup")
+    told += [wild_warm_up_message(wild)] if isinstance(wild, int) and wild else []
     return "\n".join([table, *interval_lines(summary), *bad_row_lines(summary), *told])
 
 

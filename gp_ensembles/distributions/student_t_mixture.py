@@ -188,47 +188,57 @@ def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
     """Probability up to y (N,) of each row by itself."""
     mean, variance, df = mixture[1:]
     weights = mixture._column_weights().exp().expand(mean.shape)
-    probability = torch.zeros_like(y)
+    terms = torch.empty_like(mean.mT, memory_format=torch.contiguous_format)
     for kind, is_one in _kinds(df):
         own = df[kind[:1] if is_one else kind]
         location, spread, weight = (part.index_select(0, kind) for part in (mean, variance, weights))
         z = (y - location).div_(spread.mul_(_squared_scale(own)).sqrt_())
         part = student_t.cdf(z.mT.contiguous(), own.mT)
-        probability += part.mul_(weight.mT.contiguous()).sum(-1)
-    return probability
+        terms[:, kind] = part.mul_(weight.mT)
+    return terms.sum(-1)  # in the components' own order, so that a row does not know its neighbors
 
 
 class _Rows(NamedTuple):
-    """Mixtures as rows of components (K, M), those of one number of degrees of freedom apart; of these df is (K, 1)."""
+    """Mixtures as rows of components (K, M), those of one number of degrees of freedom apart; of these df is (K, 1).
+
+    ``places`` says where each component stands in what is put together from them, (M,).
+    """
 
     weights: tuple[Tensor, ...]
     location: tuple[Tensor, ...]
     scale: tuple[Tensor, ...]
     df: tuple[Tensor, ...]
+    places: Tensor
 
     @classmethod
     def of(cls, mixture: StudentTMixture) -> "_Rows":
         mean, variance, df = mixture[1:]
         weights = mixture._column_weights().exp().expand(mean.shape)
-        fields: list[tuple[Tensor, ...]] = []
-        for kind, is_one in _kinds(df):
+        kinds = _kinds(df)
+        of_each: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        for kind, is_one in kinds:
             own = df[kind[:1] if is_one else kind].mT.contiguous()
             weight, location, spread = (part[kind].mT.contiguous() for part in (weights, mean, variance))
-            fields.append((weight, location, (spread * _squared_scale(own)).sqrt(), own))
-        return cls(*zip(*fields, strict=True))
+            of_each.append((weight, location, (spread * _squared_scale(own)).sqrt(), own))
+        order = torch.cat([kind for kind, _ in kinds])
+        columns = [tuple(each[field] for each in of_each) for field in range(4)]
+        return cls(columns[0], columns[1], columns[2], columns[3], order.argsort())
 
     def take(self, rows: Tensor) -> "_Rows":
-        return _Rows(*(tuple(part[rows] for part in field) for field in self))
+        weights, location, scale, df = (tuple(part[rows] for part in field) for field in self[:4])
+        return _Rows(weights, location, scale, df, self.places)
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Probability up to x (K,), and density there."""
-        probability, density = torch.zeros_like(x), torch.zeros_like(x)
-        for weights, location, scale, df in zip(*self, strict=True):
+        probabilities, densities = [], []
+        for weights, location, scale, df in zip(self.weights, self.location, self.scale, self.df, strict=True):
             z = (x.unsqueeze(-1) - location) / scale
             part, slope = student_t.cdf_and_density(z, df)
-            probability = probability + (weights * part).sum(-1)
-            density = density + (weights * slope / scale).sum(-1)
-        return probability, density
+            probabilities.append(weights * part)
+            densities.append(weights * slope / scale)
+        # Summed in the components' own order, so that a row does not know its neighbors.
+        total = [torch.cat(parts, dim=-1)[..., self.places].sum(-1) for parts in (probabilities, densities)]
+        return total[0], total[1]
 
 
 def _kinds(df: Tensor) -> list[tuple[Tensor, bool]]:

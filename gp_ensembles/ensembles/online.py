@@ -35,6 +35,7 @@ from gp_ensembles.filters.states import (
     MultiOutputState,
     Predictions,
     SquareRootState,
+    WindowState,
 )
 from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.innovations import InnovationState
@@ -227,7 +228,7 @@ class OnlineEnsemble(nn.Module):
         compact = {}
         sizes = [expert.num_experts for expert in self.ensemble.experts]
         for number, (state, b, part) in enumerate(zip(self.state.experts, bound, dead.split(sizes), strict=True)):
-            if bool(part.any()) and not isinstance(state, MultiOutputState):
+            if bool(part.any()) and not isinstance(state, MultiOutputState | WindowState):
                 compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return compact
 

@@ -119,7 +119,8 @@ class EnsembleSpec:
 
     Raises:
         TypeError: If a part is not of its kind.
-        ValueError: If there is no basis, neither a static expert nor a speed, or speeds are not distinct and positive.
+        ValueError: If there is no basis, neither a static expert nor a speed, speeds are not distinct and positive,
+            windows have one name, or a rule for twins has innovations, lags or windows beside it.
 
     Example:
         >>> import torch
@@ -167,6 +168,9 @@ class EnsembleSpec:
         check_flag(self, "rank_on_warm_up", self.rank_on_warm_up)
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
+        for field, example in (("innovations", "InnovationModel()"), ("windows", "WindowGP()")):
+            if not isinstance(getattr(self, field), list | tuple):
+                raise TypeError(f"{field} must be a tuple such as ({example},), got {getattr(self, field)!r}")
         for number, model in enumerate(self.innovations):
             check_made(f"innovations[{number}]", model, InnovationModel, "InnovationModel(rate=0.05)")
         if self.lags is not None:
@@ -178,6 +182,9 @@ class EnsembleSpec:
                 f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "
                 f"innovations, lags or windows"
             )
+        names = [window.name for window in self.windows]
+        if len(set(names)) < len(names):
+            raise ValueError(f"windows must have distinct names, got {names}; give each another name=")
         object.__setattr__(self, "windows", tuple(self.windows))
         object.__setattr__(self, "innovations", tuple(self.innovations))
         object.__setattr__(self, "bases", tuple(self.bases))
@@ -186,7 +193,9 @@ class EnsembleSpec:
     def fit(
         self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> OnlineEnsemble:
-        """An ensemble whose hyperparameters are fitted to warm-up rows, conditioned on them, with equal weights.
+        """An ensemble whose hyperparameters are fitted to warm-up rows, and which is conditioned on them.
+
+        Weights are equal, or those that the rule gives after the warm-up rows (``rank_on_warm_up``).
 
         Args:
             X: Warm-up inputs, standardized, shape (N, D).
@@ -195,7 +204,8 @@ class EnsembleSpec:
             progress: Show a progress bar.
 
         Raises:
-            ValueError: If X or y is malformed, a column or the target is constant, or under ten rows have a target.
+            ValueError: If X or y is malformed, a column or the target is constant, under ten rows have a target, or a
+                lag that was given is as long as the warm-up.
             TypeError: If a dtype is wrong.
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """

@@ -63,8 +63,11 @@ class WindowGP:
             X: Warm-up inputs, standardized, shape (N, D).
             y: Warm-up targets, standardized, shape (N,); NaN where missing.
             num_columns: Columns of the rows that it will be given: D, and those of the lags behind them.
-            fit: How hyperparameters are found.
+            fit: How hyperparameters are found; one expert for each start, whatever ``num_samples``.
             progress: Show a progress bar.
+
+        Raises:
+            NumericalError: If the evidence cannot be computed at the starting hyperparameters.
         """
         kernel = scaled_kernel(X, self.nu, self.starts)
         expert = WindowExpert(kernel, X.shape[1], self.num_rows)

@@ -70,7 +70,8 @@ class WindowExpert(Expert):
 
     given at least the last W targets and fewer than 5/4 W: the oldest are dropped in lots. A row costs O(W²) and
     memory is O(W²), in double precision whatever the dtype of the rows. Where a stream drifts the window forgets;
-    where all rows fit into it this is the exact Gaussian process of all of them.
+    where all rows fit into it this is the exact Gaussian process of all of them. The number of rows is read, so it does
+    not run inside ``torch.func.vmap``.
 
     Args:
         kernel: Any GPyTorch kernel of one output, with batch shape () or (M,); kept, not copied.
@@ -121,7 +122,7 @@ class WindowExpert(Expert):
         return window_state(self.batch_shape, self.features.num_features - 1, room, self.features.prior_variance)
 
     def bind(self) -> BoundWindow:
-        """Read the hyperparameters once; predictions are differentiable in them."""
+        """Read the hyperparameters once; in double precision predictions are differentiable in them."""
         return BoundWindow(self)
 
     def double_kernel(self) -> Kernel:

@@ -132,15 +132,14 @@ def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) ->
         (tensor([0.0000, 0.5000], dtype=torch.float64), tensor([2.0000, 1.5000], dtype=torch.float64))
     """
     seen = ~torch.isnan(y)
-    state = WindowState(*(field.clone() for field in state))
     capacity, num_rows = state.targets.shape[-1], y.shape[0]
     parts, start = [], 0
     while start < num_rows:
         stop = _end_of(seen, start, capacity - num_used(state))
         rows, part = condition_window(state, Phi[..., start:stop, :], y[start:stop], window)
-        append_(state, rows)
+        state = _appended(state, rows)
         if num_used(state) == capacity:
-            _drop_(state, window)
+            state = _dropped(state, window)
         parts.append(part)
         start = stop
     return state, concatenate_steps(parts)
@@ -221,22 +220,36 @@ def _end_of(seen: Tensor, start: int, room: int) -> int:
 
 
 def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) -> Tensor:
+    if n == 0:
+        return rows.new_zeros(*rows.shape[:-2], 0, rows.shape[-2])
     crossed = covariance.between(state.inputs[..., :n, :], rows)
     solved: Tensor = torch.linalg.solve_triangular(state.factor[..., :n, :n], crossed, upper=False)
     return solved
 
 
-def _drop_(state: WindowState, window: Window) -> None:
-    """Keep the newest rows only."""
+def _appended(state: WindowState, rows: WindowRows) -> WindowState:
+    """The window with observed rows behind its own."""
+    end, axis = rows.factor.shape[-1], state.targets.ndim - 1
+    start, capacity = end - rows.targets.shape[-1], state.targets.shape[-1]
+    rest = rows.factor.new_zeros(*rows.factor.shape[:-1], capacity - end)
+    new = rows._replace(factor=torch.cat([rows.factor, rest], dim=-1))
+    inputs, targets, scale, factor, projected = (
+        torch.cat([old.narrow(axis, 0, start), value, old.narrow(axis, end, capacity - end)], dim=axis)
+        for old, value in zip(state[:-1], new, strict=True)
+    )
+    return WindowState(inputs, targets, scale, factor, projected, torch.full_like(state.num_used, end))
+
+
+def _dropped(state: WindowState, window: Window) -> WindowState:
+    """The newest rows only, behind them what is not used yet."""
     keep, capacity = window.keep, state.targets.shape[-1]
-    for field in (state.inputs, state.targets, state.noise_scale):
-        axis = state.targets.ndim - 1
-        newest = field.narrow(axis, capacity - keep, keep).clone()
-        field.narrow(axis, 0, keep).copy_(newest)
-    noise = window.noise.unsqueeze(-1) * state.noise_scale[..., :keep]
-    factor = cholesky(own_covariance(window.covariance, state.inputs[..., :keep, :], noise), _WHAT)
-    projected = torch.linalg.solve_triangular(factor, state.targets[..., :keep, None], upper=False)
-    state.factor.zero_().diagonal(dim1=-2, dim2=-1).fill_(1.0)
-    state.factor[..., :keep, :keep] = factor
-    state.projected[..., :keep] = projected.squeeze(-1)
-    state.num_used.fill_(keep)
+    batch_shape, num_inputs = state.num_used.shape, state.inputs.shape[-1]
+    inputs, targets, scale = (
+        field.narrow(state.targets.ndim - 1, capacity - keep, keep)
+        for field in (state.inputs, state.targets, state.noise_scale)
+    )
+    covariance = own_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale)
+    factor = cholesky(covariance, _WHAT)
+    projected = torch.linalg.solve_triangular(factor, targets.unsqueeze(-1), upper=False).squeeze(-1)
+    empty = window_state(batch_shape, num_inputs, capacity, targets)
+    return _appended(empty, WindowRows(inputs, targets, scale, factor, projected))

@@ -102,7 +102,8 @@ class MetaLearner(nn.Module, ABC):
             share: Weight that they get together, in equal parts; between 0 and 1. The living keep their proportions.
 
         Raises:
-            ValueError: If ``share`` is out of range, an index is not an expert's or stands twice, or an expert lives.
+            ValueError: If ``share`` is out of range, an index is not an expert's or stands twice, an expert lives, or
+                the rule averages other rules, whose weights it cannot give back.
             TypeError: If the indices are not integers.
         """
         check_share(share, lowest_is_legal=False)
@@ -122,7 +123,12 @@ class MetaLearner(nn.Module, ABC):
                 raise ValueError(f"expert {index} is alive, it has weight already; revive dead experts only")
         log_weights = state.log_weights + math.log1p(-share)
         part = log_weights.new_full(experts.shape, math.log(share / len(indices)))
-        return state._replace(log_weights=log_weights.index_copy(0, experts.to(log_weights.device), part))
+        revived = state._replace(log_weights=log_weights.index_copy(0, experts.to(log_weights.device), part))
+        if bool(torch.isneginf(self.log_weights(revived)[experts]).any()):
+            raise ValueError(
+                f"under {type(self).__name__}, a rule of rules, the dead stay dead; add them anew with add_experts"
+            )
+        return revived
 
 
 def check_prior_weights(prior_weights: Tensor) -> Tensor:

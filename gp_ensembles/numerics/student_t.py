@@ -36,7 +36,7 @@ def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_free
 def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     """Distribution function of the standard distribution; not differentiable.
 
-    In closed form where all degrees of freedom are infinite or one even number up to 20, else computed on the host.
+    In closed form where degrees of freedom are infinite or an even number up to 20, else computed on the host.
 
     Example:
         >>> import torch
@@ -46,11 +46,10 @@ def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     is_normal = torch.isinf(degrees_of_freedom)
     if bool(is_normal.all()):
         return normal.cdf(z)
-    even = _one_even(degrees_of_freedom.masked_select(~is_normal))
-    if even is None:
-        return _on_host(special.stdtr, z, degrees_of_freedom)
-    heavy = _cdf_of_even(z, even)[0]
-    return torch.where(is_normal, normal.cdf(z), heavy) if bool(is_normal.any()) else heavy
+    even = None if bool(is_normal.any()) else _one_even(degrees_of_freedom)
+    if even is not None:
+        return _cdf_of_even(z, even)[0]
+    return _element_by_element(z, degrees_of_freedom)[0]
 
 
 def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,12 +65,7 @@ def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tens
     if bool(is_normal.all()):
         return normal.cdf(z), (-0.5 * z.square()).exp() * _NORMAL_PEAK
     even = None if bool(is_normal.any()) else _one_even(degrees_of_freedom)
-    if even is not None:
-        probability, root = _cdf_of_even(z, even)
-        peak = math.lgamma((even + 1) / 2) - math.lgamma(even / 2) - 0.5 * math.log(even * math.pi)
-        return probability, math.exp(peak + 0.5 * (even + 1) * math.log(even)) / _power(root, even + 1)
-    zero = torch.zeros_like(z)
-    return cdf(z, degrees_of_freedom), log_prob(z, zero, zero + 1, degrees_of_freedom).exp()
+    return _element_by_element(z, degrees_of_freedom) if even is None else _of_even(z, even)
 
 
 def icdf(p: Tensor, degrees_of_freedom: Tensor) -> Tensor:
@@ -90,6 +84,31 @@ def icdf(p: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     else:
         quantile = _on_host(special.stdtrit, tail, degrees_of_freedom)
     return torch.where(p > 0.5, -quantile, quantile)
+
+
+def _of_even(z: Tensor, df: int) -> tuple[Tensor, Tensor]:
+    """Distribution function and density for one even number of degrees of freedom."""
+    probability, root = _cdf_of_even(z, df)
+    peak = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
+    return probability, math.exp(peak + 0.5 * (df + 1) * math.log(df)) / _power(root, df + 1)
+
+
+def _element_by_element(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
+    """Distribution function and density; each element is what it would be alone."""
+    z, degrees_of_freedom = torch.broadcast_tensors(z, degrees_of_freedom)
+    zero = torch.zeros_like(z)
+    probability = _on_host(special.stdtr, z, degrees_of_freedom)
+    density = log_prob(z, zero, zero + 1, degrees_of_freedom).exp()
+    is_normal = torch.isinf(degrees_of_freedom)
+    probability = torch.where(is_normal, normal.cdf(z), probability)
+    density = torch.where(is_normal, (-0.5 * z.square()).exp() * _NORMAL_PEAK, density)
+    for even in range(2, _MOST_EVEN + 1, 2):
+        here = degrees_of_freedom == even
+        if bool(here.any()):
+            closed = _of_even(z[here], even)
+            probability, density = probability.clone(), density.clone()
+            probability[here], density[here] = closed
+    return probability, density
 
 
 def _one_even(degrees_of_freedom: Tensor) -> int | None:

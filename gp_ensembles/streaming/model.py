@@ -24,7 +24,15 @@ from gp_ensembles.streaming.after_mixture import (
     remember,
 )
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, too_large, wild_number
+from gp_ensembles.streaming.checks import (
+    IllegalRow,
+    illegal_input,
+    illegal_target,
+    too_large,
+    warn_of_wild,
+    wild_in_warm_up,
+    wild_number,
+)
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
@@ -76,6 +84,7 @@ class OnlineModel:
         self._calibration = init_calibration(self.config)
         self._range: InputRange | None = None
         self.num_moved = 0  # inputs so far that were out of reach
+        self.num_wild_in_warmup = 0  # targets of the warm-up that count as missing
         self._kept: list[int] = []
         self._scales: Standardizer | None = None
 
@@ -303,6 +312,7 @@ class OnlineModel:
             "calibration": calibration_to_plain(self._calibration),
             "input_range": None if self._range is None else [part.clone().cpu() for part in self._range],
             "num_moved": self.num_moved,
+            "num_wild_in_warmup": self.num_wild_in_warmup,
         }
 
     @classmethod
@@ -324,6 +334,7 @@ class OnlineModel:
             if content["input_range"] is not None:
                 model._range = InputRange(*(part.to(model.device) for part in content["input_range"]))
             model.num_moved = content["num_moved"]
+            model.num_wild_in_warmup = content["num_wild_in_warmup"]
         return model
 
     def __repr__(self) -> str:
@@ -338,6 +349,8 @@ class OnlineModel:
     def _start(self, X: Tensor, y: Tensor, num_rows: int, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
         before = dict(self.__dict__)
+        wild = wild_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y, dtype=torch.bool)
+        y = torch.where(wild, torch.nan, y)
         try:
             self._set_scales(X, y)
             online = self._build(X, y, is_fitted=True, progress=progress)
@@ -349,7 +362,8 @@ class OnlineModel:
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
             self._range = InputRange.of(self.inputs(X)) if self.config.limit_inputs else None
-            self.num_moved = 0
+            self.num_moved, self.num_wild_in_warmup = 0, int(wild.sum())
+        warn_of_wild(self.num_wild_in_warmup)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))

@@ -7,6 +7,8 @@ import gpytorch
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
+from torch.autograd import gradcheck
+from torch.func import functional_call
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
@@ -121,6 +123,10 @@ def test_what_cannot_be_is_refused():
         WindowGP(num_rows=0)
     with pytest.raises(TypeError, match=r"windows\[0\]"):
         replace(doebe, windows=(LinearBasis(),))
+    with pytest.raises(TypeError, match=r"windows must be a tuple such as \(WindowGP\(\),\)"):
+        replace(doebe, windows=WindowGP())
+    with pytest.raises(ValueError, match="distinct names"):
+        replace(doebe, windows=(WindowGP(30), WindowGP(60)))
     with pytest.raises(ValueError, match="twins"):
         replace(e_doebe, windows=(WindowGP(),))
 
@@ -174,19 +180,45 @@ def test_the_pure_update_is_that_of_the_shell():
     torch.testing.assert_close(got.log_prob, want.log_prob)
 
 
-def test_dead_windows_are_not_run():
+def test_experts_that_die_leave_the_others_as_they_are():
+    """Dead and living windows of one batch have the same rows, in calls of one block and of many."""
+    X, y = rows(num_rows=90)
+    weights = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    both = OnlineEnsemble(Ensemble([expert(num_rows=20)], BayesianModelAveraging(weights)), block_size=4)
+    one = expert(num_rows=20).take(torch.tensor([1]))
+    alone = OnlineEnsemble(Ensemble([one], BayesianModelAveraging()), block_size=4)
+    start = 0
+    for stop in (1, 2, 8, 12, 24, 41, 44, 47, 80, 81, 90):
+        found, want = (online.observe(X[start:stop], y[start:stop]) for online in (both, alone))
+        torch.testing.assert_close(found.log_prob, want.log_prob)
+        start = stop
+    torch.testing.assert_close(both.predict(X).mean, alone.predict(X).mean)
+    assert len(set(both.state.experts[0].num_used.tolist())) == 1
+
+
+@pytest.mark.parametrize("num_rows", [10, 24, 40])
+def test_predictions_are_differentiable_in_kernel_and_noise(num_rows):
     X, y = rows()
-    weights = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
-    linear = GaussianExpert(LinearFeatures(D, torch.ones(1, dtype=torch.float64)))
-    ensemble = Ensemble([linear, expert(num_rows=20)], BayesianModelAveraging(weights))
-    online = OnlineEnsemble(ensemble, block_size=10)
-    online.observe(X, y)
-    assert int(online.state.experts[1].num_used[0]) == 0
-    assert int(online.state.experts[1].num_used[1]) > 0
-    living = Ensemble([linear, expert(num_rows=20).take(torch.tensor([1]))], BayesianModelAveraging())
-    alone = OnlineEnsemble(living, block_size=10)
-    alone.observe(X, y)
-    torch.testing.assert_close(online.predict(X).mean, alone.predict(X).mean)
+    made = expert(num_rows=16)
+
+    def total(lengthscale, noise):
+        state = {"kernel.base_kernel.raw_lengthscale": lengthscale, "likelihood.noise_covar.raw_noise": noise}
+        return functional_call(
+            Stepping(made), {f"expert.{k}": v for k, v in state.items()}, (X[:num_rows], y[:num_rows])
+        )
+
+    inner = (made.kernel.base_kernel.raw_lengthscale, made.likelihood.noise_covar.raw_noise)
+    assert gradcheck(total, tuple(value.detach().clone().requires_grad_() for value in inner))
+
+
+class Stepping(torch.nn.Module):
+    def __init__(self, expert):
+        super().__init__()
+        self.expert = expert
+
+    def forward(self, X, y):
+        state, steps = self.expert.update(self.expert.init(), X, y)
+        return steps.log_prob.sum() + self.expert.predict(state, X[:3])[0].sum()
 
 
 def test_classes_have_no_windows():

@@ -1,5 +1,6 @@
 """Experts that join a running ensemble, and dead ones that come back."""
 
+import copy
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
+    CombinedRules,
     DiscountedOnlineNewton,
     DynamicModelAveraging,
     ExponentiatedGradient,
@@ -117,6 +119,24 @@ def test_the_dead_come_back(generator):
     assert torch.equal(state.log_weights, kept)
     log_prob[2] += 10.0
     assert int(rule.update_block(revived, log_prob)[0].log_weights.argmax()) == 2
+
+
+@pytest.mark.parametrize(
+    "make_over",
+    [
+        lambda rule: CombinedRules([rule, copy.deepcopy(rule)], over=FixedShare(0.02)),
+        lambda rule: ReferenceAveraging(rule, [0]),
+    ],
+    ids=["combined", "reference"],
+)
+def test_rules_of_rules_say_that_the_dead_stay_dead(make_over, generator):
+    rule = make_over(BayesianModelAveraging(prune_below=1e-6))
+    log_prob = densities(generator, 4, 40)
+    log_prob[1:3] -= 5.0
+    state = rule.update_block(rule.init(4, log_prob), log_prob)[0]
+    assert torch.isneginf(rule.log_weights(state)).tolist() == [False, True, True, False]
+    with pytest.raises(ValueError, match="the dead stay dead"):
+        rule.revive(state, torch.tensor([2]), 0.25)
 
 
 def test_bad_revivals(make, generator):

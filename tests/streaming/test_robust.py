@@ -9,6 +9,7 @@ from gp_ensembles.ensembles.bases import LinearBasis, PolynomialBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.checks import wild_in_warm_up
 from gp_ensembles.streaming.joint import joint_covariance
 
 SPEC = replace(auto, bases=(LinearBasis(), PolynomialBasis((2,))), random_walk_variances=(1e-3,))
@@ -101,3 +102,36 @@ def test_ten_wild_targets_in_a_row_are_survived():
     mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), wild.split(50), strict=True)])[-400:]
     assert float((mean - y[100:])[260:].square().mean().sqrt()) < 1.5 * clean
     assert bool(mean.isfinite().all())
+
+
+@pytest.mark.parametrize("value", [-9e3, 1e6, 1e12])
+def test_a_wild_target_of_the_warm_up_counts_as_missing(value, tmp_path):
+    X, y = rows()
+    y = y.clone()
+    y[40] = torch.nan
+    missing = OnlineModel(CONFIG).observe(X, y)
+    y[40] = value
+    model = OnlineModel(CONFIG)
+    with pytest.warns(UserWarning, match=r"1 target\(s\) of the warm-up are out of all proportion"):
+        found = model.observe(X, y)
+    assert torch.equal(found.log_prob, missing.log_prob)
+    assert model.num_wild_in_warmup == 1
+    model.save(tmp_path / "model.pt")
+    loaded = OnlineModel.load(tmp_path / "model.pt")
+    assert loaded.num_wild_in_warmup == 1
+    assert torch.equal(loaded.predict(X[:3]).mean, model.predict(X[:3]).mean)
+
+
+def test_heavy_tails_and_steps_of_a_warm_up_are_no_mistakes():
+    g = torch.Generator().manual_seed(0)
+    normal = torch.randn(2, 2000, generator=g, dtype=torch.float64)
+    heavy = normal[0] / (normal[1].square() + 0.05).sqrt()
+    assert not bool(wild_in_warm_up(heavy).any())
+    counts = torch.zeros(300, dtype=torch.float64)
+    counts[::40] = 1e5  # mostly zero: there is no range to compare with
+    assert not bool(wild_in_warm_up(counts).any())
+    steps = torch.randn(300, generator=g, dtype=torch.float64)
+    steps[-6:] += 1e4  # too many to be mistakes
+    assert not bool(wild_in_warm_up(steps).any())
+    both = torch.stack([steps, torch.where(torch.arange(300) == 5, 1e9, steps[:300].clamp_max(9))], dim=-1)
+    assert wild_in_warm_up(both).nonzero().tolist() == [[5, 1]]
