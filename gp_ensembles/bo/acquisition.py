@@ -24,7 +24,8 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_transform
 from torch import Tensor
 
-from gp_ensembles.bo.model import EnsembleModel
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.outcomes import as_mixture
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.bo.views import ExpertsView
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
@@ -66,9 +67,9 @@ class WeightedAcquisition(AcquisitionFunction):
         torch.Size([6])
     """
 
-    def __init__(self, model: EnsembleModel, make: Callable[[Model], AcquisitionFunction]) -> None:
+    def __init__(self, model: MixtureModel, make: Callable[[Model], AcquisitionFunction]) -> None:
         super().__init__(model)
-        self.ensemble: EnsembleModel = model
+        self.ensemble: MixtureModel = model
         self.each: AcquisitionFunction = make(ExpertsView(model))
         if isinstance(self.each, _NO_EXPECTATIONS):
             raise UnsupportedError(
@@ -88,8 +89,8 @@ class WeightedAcquisition(AcquisitionFunction):
     @t_batch_mode_transform()  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, q, D), shape (\*t)."""
-        log_weights = self.ensemble.log_weights
-        points = X.unsqueeze(-3).expand(*X.shape[:-2], log_weights.shape[-1], *X.shape[-2:])
+        log_weights = self.ensemble.log_weights_at(X)
+        points = X.unsqueeze(-3).expand(*X.shape[:-2], self.ensemble.num_experts, *X.shape[-2:])
         values: Tensor = self.each(points)
         if getattr(self.each, "_log", False):
             return (values + log_weights).logsumexp(-1)
@@ -113,6 +114,7 @@ class IntegratedVariance(AcquisitionFunction):
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.bo.model import EnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
         >>> IntegratedVariance(model, X)(X.unsqueeze(-2)).shape
@@ -121,13 +123,13 @@ class IntegratedVariance(AcquisitionFunction):
 
     def __init__(
         self,
-        model: EnsembleModel,
+        model: MixtureModel,
         points: Tensor,
         sampler: MCSampler | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
         super().__init__(model)
-        self.ensemble: EnsembleModel = model
+        self.ensemble: MixtureModel = model
         self.sampler = SobolQMCNormalSampler(torch.Size([_NUM_FANTASIES])) if sampler is None else sampler
         self.points: Tensor
         self.register_buffer("points", points)
@@ -157,15 +159,16 @@ class MixtureEntropy(AcquisitionFunction):
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.bo.model import EnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
         >>> MixtureEntropy(model)(X.unsqueeze(-2)).shape
         torch.Size([6])
     """
 
-    def __init__(self, model: EnsembleModel, observation_noise: bool = False) -> None:
+    def __init__(self, model: MixtureModel, observation_noise: bool = False) -> None:
         super().__init__(model)
-        self.ensemble: EnsembleModel = model
+        self.ensemble: MixtureModel = model
         self.observation_noise = observation_noise
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
@@ -187,15 +190,16 @@ class ExpertInformation(AcquisitionFunction):
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.bo.model import EnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
         >>> bool((ExpertInformation(model)(X.unsqueeze(-2)) > -1e-6).all())
         True
     """
 
-    def __init__(self, model: EnsembleModel) -> None:
+    def __init__(self, model: MixtureModel) -> None:
         super().__init__(model)
-        self.ensemble: EnsembleModel = model
+        self.ensemble: MixtureModel = model
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
@@ -226,15 +230,11 @@ def _mixture_entropy(mixture: MixturePosterior) -> Tensor:
     return -(mixture.log_weights.exp() * expected).sum(-1)
 
 
-def _mixture_at(model: EnsembleModel, X: Tensor, observation_noise: bool) -> MixturePosterior:
-    posterior = model.posterior(X, observation_noise=observation_noise)
-    if not isinstance(posterior, MixturePosterior) or model.num_outputs > 1:
-        raise TypeError("an entropy needs a model of one output with a linear outcome transform such as Standardize")
-    return posterior
+def _mixture_at(model: MixtureModel, X: Tensor, observation_noise: bool) -> MixturePosterior:
+    if model.num_outputs > 1:
+        raise TypeError(f"an entropy needs a model of one output, and this one has {model.num_outputs}")
+    return as_mixture(model.posterior(X, observation_noise=observation_noise))
 
 
-def _variance_at(model: EnsembleModel, points: Tensor) -> Tensor:
-    posterior = model.posterior(points)
-    if not isinstance(posterior, MixturePosterior):
-        raise TypeError("an integrated variance needs a linear outcome transform such as Standardize")
-    return posterior.variance
+def _variance_at(model: MixtureModel, points: Tensor) -> Tensor:
+    return as_mixture(model.posterior(points)).variance

@@ -3,13 +3,16 @@
 Every refusal names the row and how to mend it.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
+from botorch.utils.datasets import SupervisedDataset
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.ensemble import Ensemble
@@ -82,6 +85,35 @@ def transform_rows(
     if outcome_transform is None:
         return Observations(inputs, Y, Yvar)
     return Observations(inputs, *outcome_transform(Y, Yvar, X=X))
+
+
+def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments ``train_X``, ``train_Y``, ``train_Yvar`` (if there is one), and all options that are not ``None``.
+
+    Raises:
+        TypeError: If the data are no ``SupervisedDataset``.
+
+    Example:
+        >>> import torch
+        >>> data = SupervisedDataset(torch.rand(3, 1), torch.rand(3, 1), feature_names=["x"], outcome_names=["y"])
+        >>> sorted(data_arguments(data, {"input_transform": None}))
+        ['train_X', 'train_Y']
+    """
+    arguments: dict[str, Any] = dict(Model.construct_inputs(training_data))
+    return {**arguments, **{name: value for name, value in options.items() if value is not None}}
+
+
+def refuse_settings(settings: Mapping[str, Any]) -> None:
+    """Raise if a model is conditioned with arguments that it does not have.
+
+    Raises:
+        ValueError: Naming them.
+
+    Example:
+        >>> refuse_settings({})
+    """
+    if settings:
+        raise ValueError(f"unknown settings {sorted(settings)}; known noise variances are given as noise=")
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:

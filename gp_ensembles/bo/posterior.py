@@ -1,16 +1,13 @@
 """The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions.
 
-Beside the mixture: its quasi-Monte Carlo sampler, which BoTorch's ``get_sampler`` finds, and how outcome transforms and
-posterior transforms act on it, expert by expert.
+Beside the mixture: its quasi-Monte Carlo sampler, which BoTorch's ``get_sampler`` finds.
 """
 
 import math
 from collections.abc import Callable
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.transformed import TransformedPosterior
@@ -230,13 +227,13 @@ class MixturePosterior(Posterior):
         """
         changed = transform(self.components())
         if isinstance(changed, GPyTorchPosterior):
-            return MixturePosterior(self.log_weights, changed.mean, _output_covariances(changed))
+            return MixturePosterior(self.log_weights, changed.mean, output_covariances(changed))
         if not isinstance(changed, TransformedPosterior) or not isinstance(changed._posterior, GPyTorchPosterior):
             raise UnsupportedError(
                 f"a transform that gives a {type(changed).__name__} is not supported; apply it to samples instead"
             )
         normal, weights = changed._posterior, self._weights
-        base = MixturePosterior(self.log_weights, normal.mean, _output_covariances(normal))
+        base = MixturePosterior(self.log_weights, normal.mean, output_covariances(normal))
 
         def mean(*_: Tensor) -> Tensor:
             return (weights * changed.mean).sum(-3)
@@ -246,6 +243,10 @@ class MixturePosterior(Posterior):
             return (weights * (changed.variance + deviation.square())).sum(-3)
 
         return TransformedPosterior(base, changed._sample_transform, mean, variance)
+
+    def alone(self) -> GPyTorchPosterior:
+        """The posterior of a mixture of one component, without the components' dimension."""
+        return _normal_posterior(self.component_mean.squeeze(-3), self.component_covariance.squeeze(-4))
 
     def components(self) -> GPyTorchPosterior:
         r"""The experts' normal posteriors, as one of batch shape (\*batch, M)."""
@@ -276,7 +277,7 @@ class MixturePosterior(Posterior):
         """
         raise NotGaussianError(
             "a mixture has no single MultivariateNormal; use GaussianView(model), EquallyWeightedView(model, K) or "
-            "WeightedAcquisition (docs/acquisition_functions.md), and join models in a ModelList, not in a ModelListGP"
+            "WeightedAcquisition (docs/acquisition_functions.md)"
         )
 
     mvn = covariance_matrix = distribution  # other names that BoTorch asks for
@@ -324,38 +325,6 @@ class MixturePosterior(Posterior):
         return function(*columns, flat).reshape(value.shape)
 
 
-def apply_transforms(
-    mixture: MixturePosterior,
-    X: Tensor,
-    outcome_transform: OutcomeTransform | None,
-    output_indices: list[int] | None,
-    posterior_transform: PosteriorTransform | None,
-) -> Posterior:
-    r"""A model's posterior from the mixture over its transformed outcomes.
-
-    Args:
-        mixture: The mixture.
-        X: The inputs as they were given, shape (\*t, q, D).
-        outcome_transform: Undone for every expert.
-        output_indices: Outputs wanted; all if ``None``.
-        posterior_transform: Applied to every expert.
-
-    Raises:
-        UnsupportedError: If a posterior is to be transformed that is not normal.
-    """
-    if output_indices is not None:
-        mixture = mixture.select_outputs(output_indices)
-        outcome_transform = None if outcome_transform is None else outcome_transform.subset_output(output_indices)
-    posterior: Posterior = mixture
-    if outcome_transform is not None:
-        posterior = mixture.map_components(lambda p: outcome_transform.untransform_posterior(p, X=X.unsqueeze(-3)))
-    if posterior_transform is None:
-        return posterior
-    if not isinstance(posterior, MixturePosterior):
-        raise UnsupportedError("a posterior_transform needs a linear outcome transform; give an objective instead")
-    return posterior.map_components(lambda p: posterior_transform(p, X))
-
-
 @GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]
 def _mixture_sampler(posterior: MixturePosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
     """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond.
@@ -381,7 +350,7 @@ def _normal_posterior(mean: Tensor, covariance: Tensor) -> GPyTorchPosterior:
     return GPyTorchPosterior(MultitaskMultivariateNormal(mean, blocks, interleaved=False))
 
 
-def _output_covariances(posterior: GPyTorchPosterior) -> Tensor:
+def output_covariances(posterior: GPyTorchPosterior) -> Tensor:
     r"""The covariance of each output, shape (\*batch, O, q, q); covariances between outputs are left out."""
     num_points, num_outputs = posterior.mean.shape[-2:]
     covariance: Tensor = posterior.distribution.covariance_matrix

@@ -17,8 +17,9 @@ from botorch.sampling.base import MCSampler
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from gp_ensembles.bo.model import EnsembleModel
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.outcomes import as_mixture, normal_like
+from gp_ensembles.bo.posterior import MixturePosterior, output_covariances
 
 
 @final
@@ -32,13 +33,14 @@ class GaussianView(Model):
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.bo.model import EnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
         >>> GaussianView(model).posterior(X).distribution.covariance_matrix.shape
         torch.Size([6, 6])
     """
 
-    def __init__(self, model: EnsembleModel) -> None:
+    def __init__(self, model: MixtureModel) -> None:
         super().__init__()
         self.model = model
 
@@ -60,7 +62,7 @@ class GaussianView(Model):
 
     @property
     def likelihood(self) -> Any:
-        """See :attr:`EnsembleModel.likelihood`."""
+        """See :attr:`MixtureModel.likelihood`."""
         return self.model.likelihood
 
     def posterior(
@@ -70,26 +72,25 @@ class GaussianView(Model):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Posterior:
-        """A ``GPyTorchPosterior``; arguments as in :meth:`EnsembleModel.posterior`."""
-        mixture = _mixture(self.model.posterior(X, output_indices, observation_noise))
-        posterior = mixture.moment_matched()
+        """A ``GPyTorchPosterior``; arguments as in :meth:`MixtureModel.posterior`."""
+        posterior = normal_like(self.model.posterior(X, output_indices, observation_noise))
         return posterior if posterior_transform is None else posterior_transform(posterior, X)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The distribution of :meth:`posterior`: what GIBBON with pending points asks a model for."""
-        normal: MultivariateNormal = _mixture(self.model.posterior(X)).moment_matched().distribution
+        normal: MultivariateNormal = normal_like(self.model.posterior(X)).distribution
         return normal
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **options: Any) -> "GaussianView":
-        """See :meth:`EnsembleModel.condition_on_observations`."""
+        """See :meth:`MixtureModel.condition_on_observations`."""
         return GaussianView(self.model.condition_on_observations(X, Y, **options))
 
     def fantasize(self, X: Tensor, sampler: MCSampler, **options: Any) -> "GaussianView":
-        """See :meth:`EnsembleModel.fantasize`."""
+        """See :meth:`MixtureModel.fantasize`."""
         return GaussianView(self.model.fantasize(X, sampler, **options))
 
     def subset_output(self, idcs: list[int]) -> "GaussianView":
-        """See :meth:`EnsembleModel.subset_output`."""
+        """See :meth:`MixtureModel.subset_output`."""
         return GaussianView(self.model.subset_output(idcs))
 
 
@@ -110,6 +111,7 @@ class EquallyWeightedView(Model):
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.bo.model import EnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
         >>> EquallyWeightedView(model, 8).posterior(X).mean.shape
@@ -119,7 +121,7 @@ class EquallyWeightedView(Model):
     _is_fully_bayesian = True
     _is_ensemble = True
 
-    def __init__(self, model: EnsembleModel, num_models: int) -> None:
+    def __init__(self, model: MixtureModel, num_models: int) -> None:
         super().__init__()
         if num_models < 1:
             raise ValueError(f"an equally weighted view needs at least one model, got {num_models}")
@@ -145,14 +147,15 @@ class EquallyWeightedView(Model):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> GaussianMixturePosterior:
-        r"""K normal posteriors, (\*t, K, q, O); arguments as in :meth:`EnsembleModel.posterior`."""
-        mixture = _mixture(self.model.posterior(X, output_indices, observation_noise, posterior_transform))
+        r"""K normal posteriors, (\*t, K, q, O); arguments as in :meth:`MixtureModel.posterior`."""
+        mixture = as_mixture(self.model.posterior(X, output_indices, observation_noise, posterior_transform))
         levels = torch.arange(0.5, self.num_mcmc_samples, dtype=X.dtype, device=X.device) / self.num_mcmc_samples
-        index = torch.searchsorted(mixture.log_weights.exp().cumsum(-1), levels)
+        cumulative = mixture.log_weights.exp().cumsum(-1)
+        index = torch.searchsorted(cumulative, levels.expand(*cumulative.shape[:-1], -1).contiguous())
         index = index.clamp_max(mixture.num_experts - 1)
-        resampled = MixturePosterior(
-            levels.log(), mixture.component_mean[..., index, :, :], mixture.component_covariance[..., index, :, :, :]
-        )
+        each = mixture.components()  # its batch shape ends in the experts
+        mean, covariance = each.mean, output_covariances(each)
+        resampled = MixturePosterior(torch.zeros_like(levels), _taken(mean, index, -3), _taken(covariance, index, -4))
         return GaussianMixturePosterior(resampled.components().distribution)
 
 
@@ -165,13 +168,14 @@ class ExpertsView(Model):
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.bo.model import EnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
         >>> ExpertsView(model).posterior(X).mean.shape
         torch.Size([3, 6, 1])
     """
 
-    def __init__(self, model: EnsembleModel) -> None:
+    def __init__(self, model: MixtureModel) -> None:
         super().__init__()
         self.model = model
 
@@ -183,7 +187,7 @@ class ExpertsView(Model):
     @property
     def batch_shape(self) -> torch.Size:
         r"""(\*batch, M)."""
-        return self.model.log_weights.shape
+        return torch.Size([*self.model.batch_shape, self.model.num_experts])
 
     def posterior(
         self,
@@ -197,15 +201,17 @@ class ExpertsView(Model):
         Args:
             X: Inputs, shape (\*t, M or 1, q, D), equal along the experts' dimension; or (q, D).
             output_indices: Outputs wanted.
-            observation_noise: As in :meth:`EnsembleModel.posterior`.
+            observation_noise: As in :meth:`MixtureModel.posterior`.
             posterior_transform: Applied to every expert.
         """
         points = X if X.ndim == 2 else X[..., 0, :, :]
-        mixture = _mixture(self.model.posterior(points, output_indices, observation_noise, posterior_transform))
+        mixture = as_mixture(self.model.posterior(points, output_indices, observation_noise, posterior_transform))
         return mixture.components()
 
 
-def _mixture(posterior: Posterior) -> MixturePosterior:
-    if not isinstance(posterior, MixturePosterior):
-        raise UnsupportedError("this view needs a linear outcome transform such as Standardize")
-    return posterior
+def _taken(values: Tensor, index: Tensor, axis: int) -> Tensor:
+    r"""Components (\*b, M, ...) along the axis that an index (K,) or (\*b, K) names."""
+    if index.ndim == 1:
+        return values.index_select(axis, index)
+    places = index.reshape(*index.shape, *[1] * (-axis - 1))
+    return values.gather(axis, places.expand(*places.shape[: len(index.shape)], *values.shape[axis + 1 :]))

@@ -482,7 +482,7 @@ def test_hyperparameters_travel_without_the_data():
     assert not num_rows, "rows of data in the state_dict"
     expected = full.posterior(points).mean
     assert float((held_out.posterior(points).mean - expected).abs().max()) > 1e-3
-    scale, level = full.outcome_transform.stdvs.squeeze(), full.outcome_transform.means.squeeze()
+    scale, level = full.outcome_transform.transform.stdvs.squeeze(), full.outcome_transform.transform.means.squeeze()
     by_hand = EnsembleModel(X[:10], (Y[:10] - level) / scale, ensemble=full.ensemble, outcome_transform=None)
     close(held_out.posterior(points).mean, by_hand.posterior(points).mean * scale + level)
     close(held_out.log_weights, by_hand.log_weights)

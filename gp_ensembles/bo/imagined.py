@@ -1,0 +1,146 @@
+r"""Rows that are imagined: exact conditioning of joint normal predictions on noisy values of the function.
+
+A model that predicts jointly can be conditioned on any few rows by its predictions alone: each component of the mixture
+at the rows and the points together is conditioned as a normal distribution is, and components are weighed by Bayes'
+rule. For an exact Gaussian process that is the process of all rows; for a sparse one the rows become further knots,
+with the old knots' posterior as their prior. It costs O(q³) for q imagined rows.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from gp_ensembles.bo.data import Observations
+from gp_ensembles.bo.posterior import MixturePosterior
+
+
+def extend(before: Observations | None, rows: Observations) -> Observations:
+    r"""Imagined rows followed by further ones, which may have more batch dimensions.
+
+    Raises:
+        UnsupportedError: If the noise of one part only is known.
+
+    Example:
+        >>> import torch
+        >>> one = Observations(torch.zeros(2, 1), torch.zeros(5, 2, 1), None)
+        >>> extend(one, Observations(torch.zeros(3, 1, 1, 1), torch.zeros(3, 5, 1, 1), None)).Y.shape
+        torch.Size([3, 5, 3, 1])
+    """
+    if before is None or not before.X.shape[-2]:
+        if before is None:
+            return rows
+        shape = torch.broadcast_shapes(batch_shape(before), rows.Y.shape[:-2])
+        return rows._replace(Y=rows.Y.expand(*shape, *rows.Y.shape[-2:]))
+    if (before.noise is None) != (rows.noise is None):
+        raise UnsupportedError("give the noise of all imagined rows, or of none")
+    X, Y = _joined(before.X, rows.X), _joined(before.Y, rows.Y)
+    if before.noise is None or rows.noise is None:
+        return Observations(X, Y, None)
+    return Observations(X, Y, _joined(before.noise, rows.noise))
+
+
+def batch_shape(rows: Observations | None) -> torch.Size:
+    """Shape of the batch of imagined rows."""
+    return torch.Size() if rows is None else torch.broadcast_shapes(rows.X.shape[:-2], rows.Y.shape[:-2])
+
+
+def predict(
+    joint: Callable[[Tensor], MixturePosterior],
+    own_noise: Tensor,
+    rows: Observations | None,
+    X: Tensor,
+    noise: bool | Tensor,
+) -> MixturePosterior:
+    r"""Joint prediction of q points after the imagined rows, weights included.
+
+    Args:
+        joint: The model's joint prediction of the function at points (\*t, n, D), before them.
+        own_noise: Noise variance of each component, shape (M,).
+        rows: The imagined rows, if any.
+        X: Inputs, shape (\*t, q, D).
+        noise: As in :meth:`~gp_ensembles.bo.mixture_model.MixtureModel.predict`.
+
+    Example:
+        >>> import torch
+        >>> def joint(X):  # a standard normal level that all points share
+        ...     one = torch.ones(1, X.shape[-2], 1, dtype=X.dtype)
+        ...     return MixturePosterior(torch.zeros(1).double(), 0 * one, one.unsqueeze(1) @ one.unsqueeze(1).mT)
+        >>> point = torch.zeros(1, 1).double()
+        >>> after = predict(joint, torch.ones(1).double(), Observations(point, point + 3, None), point, False)
+        >>> round(after.mean.item(), 6), round(after.variance.item(), 6)
+        (1.5, 0.5)
+    """
+    if rows is None or not rows.X.shape[-2]:
+        return _widened(add_noise(joint(X), own_noise, noise), batch_shape(rows))
+    places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
+    both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
+    spread = own_noise[:, None, None] if rows.noise is None else rows.noise.mT.unsqueeze(-3)
+    return add_noise(condition_mixture(joint(both), rows.Y, spread), own_noise, noise)
+
+
+def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> MixturePosterior:
+    r"""The mixture at the last points, given noisy values at the first q: components and weights by Bayes' rule.
+
+    Args:
+        mixture: The function at q + n points.
+        Y: Values at the first of them, shape (\*y, q, O).
+        noise: Their noise variances, shape (..., M or 1, O or 1, q or 1).
+
+    Example:
+        >>> import torch
+        >>> mean = torch.zeros(1, 2, 1)
+        >>> mixture = MixturePosterior(torch.zeros(1), mean, torch.tensor([[[[1.0, 0.5], [0.5, 1.0]]]]))
+        >>> round(float(condition_mixture(mixture, torch.ones(1, 1), torch.ones(1, 1, 1)).mean), 4)
+        0.25
+    """
+    q = Y.shape[-2]
+    mean, covariance = mixture.component_mean.mT, mixture.component_covariance  # (*b, M, O, q + n), (.., M, O, ., .)
+    seen = covariance[..., :q, :q] + torch.diag_embed(noise.expand(*noise.shape[:-1], q))
+    scale = seen.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]  # jitter, if any, is relative to it
+    factor: Tensor = psd_safe_cholesky(seen / scale) * scale.sqrt()
+    gain = torch.linalg.solve_triangular(factor, covariance[..., :q, q:], upper=False)
+    residual = (Y.mT.unsqueeze(-3) - mean[..., :q]).unsqueeze(-1)  # (*y, M, O, q, 1)
+    wide = factor.expand(*torch.broadcast_shapes(factor.shape[:-2], residual.shape[:-2]), q, q)
+    white = torch.linalg.solve_triangular(wide, residual.expand(*wide.shape[:-1], 1), upper=False)
+    after = mean[..., q:] + (gain.mT @ white).squeeze(-1)
+    half_log_determinant = wide.diagonal(dim1=-2, dim2=-1).log()
+    density = (-0.5 * (white.squeeze(-1).square() + math.log(2 * math.pi)) - half_log_determinant).sum((-2, -1))
+    log_weights = (mixture.log_weights + density).log_softmax(-1)
+    return MixturePosterior(log_weights, after.mT, covariance[..., q:, q:] - gain.mT @ gain)
+
+
+def log_weights_after(
+    joint: Callable[[Tensor], MixturePosterior], own_noise: Tensor, rows: Observations | None, log_weights: Tensor
+) -> Tensor:
+    r"""Log weights (\*batch, M) of the components after the imagined rows; before them they are (M,)."""
+    if rows is None or not rows.X.shape[-2]:
+        return log_weights.expand(*batch_shape(rows), *log_weights.shape[-1:])
+    return predict(joint, own_noise, rows, rows.X[..., :1, :], False).log_weights
+
+
+def add_noise(mixture: MixturePosterior, own_noise: Tensor, noise: bool | Tensor) -> MixturePosterior:
+    """The mixture of targets: components' own noise (M,), or given variances (..., q or 1, O), added or not."""
+    if noise is False:
+        return mixture
+    q = mixture.component_mean.shape[-2]
+    added = noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise[:, None, None]
+    covariance = mixture.component_covariance + torch.diag_embed(added.expand(*added.shape[:-1], q))
+    return MixturePosterior(mixture.log_weights, mixture.component_mean, covariance)
+
+
+def _widened(mixture: MixturePosterior, shape: torch.Size) -> MixturePosterior:
+    """The same mixture for every member of a batch."""
+    if not shape:
+        return mixture
+    wide = torch.broadcast_shapes(mixture.batch_shape, shape)
+    mean = mixture.component_mean
+    return MixturePosterior(mixture.log_weights, mean.expand(*wide, *mean.shape[-3:]), mixture.component_covariance)
+
+
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    return torch.cat([part.expand(*shape, *part.shape[-2:]) for part in (first, second)], dim=-2)

@@ -1,0 +1,250 @@
+"""The base of every model of this library that BoTorch takes: one contract, whatever makes the predictions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.model import Model
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.utils.assorted import fantasize as fantasize_flag
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.models import GP
+from torch import Tensor
+
+from gp_ensembles.bo.data import (
+    Observations,
+    TrainingData,
+    check_observations,
+    check_queries,
+    transform_rows,
+)
+from gp_ensembles.bo.outcomes import apply_transforms
+
+
+class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch's marginal likelihoods ask for one
+    r"""A BoTorch model whose posterior is a weighted mixture of normal distributions, perhaps of one.
+
+    .. math:: p(f \mid D) = \sum_m w_m\, N(f;\, \mu_m, K_m)
+
+    The base does what is the same for all: checks, transforms of inputs and outcomes, noise that is known, conditioning
+    on rows or on batches of imagined ones, fantasies, outputs. A model says how its components predict, and how they
+    learn. Predictions, rows and noise that it sees are in transformed inputs and outcomes.
+
+    Rows are kept as they were given, as buffers that no ``state_dict`` has: hyperparameters, weights and transforms
+    travel from model to model, data do not (nor do they in BoTorch's models).
+
+    Args:
+        data: The rows as they were given.
+        input_transform: Applied to inputs; it must have nothing to learn by gradients.
+        outcome_transform: Applied to targets, and undone in predictions.
+    """
+
+    data: TrainingData
+    _targets_are_values = True  # whether a target is the function plus normal noise
+    _is_imaginary = False  # whether rows were imagined, or the model has no data of its own for another reason
+
+    def __init__(
+        self, data: TrainingData, input_transform: InputTransform | None, outcome_transform: OutcomeTransform | None
+    ) -> None:
+        super().__init__()
+        # Attributes that are absent where there is no transform, as BoTorch's own models have them.
+        for name, transform in (("input_transform", input_transform), ("outcome_transform", outcome_transform)):
+            if transform is not None:
+                setattr(self, name, transform)
+        self.data = data
+
+    @property
+    @abstractmethod
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of imagined rows; empty for a model of data."""
+
+    @property
+    @abstractmethod
+    def num_experts(self) -> int:
+        """Number M of components at one point."""
+
+    @abstractmethod
+    def log_weights_at(self, X: Tensor) -> Tensor:
+        r"""Log weights of the components of the posterior at X (\*t, 1, D), shape (\*b, M) or (M,)."""
+
+    @abstractmethod
+    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+        r"""The function, or targets, at q points jointly, in transformed outcomes.
+
+        Args:
+            X: Transformed inputs, shape (\*t, q, D).
+            noise: Whether to add the model's own noise, or the variance to add, shape (..., q or 1, O).
+        """
+
+    @abstractmethod
+    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+        """The model after further rows, (n, D) and (n, O), for good; this one stays as it is.
+
+        Args:
+            rows: The further rows.
+            data: All rows as they were given, the further ones last.
+            settings: Further arguments of ``condition_on_observations``.
+        """
+
+    @abstractmethod
+    def imagined(self, rows: Observations) -> Self:
+        r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
+
+    @abstractmethod
+    def selected(self, outputs: list[int]) -> Self:
+        """The model of some of its outputs."""
+
+    @classmethod
+    @abstractmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """Arguments of the constructor from a data set, as Ax asks for them.
+
+        Args:
+            training_data: The rows.
+            **options: Further arguments, as ``model_options`` of Ax are.
+        """
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs O."""
+        return self.data.Y.shape[-1]
+
+    @property
+    def train_inputs(self) -> tuple[Tensor]:
+        """Inputs as they were given, (n, D), in a tuple."""
+        return (self.data.X,)
+
+    @property
+    def train_targets(self) -> Tensor:
+        """Targets after the outcome transform, (n,), or (O, n) for several outputs as in BoTorch's models."""
+        Y = self.rows().Y
+        return Y.squeeze(-1) if self.num_outputs == 1 else Y.mT
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Posterior:
+        r"""The function at q points jointly, differentiable in X.
+
+        Args:
+            X: Inputs, shape (\*t, q, D); \*t broadcasts with the model's batch shape.
+            output_indices: Outputs wanted; all by default.
+            observation_noise: Whether to add the noise, or the variance to add, (..., q or 1, O) in transformed
+                outcomes.
+            posterior_transform: Applied to every component, so it has to give normal posteriors.
+
+        Returns:
+            A ``MixturePosterior``; a ``GPyTorchPosterior`` from a model of one component; a ``TransformedPosterior`` of
+            either where the outcome transform is not linear.
+
+        Raises:
+            BotorchTensorDimensionError: If X has another number of inputs, or an output does not exist.
+            InputDataError: If X is of another dtype, or not finite.
+        """
+        self._enter_evaluation()
+        check_queries(X, self.data.X)
+        if output_indices is not None:
+            self._check_outputs(output_indices)
+        noise = self._own_noise() if observation_noise is True else observation_noise
+        posterior = self.predict(self.transform_inputs(X), noise)
+        return apply_transforms(posterior, X, self._outcome_transform, output_indices, posterior_transform)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **settings: Any) -> Self:
+        r"""The model after further observations, weights included; this one stays as it is.
+
+        Without a batch dimension they are learned for good; with one, the result is a batch of fantasy models.
+
+        Args:
+            X: Inputs, shape (\*t, n, D).
+            Y: Observations, shape (\*y, n, O); in a batch, the dimensions of X that Y lacks are the same for all.
+            noise: Known noise variances in transformed outcomes, (..., n, 1), if the model was built with some.
+            **settings: What the model's own ``learned`` takes besides.
+
+        Raises:
+            BotorchTensorDimensionError: If a shape is wrong.
+            InputDataError: If a value or dtype is wrong, or known noise is missing.
+            UnsupportedError: If a batch is given to a model whose targets are no values of a function.
+        """
+        self._enter_evaluation()
+        check_observations(X, Y, self.data.X, self.num_outputs)
+        settings.pop("propagate_grads", None)  # gradients always go through
+        if noise is None and self.data.Yvar is not None:
+            raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
+        rows = self._rows(X, Y)._replace(noise=noise)
+        if X.ndim == 2 and Y.ndim == 2 and not self._is_imaginary:
+            return self.learned(rows, self.data.extended_by(X, Y, rows, self._outcome_transform), settings)
+        if settings:
+            raise UnsupportedError(f"a batch of observations takes no {sorted(settings)}")
+        if not self._targets_are_values:
+            raise UnsupportedError(
+                f"{type(self).__name__} learns targets that are no values of its function, one data set at a time; "
+                f"fantasize() imagines values of the function"
+            )
+        return self.imagined(rows)
+
+    def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:
+        r"""Condition on draws from the posterior at X (\*t, q, D): the fantasies come first in the batch shape.
+
+        With q = 0 the batch is expanded and nothing learned. Arguments as in BoTorch's models.
+        """
+        self._enter_evaluation()
+        check_queries(X, self.data.X)
+        options.pop("propagate_grads", None)
+        if options:
+            raise UnsupportedError(f"fantasies take no {sorted(options)}")
+        noise = observation_noise
+        if noise is None and self.data.Yvar is not None:
+            noise = cast(Tensor, self._own_noise())
+        num_rows = X.shape[-2]
+        each = None if noise is None else noise.expand(*noise.shape[:-2], num_rows, noise.shape[-1])
+        if num_rows == 0:
+            return self.imagined(
+                self._rows(X, X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs))._replace(noise=each)
+            )
+        with fantasize_flag():
+            Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
+        return self.imagined(self._rows(X, Y)._replace(noise=each))
+
+    def subset_output(self, idcs: list[int]) -> Self:
+        """The model of some of the outputs.
+
+        Raises:
+            BotorchTensorDimensionError: If one does not exist.
+        """
+        self._check_outputs(idcs)
+        return self.selected(idcs)
+
+    def rows(self) -> Observations:
+        """The data as the components see them."""
+        return self._rows(self.data.X, self.data.Y, self.data.Yvar)
+
+    @property
+    def _outcome_transform(self) -> OutcomeTransform | None:
+        return cast(OutcomeTransform | None, self._modules.get("outcome_transform"))
+
+    def _rows(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Observations:
+        inputs = cast(InputTransform | None, self._modules.get("input_transform"))
+        return transform_rows(inputs, self._outcome_transform, X, Y, Yvar)
+
+    def _own_noise(self) -> bool | Tensor:
+        return True if self.data.Yvar is None else self.rows().default_noise()
+
+    def _check_outputs(self, outputs: list[int]) -> None:
+        if not outputs or any(not -self.num_outputs <= output < self.num_outputs for output in outputs):
+            raise BotorchTensorDimensionError(f"the model has {self.num_outputs} output(s), asked for {outputs}")
+
+    def _enter_evaluation(self) -> None:
+        if self.training:  # transforms in training mode would learn from the inputs of predictions
+            self.eval()
+
+    def _set_transformed_inputs(self) -> None:
+        """Nothing to do: the data are kept as they were given, and transformed when they are learned."""

@@ -1,0 +1,193 @@
+"""A mixture whose weights depend on the input: at every point its own expert, functions of an expert joint."""
+
+import torch
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
+from botorch.sampling.get_sampler import GetSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from gpytorch.distributions import MultivariateNormal
+from linear_operator import to_linear_operator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+
+class PointwisePosterior(Posterior):
+    r"""Joint distribution of q points under a linear pool whose weights depend on the input, of one output.
+
+    .. math:: s \sim v, \qquad z_i \sim w_s(x_i) \text{ independently}, \qquad f(x_i) = f_{s, z_i}(x_i), \qquad
+              f_{s,k} \sim N(\mu_{s,k}, K_{s,k})
+
+    with draws s of the pool's parameters. At one point it is the pool itself; points that choose the same expert are as
+    correlated as this expert has them, others independent given the draw.
+
+    Args:
+        draw_log_weights: Log weights of the draws, log v, shape (S,) or (\*batch, S).
+        log_weights: Log weights of the experts at every point, shape (\*batch, S, K, q).
+        mean: The experts' means, shape (\*batch, S or 1, K, q).
+        covariance: Their covariances, shape (\*batch, S or 1, K, q, q).
+
+    Example:
+        >>> import torch
+        >>> mean = torch.tensor([[[[-1.0, -1.0], [1.0, 1.0]]]])
+        >>> even = torch.full((1, 1, 2, 2), 0.5).log()
+        >>> posterior = PointwisePosterior(torch.zeros(1), even, mean, torch.diag_embed(torch.ones(1, 1, 2, 2)))
+        >>> posterior.mean.flatten(), posterior.variance.flatten()
+        (tensor([0., 0.]), tensor([2., 2.]))
+        >>> posterior.rsample(torch.Size([8])).shape
+        torch.Size([8, 1, 2, 1])
+    """
+
+    def __init__(self, draw_log_weights: Tensor, log_weights: Tensor, mean: Tensor, covariance: Tensor) -> None:
+        num_experts, num_points = mean.shape[-2:]
+        lead = torch.broadcast_shapes(
+            draw_log_weights.shape, log_weights.shape[:-2], mean.shape[:-2], covariance.shape[:-3]
+        )
+        self.draw_log_weights = draw_log_weights.log_softmax(-1).expand(lead)
+        self.log_weights = log_weights.expand(*lead, num_experts, num_points)
+        self.component_mean = mean.expand(*lead, num_experts, num_points)
+        self.component_covariance = covariance
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+        return self.component_mean.shape[:-3]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the moments."""
+        return self.component_mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the moments."""
+        return self.component_mean.dtype
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        r"""(\*batch, 1 + q + K q): normals that choose the draw, the experts, and the experts' functions."""
+        num_experts, num_points = self.component_mean.shape[-2:]
+        return torch.Size([*self.batch_shape, 1 + num_points + num_experts * num_points])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """All dimensions of a base sample but the last are t-batch dimensions."""
+        return 0, -1
+
+    @property
+    def mean(self) -> Tensor:
+        r"""Mean, shape (\*batch, q, 1)."""
+        return (self._draws * self._pooled_mean).sum(-2).unsqueeze(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        r"""Variance, shape (\*batch, q, 1)."""
+        own = self.component_covariance.diagonal(dim1=-2, dim2=-1)
+        deviation = self.component_mean - self.mean.squeeze(-1)[..., None, None, :]
+        spread = (self.log_weights.exp() * (own + deviation.square())).sum(-2)
+        return (self._draws * spread).sum(-2).unsqueeze(-1)
+
+    @property
+    def covariance(self) -> Tensor:
+        r"""Covariance of the q points, shape (\*batch, q, q)."""
+        weights = self.log_weights.exp()
+        shared = weights.unsqueeze(-1) * weights.unsqueeze(-2) * self.component_covariance  # both choose one expert
+        deviation = self._pooled_mean - self.mean.mT  # (*batch, S, q)
+        draws = self._draws
+        between = (draws * deviation).mT @ deviation
+        covariance = (draws.unsqueeze(-1) * shared.sum(-3)).sum(-3) + between
+        own = self.variance.squeeze(-1)
+        return covariance + torch.diag_embed(own - covariance.diagonal(dim1=-2, dim2=-1))
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
+        r"""Draws, shape (\*sample_shape, \*batch, q, 1), reparametrized in the moments (not in the weights)."""
+        shape = torch.Size() if sample_shape is None else sample_shape
+        base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
+        return self.rsample_from_base_samples(shape, base)
+
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        r"""Draws from standard normals, shape (\*sample_shape, \*batch, 1 + q + K q); (\*sample_shape, \*batch, q, 1).
+
+        Raises:
+            ValueError: If the base samples have another shape.
+        """
+        expected = (*sample_shape, *self.base_sample_shape)
+        if base_samples.shape != expected:
+            raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
+        num_experts, num_points = self.component_mean.shape[-2:]
+        which, choices, normals = base_samples.split([1, num_points, num_experts * num_points], dim=-1)
+        normals = normals.unflatten(-1, (num_experts, num_points))
+        draw = _selected(self.draw_log_weights, which)  # (..., 1)
+        log_weights, mean = (
+            _taken(part, draw.squeeze(-1), sample_shape) for part in (self.log_weights, self.component_mean)
+        )  # (..., K, q)
+        covariance = self.component_covariance
+        factor = _factors(covariance)
+        if factor.shape[-4] == 1:
+            factor = factor.squeeze(-4)
+        else:
+            factor = _taken(factor, draw.squeeze(-1), sample_shape)
+        values = mean + (factor @ normals.unsqueeze(-1)).squeeze(-1)
+        expert = _selected(log_weights.mT, choices.unsqueeze(-1)).mT  # (..., 1, q)
+        return values.gather(-2, expert).mT
+
+    def moment_matched(self) -> GPyTorchPosterior:
+        """The normal distribution with the same mean and covariance."""
+        return GPyTorchPosterior(MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(self.covariance)))
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
+        return torch.Size([*sample_shape, *self.batch_shape, self.component_mean.shape[-1], 1])
+
+    @property
+    def _draws(self) -> Tensor:
+        return self.draw_log_weights.exp().unsqueeze(-1)
+
+    @property
+    def _pooled_mean(self) -> Tensor:
+        """The pool's mean under every draw, shape (*batch, S, q)."""
+        return (self.log_weights.exp() * self.component_mean).sum(-2)
+
+
+def _selected(log_weights: Tensor, normals: Tensor) -> Tensor:
+    """The place along the last axis (..., M) that each standard normal (..., n) selects, by cumulative weights."""
+    cumulative = log_weights.detach().exp().cumsum(-1)
+    uniform = torch.special.ndtr(normals)
+    shape = torch.broadcast_shapes(cumulative.shape[:-1], uniform.shape[:-1])
+    last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)  # beyond it weights are zero
+    places = torch.searchsorted(cumulative.expand(*shape, -1).contiguous(), uniform.expand(*shape, -1).contiguous())
+    return places.minimum(last)
+
+
+def _taken(values: Tensor, draw: Tensor, sample_shape: torch.Size) -> Tensor:
+    r"""Values (\*batch, S, ...) of the draws (\*sample, \*batch) that were selected, (\*sample, \*batch, ...)."""
+    axis = draw.ndim - len(sample_shape)  # of the draws
+    wide = values.expand(*sample_shape, *draw.shape[len(sample_shape) :], *values.shape[axis:])
+    tail = wide.shape[draw.ndim + 1 :]
+    places = draw.reshape(*draw.shape, 1, *[1] * len(tail)).expand(*draw.shape, 1, *tail)
+    return wide.gather(draw.ndim, places).squeeze(draw.ndim)
+
+
+def _factors(covariance: Tensor) -> Tensor:
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    scale = torch.where(scale > 0, scale, 1.0)  # jitter, where there has to be some, is relative to the variances
+    factors: Tensor = psd_safe_cholesky(covariance / scale)
+    return factors * scale.sqrt()
+
+
+@GetSampler.register(PointwisePosterior)  # type: ignore[untyped-decorator]
+def _pointwise_sampler(
+    posterior: PointwisePosterior, sample_shape: torch.Size, *, seed: int | None = None
+) -> MCSampler:
+    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond.
+
+    Example:
+        >>> import torch
+        >>> from botorch.sampling.get_sampler import get_sampler
+        >>> one = torch.ones(1, 1, 1, 1)
+        >>> posterior = PointwisePosterior(torch.zeros(1), 0 * one, one, one.unsqueeze(0))
+        >>> get_sampler(posterior, torch.Size([16]), seed=0)(posterior).shape
+        torch.Size([16, 1, 1, 1])
+    """
+    few = posterior.base_sample_shape[-1] <= SobolEngine.MAXDIM
+    return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
