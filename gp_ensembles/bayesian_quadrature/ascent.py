@@ -9,8 +9,9 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from gp_ensembles.bayesian_quadrature.likelihoods import LogMarginalLikelihoods
 from gp_ensembles.bayesian_quadrature.prior import EDGE, Hyperprior
-from gp_ensembles.bayesian_quadrature.problem import Evaluations, LogMarginalLikelihoods
+from gp_ensembles.bayesian_quadrature.problem import Evaluations
 
 _OVERSAMPLING = 5  # frequencies per cycle over the range
 _MAX_FREQUENCIES = 5_000
@@ -149,11 +150,12 @@ def gradient_ascent(
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
         >>> from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, one), max_components=1)
         >>> X = torch.linspace(0, 4, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> likelihoods = LogMarginalLikelihoods(X, torch.sin(6.0 * X.squeeze(-1)))
+        >>> likelihoods = DenseLikelihoods(X, torch.sin(6.0 * X.squeeze(-1)))
         >>> start = prior.draw(1, 1, generator=torch.Generator().manual_seed(0))[0]
         >>> path = gradient_ascent(likelihoods, prior, start, 15)
         >>> bool(path.log_likelihood[-1] > path.log_likelihood[0])

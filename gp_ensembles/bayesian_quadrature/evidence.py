@@ -18,9 +18,10 @@ from gp_ensembles.bayesian_quadrature.importance import (
     start_draws,
 )
 from gp_ensembles.bayesian_quadrature.kernel_weights import WeightedKernels
+from gp_ensembles.bayesian_quadrature.likelihoods import CHUNK_BYTES
 from gp_ensembles.bayesian_quadrature.modes import Integrand
 from gp_ensembles.bayesian_quadrature.prior import EDGE, Hyperprior
-from gp_ensembles.bayesian_quadrature.problem import CHUNK_BYTES, Evaluations, RegressionProblem
+from gp_ensembles.bayesian_quadrature.problem import Evaluations, RegressionProblem
 from gp_ensembles.bayesian_quadrature.quadrature import EvidenceEstimate, QuadratureNodes, log_masses
 from gp_ensembles.bayesian_quadrature.relabeling import Relabeling
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
@@ -89,7 +90,7 @@ def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
     def log_likelihood(points: Tensor) -> Tensor:
         return problem.likelihoods(*prior.hyperparameters(rows_of(prior, points, components)))
 
-    chunk = max(1, CHUNK_BYTES // (problem.y.element_size() * _TABLES * len(problem.y) ** 2))
+    chunk = max(1, CHUNK_BYTES // (_TABLES * problem.likelihoods.bytes_each))
     return Integrand(log_likelihood, len(prior.active_columns(components)), chunk)
 
 

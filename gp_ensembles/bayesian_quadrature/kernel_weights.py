@@ -65,11 +65,11 @@ class WeightedKernels(NamedTuple):
         ).ordered()
 
 
-def affordable_kernels(num_rows: int, bytes_each: int) -> int:
-    """Kernels whose covariances' factors take at most a quarter of a gibibyte: 8 to 64.
+def affordable_kernels(bytes_each: int) -> int:
+    """Kernels whose tables, of so many bytes each, take at most a quarter of a gibibyte: 8 to 64.
 
     Example:
-        >>> affordable_kernels(100, 8), affordable_kernels(1500, 8), affordable_kernels(10_000, 8)
+        >>> affordable_kernels(80_000), affordable_kernels(18_000_000), affordable_kernels(800_000_000)
         (64, 14, 8)
     """
-    return max(_FEWEST, min(_MOST, _BYTES // (bytes_each * num_rows**2)))
+    return max(_FEWEST, min(_MOST, _BYTES // bytes_each))

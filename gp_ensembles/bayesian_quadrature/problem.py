@@ -1,28 +1,16 @@
-"""The regression problem: data and a prior over kernels, and the log marginal likelihoods of many kernels at once."""
+"""The regression problem: data, a prior over kernels, and a way to compute likelihoods."""
 
-import math
-import os
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance, MaternDistance
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood, Likelihood, check_data
 from gp_ensembles.bayesian_quadrature.prior import Hyperprior
-from gp_ensembles.bayesian_quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    Reflection,
-    SpectralMixtures,
-    covariance,
-    covariance_at_lags,
-)
+from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection
 
-CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
-_SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
-_MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
-_MEMORY_SHARE = 0.8  # of the available memory that one likelihood may take
 _BANDWIDTH = 2.0  # of the discrepancy's kernel between standardized atoms, for one input
 
 
@@ -37,10 +25,13 @@ class RegressionProblem:
         reflection: How the kernels' components are made symmetric.
         kernel_distance: Distances between kernels; if ``None``, maximum mean discrepancies of a Matern-5/2 kernel of
             bandwidth :math:`2 \sqrt{D}` between atoms standardized by the prior.
+        likelihood: How likelihoods are computed and predictions made: the dense way is exact for any inputs and costs
+            O(N^3); see :mod:`~gp_ensembles.bayesian_quadrature.toeplitz` for series on a grid, and
+            :mod:`~gp_ensembles.bayesian_quadrature.low_rank` for many rows.
 
     Raises:
         ValueError: If the data are not finite real numbers of fitting shapes, an input or the targets are constant and
-            no prior is given, or the prior is over another number of inputs.
+            no prior is given, the prior is over another number of inputs, or the likelihood contradicts the inputs.
         TypeError: If the data are not tensors.
         MemoryError: If a likelihood does not fit into memory.
 
@@ -61,14 +52,15 @@ class RegressionProblem:
         mean: float | None = None,
         reflection: Reflection = AT_ORIGIN,
         kernel_distance: KernelDistance | None = None,
+        likelihood: Likelihood = DenseLikelihood(),  # noqa: B008 (immutable)
     ) -> None:
         check_data(X, y)
-        check_memory(X)
         self.prior = default_prior(X, y) if prior is None else prior
         if self.prior.num_inputs != X.shape[1]:
             raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
         self.mean = y.mean() if mean is None else y.new_tensor(mean)
-        self.likelihoods = LogMarginalLikelihoods(X, y - self.mean, reflection)
+        self.likelihood = likelihood
+        self.likelihoods = likelihood.bind(X, y - self.mean, reflection)
         if kernel_distance is None:
             kernel_distance = KernelDistance(self.prior, MaternDistance(_BANDWIDTH * X.shape[1] ** 0.5))
         self.kernel_distance = kernel_distance
@@ -133,222 +125,3 @@ class Evaluations(NamedTuple):
         usable = self.usable()
         order = usable.log_likelihood.argsort(descending=True, stable=True)[:count]
         return Evaluations(usable.cube[order], usable.log_likelihood[order])
-
-
-class Lags(NamedTuple):
-    """The distinct lags of a set of inputs on a line.
-
-    Args:
-        values: Distinct absolute differences, shape (U,).
-        inverse: Index of the lag at each place of the covariance matrix, shape (N, N).
-    """
-
-    values: Tensor
-    inverse: Tensor
-
-
-def distinct_lags(X: Tensor) -> Lags | None:
-    """The distinct lags of inputs (N, D), or ``None`` where they are too many to save time, or D > 1.
-
-    Example:
-        >>> import torch
-        >>> distinct_lags(torch.arange(5.0, dtype=torch.float64).unsqueeze(-1)).values
-        tensor([0., 1., 2., 3., 4.], dtype=torch.float64)
-    """
-    if X.shape[-1] != 1 or X.shape[-2] < 2:
-        return None
-    lags = (X - X.mT).abs()
-    unit = _SAME_LAG * lags.max()
-    if not bool(unit > 0):
-        return None
-    steps, index = torch.unique((lags / unit).round(), return_inverse=True)
-    if 4 * steps.numel() > lags.numel():
-        return None
-    # the mean of the lags that share a step, so that no lag changes by more than rounding
-    sums = lags.new_zeros(steps.numel()).index_add(0, index.reshape(-1), lags.reshape(-1))
-    return Lags(sums / index.reshape(-1).bincount(minlength=steps.numel()), index)
-
-
-class LogMarginalLikelihoods:
-    r"""Log marginal likelihoods of one data set under many kernels, batched over them.
-
-    .. math:: \log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)
-
-    Covariance matrices are assembled from the distinct lags where inputs lie on a grid, and worked on in chunks that
-    fit into caches. A matrix that cannot be factorized gives NaN for that kernel and harms no other.
-
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        reflection: How the kernels' components are made symmetric.
-
-    Raises:
-        ValueError: If shapes do not fit, there is no row, or a value is not finite (the first is named).
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> likelihoods = LogMarginalLikelihoods(X, torch.sin(6.0 * X.squeeze(-1)))
-        >>> mixtures = SpectralMixtures.unflatten(torch.tensor([[1.0, 1.0, 0.1], [1.0, 9.0, 4.0]]).double(), 1)
-        >>> one = torch.ones(2, dtype=torch.float64)
-        >>> likelihoods(mixtures, one, 1e-3 * one).shape
-        torch.Size([2])
-    """
-
-    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN) -> None:
-        check_data(X, y)
-        self.X = X
-        self.y = y
-        self.reflection = reflection
-        self._lags = distinct_lags(X)
-
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
-        """Log marginal likelihoods.
-
-        Args:
-            mixtures: B mixtures.
-            outputscale: Factors c of their covariances, shape (B,).
-            noise: Noise variances, shape (B,).
-
-        Returns:
-            Shape (B,), differentiable; NaN where a covariance cannot be factorized.
-        """
-        order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
-        chunk = max(1, CHUNK_BYTES // (self.y.element_size() * self.y.shape[0] ** 2))
-        values = []
-        for rows in order.split(chunk):
-            matrices = outputscale[rows, None, None] * self.covariance(mixtures.take(rows).trim())
-            matrices = matrices + torch.diag_embed(noise[rows, None].expand(-1, self.y.shape[0]))
-            values.append(log_marginal(matrices, self.y))
-        return torch.cat(values)[order.argsort()] if values else self.y.new_zeros(0)
-
-    def covariance(self, mixtures: SpectralMixtures) -> Tensor:
-        """Covariances of the training rows, shape (B, N, N), without noise and scale."""
-        if self._lags is None:
-            return covariance(mixtures, self.X, self.X, self.reflection)
-        values = covariance_at_lags(mixtures, self._lags.values)
-        return values[..., self._lags.inverse]
-
-
-class _LogMarginal(torch.autograd.Function):
-    r"""Gaussian log density whose gradient needs one inverse: d/dK = (a a^T - K^{-1}) / 2 with a = K^{-1} y."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, y: Tensor) -> Tensor:
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False).squeeze(-1)
-        ctx.save_for_backward(factor, white, info)
-        log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        value = -0.5 * white.square().sum(-1) - log_determinant - 0.5 * y.shape[-1] * math.log(2.0 * math.pi)
-        return torch.where((info == 0) & value.isfinite(), value, torch.nan)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        factor, white, info = ctx.saved_tensors
-        solution = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
-        broken = factor.diagonal(dim1=-2, dim2=-1) == 0  # LAPACK refuses the whole batch for one of them
-        inverse = torch.cholesky_inverse(factor + torch.diag_embed(broken.to(factor)))
-        slope = 0.5 * (solution @ solution.mT - inverse)
-        good = ((info == 0) & gradient.isfinite())[..., None, None]
-        return torch.where(good, gradient[..., None, None] * slope, 0.0), None
-
-
-def log_marginal(covariance: Tensor, y: Tensor) -> Tensor:
-    r"""Log density of y under normal distributions of mean zero; NaN where a covariance is not positive definite.
-
-    Args:
-        covariance: Covariances, shape (\*batch, N, N), noise included.
-        y: Values, shape (N,).
-
-    Returns:
-        Shape (\*batch), differentiable once in the covariances (Rasmussen and Williams, 2006, equation 5.9).
-
-    Example:
-        >>> import torch
-        >>> eye = torch.diag(torch.ones(2, dtype=torch.float64))
-        >>> log_marginal(torch.stack([eye, -eye]), torch.zeros(2, dtype=torch.float64))
-        tensor([-1.8379,     nan], dtype=torch.float64)
-    """
-    value: Tensor = _LogMarginal.apply(covariance, y)  # type: ignore[no-untyped-call]
-    return value
-
-
-def check_data(X: Tensor, y: Tensor) -> None:
-    """Check inputs and targets, naming the first value that is not finite.
-
-    Example:
-        >>> import torch
-        >>> check_data(torch.zeros(0, 1), torch.zeros(0))
-        Traceback (most recent call last):
-        ...
-        ValueError: there are no rows of data; at least two are needed
-    """
-    if not isinstance(X, Tensor) or not isinstance(y, Tensor):
-        raise TypeError("inputs and targets must be tensors; torch.as_tensor(X) makes one of an array")
-    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
-        raise ValueError(
-            f"inputs (N, D) and targets (N,) do not fit: {tuple(X.shape)} and {tuple(y.shape)}; "
-            f"unsqueeze(-1) makes a column of inputs, squeeze(-1) a vector of targets"
-        )
-    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
-        raise ValueError(
-            f"inputs and targets must be real numbers of one dtype on one device, got {X.dtype} on {X.device} and "
-            f"{y.dtype} on {y.device}"
-        )
-    if X.shape[0] < 2:
-        raise ValueError(
-            "there are no rows of data; at least two are needed"
-            if not X.shape[0]
-            else "there is one row of data; at least two are needed"
-        )
-    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
-        bad = (~values.isfinite()).nonzero()
-        if bad.numel():
-            row, column = bad[0].tolist()
-            raise ValueError(
-                f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}; leave out "
-                f"rows with missing values"
-            )
-
-
-def check_memory(X: Tensor, available: int | None = None) -> int:
-    """Bytes that a likelihood with gradients takes, if that much memory is available.
-
-    Args:
-        X: Inputs, shape (N, D).
-        available: Bytes available; asked of the operating system if ``None``.
-
-    Returns:
-        The estimate, in bytes.
-
-    Raises:
-        MemoryError: If the estimate is above four fifths of the available memory.
-
-    Example:
-        >>> import torch
-        >>> check_memory(torch.zeros(1000, 1, dtype=torch.float64), available=10**9)
-        96000000
-    """
-    needed = _MATRICES * X.shape[0] ** 2 * X.element_size()
-    limit = _available_memory(X.device) if available is None else available
-    if limit is not None and needed > _MEMORY_SHARE * limit:
-        most = int((_MEMORY_SHARE * limit / (_MATRICES * X.element_size())) ** 0.5)
-        raise MemoryError(
-            f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are "
-            f"available; use at most {most} rows, for instance every {-(-X.shape[0] // max(most, 1))}th"
-        )
-    return needed
-
-
-def _available_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not known on this system
-        return None

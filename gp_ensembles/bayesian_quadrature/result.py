@@ -227,8 +227,7 @@ class Marginalization:
         drawn = self._sampler.kernels(self.state.importance)
         assert drawn is not None  # or there would be doubt
         generator = torch.Generator().manual_seed(self.state.nodes_seed)
-        y = self.problem.y
-        return drawn.thin(affordable_kernels(len(y), y.element_size()), generator=generator)
+        return drawn.thin(affordable_kernels(self.problem.likelihoods.bytes_each), generator=generator)
 
     @property
     def log_weights(self) -> Tensor:

@@ -264,13 +264,15 @@ def fingerprint(problem: RegressionProblem, search: Search) -> str:
     discrepancy = problem.kernel_distance.discrepancy
     digest.update(repr((discrepancy.dissimilarity, discrepancy.coordinates.reflected, _name(search.policy))).encode())
     digest.update(repr(search._replace(policy=None)).encode())
+    digest.update(_name(problem.likelihood).encode())
     return digest.hexdigest()
 
 
-def _name(policy: object) -> str:
-    """A policy's class and settings, without its address in memory."""
-    settings = repr(tuple(policy)) if isinstance(policy, tuple) else ""
-    return f"{type(policy).__module__}.{type(policy).__qualname__}{settings}"
+def _name(choice: object) -> str:
+    """A choice's class and settings, without its address in memory."""
+    fields = tuple(choice) if isinstance(choice, tuple) else ()
+    settings = [field.tolist() if isinstance(field, Tensor) else field for field in fields]
+    return f"{type(choice).__module__}.{type(choice).__qualname__}{settings}"
 
 
 def save_search(state: SearchState, path: Path, mark: str) -> None:

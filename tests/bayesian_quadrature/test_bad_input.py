@@ -11,14 +11,15 @@ from gp_ensembles.bayesian_quadrature import (
     Search,
     fixed,
     inferred,
+    likelihoods,
     marginalize,
     paper_prior,
-    problem,
 )
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.bayesian_quadrature.likelihoods import check_memory
 from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
-from gp_ensembles.bayesian_quadrature.problem import Evaluations, check_memory
+from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 DRAWS = Search(PriorPolicy(), num_ascents=0)
@@ -66,7 +67,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
 
 def test_memory_is_told_before_a_likelihood(monkeypatch):
     X, y = line()
-    monkeypatch.setattr(problem, "check_memory", lambda X: check_memory(X, available=1000))
+    monkeypatch.setattr(likelihoods, "check_memory", lambda X: check_memory(X, available=1000))
     with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* use at most"):
         RegressionProblem(X, y)
 

@@ -19,9 +19,9 @@ from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bayesian_quadrature.evidence import integrand_for, nested_kernels, rows_of
 from gp_ensembles.bayesian_quadrature.importance import draw_round, estimate, round_size, start_draws
 from gp_ensembles.bayesian_quadrature.kernel_weights import WeightedKernels
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.bayesian_quadrature.prediction import weighted_predictor
 from gp_ensembles.bayesian_quadrature.prior import EDGE, HalfNormal, LogNormal, Normal
-from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods
 from gp_ensembles.bayesian_quadrature.relabeling import Relabeling
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
 
@@ -195,7 +195,7 @@ def test_negative_draws_are_refused():
         run(problem_of(), draws=-1)
 
 
-class Failing(LogMarginalLikelihoods):
+class Failing(DenseLikelihoods):
     """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
 
     def __call__(self, mixtures, outputscale, noise):

@@ -19,9 +19,9 @@ from gp_ensembles.bayesian_quadrature import (
     marginalization,
     marginalize,
 )
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer
 from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
-from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods
 from gp_ensembles.bayesian_quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
 from gp_ensembles.bayesian_quadrature.spectral_mixture import IN_EACH_INPUT
 
@@ -105,7 +105,7 @@ def test_too_small_a_budget_is_refused(evaluations):
         run(problem_of(), evaluations)
 
 
-class Slow(LogMarginalLikelihoods):
+class Slow(DenseLikelihoods):
     """Every kernel takes a 64th of a second on a clock that nothing else moves."""
 
     def __init__(self, likelihoods):
@@ -383,7 +383,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content):
 # --- likelihoods that fail -----------------------------------------------------------------------------------------
 
 
-class Failing(LogMarginalLikelihoods):
+class Failing(DenseLikelihoods):
     """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
 
     def __init__(self, likelihoods, limit):

@@ -21,9 +21,10 @@ from gp_ensembles.bayesian_quadrature.acquisition import ExplainedVariance, Info
 from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent, periodogram_starts
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer, recombine
 from gp_ensembles.bayesian_quadrature.prior import EDGE, HalfNormal, LogNormal, draw_stratified
-from gp_ensembles.bayesian_quadrature.problem import Evaluations, LogMarginalLikelihoods
+from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes
 from gp_ensembles.bayesian_quadrature.surrogate import fit_surrogate
 
@@ -250,7 +251,7 @@ def ascent_case(components=2, **choices):
     X, y = two_sinusoids(1)
     prior = default_prior(X[:40], y[:40], max_components=3)
     start = prior.draw(1, components, generator=torch.Generator().manual_seed(2))[0]
-    return LogMarginalLikelihoods(X[:40], y[:40] - y[:40].mean()), prior, start
+    return DenseLikelihoods(X[:40], y[:40] - y[:40].mean()), prior, start
 
 
 def target_of(prior, path, components):

@@ -21,7 +21,8 @@ from gp_ensembles.bayesian_quadrature import (
     inferred,
     marginalize,
 )
-from gp_ensembles.bayesian_quadrature.prediction import condition, root_mixture
+from gp_ensembles.bayesian_quadrature.conditioning import condition
+from gp_ensembles.bayesian_quadrature.prediction import root_mixture
 from gp_ensembles.bayesian_quadrature.prior import HalfNormal, Hyperparameters, LogNormal
 from gp_ensembles.bayesian_quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.bayesian_quadrature import problem
-from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods, check_data, distinct_lags, log_marginal
+from gp_ensembles.bayesian_quadrature import likelihoods as likelihoods_module
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags, log_marginal
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures, covariance
 
 REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
@@ -51,7 +51,7 @@ def test_golden_log_likelihoods(golden, case, name):
         X, y, theta = (torch.tensor(file[key]) for key in (f"X_{case[:2]}", f"y_{case[:2]}", f"theta_{case}"))
         noise, expected = torch.tensor(file["noise"]), float(file[f"loglik_{case}_{name}"])
     mixtures = SpectralMixtures.unflatten(theta.unsqueeze(0), X.shape[1])
-    value = LogMarginalLikelihoods(X, y, REFLECTIONS[name])(mixtures, torch.ones(1).double(), noise.reshape(1))
+    value = DenseLikelihoods(X, y, REFLECTIONS[name])(mixtures, torch.ones(1).double(), noise.reshape(1))
     assert value.item() == pytest.approx(expected, abs=1e-9)
 
 
@@ -63,7 +63,7 @@ def test_golden_log_likelihoods_of_mixed_sizes(golden):
     mixtures = SpectralMixtures.unflatten(theta, 1)
     assert sorted(set(mixtures.num_components.tolist())) == [1, 2, 3]
     ones = torch.ones(len(theta)).double()
-    value = LogMarginalLikelihoods(X.unsqueeze(-1), y)(mixtures, ones, noise * ones)
+    value = DenseLikelihoods(X.unsqueeze(-1), y)(mixtures, ones, noise * ones)
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
 
 
@@ -72,7 +72,7 @@ def test_golden_log_likelihoods_of_mixed_sizes(golden):
 def test_values_are_normal_log_densities_in_the_order_given(num_inputs, reflection):
     mixtures, (outputscale, noise) = random_mixtures(0, num_inputs, 9), hyperparameters(1, 9)
     X, y = data(2, 12, num_inputs)
-    value = LogMarginalLikelihoods(X, y, reflection)(mixtures, outputscale, noise)
+    value = DenseLikelihoods(X, y, reflection)(mixtures, outputscale, noise)
     for b in range(9):
         matrix = outputscale[b] * covariance(mixtures.take(b), X, X, reflection) + noise[b] * torch.eye(12).double()
         expected = stats.multivariate_normal.logpdf(y.numpy(), cov=matrix.numpy())
@@ -83,7 +83,7 @@ def test_no_mixtures_give_no_values():
     X, y = data(0, 5, 1)
     none = torch.zeros(0).double()
     no_mixtures = SpectralMixtures.unflatten(torch.zeros(0, 3).double(), 1)
-    assert LogMarginalLikelihoods(X, y)(no_mixtures, none, none).shape == (0,)
+    assert DenseLikelihoods(X, y)(no_mixtures, none, none).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_distinct_lags_give_what_direct_evaluation_gives(X):
     unit = X / span  # so that frequencies are of the order of the rows
     y = torch.sin(7.0 * unit.squeeze(-1) - 7.0 * unit[0])
     mixtures, (outputscale, noise) = random_mixtures(4, 1, 7), hyperparameters(4, 7)
-    likelihoods = LogMarginalLikelihoods(unit, y)
+    likelihoods = DenseLikelihoods(unit, y)
     direct = covariance(mixtures, unit, unit)
     torch.testing.assert_close(likelihoods.covariance(mixtures), direct, rtol=0, atol=1e-8)
     matrices = outputscale[:, None, None] * direct + noise[:, None, None] * torch.eye(len(y)).double()
@@ -176,8 +176,8 @@ def test_chunks_change_nothing(X, monkeypatch):
     y = data(6, 20, 1)[1]
     results = []
     for chunk_bytes in (1, 3 * 8 * 400, 2**30):  # one, three, and all matrices at once
-        monkeypatch.setattr(problem, "CHUNK_BYTES", chunk_bytes)
-        value = LogMarginalLikelihoods(X, y)(SpectralMixtures.unflatten(theta, num_inputs), outputscale, noise)
+        monkeypatch.setattr(likelihoods_module, "CHUNK_BYTES", chunk_bytes)
+        value = DenseLikelihoods(X, y)(SpectralMixtures.unflatten(theta, num_inputs), outputscale, noise)
         slope, *others = torch.autograd.grad(value.sum(), (theta, outputscale, noise))
         slope[:, :4] *= mixtures.weights != 0  # a chunk without a component does not see its weight
         results.append((value, slope, *others))
@@ -211,7 +211,7 @@ def test_derivatives_of_likelihoods(X):
     num_inputs = X.shape[1]
     mixtures = random_mixtures(8, num_inputs, 3, size=2)
     y = data(6, X.shape[0], 1)[1]
-    likelihoods = LogMarginalLikelihoods(X, y)
+    likelihoods = DenseLikelihoods(X, y)
     present = mixtures.weights != 0
 
     def function(weights, means, scales, outputscale, noise):
@@ -254,7 +254,7 @@ def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
     theta = torch.tensor([[1.0, 0.5, 0.1]]).double().repeat(2, 1).requires_grad_()
     ones = torch.ones(2).double()
     noise = torch.tensor([1e-30, 0.1]).double()
-    value = LogMarginalLikelihoods(X, y)(SpectralMixtures.unflatten(theta, 1), ones, noise)
+    value = DenseLikelihoods(X, y)(SpectralMixtures.unflatten(theta, 1), ones, noise)
     assert value.isnan().tolist() == [True, False]
     value.nansum().backward()
     assert bool(theta.grad.isfinite().all())
@@ -265,9 +265,9 @@ def test_single_precision_and_devices_dtype():
     for X in (grid(range(12)) - 1949.0, data(0, 12, 2)[0]):
         mixtures, y = random_mixtures(0, X.shape[1], 5), data(0, 12, 1)[1]
         outputscale, noise = torch.ones(5).double(), torch.full((5,), 0.1).double()
-        exact = LogMarginalLikelihoods(X, y)(mixtures, outputscale, noise)
+        exact = DenseLikelihoods(X, y)(mixtures, outputscale, noise)
         single = SpectralMixtures(*(part.float() for part in tuple(mixtures)))
-        value = LogMarginalLikelihoods(X.float(), y.float())(single, outputscale.float(), noise.float())
+        value = DenseLikelihoods(X.float(), y.float())(single, outputscale.float(), noise.float())
         assert value.dtype == torch.float32
         torch.testing.assert_close(value.double(), exact, rtol=1e-3, atol=1e-2)
 
@@ -276,7 +276,7 @@ def test_the_distinct_lags_of_single_precision_grids():
     """A grid of large single-precision numbers is rounded, and may be a grid or not; the covariance is right anyway."""
     X = (1949.0 + torch.arange(48) / 12.0).unsqueeze(-1)
     mixtures = SpectralMixtures(*(part.float() for part in tuple(random_mixtures(0, 1, 3))))
-    value = LogMarginalLikelihoods(X, torch.zeros(48)).covariance(mixtures)
+    value = DenseLikelihoods(X, torch.zeros(48)).covariance(mixtures)
     torch.testing.assert_close(value, covariance(mixtures, X, X), rtol=0, atol=1e-4)
 
 
@@ -305,7 +305,7 @@ BAD_DATA = {
 
 @pytest.mark.parametrize(("X", "y", "message"), BAD_DATA.values(), ids=BAD_DATA)
 def test_bad_data_is_refused_with_its_place(X, y, message):
-    for call in (check_data, LogMarginalLikelihoods):
+    for call in (check_data, DenseLikelihoods):
         with pytest.raises(ValueError, match=re.escape(message)):
             call(X, y)
 

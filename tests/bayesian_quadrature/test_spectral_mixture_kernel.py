@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.bayesian_quadrature.problem import LogMarginalLikelihoods
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     AT_ORIGIN,
     IN_EACH_INPUT,
@@ -267,7 +267,7 @@ def test_log_likelihoods_are_those_of_the_batched_ones():
     mixtures = random_mixtures(5, 2, (4,), ragged=True)
     X, y = inputs(1, 12, 2), inputs(2, 12)
     ones = torch.ones(4).double()
-    expected = LogMarginalLikelihoods(X, y)(mixtures, 1.7 * ones, 0.01 * ones)
+    expected = DenseLikelihoods(X, y)(mixtures, 1.7 * ones, 0.01 * ones)
     for b in range(4):
         kernel = ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures.take(b))).double()
         kernel.outputscale = torch.tensor(1.7, dtype=torch.float64)
