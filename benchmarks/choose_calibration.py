@@ -21,7 +21,7 @@ from scipy.special import betaln, ndtri
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.recalibration import init_recalibration, map_components, update_recalibration
 from gp_ensembles.ensembles.presets import INNOVATIONS, default_rule
-from gp_ensembles.innovations import Bank
+from gp_ensembles.innovations import InnovationBank
 from gp_ensembles.numerics import normal, normal_scores, student_t
 
 Array = NDArray[np.float64]
@@ -39,7 +39,7 @@ def transforms(path: Path) -> Iterator[tuple[str, Array]]:
         mean, variance, log_weights = (torch.as_tensor(file[k]).double() for k in ("mean", "variance", "log_weights"))
         y = torch.as_tensor(file["y"]).double()
     plain = (log_weights.softmax(0) * normal.cdf((y - mean) / variance.sqrt())).sum(0)
-    bank, rule = Bank(INNOVATIONS), default_rule()
+    bank, rule = InnovationBank(INNOVATIONS), default_rule()
     innovations, meta, found = bank.init(mean.shape[0], mean), None, []
     for m, v, t in zip(mean.split(BLOCK, 1), variance.split(BLOCK, 1), y.split(BLOCK), strict=True):
         missing = t.isnan()

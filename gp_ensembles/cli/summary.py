@@ -84,13 +84,18 @@ def format_table(rows: Mapping[str, Mapping[str, object]], columns: Sequence[str
         >>> print(format_table({"model": {"nmse": 0.25, "crps": None}}, ["nmse", "crps"]))
                   nmse     crps
         model   0.2500        -
+        >>> print(format_table({"model": {"log_score": -98765.4321}, "mean": {"log_score": -1.5e7}}, ["log_score"]))
+                   log_score
+        model    -98765.4321
+        mean      -1.500e+07
     """
+    cells = {name: [_cell(values.get(column)) for column in columns] for name, values in rows.items()}
     width = max(len(name) for name in rows)
-    widths = [max(9, len(column) + 2) for column in columns]
+    longest = (max(map(len, column)) for column in zip(columns, *cells.values(), strict=True))
+    widths = [max(9, length + 2) for length in longest]
     lines = [" " * width + "".join(f"{column:>{w}}" for column, w in zip(columns, widths, strict=True))]
-    for name, values in rows.items():
-        cells = (f"{_cell(values.get(column)):>{w}}" for column, w in zip(columns, widths, strict=True))
-        lines.append(f"{name:<{width}}" + "".join(cells))
+    for name, row in cells.items():
+        lines.append(f"{name:<{width}}" + "".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)))
     return "\n".join(lines)
 
 

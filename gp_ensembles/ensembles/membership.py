@@ -94,19 +94,21 @@ def _free_names(taken: Sequence[str], num_new: int) -> list[str]:
 
 def _check_memory(old: MetaLearner, new: MetaLearner, start: MetaState) -> None:
     """Raise if the new rule, which starts from ``start``, remembers what the old one did not."""
-    if start.memory.shape[-1] and _kinds(new) != _kinds(old):
+    if start.memory.shape[-1] and _what_it_remembers(new) != _what_it_remembers(old):
+        owner = type(old).__name__ if type(old) is not type(new) else "the old one, of other rules or references,"
         raise ValueError(
-            f"{type(new).__name__} goes on from a memory of its own, which {type(old).__name__} did not keep; give "
+            f"{type(new).__name__} goes on from a memory of its own, which {owner} did not keep; give "
             f"meta_learner a rule of the old kind or one without memory (FixedShare, BayesianModelAveraging), or start "
             f"the new rule afresh with OnlineEnsemble"
         )
 
 
-def _kinds(rule: MetaLearner) -> tuple[type[MetaLearner], ...]:
-    """The type of a rule, and of those inside it."""
+def _what_it_remembers(rule: MetaLearner) -> tuple[object, ...]:
+    """The type of a rule, of those inside it, and the experts that it compares with."""
     inside = [*rule.rules, rule.over] if isinstance(rule, CombinedRules) else []
     inside += [rule.rule] if isinstance(rule, ReferenceAveraging) else []
-    return type(rule), *(kind for part in inside for kind in _kinds(part))
+    references = rule.references if isinstance(rule, ReferenceAveraging) else ()
+    return type(rule), *references, *(kind for part in inside for kind in _what_it_remembers(part))
 
 
 def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -232,6 +233,21 @@ class OnlineEnsemble(nn.Module):
                 compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return compact
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
+        """Move as any module does; a window's numbers keep double precision, see :class:`WindowExpert`."""
+        kept = {
+            f"expert_{number}_{field}": self._buffer(f"expert_{number}_{field}")
+            for number, kind in enumerate(self._kinds)
+            for field in kind._fields
+            if kind is WindowState
+        }
+        super()._apply(fn, *arguments)
+        for name, value in kept.items():
+            moved = self._buffer(name)
+            if moved.dtype != value.dtype:
+                self._buffers[name] = value.to(moved.device)
+        return self
+
     def _bind(self) -> BoundEnsemble:
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
             twins = self._lay_together()  # elsewhere since the state was moved to another device
@@ -294,10 +310,11 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
         found = (kind for kind in forms if all(prefix + name in state_dict for name in names[kind]))
         new = next(found, old) if old in forms else old
         if new is not old:
+            like = module._buffer(names[old][0])
             for name in names[old]:
                 delattr(module, name)
             for name in names[new]:
-                module.register_buffer(name, torch.empty_like(state_dict[prefix + name], device=module.device))
+                module.register_buffer(name, like.new_empty(state_dict[prefix + name].shape))
         kinds.append(new)
     check_shapes(module, state_dict, prefix)
     module._kinds = tuple(kinds)

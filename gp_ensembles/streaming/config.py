@@ -29,8 +29,8 @@ class StreamConfig:
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
         drop_constant: Leave out input columns that are constant in the warm-up instead of refusing them.
         clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
-        limit_inputs: Move inputs far beyond all that were seen to where they can do no lasting harm, see
-            :mod:`~gp_ensembles.streaming.input_range`.
+        limit_inputs: Move inputs far beyond all that were seen to where they can do no lasting harm, and wild ones of
+            the warm-up to the others' edge, see :mod:`~gp_ensembles.streaming.input_range`.
         recalibrate: Correct the mixture's distribution function by the errors that it has made, for a single output of
             real numbers; the probabilities of classes likewise, with the help of the labels just seen. Levels and
             counts are left as they are.

@@ -34,7 +34,7 @@ from gp_ensembles.streaming.checks import (
     wild_number,
 )
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
-from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.input_range import InputRange, limit_warm_up
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
@@ -351,6 +351,7 @@ class OnlineModel:
         before = dict(self.__dict__)
         wild = wild_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y, dtype=torch.bool)
         y = torch.where(wild, torch.nan, y)
+        X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
         try:
             self._set_scales(X, y)
             online = self._build(X, y, is_fitted=True, progress=progress)
@@ -362,7 +363,7 @@ class OnlineModel:
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
             self._range = InputRange.of(self.inputs(X)) if self.config.limit_inputs else None
-            self.num_moved, self.num_wild_in_warmup = 0, int(wild.sum())
+            self.num_moved, self.num_wild_in_warmup = num_moved, int(wild.sum())
         warn_of_wild(self.num_wild_in_warmup)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:

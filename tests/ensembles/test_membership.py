@@ -17,6 +17,7 @@ from gp_ensembles.meta_learners import (
     FixedShare,
     MarkovSwitching,
     OnlineNewton,
+    ReferenceAveraging,
     SoftBayes,
     sticky_transition,
 )
@@ -126,6 +127,9 @@ def combined(*rules):
         (OnlineNewton(), DiscountedOnlineNewton()),  # memories of one shape and another meaning
         (combined(FixedShare(), SoftBayes()), OnlineNewton()),
         (combined(FixedShare(), SoftBayes()), combined(FixedShare(), OnlineNewton())),
+        (FixedShare(), ReferenceAveraging(FixedShare(), [0])),
+        (ReferenceAveraging(FixedShare(), [0]), ReferenceAveraging(FixedShare(), [1])),
+        (ReferenceAveraging(FixedShare(), [0]), ReferenceAveraging(FixedShare(), [0, 1])),
     ],
     ids=lambda rule: type(rule).__name__,
 )
@@ -134,7 +138,8 @@ def test_a_rule_cannot_go_on_from_a_memory_of_another(old, new):
     online = OnlineEnsemble(Ensemble([linear()], old))
     online.observe(X, y)
     before = [value.clone() for value in online.state_dict().values()]
-    words = f"{type(new).__name__} goes on from a memory of its own, which {type(old).__name__} did not keep"
+    owner = type(old).__name__ if type(old) is not type(new) else "the old one, of other rules or references,"
+    words = f"{type(new).__name__} goes on from a memory of its own, which {owner} did not keep"
     with pytest.raises(ValueError, match=words):
         add_experts(online, [bumps()], 0.1, meta_learner=new)
     assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))

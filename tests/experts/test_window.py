@@ -234,3 +234,25 @@ def test_joint_covariance_holds_the_windows_own():
     covariance = joint_covariance(model, X[60:66])
     torch.testing.assert_close(covariance.diagonal(), model.predict(X[60:66]).variance)
     assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
+
+
+def test_a_window_keeps_its_digits_in_an_ensemble_of_single_precision():
+    X, y = rows()
+    online = OnlineEnsemble(Ensemble([expert()], FixedShare()))
+    online.observe(X[:60], y[:60])
+    single = copy.deepcopy(online).float()
+    assert single.state.experts[0].factor.dtype == torch.float64
+    got = single.observe(X[60:].float(), y[60:].float())
+    assert got.mean.dtype == torch.float32
+    torch.testing.assert_close(got.mean.double(), online.observe(X[60:], y[60:]).mean, rtol=1e-4, atol=1e-4)
+
+
+def test_what_was_saved_in_double_precision_loads_into_a_model_of_single_precision():
+    X, y = rows()
+    models = {dtype: OnlineModel(StreamConfig(e_doebe, warmup=50, dtype=dtype)) for dtype in ("float64", "float32")}
+    for model in models.values():
+        model.fit(X[:50], y[:50])
+    double, single = (model.online for model in models.values())
+    single.load_state_dict(double.state_dict())
+    got = single.observe(X[50:].float(), y[50:].float())
+    torch.testing.assert_close(got.mean.double(), double.observe(X[50:], y[50:]).mean, rtol=1e-3, atol=1e-3)

@@ -59,6 +59,19 @@ def test_one_wild_input_hardly_matters(value):
         assert unlimited > 1.5 * clean
 
 
+@pytest.mark.parametrize("value", [2e3, -1e9])
+def test_one_wild_input_of_the_warm_up_hardly_matters(value):
+    X, y = rows()
+    clean = error(X, y)[0]
+    X[30, 1] = value
+    spoiled, model = error(X, y)
+    assert spoiled < 1.1 * clean
+    assert model.num_moved == 1
+    unlimited, model = error(X, y, replace(CONFIG, limit_inputs=False))
+    assert unlimited > 2 * clean
+    assert model.num_moved == 0
+
+
 def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
     X, y = rows()
     _, model = error(X, y, wild=1e4, column=1)
