@@ -5,8 +5,8 @@
 
 From the experts' stored one-step-ahead predictions every candidate is computed on every set. For each set the candidate
 that is best on all others of no like name, by the mean or by the median of the log scores less those of ``auto``, is
-judged on it: what is lost against ``auto`` there is what choosing with the set in view has gained. Recalibration and the threshold
-for outliers, which come before and after, are left out; references are those of ``auto``.
+judged on it: what is lost against ``auto`` there is what choosing with the set in view has gained. Recalibration and
+the threshold for outliers, which come before and after, are left out; references are those of ``auto``.
 """
 
 import argparse
