@@ -35,6 +35,7 @@ GPyTorch kernel, for Gaussian processes of one's own over spectral mixtures.
 """
 
 from gp_ensembles.bayesian_quadrature.default_priors import paper_prior
+from gp_ensembles.bayesian_quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.marginalization import Budget, marginalize
 from gp_ensembles.bayesian_quadrature.policies import (
     InformationPolicy,
@@ -42,7 +43,6 @@ from gp_ensembles.bayesian_quadrature.policies import (
     RecombinationPolicy,
     UncertaintyPolicy,
 )
-from gp_ensembles.bayesian_quadrature.prediction import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.prior import Hyperprior, fixed, inferred
 from gp_ensembles.bayesian_quadrature.problem import RegressionProblem
 from gp_ensembles.bayesian_quadrature.search import Search

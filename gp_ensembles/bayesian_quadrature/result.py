@@ -8,9 +8,9 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.evidence import Evidence, EvidenceSampler, from_quadrature, nearest_evidence
+from gp_ensembles.bayesian_quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.kernel_weights import WeightedKernels, affordable_kernels
 from gp_ensembles.bayesian_quadrature.prediction import (
-    KernelMixtureModel,
     Prediction,
     Predictor,
     quadrature_predictor,

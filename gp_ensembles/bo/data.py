@@ -3,7 +3,7 @@
 Every refusal names the row and how to mend it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.ensemble import Ensemble
@@ -34,6 +35,10 @@ class Observations(NamedTuple):
     X: Tensor
     Y: Tensor
     noise: Tensor | None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
+        """The same rows with a function of every tensor."""
+        return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
 
     def default_noise(self) -> Tensor | bool:
         """Noise of an observation to come: the mean of the known noise, (1, 1), or ``True`` for the experts' own."""
@@ -103,6 +108,21 @@ def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any])
     return {**arguments, **{name: value for name, value in options.items() if value is not None}}
 
 
+def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+    """GPyTorch's likelihood with this noise variance, or with those known of all rows (n, 1).
+
+    Example:
+        >>> import torch
+        >>> round(float(normal_likelihood(torch.tensor(0.5), None).noise), 4)
+        0.5
+    """
+    if known_noise is not None:
+        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
+    likelihood = GaussianLikelihood().to(noise)
+    likelihood.noise = noise
+    return likelihood
+
+
 def refuse_settings(settings: Mapping[str, Any]) -> None:
     """Raise if a model is conditioned with arguments that it does not have.
 
@@ -114,6 +134,21 @@ def refuse_settings(settings: Mapping[str, Any]) -> None:
     """
     if settings:
         raise ValueError(f"unknown settings {sorted(settings)}; known noise variances are given as noise=")
+
+
+def refuse_noise(rows: Observations, data: TrainingData) -> None:
+    """Raise if the noise of further rows is known and that of the first ones is not.
+
+    Raises:
+        InputDataError: Saying so.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1)
+        >>> refuse_noise(Observations(one, one, one), TrainingData(one, one, one))
+    """
+    if rows.noise is not None and data.Yvar is None:
+        raise InputDataError("the model infers its noise; build it with known noise, or leave noise= out")
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
@@ -137,7 +172,7 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     _check_finite("train_X", X)
     _check_finite("train_Y", Y)
     if Yvar is not None:
-        _check_noise(Y, Yvar)
+        check_noise(Y, Yvar)
 
 
 def _check_targets(X: Tensor, Y: Tensor) -> None:
@@ -152,7 +187,7 @@ def _check_targets(X: Tensor, Y: Tensor) -> None:
         raise InputDataError(f"X is {X.dtype} on {X.device}, Y is {Y.dtype} on {Y.device}; give both alike")
 
 
-def _check_noise(Y: Tensor, Yvar: Tensor) -> None:
+def check_noise(Y: Tensor, Yvar: Tensor) -> None:
     """Raise unless Yvar has the shape of Y, and only finite positive variances."""
     if Yvar.shape != Y.shape or Yvar.dtype != Y.dtype:
         raise BotorchTensorDimensionError(

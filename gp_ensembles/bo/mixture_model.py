@@ -1,5 +1,6 @@
 """The base of every model of this library that BoTorch takes: one contract, whatever makes the predictions."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self, cast
@@ -15,7 +16,7 @@ from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.models import GP
-from torch import Tensor
+from torch import Tensor, nn
 
 from gp_ensembles.bo.data import (
     Observations,
@@ -237,6 +238,19 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def _own_noise(self) -> bool | Tensor:
         return True if self.data.Yvar is None else self.rows().default_noise()
+
+    def _sibling(self) -> Self:
+        """A model with registries of its own that shares parameters, buffers and modules until they are replaced."""
+        other = type(self).__new__(type(self))
+        own = {name: dict(self.__dict__[name]) for name in ("_buffers", "_modules", "_parameters")}
+        other.__dict__ = {**self.__dict__, **own}
+        return other
+
+    def _unshare_parts(self) -> None:
+        """Before parameters or modules change in place: copies of those that siblings may have."""
+        self._modules.update({name: copy.deepcopy(part) for name, part in self._modules.items()})
+        for name, part in self._parameters.items():
+            self._parameters[name] = None if part is None else nn.Parameter(part.detach().clone(), part.requires_grad)
 
     def _check_outputs(self, outputs: list[int]) -> None:
         if not outputs or any(not -self.num_outputs <= output < self.num_outputs for output in outputs):

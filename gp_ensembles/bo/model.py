@@ -26,6 +26,7 @@ from gp_ensembles.bo.data import (
     check_training_data,
     check_varies,
     data_arguments,
+    normal_likelihood,
     refuse_settings,
 )
 from gp_ensembles.bo.default_ensemble import make_ensemble
@@ -126,14 +127,9 @@ class EnsembleModel(MixtureModel):
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
         """A likelihood with the experts' weighted mean noise, or the known noise; in transformed outcomes."""
-        known_noise = self.rows().noise
-        if known_noise is not None:
-            return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
         state = self.predictive_state()
         noise = torch.cat([posterior.noise for posterior in state.experts])
-        likelihood = GaussianLikelihood().to(noise)
-        likelihood.noise = (state.log_weights.exp() * noise).sum(-1).mean()
-        return likelihood
+        return normal_likelihood((state.log_weights.exp() * noise).sum(-1).mean(), self.rows().noise)
 
     def log_weights_at(self, X: Tensor) -> Tensor:
         """See :attr:`log_weights`: they are the same for all inputs."""

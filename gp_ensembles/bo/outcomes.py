@@ -88,7 +88,8 @@ def apply_transforms(
     if posterior_transform is None:
         return posterior
     if isinstance(posterior, GPyTorchPosterior):
-        return posterior_transform(posterior, X)
+        changed: Posterior = posterior_transform(posterior, X)
+        return changed
     if not isinstance(posterior, MixturePosterior):
         raise UnsupportedError(
             "a posterior_transform needs normal components and a linear outcome transform; give an objective instead"

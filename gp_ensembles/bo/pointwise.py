@@ -122,15 +122,13 @@ class PointwisePosterior(Posterior):
         log_weights, mean = (
             _taken(part, draw.squeeze(-1), sample_shape) for part in (self.log_weights, self.component_mean)
         )  # (..., K, q)
-        covariance = self.component_covariance
-        factor = _factors(covariance)
-        if factor.shape[-4] == 1:
-            factor = factor.squeeze(-4)
-        else:
-            factor = _taken(factor, draw.squeeze(-1), sample_shape)
+        factor = _factors(self.component_covariance)
+        shared = factor.shape[-4] == 1
+        factor = factor.squeeze(-4) if shared else _taken(factor, draw.squeeze(-1), sample_shape)
         values = mean + (factor @ normals.unsqueeze(-1)).squeeze(-1)
         expert = _selected(log_weights.mT, choices.unsqueeze(-1)).mT  # (..., 1, q)
-        return values.gather(-2, expert).mT
+        draws: Tensor = values.gather(-2, expert).mT
+        return draws
 
     def moment_matched(self) -> GPyTorchPosterior:
         """The normal distribution with the same mean and covariance."""

@@ -246,7 +246,10 @@ class MixturePosterior(Posterior):
 
     def alone(self) -> GPyTorchPosterior:
         """The posterior of a mixture of one component, without the components' dimension."""
-        return _normal_posterior(self.component_mean.squeeze(-3), self.component_covariance.squeeze(-4))
+        covariance = self.component_covariance.squeeze(-4)
+        return _normal_posterior(
+            self.component_mean.squeeze(-3), covariance.expand(*self.batch_shape, *covariance.shape[-3:])
+        )
 
     def components(self) -> GPyTorchPosterior:
         r"""The experts' normal posteriors, as one of batch shape (\*batch, M)."""

@@ -1,23 +1,35 @@
 """The base of all sparse models: checks of rows and knots, the cached posterior of the knots, joint predictions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform
-from botorch.models.model import Model
-from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.posterior import Posterior
+from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.means import Mean
-from gpytorch.models import GP
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
+from gp_ensembles.bo import imagined
+from gp_ensembles.bo.data import (
+    Observations,
+    TrainingData,
+    check_input_transform,
+    check_noise,
+    data_arguments,
+    refuse_noise,
+    refuse_settings,
+    transform_rows,
+)
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.sparse.collapsed import KnotsPosterior, RowsPosterior
 
@@ -115,6 +127,61 @@ def default_nugget(dtype: torch.dtype) -> float:
     return max(1e-8, 100.0 * torch.finfo(dtype).eps)
 
 
+class Rows(NamedTuple):
+    """The rows of a model as they were given and as the process has them, and the transforms between the two.
+
+    Attributes:
+        data: As given.
+        transformed: Inputs (N, D), targets (N, 1), known noise variances (N, 1) if there are any.
+        input_transform: Applied to inputs, if any.
+        outcome_transform: Applied to targets, if any.
+    """
+
+    data: TrainingData
+    transformed: Observations
+    input_transform: InputTransform | None
+    outcome_transform: OutcomeTransform | None
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Inputs as the process has them."""
+        return X if self.input_transform is None else transform_rows(self.input_transform, None, X, X).X
+
+
+def take_rows(
+    X: Tensor,
+    Y: Tensor,
+    Yvar: Tensor | None = None,
+    input_transform: InputTransform | None = None,
+    outcome_transform: OutcomeTransform | None = None,
+) -> Rows:
+    """Checked rows (N, D) and (N,) or (N, 1), from which transforms learn here and nowhere else.
+
+    Raises:
+        TypeError: If something else than tensors is given.
+        ValueError: If shapes or dtypes do not fit, or a value is not finite.
+        UnsupportedError: If the input transform has something to learn by gradients.
+        BotorchError: If a known noise variance is not positive, or of another shape than the targets.
+
+    Example:
+        >>> import torch
+        >>> take_rows(torch.zeros(3, 1), torch.zeros(3)).transformed.Y.shape
+        torch.Size([3, 1])
+    """
+    targets = check_rows(X, Y).unsqueeze(-1).detach()
+    if Yvar is not None:
+        Yvar = Yvar.unsqueeze(-1) if Yvar.ndim == 1 else Yvar
+        check_noise(targets, Yvar)
+    check_input_transform(input_transform)
+    inputs = None if input_transform is None else input_transform.to(X).train()
+    outcomes = None if outcome_transform is None else outcome_transform.to(X).train()
+    data = TrainingData(X, targets, Yvar)
+    transformed = transform_rows(inputs, outcomes, data.X, data.Y, data.Yvar)
+    for part in (inputs, outcomes):
+        if part is not None:
+            part.eval()
+    return Rows(data, transformed, inputs, outcomes)
+
+
 class _Cached(NamedTuple):
     """The knots' posterior with the values from which it was computed."""
 
@@ -123,13 +190,15 @@ class _Cached(NamedTuple):
     posterior: KnotsPosterior | RowsPosterior
 
 
-class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch asks for one; its models are untyped
+class SparseModel(MixtureModel, ABC):
     r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
 
+    As a mixture it has one component. Rows that are imagined become further knots, with the knots' posterior as their
+    prior.
+
     Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,), checked.
-        knots: Knots Z, shape (K, D).
+        rows: The rows.
+        knots: Knots Z as the process has inputs, shape (K, D).
         kernel: A kernel without a batch.
         likelihood: The likelihood.
         mean: Prior mean.
@@ -145,25 +214,18 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
     train_y: Tensor
 
     def __init__(
-        self,
-        X: Tensor,
-        y: Tensor,
-        knots: Tensor,
-        kernel: Kernel,
-        likelihood: Likelihood,
-        mean: Mean,
-        nugget: float | None,
+        self, rows: Rows, knots: Tensor, kernel: Kernel, likelihood: Likelihood, mean: Mean, nugget: float | None
     ) -> None:
-        super().__init__()
-        X, y = X.detach(), y.detach()
+        X, y = rows.transformed.X.detach(), rows.transformed.Y.detach().squeeze(-1)
         check_knots(X, knots)
         if kernel.batch_shape:
             raise ValueError(f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; make a model of each")
         nugget = default_nugget(X.dtype) if nugget is None else nugget
         if not 0.0 <= nugget < torch.inf:
             raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
-        self.register_buffer("train_X", X)
-        self.register_buffer("train_y", y)
+        super().__init__(rows.data, rows.input_transform, rows.outcome_transform)
+        self.register_buffer("train_X", X, persistent=False)
+        self.register_buffer("train_y", y, persistent=False)
         self.knots = nn.Parameter(knots.detach().clone())
         self.covar_module = kernel.to(X)
         self.likelihood = likelihood.to(X)
@@ -171,6 +233,7 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
         self.nugget = nugget
         self._cached: _Cached | None = None
         self._start_ranges: dict[str, tuple[Tensor, Tensor]] = {}
+        self._rows_imagined: Observations | None = None
 
     @abstractmethod
     def objective(self) -> Tensor:
@@ -209,25 +272,19 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
     def training_prior(self, X: Tensor) -> MultivariateNormal:
         """The distribution that GPyTorch's objectives take in training mode, if there is one."""
 
-    @property
-    def num_outputs(self) -> int:
-        """One."""
-        return 1
+    @abstractmethod
+    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
+        """A copy with further rows (n, D) and (n, 1), as the process has them; it takes out the settings it knows."""
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Empty."""
-        return torch.Size()
+        """Shape of the batch of imagined rows."""
+        return imagined.batch_shape(self._rows_imagined)
 
     @property
-    def train_inputs(self) -> tuple[Tensor]:
-        """Inputs, as GPyTorch's models have them."""
-        return (self.train_X,)
-
-    @property
-    def train_targets(self) -> Tensor:
-        """Targets, shape (N,)."""
-        return self.train_y
+    def num_experts(self) -> int:
+        """One."""
+        return 1
 
     @property
     def num_knots(self) -> int:
@@ -274,7 +331,8 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
     @torch.no_grad()
     def knots_posterior(self) -> KnotsPosterior | RowsPosterior:
         """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
-        tensors = [*self.parameters(), *self.buffers()]
+        rows = [buffer for name, buffer in self.named_buffers() if not name.startswith("data.")]
+        tensors = [*self.parameters(), *rows, self.target_noise()]
         settings = [*list(self.modules())[1:], self.nugget, *self.cache_key]  # modules are equal if they are the same
         cached = self._cached
         # Values are compared, for GPyTorch's setters leave no trace of a version.
@@ -304,43 +362,54 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
         mean, apart = (known.mean @ posterior).reshape(X.shape[:-1]), _apart(posterior, X)
         return prior_mean + mean, conditional + apart.mT @ apart
 
-    def posterior(
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: PosteriorTransform | None = None,
-    ) -> Posterior:
-        r"""Joint normal predictions of the (latent) function, differentiable in X.
+    def joint(self, X: Tensor) -> MixturePosterior:
+        r"""Joint normal predictions of the function at points (\*t, q, D) as the process has them, a mixture of one.
 
         They are not differentiable in hyperparameters: the knots' posterior is cached.
-
-        Args:
-            X: Inputs, shape (\*batch, q, D).
-            output_indices: ``None`` or [0].
-            observation_noise: Whether to add :meth:`target_noise`, or other variances, shape (\*batch, q, 1).
-            posterior_transform: As in BoTorch.
-
-        Raises:
-            ValueError: If X has another number of inputs, or another output is asked for.
         """
-        if output_indices not in (None, [0]):
-            raise ValueError(f"the model has one output, asked for {output_indices}")
-        num_inputs = self.train_X.shape[-1]
-        if X.shape[-1] != num_inputs or X.ndim < 2:
-            raise ValueError(f"inputs must have shape (..., q, {num_inputs}), got {tuple(X.shape)}")
-        self.eval()
         mean, covariance = self.latent(X)
-        if isinstance(observation_noise, Tensor):
-            covariance = covariance + torch.diag_embed(observation_noise.squeeze(-1).expand_as(mean))
-        elif observation_noise:
-            covariance = covariance + torch.diag_embed(self.target_noise().expand_as(mean))
-        posterior: Posterior = GPyTorchPosterior(_joint_normal(mean, covariance))
-        return posterior if posterior_transform is None else posterior_transform(posterior)
+        return MixturePosterior(mean.new_zeros(1), mean[..., None, :, None], covariance[..., None, None, :, :])
+
+    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+        r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
+        return imagined.predict(self.joint, self._noise(), self._rows_imagined, X, noise).alone()
+
+    def log_weights_at(self, X: Tensor) -> Tensor:
+        """Zero: there is one component."""
+        return X.new_zeros(1)
+
+    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+        """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
+        refuse_noise(rows, self.data)
+        rest = dict(settings)
+        other = self.with_rows(rows, rest)
+        refuse_settings(rest)
+        other.data = data
+        return other
+
+    def imagined(self, rows: Observations) -> Self:
+        """See :mod:`gp_ensembles.bo.imagined`; parameters are those of this model."""
+        self.knots_posterior()
+        other = self._sibling()
+        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
+        other._is_imaginary = True
+        return other
+
+    def selected(self, outputs: list[int]) -> Self:
+        """The model itself: it has one output."""
+        return self
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """Arguments of the constructor from a data set; kernel and knots are among the options."""
+        return data_arguments(training_data, options)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """Joint normal distribution of the function at points; in training mode :meth:`training_prior`."""
-        return self.training_prior(X) if self.training else _joint_normal(*self.latent(X))
+        """The function at points as the process has them; in training mode :meth:`training_prior` of the rows."""
+        if not self.training:
+            return _joint_normal(*self.latent(X))
+        is_data = X.shape == self.data.X.shape and torch.equal(X, self.data.X)
+        return self.training_prior(self.train_X if is_data else X)
 
     def with_knots(self, knots: Tensor) -> Self:
         """A model of the same rows and (copied) hyperparameters with other knots."""
@@ -353,29 +422,35 @@ class SparseModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch a
         other.knots = nn.Parameter(knots.detach().clone())
         return other
 
-    def with_rows(self, X: Tensor, Y: Tensor, settings: dict[str, Any]) -> Self:
-        """A model of more rows, the knots and hyperparameters as they are; refuses settings.
-
-        Args:
-            X: Further inputs, shape (n, D).
-            Y: Further targets, shape (n, 1).
-            settings: Other arguments of ``condition_on_observations``.
+    def extended_by(self, rows: Observations) -> Self:
+        """A copy with further rows (n, D) and (n, 1), as the process has them, and the same knots.
 
         Raises:
-            ValueError: If a setting is given, shapes do not fit, or a value is not finite.
+            ValueError: If a value is not finite.
         """
-        if settings:
-            raise ValueError(f"unknown settings {sorted(settings)}; rows have the likelihood's noise")
-        if X.ndim != 2 or X.shape[-1] != self.train_X.shape[-1] or Y.shape != (X.shape[0], 1):
-            raise ValueError(
-                f"further rows do not fit: (n, {self.train_X.shape[-1]}) and (n, 1) are wanted, not {tuple(X.shape)} "
-                f"and {tuple(Y.shape)}"
-            )
-        rows = torch.cat([self.train_X, X])
-        y = check_rows(rows, torch.cat([self.train_y.unsqueeze(-1), Y]))
         other = self.with_knots(self.knots)
-        other.train_X, other.train_y = rows, y
+        other.train_X = torch.cat([self.train_X, rows.X.detach()])
+        other.train_y = torch.cat([self.train_y, rows.Y.detach().squeeze(-1)])
         return other
+
+    def reduced_to(self, rows: Tensor) -> Self:
+        """A copy with some of the rows, all of them knots."""
+        other = self.with_knots(self.train_X[rows])
+        other.train_X, other.train_y = self.train_X[rows], self.train_y[rows]
+        data = self.data
+        other.data = TrainingData(data.X[rows], data.Y[rows], None if data.Yvar is None else data.Yvar[rows])
+        return other
+
+    def _noise(self) -> Tensor:
+        """The noise of a new row, shape (1,)."""
+        return self.target_noise().mean().unsqueeze(0)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._cached = None
+        if self._rows_imagined is not None:
+            self._unshare_parts()
+            self._rows_imagined = self._rows_imagined.map(fn)
+        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
 
 def _apart(loadings: Tensor, X: Tensor) -> Tensor:

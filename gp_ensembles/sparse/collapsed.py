@@ -26,7 +26,7 @@ class Projection(NamedTuple):
         explained: Diagonal q of Q, shape (N,).
         prior: Prior variances of the function at the data, shape (N,).
         residual: Targets less their prior mean, shape (N,).
-        noise: Noise variance, shape ().
+        noise: Noise variance, shape (), or of every row, shape (N,).
         nugget: The part of the prior variances that is no covariance between rows, shape ().
     """
 
@@ -103,7 +103,7 @@ def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise
         cross: Covariance of knots and data, shape (K, N).
         prior: Prior variances at the data, shape (N,).
         residual: Targets less their prior mean, shape (N,).
-        noise: Noise variance, shape ().
+        noise: Noise variance, shape () or (N,).
 
     Raises:
         NumericalError: If the knots' covariance is not positive definite: knots coincide, or the nugget is too small.
@@ -211,9 +211,11 @@ def power_penalty(projection: Projection, alpha: float) -> Tensor:
         [0.375, 0.375, 0.1592, 0.0]
     """
     if alpha == 0.0:
+        if projection.noise.ndim:
+            return 0.5 * (projection.unexplained / projection.noise).sum()
         return projection.unexplained.sum() / (2.0 * projection.noise)
     if alpha == 1.0:
-        return torch.zeros_like(projection.noise)
+        return projection.residual.new_zeros(())
     logarithms = torch.log1p(alpha * projection.unexplained / projection.noise).sum()
     return (1.0 - alpha) / (2.0 * alpha) * logarithms
 
@@ -270,7 +272,7 @@ class DTC(Approximation):
 
     def penalty(self, projection: Projection) -> Tensor:
         """None."""
-        return torch.zeros_like(projection.noise)
+        return projection.residual.new_zeros(())
 
 
 class DIC(Approximation):
@@ -290,7 +292,7 @@ class DIC(Approximation):
 
     def penalty(self, projection: Projection) -> Tensor:
         """None."""
-        return torch.zeros_like(projection.noise)
+        return projection.residual.new_zeros(())
 
 
 class FITC(Approximation):

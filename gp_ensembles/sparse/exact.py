@@ -2,22 +2,24 @@
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
-from typing import Any, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import Mean
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from gp_ensembles.bo.data import Observations
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.sparse.base import SparseModel, check_rows
+from gp_ensembles.sparse.base import SparseModel, take_rows
 from gp_ensembles.sparse.collapsed import RowsPosterior
 from gp_ensembles.sparse.initialization import distinct_rows
-from gp_ensembles.sparse.regression import check_gaussian, constant_mean
+from gp_ensembles.sparse.regression import constant_mean, gaussian_likelihood, likelihood_of, noise_of
 
 _WHAT = "the covariance of the targets"
 _CHUNK = 1000  # rows of the covariance that are computed at a time
@@ -41,6 +43,22 @@ class _LogDensity(torch.autograd.Function):
         return slope, slope.diagonal().clone(), -gradient * weights
 
 
+class _Places(NamedTuple):
+    """The distinct rows (K, D) in the order of their first, the place of every row (N,), and how many have each."""
+
+    knots: Tensor
+    place: Tensor
+    counts: Tensor
+
+
+def _distinct(X: Tensor) -> _Places:
+    rows = distinct_rows(X).sort().values
+    _, label, counts = torch.unique(X.detach(), dim=0, return_inverse=True, return_counts=True)
+    order = label[rows]
+    place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows), device=order.device))
+    return _Places(X[rows].detach(), place[label], counts[order].to(X))
+
+
 def _factorize(covariance: Tensor, noise: Tensor) -> Tensor:
     noisy = covariance.clone()
     noisy.diagonal().add_(noise)
@@ -61,11 +79,14 @@ class ExactGP(SparseModel):
     which is exact. Rows that are added become knots, too.
 
     Args:
-        X: Inputs, shape (N, D).
-        Y: Targets, shape (N,) or (N, 1).
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1).
         kernel: Any GPyTorch kernel without a batch.
         likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
+        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        input_transform: As in ``SingleTaskGP``; the kernel sees transformed inputs.
+        outcome_transform: As in ``SingleTaskGP``; none if ``None``.
 
     Raises:
         ValueError: If shapes do not fit, or a value is not finite.
@@ -79,31 +100,30 @@ class ExactGP(SparseModel):
         (torch.Size([3, 1]), 20, 0.0)
     """
 
-    likelihood: GaussianLikelihood
+    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
     _place: Tensor
     _counts: Tensor
 
     def __init__(
         self,
-        X: Tensor,
-        Y: Tensor,
+        train_X: Tensor,
+        train_Y: Tensor,
         kernel: Kernel,
         likelihood: GaussianLikelihood | None = None,
         mean: Mean | None = None,
+        *,
+        train_Yvar: Tensor | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        y = check_rows(X, Y)
-        check_gaussian(likelihood)
-        rows = distinct_rows(X).sort().values
+        rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
+        X, y, known_noise = rows.transformed
+        places = _distinct(X)
         mean = constant_mean(X, y) if mean is None else mean
-        super().__init__(
-            X, y, X[rows], kernel, GaussianLikelihood() if likelihood is None else likelihood, mean, nugget=0.0
-        )
+        super().__init__(rows, places.knots, kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget=0.0)
         self.knots.requires_grad_(False)
-        _, label, counts = torch.unique(X.detach(), dim=0, return_inverse=True, return_counts=True)
-        order = label[rows]
-        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows), device=order.device))
-        self.register_buffer("_place", place[label])
-        self.register_buffer("_counts", counts[order].to(X))
+        self.register_buffer("_place", places.place, persistent=False)
+        self.register_buffer("_counts", places.counts, persistent=False)
 
     def objective(self) -> Tensor:
         """The log evidence, with the log densities of registered priors, in nats, shape ()."""
@@ -119,7 +139,9 @@ class ExactGP(SparseModel):
 
     def subset_of_data(self, rows: Tensor) -> Self:
         """The exact model of some rows only."""
-        return self._of(self.train_X[rows], self.train_y[rows])
+        other = self.reduced_to(rows)
+        noise = self.likelihood.noise
+        return other._settled(noise[rows] if len(noise) > 1 else noise)
 
     def training_prior(self, X: Tensor) -> MultivariateNormal:
         """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N.
@@ -163,28 +185,23 @@ class ExactGP(SparseModel):
         mean = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False).squeeze(-1)
         return RowsPosterior(lower, mean)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Self:
-        """The exact model of more rows, hyperparameters as they are.
+    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
+        """A copy with further rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
+        known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
+        return self.extended_by(rows)._settled(None if known is None else torch.cat([self.likelihood.noise, known]))
 
-        Args:
-            X: Further inputs, shape (n, D).
-            Y: Further targets, shape (n, 1).
-            **settings: None are accepted.
-
-        Raises:
-            ValueError: If a setting is given, shapes do not fit, or a value is not finite.
-        """
-        more = self.with_rows(X, Y, settings)
-        return self._of(more.train_X, more.train_y)
-
-    def _of(self, X: Tensor, y: Tensor) -> Self:
-        other = type(self)(X, y, *deepcopy((self.covar_module, self.likelihood, self.mean_module)))
-        other._start_ranges = dict(self._start_ranges)
-        return other
+    def _settled(self, noise: Tensor | None) -> Self:
+        """This model after its rows have changed: knots and known noise are those of the rows."""
+        self.likelihood = likelihood_of(self.likelihood, noise)
+        knots, self._place, self._counts = _distinct(self.train_X)
+        self.knots = nn.Parameter(knots, requires_grad=False)
+        return self
 
     def _averages(self) -> tuple[Tensor, Tensor, Tensor]:
         """Noise variances (K,), residuals (K,) of the averages, and the log density of the rest, shape ()."""
-        residual, noise = self.train_y - self.mean_module(self.train_X), self.likelihood.noise.squeeze(-1)
+        residual, noise = self.train_y - self.mean_module(self.train_X), noise_of(self.likelihood)
+        if noise.ndim:
+            return self._weighted_averages(residual, noise)
         if len(self._counts) == len(residual):
             return noise.expand_as(residual), residual, torch.zeros_like(noise)
         average = torch.zeros_like(self._counts).index_add(0, self._place, residual) / self._counts
@@ -192,6 +209,16 @@ class ExactGP(SparseModel):
         more = len(residual) - len(self._counts)
         rest = -0.5 * (apart + more * (2.0 * math.pi * noise).log() + self._counts.log().sum())
         return noise / self._counts, average, rest
+
+    def _weighted_averages(self, residual: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Averages weighed by the precision of each row's noise (N,)."""
+        zeros = torch.zeros_like(self._counts)
+        precision = zeros.index_add(0, self._place, 1.0 / noise)
+        average = zeros.index_add(0, self._place, residual / noise) / precision
+        apart = ((residual - average[self._place]).square() / noise).sum()
+        more = len(residual) - len(self._counts)
+        rest = -0.5 * (apart + more * math.log(2.0 * math.pi) + noise.log().sum() + precision.log().sum())
+        return 1.0 / precision, average, rest
 
     def _log_evidence(self) -> Tensor:
         if not torch.is_grad_enabled():

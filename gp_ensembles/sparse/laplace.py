@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self, final
 
 import torch
+from botorch.models.transforms.input import InputTransform
 from gpytorch.constraints import Positive
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
@@ -18,10 +19,11 @@ from gpytorch.likelihoods import Likelihood
 from gpytorch.means import ConstantMean, Mean
 from torch import Tensor, nn
 
+from gp_ensembles.bo.data import Observations
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.derivatives import Derivatives, scalar_derivatives
-from gp_ensembles.sparse.base import SparseModel, check_rows
+from gp_ensembles.sparse.base import SparseModel, check_shape, take_rows
 from gp_ensembles.sparse.collapsed import KnotsPosterior, LatentPrior, project
 
 LogDensity = Callable[[Tensor, Tensor], Tensor]
@@ -227,9 +229,9 @@ class SparseLaplaceGP(SparseModel):
     objective go through it. Rows are independent given the knots; test points keep their covariance given them.
 
     Args:
-        X: Inputs, shape (N, D).
-        Y: Targets, shape (N,) or (N, 1), floating point.
-        knots: Knots Z, shape (K, D), a parameter.
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1), floating point.
+        knots: Knots Z, shape (K, D), as inputs are given; a parameter, in transformed inputs.
         kernel: Any GPyTorch kernel without a batch.
         likelihood: A likelihood of one latent value whose log density is concave in it, such as
             :class:`~gp_ensembles.likelihoods.LogPoissonLikelihood` or
@@ -238,6 +240,7 @@ class SparseLaplaceGP(SparseModel):
         offset: Known addends of the latent values, shape (N,): log exposures of counts; none if ``None``.
         noise: Start of :math:`\tau^2`, positive.
         nugget: As in :class:`~gp_ensembles.sparse.SparseGP`.
+        input_transform: As in ``SingleTaskGP``.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, a target is not possible under the likelihood, the
@@ -261,11 +264,12 @@ class SparseLaplaceGP(SparseModel):
     offset: Tensor
     raw_noise: Tensor
     raw_noise_constraint: Positive
+    _targets_are_values = False
 
     def __init__(
         self,
-        X: Tensor,
-        Y: Tensor,
+        train_X: Tensor,
+        train_Y: Tensor,
         knots: Tensor,
         kernel: Kernel,
         likelihood: Likelihood,
@@ -274,8 +278,10 @@ class SparseLaplaceGP(SparseModel):
         offset: Tensor | None = None,
         noise: float = 1e-2,
         nugget: float | None = None,
+        input_transform: InputTransform | None = None,
     ) -> None:
-        y = check_rows(X, Y)
+        rows = take_rows(train_X, train_Y, input_transform=input_transform)
+        X, y = rows.transformed.X, rows.transformed.Y.squeeze(-1)
         offset = torch.zeros_like(y) if offset is None else offset.to(y)
         _check_offset(offset, y)
         if latent_dim(likelihood) > 1:
@@ -283,8 +289,10 @@ class SparseLaplaceGP(SparseModel):
         if not 0.0 < noise < torch.inf:
             raise ValueError(f"the variance of the latent noise must be positive, got {noise}")
         check_support(likelihood.to(X), y)
-        super().__init__(X, y, knots, kernel, likelihood, ConstantMean() if mean is None else mean, nugget)
-        self.register_buffer("offset", offset)
+        check_shape(train_X, knots)
+        mean = ConstantMean() if mean is None else mean
+        super().__init__(rows, rows.inputs(knots), kernel, likelihood, mean, nugget)
+        self.register_buffer("offset", offset, persistent=False)
         self.register_parameter("raw_noise", nn.Parameter(X.new_zeros(1)))
         self.register_constraint("raw_noise", Positive())  # type: ignore[operator]
         self.raw_noise.data = self.raw_noise_constraint.inverse_transform(X.new_full((1,), noise))
@@ -324,8 +332,8 @@ class SparseLaplaceGP(SparseModel):
 
     def subset_of_data(self, rows: Tensor) -> Self:
         """The exact model of some distinct rows only: all of them are knots."""
-        other = self.with_knots(self.train_X[rows])
-        other.train_X, other.train_y, other.offset = self.train_X[rows], self.train_y[rows], self.offset[rows]
+        other = self.reduced_to(rows)
+        other.offset = self.offset[rows]
         other._start = None
         return other
 
@@ -348,23 +356,20 @@ class SparseLaplaceGP(SparseModel):
         """
         return self.noise
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, *, offset: Tensor | None = None, **settings: Any) -> Self:
-        """A model of more rows, the knots and hyperparameters as they are.
+    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
+        """A copy with further rows (n, D) and (n, 1), the knots and hyperparameters as they are.
 
-        Args:
-            X: Further inputs, shape (n, D).
-            Y: Further targets, shape (n, 1).
-            offset: Their offsets, shape (n,); none if ``None``.
-            **settings: None are accepted.
+        ``condition_on_observations`` takes their offsets as ``offset``, shape (n,); none if it is not given.
 
         Raises:
-            ValueError: As when a model is made, or if a setting is given.
+            ValueError: As when a model is made.
         """
-        y = check_rows(X, Y)
+        y = rows.Y.squeeze(-1)
+        offset = settings.pop("offset", None)
         offset = torch.zeros_like(y) if offset is None else offset.to(y)
         _check_offset(offset, y)
         check_support(self.likelihood, y)
-        other = self.with_rows(X, Y, settings)
+        other = self.extended_by(rows)
         other.offset = torch.cat([self.offset, offset])
         other._start = None
         return other
@@ -382,7 +387,8 @@ class SparseLaplaceGP(SparseModel):
         return log_prob(self.likelihood, latent + self.offset, y)
 
     def _find_mode(self, prior: LatentPrior) -> LatentMode:
-        mode = find_mode(prior, self._log_density, self.train_y, start=self._start)
+        start = None if self._start is None else self._start.to(self.train_y)
+        mode = find_mode(prior, self._log_density, self.train_y, start=start)
         self._start = mode.weights
         return mode
 

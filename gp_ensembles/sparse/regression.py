@@ -3,9 +3,11 @@
 from typing import Any, Self, final
 
 import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
 from gpytorch.means import ConstantMean, Mean
 from gpytorch.mlls import AddedLossTerm
 from linear_operator.operators import (
@@ -15,7 +17,8 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from gp_ensembles.sparse.base import SparseModel, check_rows
+from gp_ensembles.bo.data import Observations
+from gp_ensembles.sparse.base import SparseModel, check_shape, take_rows
 from gp_ensembles.sparse.collapsed import (
     VFE,
     Approximation,
@@ -25,6 +28,41 @@ from gp_ensembles.sparse.collapsed import (
     project,
     upper_bound,
 )
+
+
+def gaussian_likelihood(
+    likelihood: GaussianLikelihood | None, known_noise: Tensor | None
+) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default.
+
+    Raises:
+        ValueError: If it is not Gaussian with one noise for all, or there is known noise as well.
+
+    Example:
+        >>> import torch
+        >>> gaussian_likelihood(None, torch.full((3, 1), 0.5)).noise
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+    check_gaussian(likelihood)
+    if known_noise is not None and likelihood is not None:
+        raise ValueError("give a likelihood, whose noise is inferred, or train_Yvar, but not both")
+    if known_noise is not None:
+        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
+    return GaussianLikelihood() if likelihood is None else likelihood
+
+
+def noise_of(likelihood: Likelihood) -> Tensor:
+    """Noise variance of a Gaussian likelihood, shape (), or of every row, shape (N,)."""
+    noise: Tensor = likelihood.noise
+    return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
+
+
+def likelihood_of(likelihood: Likelihood, noise: Tensor | None) -> Likelihood:
+    """The likelihood of other rows: one noise for all stays, known noise is that of the rows (n,)."""
+    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        return likelihood
+    assert noise is not None
+    return FixedNoiseGaussianLikelihood(noise)
 
 
 def check_gaussian(likelihood: object) -> None:
@@ -68,15 +106,18 @@ class SparseGP(SparseModel):
     sparse regression predicts with FITC's moments, or with a variance that collapses, whatever was fitted.
 
     Args:
-        X: Inputs, shape (N, D).
-        Y: Targets, shape (N,) or (N, 1).
-        knots: Knots Z, shape (K, D), a parameter.
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1).
+        knots: Knots Z, shape (K, D), as inputs are given; a parameter, in transformed inputs.
         kernel: Any GPyTorch kernel without a batch.
         likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
         approximation: What is maximized and predicted.
         nugget: :math:`\delta` as a share of the kernel's average variance at the knots; 1e-8 (in single precision
             1e-5) if ``None``.
+        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        input_transform: As in ``SingleTaskGP``; the kernel sees transformed inputs.
+        outcome_transform: As in ``SingleTaskGP``; none if ``None``.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, or there are more knots than distinct rows.
@@ -90,12 +131,12 @@ class SparseGP(SparseModel):
         (torch.Size([3, 1]), True)
     """
 
-    likelihood: GaussianLikelihood
+    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
 
     def __init__(
         self,
-        X: Tensor,
-        Y: Tensor,
+        train_X: Tensor,
+        train_Y: Tensor,
         knots: Tensor,
         kernel: Kernel,
         likelihood: GaussianLikelihood | None = None,
@@ -103,11 +144,15 @@ class SparseGP(SparseModel):
         *,
         approximation: Approximation | None = None,
         nugget: float | None = None,
+        train_Yvar: Tensor | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        y = check_rows(X, Y)
-        check_gaussian(likelihood)
+        rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
+        X, y, known_noise = rows.transformed
         mean = constant_mean(X, y) if mean is None else mean
-        super().__init__(X, y, knots, kernel, GaussianLikelihood() if likelihood is None else likelihood, mean, nugget)
+        check_shape(train_X, knots)
+        super().__init__(rows, rows.inputs(knots), kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget)
         self.approximation = VFE() if approximation is None else approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
@@ -119,7 +164,7 @@ class SparseGP(SparseModel):
         prior = self.kernel_diagonal(self.train_X) + delta
         residual = self.train_y - self.mean_module(self.train_X)
         own = own + torch.diag_embed(delta.expand(Z.shape[0]))
-        projection = project(own, cross, prior, residual, self.likelihood.noise.squeeze(-1))
+        projection = project(own, cross, prior, residual, noise_of(self.likelihood))
         return projection._replace(nugget=delta)
 
     def objective(self) -> Tensor:
@@ -138,8 +183,10 @@ class SparseGP(SparseModel):
 
     def subset_of_data(self, rows: Tensor) -> Self:
         """The exact model of some distinct rows only: all of them are knots."""
-        other = self.with_knots(self.train_X[rows])
-        other.train_X, other.train_y, other.approximation = self.train_X[rows], self.train_y[rows], VFE()
+        other = self.reduced_to(rows)
+        noise = self.likelihood.noise
+        other.likelihood = likelihood_of(other.likelihood, noise[rows] if len(noise) > 1 else noise)
+        other.approximation = VFE()
         return other
 
     def training_prior(self, X: Tensor) -> MultivariateNormal:
@@ -178,15 +225,10 @@ class SparseGP(SparseModel):
         projection = self.projection()
         return condition(projection, self.approximation.diagonal(projection))
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Self:
-        """A model of more rows, the knots and hyperparameters as they are.
-
-        Args:
-            X: Further inputs, shape (n, D).
-            Y: Further targets, shape (n, 1).
-            **settings: None are accepted.
-
-        Raises:
-            ValueError: If a setting is given, shapes do not fit, or a value is not finite.
-        """
-        return self.with_rows(X, Y, settings)
+    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
+        """A copy with further rows (n, D) and (n, 1), the knots and hyperparameters as they are."""
+        other = self.extended_by(rows)
+        if rows.noise is not None:
+            noise = torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])
+            other.likelihood = likelihood_of(other.likelihood, noise)
+        return other

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, final
 
 import torch
 from botorch.models.approximate_gp import SingleTaskVariationalGP
+from botorch.models.transforms.input import InputTransform
 from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
@@ -24,9 +25,10 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gp_ensembles.bo.data import Observations
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
-from gp_ensembles.sparse.base import SparseModel, check_positive, check_rows
+from gp_ensembles.sparse.base import SparseModel, check_positive, check_shape, take_rows
 from gp_ensembles.sparse.collapsed import KnotsPosterior, LatentPrior, Projection, project
 
 ExpectedLogProb = Callable[[Tensor, Tensor], Tensor]
@@ -220,13 +222,14 @@ class SparseVariationalGP(SparseModel):
     memory of gradients, as each batch is computed again in the backward pass.
 
     Args:
-        X: Inputs, shape (N, D).
-        Y: Targets, shape (N,) or (N, 1), floating point.
-        knots: Knots Z, shape (K, D), a parameter.
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1), floating point.
+        knots: Knots Z, shape (K, D), as inputs are given; a parameter, in transformed inputs.
         kernel: Any GPyTorch kernel without a batch.
         likelihood: GPyTorch's Gaussian likelihood, or any whose latent values are scalar and integrated by quadrature.
         mean: Prior mean; a trainable constant that starts where it alone explains the targets best if ``None``.
         batch_size: Rows handled at a time.
+        input_transform: As in ``SingleTaskGP``.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, a target is not possible under the likelihood, the
@@ -249,24 +252,27 @@ class SparseVariationalGP(SparseModel):
 
     def __init__(
         self,
-        X: Tensor,
-        Y: Tensor,
+        train_X: Tensor,
+        train_Y: Tensor,
         knots: Tensor,
         kernel: Kernel,
         likelihood: Likelihood,
         mean: Mean | None = None,
         *,
         batch_size: int = 10_000,
+        input_transform: InputTransform | None = None,
     ) -> None:
-        y = check_rows(X, Y)
+        rows = take_rows(train_X, train_Y, input_transform=input_transform)
+        X, y = rows.transformed.X, rows.transformed.Y.squeeze(-1)
         check_likelihood(likelihood)
         check_positive(batch_size=batch_size)
         check_support(likelihood.to(X), y)
         # GPyTorch adds a fixed variance, see jitter, where other models have a nugget.
-        super().__init__(
-            X, y, knots, kernel, likelihood, _constant(likelihood, y) if mean is None else mean, nugget=0.0
-        )
+        check_shape(train_X, knots)
+        mean = _constant(likelihood, y) if mean is None else mean
+        super().__init__(rows, rows.inputs(knots), kernel, likelihood, mean, nugget=0.0)
         self.batch_size = batch_size
+        self._targets_are_values = isinstance(likelihood, GaussianLikelihood)
         self._sites = Sites(torch.zeros_like(y), torch.zeros_like(y))  # from which the next search starts
 
     @property
@@ -310,7 +316,8 @@ class SparseVariationalGP(SparseModel):
         joined = (torch.cat(part, dim=-1) for part in zip(*parts, strict=True))
         prior = parts[0] if len(parts) == 1 else LatentPrior(*joined)
         expected_log_prob = partial(_expected_log_prob, self.likelihood, self.train_y)
-        found = optimize_posterior(prior, expected_log_prob, self._sites, tolerance=tolerance)
+        sites = Sites(*(part.to(self.train_y) for part in self._sites))
+        found = optimize_posterior(prior, expected_log_prob, sites, tolerance=tolerance)
         self._sites = found.sites
         return found
 
@@ -331,8 +338,7 @@ class SparseVariationalGP(SparseModel):
 
     def subset_of_data(self, rows: Tensor) -> Self:
         """The exact model of some distinct rows only: all of them are knots."""
-        other = self.with_knots(self.train_X[rows])
-        other.train_X, other.train_y = self.train_X[rows], self.train_y[rows]
+        other = self.reduced_to(rows)
         other._sites = Sites(*(part[rows] for part in self._sites))
         return other
 
@@ -366,18 +372,13 @@ class SparseVariationalGP(SparseModel):
         factor = cholesky(torch.cholesky_inverse(root), "the precision of the knots")
         return KnotsPosterior(self._knots_factor(), factor, factor.mT @ mean)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Self:
-        """A model of more rows, the knots and hyperparameters as they are.
-
-        Args:
-            X: Further inputs, shape (n, D).
-            Y: Further targets, shape (n, 1).
-            **settings: None are accepted.
+    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
+        """A copy with further rows (n, D) and (n, 1), the knots and hyperparameters as they are.
 
         Raises:
-            ValueError: As when a model is made, or if a setting is given.
+            ValueError: As when a model is made.
         """
-        other = self.with_rows(X, Y, settings)
+        other = self.extended_by(rows)
         y = other.train_y[len(self.train_y) :]
         check_support(self.likelihood, y)
         other._sites = Sites(*(torch.cat([old, torch.zeros_like(y)]) for old in self._sites))

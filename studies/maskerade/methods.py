@@ -50,7 +50,7 @@ def _marginalized(search: Search, of_paper: bool = False) -> Callable[[Split, in
             "log_evidence": result.quadrature.log_evidence,
             "log_evidence_sd": result.quadrature.log_evidence_sd,
             "best_log_likelihood": result.history[-1].best_log_likelihood,
-            "kernels": float(model.num_kernels),
+            "kernels": float(model.num_experts),
             "components": float(result.quadrature.evidence.posterior.argmax()) + 1.0,
             "failed_likelihoods": float(result.num_failed),
         } | {f"seconds_{name}": value for name, value in result.seconds.items()}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from botorch.acquisition.analytic import PosteriorMean
 from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.optim.optimize import optimize_acqf
 from botorch.sampling.normal import SobolQMCNormalSampler
 from hypothesis import given, settings
@@ -227,7 +228,7 @@ def test_each_kernel_predicts_as_a_gaussian_process(found, model):
     X, Xs, y = found.problem.X, points(3), found.problem.y.numpy()
     posterior = model.posterior(Xs)
     kernels, scale, noise = model.hyperparameters
-    for r in range(model.num_kernels):
+    for r in range(model.num_experts):
         weights, means, scales = (part[r].numpy() for part in kernels)
 
         def k(a, b, weights=weights, means=means, scales=scales, r=r):
@@ -316,12 +317,12 @@ def test_draws_have_the_moments_of_the_mixture(model):
 
 
 def test_questions_that_make_no_sense(model):
-    with pytest.raises(ValueError, match="one output, asked for \\[1\\]"):
+    with pytest.raises(BotorchTensorDimensionError, match=r"1 output\(s\), asked for \[1\]"):
         model.posterior(points(2), output_indices=[1])
-    with pytest.raises(ValueError, match="observation_noise=True or False"):
-        model.posterior(points(2), observation_noise=tensor(0.1))
     for X in (points(2, 2), tensor(1.0)):
-        for ask in (model.posterior, model.root_mixture, model.marginals):
+        with pytest.raises(BotorchTensorDimensionError, match=r"must have shape \(..., q, 1\)"):
+            model.posterior(X)
+        for ask in (model.root_mixture, model.marginals):
             with pytest.raises(ValueError, match=r"inputs must have shape \(..., q, 1\)"):
                 ask(X)
     assert model.num_outputs == 1
@@ -348,7 +349,7 @@ def test_pruning_moves_no_probability_by_more_than_it_says(found, tolerance):
     if len(rows) > 1:
         assert 1.0 - found.log_weights[rows[:-1]].exp().sum() > tolerance, "no kernel more than needed"
     full, pruned = found.model(0.0), found.model(tolerance)
-    assert pruned.num_kernels == len(rows)
+    assert pruned.num_experts == len(rows)
     X = points(5).unsqueeze(-2)
     y = torch.linspace(-4.0, 4.0, 201, dtype=torch.float64).reshape(-1, 1, 1, 1)
     one, other = (part.posterior(X, observation_noise=True) for part in (full, pruned))
@@ -476,7 +477,7 @@ def test_products_of_roots_know_of_kernels_left_out():
     """Weights of products of roots cancel one another: those of a few kernels alone mean nothing."""
     found = found_of()
     whole, part = found.model(0.0), found.model(0.7)
-    assert part.num_kernels < whole.num_kernels
+    assert part.num_experts < whole.num_experts
     total = found.quadrature.root_weights.sum()
     for model in (whole, part):
         missing = (model.root_weights.sum() - total).abs() > 0.05 * total.abs()

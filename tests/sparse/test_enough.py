@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import qLogExpectedImprovement
+from botorch.exceptions.errors import BotorchTensorDimensionError
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -120,7 +121,7 @@ def test_what_an_exact_model_refuses() -> None:
         model.with_knots(model.knots[:3]).posterior(model.train_X)
     with pytest.raises(ValueError, match="must be a GaussianLikelihood"):
         ExactGP(*make_data(5), RBFKernel(), BernoulliLikelihood())
-    with pytest.raises(ValueError, match="further rows do not fit"):
+    with pytest.raises(BotorchTensorDimensionError, match=r"must have shape \(..., q, 2\)"):
         model.condition_on_observations(torch.zeros(2, 3), torch.zeros(2, 1))
 
 

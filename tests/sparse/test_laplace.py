@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import BotorchTensorDimensionError
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, SoftmaxLikelihood, StudentTLikelihood
@@ -434,14 +435,14 @@ class TestModel:
         shifted = half.condition_on_observations(X[20:], y[20:, None], offset=torch.ones_like(y[20:]))
         assert not torch.allclose(shifted.objective(), more.objective())
         with pytest.raises(ValueError, match="unknown settings"):
-            half.condition_on_observations(X[20:], y[20:, None], noise=1.0)
+            half.condition_on_observations(X[20:], y[20:, None], weight=1.0)
 
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"Y": -torch.ones(40, dtype=torch.float64)}, "target -1 in row 0 is not possible"),
-            ({"Y": torch.full((40,), torch.nan, dtype=torch.float64)}, "targets must be finite, but row 0"),
-            ({"Y": torch.ones(3, dtype=torch.float64)}, "do not fit"),
+            ({"train_Y": -torch.ones(40, dtype=torch.float64)}, "target -1 in row 0 is not possible"),
+            ({"train_Y": torch.full((40,), torch.nan, dtype=torch.float64)}, "targets must be finite, but row 0"),
+            ({"train_Y": torch.ones(3, dtype=torch.float64)}, "do not fit"),
             ({"knots": torch.rand(41, 2, dtype=torch.float64)}, "more than the 40 distinct"),
             ({"likelihood": SoftmaxLikelihood(num_features=2, num_classes=2)}, "latent vectors"),
             ({"noise": 0.0}, "latent noise must be positive"),
@@ -451,15 +452,21 @@ class TestModel:
     )
     def test_bad_arguments(self, change, message):
         X, y, Z = random_case("poisson")
-        arguments = {"X": X, "Y": y, "knots": Z, "kernel": RBFKernel(), "likelihood": LogPoissonLikelihood()}
+        arguments = {
+            "train_X": X,
+            "train_Y": y,
+            "knots": Z,
+            "kernel": RBFKernel(),
+            "likelihood": LogPoissonLikelihood(),
+        }
         with pytest.raises(ValueError, match=message):
             SparseLaplaceGP(**(arguments | change))
 
     def test_bad_questions(self):
         model = make_model()
-        with pytest.raises(ValueError, match=r"shape \(..., q, 2\)"):
+        with pytest.raises(BotorchTensorDimensionError, match=r"shape \(..., q, 2\)"):
             model.posterior(torch.rand(3, 1, dtype=torch.float64))
-        with pytest.raises(ValueError, match="one output"):
+        with pytest.raises(BotorchTensorDimensionError, match=r"1 output"):
             model.posterior(model.train_X, output_indices=[1])
 
 

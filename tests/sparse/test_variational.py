@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import InputDataError
 from botorch.models.approximate_gp import SingleTaskVariationalGP
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import (
@@ -530,7 +531,9 @@ def test_further_rows_are_those_of_a_model_of_all():
     assert value_of(both.objective()) == pytest.approx(value_of(whole.objective()), abs=1e-6)
     assert half.train_X.shape[0] == 20
     with pytest.raises(ValueError, match="unknown settings"):
-        half.condition_on_observations(X, y.unsqueeze(-1), noise=y)
+        half.condition_on_observations(X, y.unsqueeze(-1), weight=y)
+    with pytest.raises(InputDataError, match="infers its noise"):
+        half.condition_on_observations(X, y.unsqueeze(-1), noise=y.unsqueeze(-1))
     with pytest.raises(IllegalTargetError):
         half.condition_on_observations(X[:1], -y.new_ones(1, 1))
 
