@@ -3,6 +3,8 @@
 ``EnsembleModel`` replaces ``SingleTaskGP``; its posterior is a weighted mixture of normal distributions.
 
 - ``model``: ``EnsembleModel``, the BoTorch model: posterior, conditioning, fantasies, fitting.
+- ``exact_model``: ``ExactEnsembleModel``, the same kernels without features, for up to a thousand observations;
+  ``exact_kernels`` is its mathematics.
 - ``default_ensemble``: ``kernel_ensemble``, Matern and RBF experts with BoTorch's priors.
 - ``data``: training data, their transforms, and every check of them.
 - ``conditioning``: the posterior of the experts' weights after rows and in batches of fantasies; joint predictions.
@@ -20,6 +22,7 @@ docs/acquisition_functions.md says which acquisition function of BoTorch takes w
 
 from gp_ensembles.bo.acquisition import ExpertInformation, IntegratedVariance, MixtureEntropy, WeightedAcquisition
 from gp_ensembles.bo.default_ensemble import kernel_ensemble
+from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.bo.thompson import ThompsonLoop, ThompsonSettings, draw_paths
@@ -28,6 +31,7 @@ from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 __all__ = [
     "EnsembleModel",
     "EquallyWeightedView",
+    "ExactEnsembleModel",
     "ExpertInformation",
     "GaussianView",
     "IntegratedVariance",

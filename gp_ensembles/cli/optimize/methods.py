@@ -19,8 +19,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from gp_ensembles.bo import EnsembleModel, ThompsonLoop, ThompsonSettings, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo.exact_kernels import Hyperparameters
+from gp_ensembles.bo.exact_model import ExactEnsembleModel
+from gp_ensembles.bo.outcomes import as_mixture
 
 _NUM_FEATURES = 256
+_MOST_EXACT, _REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
 _RESTARTS, _RAW_SAMPLES, _STEPS = 4, 128, 50  # of optimizing an acquisition function
 _DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's
 _FORGETTING = (0.99, 0.95, 0.8)
@@ -81,18 +85,36 @@ def initial_design(bounds: Tensor, num_points: int, seed: int) -> Tensor:
 
 @final
 class EnsembleImprovement(Optimizer):
-    """An ensemble fitted to all rows, and its expected improvement, exact under the weights."""
+    """Kernels weighed by their evidence, and their expected improvement, exact under the weights.
 
-    def __init__(self, bounds: Tensor, seed: int) -> None:
-        self.bounds = bounds
+    Exact processes up to a number of rows, random features beyond. Hyperparameters are fitted anew as soon as the rows
+    have grown by a fiftieth: with every row at first. With forgetting, the value to improve on is the highest mean at a
+    row that was seen, as it would be now.
+    """
+
+    def __init__(self, bounds: Tensor, seed: int, forgetting: tuple[float, ...] = ()) -> None:
+        self.bounds, self.forgetting = bounds, forgetting
+        self.start: Hyperparameters | None = None
+        self.num_fitted = 0
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
-        model = EnsembleModel(X, Y, ensemble=kernel_ensemble(X, num_features=_NUM_FEATURES)).fit()
-        best = Y.max()
+        model = self._exact(X, Y) if X.shape[0] <= _MOST_EXACT else self._features(X, Y)
+        best = as_mixture(model.posterior(X)).mean.max() if self.forgetting else Y.max()
         return _maximizer(
             WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best)), self.bounds
         )
+
+    def _exact(self, X: Tensor, Y: Tensor) -> ExactEnsembleModel:
+        model = ExactEnsembleModel(X, Y, forgetting=self.forgetting)
+        if self.start is not None and X.shape[0] - self.num_fitted < max(1, self.num_fitted // _REFIT_SHARE):
+            return model.with_hyperparameters_(self.start)
+        self.start, self.num_fitted = model.fit(self.start).hyperparameters, X.shape[0]
+        return model
+
+    def _features(self, X: Tensor, Y: Tensor) -> EnsembleModel:
+        ensemble = kernel_ensemble(X, num_features=_NUM_FEATURES, forgetting=self.forgetting)
+        return EnsembleModel(X, Y, ensemble=ensemble).fit()
 
 
 @final
@@ -189,8 +211,12 @@ class SobolSearch(Optimizer):
         return initial_design(self.bounds, X.shape[0] + 1, self.seed)[-1:]
 
 
-def _forgetful(bounds: Tensor, seed: int) -> Optimizer:
+def _forgetful_thompson(bounds: Tensor, seed: int) -> Optimizer:
     return EnsembleThompson(bounds, seed, _FORGETTING)
+
+
+def _forgetful_improvement(bounds: Tensor, seed: int) -> Optimizer:
+    return EnsembleImprovement(bounds, seed, _FORGETTING)
 
 
 def _maximizer(acquisition: AcquisitionFunction, bounds: Tensor) -> Tensor:
@@ -208,8 +234,9 @@ def _fitted_process(X: Tensor, Y: Tensor) -> SingleTaskGP:
 
 METHODS: dict[str, Method] = {
     "ensemble-logei": Method(EnsembleImprovement),
+    "ensemble-logei-dynamic": Method(_forgetful_improvement),
     "egp-ts": Method(EnsembleThompson),
-    "egp-ts-dynamic": Method(_forgetful),
+    "egp-ts-dynamic": Method(_forgetful_thompson),
     "gp-logei": Method(ProcessImprovement),
     "gp-ts": Method(ProcessThompson),
     "saas-logei": Method(SparseImprovement, ("jax", "numpyro")),

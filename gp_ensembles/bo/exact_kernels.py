@@ -1,0 +1,333 @@
+r"""Gaussian processes with Matern and RBF kernels, as one batch: evidence with its gradient, fit, exact conditioning.
+
+Process m has the covariance
+
+.. math:: k_m(x, x') = s_m\, \kappa_m(r) + 1 + \sigma_m^2 \delta, \qquad r^2 = \sum_d (x_d - x'_d)^2 / \ell_{md}^2
+
+between rows. With forgetting :math:`\lambda_m` the function's part is multiplied by :math:`\lambda_m^{|t - t'| / 2}`
+for rows that are the t-th and t'-th: values fall back to the prior as time goes. The one is a constant of unit prior
+variance. With :math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. All is
+written out for matrices of the batch, which costs a fraction of what kernels composed of lazy operators do on small
+data.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.minimize import minimize
+
+MIN_LENGTHSCALE, MIN_OUTPUTSCALE, MIN_NOISE = 2.5e-2, 1e-4, 1e-4
+_ROOT3, _ROOT5 = math.sqrt(3.0), math.sqrt(5.0)
+# a, b, c1, c2 of the kernel; g0, g1 of its derivative in the squared distance, -(g0 + g1 r) exp(-a r - b r^2).
+_SHAPES = {
+    1.5: (_ROOT3, 0.0, _ROOT3, 0.0, 1.5, 0.0),
+    2.5: (_ROOT5, 0.0, _ROOT5, 5 / 3, 5 / 6, 5 * _ROOT5 / 6),
+    math.inf: (0.0, 0.5, 0.0, 0.0, 0.5, 0.0),
+}
+_MAX_ITERATIONS, _GRADIENT_TOLERANCE, _LOSS_TOLERANCE = 100, 1e-5, 1e-6
+_LOG_NOISE_MEAN, _LOG_NOISE_SCALE = -4.0, 1.0
+
+
+class Hyperparameters(NamedTuple):
+    """Of M processes, in double precision.
+
+    Attributes:
+        lengthscale: Shape (M, D).
+        outputscale: Prior variance of the function without its constant, shape (M,).
+        noise: Observation noise variance, shape (M,).
+    """
+
+    lengthscale: Tensor
+    outputscale: Tensor
+    noise: Tensor
+
+
+class Family(NamedTuple):
+    """What of M kernels is not fitted.
+
+    Attributes:
+        shapes: The six numbers of each kernel, shape (M, 6).
+        forgetting: Factor of the correlation's square at each step, at most one, shape (M,).
+    """
+
+    shapes: Tensor
+    forgetting: Tensor
+
+
+class Rows(NamedTuple):
+    """Data in transformed units and double precision.
+
+    Attributes:
+        X: Inputs in their order, shape (n, D).
+        y: Targets, shape (n,).
+        noise: Known noise variances, shape (n,); ``None`` if it is inferred.
+    """
+
+    X: Tensor
+    y: Tensor
+    noise: Tensor | None
+
+
+class Conditioned(NamedTuple):
+    """What the rows have taught.
+
+    Attributes:
+        whitener: Inverse of the lower Cholesky factor of the targets' covariance, shape (M, n, n).
+        coefficients: Covariance of the targets inverted times the targets, shape (M, n).
+        fading: What forgetting leaves of the covariance of each row with the next one, shape (M, n).
+        log_evidence: Log density of all targets, shape (M,).
+    """
+
+    whitener: Tensor
+    coefficients: Tensor
+    fading: Tensor
+    log_evidence: Tensor
+
+
+class Fit(NamedTuple):
+    """How a fit ended.
+
+    Attributes:
+        hyperparameters: The best found.
+        log_posterior: Log evidence plus log priors there, shape (M,).
+        num_evaluations: Evaluations of the whole batch.
+    """
+
+    hyperparameters: Hyperparameters
+    log_posterior: Tensor
+    num_evaluations: int
+
+
+def family(smoothnesses: Sequence[float], forgetting: Sequence[float], like: Tensor) -> Family:
+    """A kernel for each smoothness that stands still, and one for each smoothness and forgetting factor.
+
+    Raises:
+        ValueError: If a smoothness is not 1.5, 2.5 or infinity, or a factor not between zero and one.
+
+    Example:
+        >>> import torch
+        >>> family([2.5, math.inf], [0.9], torch.zeros(1)).forgetting
+        tensor([1.0000, 1.0000, 0.9000, 0.9000], dtype=torch.float64)
+    """
+    for nu in smoothnesses:
+        if nu not in _SHAPES:
+            raise ValueError(f"a smoothness must be 1.5, 2.5 or infinity, got {nu:g}")
+    for factor in forgetting:
+        if not 0 < factor <= 1:
+            raise ValueError(f"a forgetting factor must be above 0 and at most 1, got {factor:g}")
+    shapes = [_SHAPES[nu] for _ in (1.0, *forgetting) for nu in smoothnesses]
+    factors = [factor for factor in (1.0, *forgetting) for _ in smoothnesses]
+    double = like.new_empty(0).double()
+    return Family(double.new_tensor(shapes), double.new_tensor(factors))
+
+
+def initial_hyperparameters(kernels: Family, num_inputs: int) -> Hyperparameters:
+    """The modes of the priors, and an output scale of one."""
+    one = torch.ones_like(kernels.forgetting)
+    mean, scale = _lengthscale_prior(num_inputs)
+    noise = math.exp(_LOG_NOISE_MEAN - _LOG_NOISE_SCALE**2)
+    return Hyperparameters(
+        (math.exp(mean - scale**2) * one).unsqueeze(-1).expand(-1, num_inputs).contiguous(), one, noise * one
+    )
+
+
+def fit(kernels: Family, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
+    """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
+
+    Priors are those of BoTorch's ``SingleTaskGP`` (Hvarfner et al. 2024); that of the output scale is log-normal
+    around one. All processes and starts are searched as one batch.
+
+    Raises:
+        NumericalError: If no start of a process has a covariance that can be factorized.
+    """
+    num_inputs = rows.X.shape[-1]
+    evidence = _Evidence(kernels, rows)
+    points = torch.cat([_vectors(start, rows.noise is None) for start in starts])
+    owner = _every(kernels).repeat(len(starts))
+    usable = evidence(points, owner)[0].isfinite()
+    if not bool(usable.reshape(len(starts), -1).any(0).all()):
+        worst = int((~usable.reshape(len(starts), -1).any(0)).int().argmax())
+        raise NumericalError(f"the covariance of process {worst} cannot be factorized at its starting hyperparameters")
+    points, owner = points[usable], owner[usable]
+    found = minimize(
+        lambda some, numbers: evidence(some, owner[numbers]),
+        points,
+        max_iterations=_MAX_ITERATIONS,
+        gradient_tolerance=_GRADIENT_TOLERANCE,
+        loss_tolerance=_LOSS_TOLERANCE,
+    )
+    own = torch.where(owner == _every(kernels).unsqueeze(-1), found.value, torch.inf)
+    best = own.argmin(-1)
+    end = _hyperparameters(found.point[best], num_inputs, starts[0].noise)
+    return Fit(end, -found.value[best] * rows.y.shape[0], found.num_evaluations + 1)
+
+
+def log_posterior(kernels: Family, rows: Rows, hyperparameters: Hyperparameters) -> Tensor:
+    """Log evidence plus log priors of every process, shape (M,); minus infinity where it cannot be computed."""
+    loss, _ = _Evidence(kernels, rows)(_vectors(hyperparameters, rows.noise is None), _every(kernels))
+    return -loss * rows.y.shape[0]
+
+
+def log_posterior_gradient(kernels: Family, rows: Rows, hyperparameters: Hyperparameters) -> Hyperparameters:
+    """The derivative of :func:`log_posterior` in each hyperparameter; zero where it cannot be computed."""
+    vectors, num_inputs = _vectors(hyperparameters, rows.noise is None), rows.X.shape[-1]
+    _, gradient = _Evidence(kernels, rows)(vectors, _every(kernels))
+    slopes = -gradient * rows.y.shape[0] / vectors.exp()
+    noise = slopes[:, -1] if rows.noise is None else torch.zeros_like(hyperparameters.noise)
+    return Hyperparameters(slopes[:, :num_inputs], slopes[:, num_inputs], noise)
+
+
+def condition(kernels: Family, rows: Rows, hyperparameters: Hyperparameters) -> Conditioned:
+    """Learn all rows.
+
+    Raises:
+        NumericalError: Naming the process, if a covariance cannot be factorized.
+    """
+    num_rows = rows.y.shape[0]
+    age = torch.arange(num_rows, 0, -1, dtype=rows.y.dtype, device=rows.y.device)  # steps until the next row
+    covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X) * _decay(kernels, num_rows)
+    noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise
+    covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[0], num_rows))
+    factor = cholesky(covariance, "the covariance of the targets")
+    identity = torch.eye(num_rows, dtype=factor.dtype, device=factor.device)
+    whitener = torch.linalg.solve_triangular(factor, identity, upper=False)
+    white = whitener @ rows.y
+    evidence = -0.5 * (white.square().sum(-1) + num_rows * math.log(2 * math.pi))
+    evidence = evidence - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    coefficients = (whitener.mT @ white.unsqueeze(-1)).squeeze(-1)
+    return Conditioned(whitener, coefficients, kernels.forgetting.unsqueeze(-1) ** (0.5 * age), evidence)
+
+
+def predict(
+    kernels: Family, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""The function at q points of the next step jointly: means (\*t, M, q) and covariances (\*t, M, q, q).
+
+    Args:
+        kernels: The kernels.
+        hyperparameters: Their hyperparameters.
+        rows: The rows.
+        learned: What :func:`condition` returned for these.
+        X: Inputs, shape (\*t, q, D), in double precision; the result is differentiable in them.
+    """
+    lead, (q, num_inputs) = X.shape[:-2], X.shape[-2:]
+    flat = X.reshape(-1, num_inputs)
+    cross = covariance_between(kernels, hyperparameters, flat, rows.X) * learned.fading.unsqueeze(-2)  # (M, tq, n)
+    mean = (cross @ learned.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*lead, q)).movedim(0, -2)
+    white = cross @ learned.whitener.mT
+    if q == 1:
+        own = hyperparameters.outputscale.unsqueeze(-1) + 1.0 - white.square().sum(-1)
+        return mean, own.unflatten(-1, (*lead, 1)).movedim(0, -2).unsqueeze(-1)
+    white = white.unflatten(-2, (*lead, q)).movedim(0, -3)
+    return mean, covariance_between(kernels, hyperparameters, X, X) - white @ white.mT
+
+
+def covariance_between(kernels: Family, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor) -> Tensor:
+    r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D) at one moment, shape (\*t, M, q, n).
+
+    The distance is :math:`\sqrt{r^2 + \varepsilon}` with the machine's :math:`\varepsilon`: kernels of the family are
+    smooth functions of its square, and so have derivatives where two points coincide.
+    """
+    scales = hyperparameters.lengthscale.unsqueeze(-2)
+    offset = (X.unsqueeze(-3) / scales).unsqueeze(-2) - (Z.unsqueeze(-3) / scales).unsqueeze(-3)
+    square = offset.square().sum(-1)
+    distance = (square + torch.finfo(square.dtype).eps).sqrt()
+    a, b, c1, c2, _, _ = kernels.shapes[..., None, None].unbind(-3)
+    value = (1.0 + c1 * distance + c2 * square) * (-a * distance - b * square).exp()
+    return hyperparameters.outputscale[:, None, None] * value + 1.0
+
+
+class _Evidence:
+    """Minus log evidence and log priors, per row, with its gradient, at vectors (R, P) of some of the processes."""
+
+    def __init__(self, kernels: Family, rows: Rows) -> None:
+        self.kernels, self.rows = kernels, rows
+        self.num_rows, self.num_inputs = rows.X.shape
+        self.squares = (rows.X.mT.unsqueeze(-1) - rows.X.mT.unsqueeze(-2)).square().flatten(1)  # (D, n n)
+        is_static = bool((kernels.forgetting == 1.0).all())
+        self.decay = None if is_static else _decay(kernels, self.num_rows)
+        mean, scale = _lengthscale_prior(self.num_inputs)
+        priors = [(mean, scale, MIN_LENGTHSCALE)] * self.num_inputs + [(0.0, 1.0, MIN_OUTPUTSCALE)]
+        if rows.noise is None:
+            priors.append((_LOG_NOISE_MEAN, _LOG_NOISE_SCALE, MIN_NOISE))
+        self.prior = rows.X.new_tensor(priors)  # (P, 3)
+
+    def __call__(self, points: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+        n, num_inputs = self.num_rows, self.num_inputs
+        location, width, bound = self.prior.unbind(-1)
+        growth = points.exp()
+        values = growth + bound
+        inverse = values[:, :num_inputs].square().reciprocal()
+        outputscale = values[:, num_inputs, None, None]
+        shapes = self.kernels.shapes[owner][..., None, None]
+        a, b, c1, c2, g0, g1 = shapes.unbind(1)
+        square = (inverse @ self.squares).unflatten(-1, (n, n))
+        distance = square.sqrt()
+        decrease = (-a * distance - b * square).exp()
+        kernel = (1.0 + c1 * distance + c2 * square) * decrease
+        covariance = outputscale * kernel + 1.0
+        decay = None if self.decay is None else self.decay[owner]
+        if decay is not None:
+            covariance = covariance * decay
+        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+        if self.rows.noise is None:
+            diagonal += values[:, -1:]
+        else:
+            diagonal += self.rows.noise
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        precision = torch.cholesky_inverse(factor)
+        coefficients = precision @ self.rows.y
+        logs = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        evidence = -0.5 * (coefficients @ self.rows.y + n * math.log(2 * math.pi)) - logs
+        error = (values.log() - location) / width
+        prior = (-0.5 * error.square() - (values * width).log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        sensitivity = torch.baddbmm(
+            precision, coefficients.unsqueeze(-1), coefficients.unsqueeze(-2), beta=-0.5, alpha=0.5
+        )
+        gradient = torch.empty_like(points)
+        if self.rows.noise is None:
+            gradient[:, -1] = sensitivity.diagonal(dim1=-2, dim2=-1).sum(-1)
+        if decay is not None:
+            sensitivity = sensitivity * decay
+        gradient[:, num_inputs] = (sensitivity * kernel).sum((-2, -1))
+        slope = sensitivity * ((g0 + g1 * distance) * decrease)
+        weight = slope.flatten(1) @ self.squares.mT
+        gradient[:, :num_inputs] = 2.0 * values[:, num_inputs, None] * weight * inverse / values[:, :num_inputs]
+        gradient = (gradient - (error / width + 1.0) / values) * growth
+        value = -(evidence + prior) / n
+        usable = (info == 0) & value.isfinite() & gradient.isfinite().all(-1)
+        return torch.where(usable, value, torch.inf), torch.where(usable.unsqueeze(-1), -gradient / n, 0.0)
+
+
+def _every(kernels: Family) -> Tensor:
+    return torch.arange(kernels.forgetting.shape[0], device=kernels.forgetting.device)
+
+
+def _decay(kernels: Family, num_rows: int) -> Tensor:
+    """What forgetting leaves of the covariance of two rows, shape (M, n, n)."""
+    time = torch.arange(num_rows, dtype=torch.float64, device=kernels.forgetting.device)
+    decay: Tensor = kernels.forgetting[:, None, None] ** (0.5 * (time.unsqueeze(-1) - time).abs())
+    return decay
+
+
+def _lengthscale_prior(num_inputs: int) -> tuple[float, float]:
+    return math.sqrt(2) + 0.5 * math.log(num_inputs), math.sqrt(3)
+
+
+def _vectors(hyperparameters: Hyperparameters, with_noise: bool) -> Tensor:
+    lengthscale, outputscale, noise = hyperparameters
+    parts = [lengthscale - MIN_LENGTHSCALE, (outputscale - MIN_OUTPUTSCALE).unsqueeze(-1)]
+    if with_noise:
+        parts.append((noise - MIN_NOISE).unsqueeze(-1))
+    return torch.cat(parts, dim=-1).log()
+
+
+def _hyperparameters(vectors: Tensor, num_inputs: int, noise: Tensor) -> Hyperparameters:
+    values = vectors.exp()
+    own = values[:, -1] + MIN_NOISE if values.shape[-1] > num_inputs + 1 else noise
+    return Hyperparameters(values[:, :num_inputs] + MIN_LENGTHSCALE, values[:, num_inputs] + MIN_OUTPUTSCALE, own)

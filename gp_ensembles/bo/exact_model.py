@@ -1,0 +1,245 @@
+"""Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, cast, final
+
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform, Standardize
+from botorch.posteriors.posterior import Posterior
+from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.mlls import MarginalLogLikelihood
+from torch import Tensor
+
+from gp_ensembles.bo import exact_kernels, imagined
+from gp_ensembles.bo.data import (
+    Observations,
+    TrainingData,
+    check_input_transform,
+    check_training_data,
+    check_varies,
+    data_arguments,
+    normal_likelihood,
+    refuse_settings,
+)
+from gp_ensembles.bo.exact_kernels import Conditioned, Family, Hyperparameters, Rows
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
+from gp_ensembles.bo.posterior import MixturePosterior
+
+SMOOTHNESSES = (math.inf, 2.5, 1.5)
+
+
+@final
+class ExactEnsembleModel(MixtureModel):
+    r"""Exact Gaussian processes with RBF, Matern-5/2 and Matern-3/2 kernels, mixed with weights by their evidence.
+
+    The same priors and weights as :func:`~gp_ensembles.bo.default_ensemble.kernel_ensemble`, without the error of
+    finitely many features; at most about a thousand rows, for learning costs O(n³). All processes are fitted and
+    evaluated as one batch, in double precision whatever the dtype of the rows.
+
+    Args:
+        train_X: Inputs, shape (n, D); about the unit cube, or with an ``input_transform`` that puts them there.
+        train_Y: Observations, shape (n, 1), in their order.
+        train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
+        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
+        input_transform: As in ``SingleTaskGP``.
+        forgetting: For objectives that change: each number :math:`\lambda` adds a copy of every kernel under which
+            function values keep a correlation of :math:`\sqrt\lambda` from one observation to the next.
+
+    Raises:
+        BotorchError: If a shape or dtype is wrong, a value is not finite, there is only one observation or more than
+            one output.
+        ValueError: If a forgetting factor is not between zero and one.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
+        >>> model = ExactEnsembleModel(X, (6 * X).sin()).fit()
+        >>> bool((model.posterior(X).mean - (6 * X).sin()).abs().max() < 0.02)
+        True
+    """
+
+    lengthscale: Tensor
+    outputscale: Tensor
+    noise: Tensor
+    _shapes: Tensor
+    _forgetting: Tensor
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+        *,
+        forgetting: Sequence[float] = (),
+    ) -> None:
+        check_training_data(train_X, train_Y, train_Yvar)
+        check_input_transform(input_transform)
+        if train_Y.shape[-1] > 1:
+            raise UnsupportedError("exact processes have one output; build a model for each, and a ModelList of them")
+        if isinstance(outcome_transform, _DefaultType):
+            outcome_transform = Standardize(m=1)
+        outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
+        inputs = None if input_transform is None else input_transform.to(train_X).train()
+        super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
+        self.rows()  # transforms learn here, and nowhere else
+        self.eval()
+        kernels = exact_kernels.family(SMOOTHNESSES, forgetting, train_X)
+        start = exact_kernels.initial_hyperparameters(kernels, train_X.shape[-1])
+        for name, value in zip(Hyperparameters._fields, start, strict=True):
+            self.register_buffer(name, value)
+        self.register_buffer("_shapes", kernels.shapes, persistent=False)
+        self.register_buffer("_forgetting", kernels.forgetting, persistent=False)
+        self._rows_imagined: Observations | None = None
+        self._cache: tuple[Rows, Conditioned] | None = None
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of imagined rows."""
+        return imagined.batch_shape(self._rows_imagined)
+
+    @property
+    def num_experts(self) -> int:
+        """Number of processes M."""
+        return self.noise.shape[0]
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """Those of all processes, in double precision."""
+        return Hyperparameters(self.lengthscale, self.outputscale, self.noise)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Log density of all targets, in transformed outcomes, under each process, shape (M,)."""
+        return self._learned()[1].log_evidence
+
+    @property
+    def log_weights(self) -> Tensor:
+        r"""Log weights of the processes, shape (\*batch, M)."""
+        own = self.log_evidence.log_softmax(-1).to(self.data.X)
+        return imagined.log_weights_after(self.joint, self.noise.to(own), self._rows_imagined, own)
+
+    @property
+    def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+        """A likelihood with the processes' weighted mean noise, or the known noise; in transformed outcomes."""
+        noise = (self.log_evidence.softmax(-1) * self.noise).sum().to(self.data.X)
+        return normal_likelihood(noise, self.rows().noise)
+
+    def log_weights_at(self, X: Tensor) -> Tensor:
+        """See :attr:`log_weights`: they are the same for all inputs."""
+        return self.log_weights
+
+    def joint(self, X: Tensor) -> MixturePosterior:
+        r"""The mixture over the function at transformed points (\*t, q, D), before rows that are imagined."""
+        rows, learned = self._learned()
+        mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, X.double())
+        log_weights = learned.log_evidence.log_softmax(-1)
+        return MixturePosterior(log_weights.to(X), mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
+
+    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+        r"""The mixture at transformed points (\*t, q, D), noise added as asked for."""
+        return imagined.predict(self.joint, self.noise.to(X), self._rows_imagined, X, noise)
+
+    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+        """The processes of all rows, with the same hyperparameters; weights are their evidence."""
+        refuse_settings(settings)
+        other = self._sibling()
+        other.data, other._cache = data, None
+        return other
+
+    def imagined(self, rows: Observations) -> Self:
+        """See :mod:`gp_ensembles.bo.imagined`; imagined rows are all of one moment, the next one."""
+        self._learned()  # siblings share it
+        other = self._sibling()
+        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
+        other._is_imaginary = True
+        return other
+
+    def selected(self, outputs: list[int]) -> Self:
+        """The model itself: it has one output."""
+        return self
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """Arguments of the constructor from a data set."""
+        return data_arguments(training_data, options)
+
+    def fit(self, start: Hyperparameters | None = None) -> Self:
+        """Maximize the evidence of all rows, with priors, in place.
+
+        Args:
+            start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows; each
+                process takes the better end.
+
+        Raises:
+            InputDataError: If all observations are equal.
+            NumericalError: If a covariance cannot be factorized.
+        """
+        if self._rows_imagined is not None:
+            raise UnsupportedError("this model has no data of its own; fit the model that it came from")
+        self._enter_evaluation()
+        check_varies(self.data.Y)
+        first = exact_kernels.initial_hyperparameters(self._kernels, self.data.X.shape[-1])
+        starts = [first] if start is None else [start, first]
+        return self.with_hyperparameters_(exact_kernels.fit(self._kernels, self._own_rows(), starts).hyperparameters)
+
+    def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
+        """Take hyperparameters, in place."""
+        for name, value in zip(Hyperparameters._fields, hyperparameters, strict=True):
+            own = getattr(self, name)
+            if value.shape != own.shape:
+                raise ValueError(f"{name} must have shape {tuple(own.shape)}, got {tuple(value.shape)}")
+            setattr(self, name, value.detach().to(own))
+        self._cache = None
+        return self
+
+    def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
+        """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`."""
+        return mll.eval() if self.fit() else mll
+
+    @property
+    def _kernels(self) -> Family:
+        return Family(self._shapes, self._forgetting)
+
+    def _own_rows(self) -> Rows:
+        X, Y, noise = self.rows().map(Tensor.double)
+        return Rows(X, Y.squeeze(-1), None if noise is None else noise.squeeze(-1))
+
+    @torch.no_grad()
+    def _learned(self) -> tuple[Rows, Conditioned]:
+        if self._cache is None:
+            rows = self._own_rows()
+            self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
+        return self._cache
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}  # it is computed again
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before, after = self.data.X, fn(self.data.X[:0])
+        if (after.dtype, after.device) == (before.dtype, before.device):  # BoTorch often calls it in vain
+            return self
+        self._unshare_parts()
+        own = (*Hyperparameters._fields, "_shapes", "_forgetting")
+        kept = {name: self._buffers.pop(name) for name in own}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, value in kept.items():  # double precision stays
+            assert value is not None
+            self._buffers[name] = value.to(after.device)
+        _forget(self)
+        if self._rows_imagined is not None:
+            self._rows_imagined = self._rows_imagined.map(fn)
+        return cast(Self, self)
+
+
+def _forget(model: ExactEnsembleModel, *_: object) -> None:
+    """After hyperparameters were loaded or moved: the rows are learned anew with them."""
+    model._cache = None

@@ -1,0 +1,307 @@
+"""Exact processes with several kernels: evidence and posterior by GPyTorch's kernels, the fit, drift, conditioning."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
+from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.kernels import ConstantKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import ZeroMean
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo.exact_kernels import (
+    Hyperparameters,
+    Rows,
+    condition,
+    family,
+    fit,
+    initial_hyperparameters,
+    log_posterior,
+    log_posterior_gradient,
+)
+
+SMOOTHNESSES = (math.inf, 2.5, 1.5)
+
+
+def made_up(generator, num_rows=15, num_inputs=2, noise=0.05):
+    X = torch.rand(num_rows, num_inputs, generator=generator, dtype=torch.float64)
+    errors = torch.randn(num_rows, 1, generator=generator, dtype=torch.float64)
+    return X, (5 * X[:, :1]).sin() * X[:, -1:] + noise * errors
+
+
+def some_hyperparameters(generator, num_kernels=3, num_inputs=2):
+    lengthscale, outputscale, noise = (
+        0.1 + torch.rand(shape, generator=generator, dtype=torch.float64)
+        for shape in ((num_kernels, num_inputs), (num_kernels,), (num_kernels,))
+    )
+    return Hyperparameters(lengthscale, outputscale, 0.02 * noise)
+
+
+def gpytorch_kernel(nu, lengthscale, outputscale):
+    base = (
+        RBFKernel(ard_num_dims=len(lengthscale)) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=len(lengthscale))
+    )
+    base = base.double()
+    base.lengthscale = lengthscale
+    scaled = ScaleKernel(base).double()
+    scaled.outputscale = outputscale
+    constant = ConstantKernel().double()
+    constant.constant = torch.ones((), dtype=torch.float64)
+    return scaled + constant
+
+
+def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise, decay=1.0):
+    """By GPyTorch's kernel and torch's density, differentiable in the three."""
+    scaled = X / lengthscale
+    square = (scaled.unsqueeze(1) - scaled).square().sum(-1)
+    apart = square > 0
+    r = torch.where(apart, torch.where(apart, square, 1.0).sqrt(), 0.0)
+    kernel = {
+        math.inf: lambda: (-square / 2).exp(),
+        2.5: lambda: (1 + 5**0.5 * r + 5 / 3 * square) * (-(5**0.5) * r).exp(),
+        1.5: lambda: (1 + 3**0.5 * r) * (-(3**0.5) * r).exp(),
+    }[nu]()
+    covariance = (outputscale * kernel + 1) * decay + noise * torch.eye(len(y), dtype=y.dtype)
+    value = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+    mean, scale = math.sqrt(2) + 0.5 * math.log(X.shape[1]), math.sqrt(3)
+    for part, numbers in ((lengthscale, (mean, scale)), (outputscale, (0.0, 1.0)), (noise, (-4.0, 1.0))):
+        value = value + torch.distributions.LogNormal(*y.new_tensor(numbers)).log_prob(part).sum()
+    return value
+
+
+@pytest.mark.parametrize("forgetting", [(), (0.9, 0.6)])
+def test_evidence_and_gradient_are_those_of_dense_matrices(forgetting, generator):
+    X, Y = made_up(generator)
+    kernels = family(SMOOTHNESSES, forgetting, X)
+    many = 3 * (1 + len(forgetting))
+    values = some_hyperparameters(generator, many)
+    rows = Rows(X, Y.squeeze(-1), None)
+    found = log_posterior(kernels, rows, values)
+    gradient = log_posterior_gradient(kernels, rows, values)
+    time = torch.arange(len(X), dtype=torch.float64)
+    for number in range(many):
+        own = [part[number].clone().requires_grad_() for part in values]
+        factor = (1.0, *forgetting)[number // 3]
+        decay = factor ** (0.5 * (time.unsqueeze(-1) - time).abs())
+        value = dense_log_posterior(SMOOTHNESSES[number % 3], X, rows.y, *own, decay)
+        torch.testing.assert_close(found[number], value.detach(), rtol=1e-11, atol=1e-10)
+        expected = torch.autograd.grad(value, own)
+        for part, other in zip(gradient, expected, strict=True):
+            torch.testing.assert_close(part[number], other, rtol=1e-8, atol=1e-8)
+
+
+def test_each_process_is_a_single_task_gp_with_its_hyperparameters(generator):
+    X, Y = made_up(generator)
+    model = ExactEnsembleModel(X, Y).with_hyperparameters_(some_hyperparameters(generator))
+    places = torch.rand(5, 2, generator=generator, dtype=torch.float64)
+    posterior = model.posterior(places)
+    evidence = []
+    for number, nu in enumerate(SMOOTHNESSES):
+        lengthscale, outputscale, noise = (part[number] for part in model.hyperparameters)
+        rival = SingleTaskGP(X, Y, covar_module=gpytorch_kernel(nu, lengthscale, outputscale), mean_module=ZeroMean())
+        rival.likelihood.noise = noise
+        expected = rival.posterior(places)
+        torch.testing.assert_close(posterior.component_mean[number], expected.mean, rtol=1e-8, atol=1e-8)
+        covariance = expected.distribution.covariance_matrix
+        torch.testing.assert_close(posterior.component_covariance[number, 0], covariance, rtol=1e-7, atol=1e-8)
+        rival.train()
+        evidence.append(rival.likelihood(rival(X)).log_prob(rival.train_targets))
+    torch.testing.assert_close(model.log_weights, torch.stack(evidence).log_softmax(0), rtol=1e-6, atol=1e-6)
+
+
+def test_known_noise_takes_the_place_of_the_own(generator):
+    X, Y = made_up(generator)
+    values = some_hyperparameters(generator)
+    one = Hyperparameters(values.lengthscale, values.outputscale, torch.full_like(values.noise, 0.03))
+    inferred = ExactEnsembleModel(X, Y, outcome_transform=None).with_hyperparameters_(one)
+    known = ExactEnsembleModel(X, Y, torch.full_like(Y, 0.03), outcome_transform=None).with_hyperparameters_(values)
+    torch.testing.assert_close(known.posterior(X[:4]).mean, inferred.posterior(X[:4]).mean)
+    torch.testing.assert_close(known.log_weights, inferred.log_weights)
+    fitted = ExactEnsembleModel(X, Y, torch.full_like(Y, 0.03)).fit()
+    assert bool((fitted.log_evidence > ExactEnsembleModel(X, Y, torch.full_like(Y, 0.03)).log_evidence).all())
+
+
+def test_drifting_processes_forget_as_they_say(generator):
+    X, Y = made_up(generator)
+    values = some_hyperparameters(generator, 6)
+    model = ExactEnsembleModel(X, Y, outcome_transform=None, forgetting=(0.8,)).with_hyperparameters_(values)
+    places = torch.rand(3, 2, generator=generator, dtype=torch.float64)
+    posterior = model.posterior(places)
+    time = torch.arange(len(X) + 1, dtype=torch.float64)
+    time = torch.cat([time[:-1], time[-1:].expand(3)])
+    for number in range(6):
+        lengthscale, outputscale, noise = (part[number] for part in values)
+        decay = (1.0, 0.8)[number // 3] ** (0.5 * (time.unsqueeze(-1) - time).abs())
+        kernel = gpytorch_kernel(SMOOTHNESSES[number % 3], lengthscale, outputscale)
+        joint = kernel(torch.cat([X, places])).to_dense() * decay
+        n = len(X)
+        seen = joint[:n, :n] + noise * torch.eye(n, dtype=torch.float64)
+        gain = torch.linalg.solve(seen, joint[:n, n:]).mT
+        torch.testing.assert_close(posterior.component_mean[number], gain @ Y, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(
+            posterior.component_covariance[number, 0], joint[n:, n:] - gain @ joint[:n, n:], rtol=1e-7, atol=1e-8
+        )
+
+
+def test_a_static_objective_gives_its_weight_to_static_processes(generator):
+    X, Y = made_up(generator, 40, noise=0.01)
+    model = ExactEnsembleModel(X, Y, forgetting=(0.9,)).fit()
+    assert float(model.log_weights[:3].exp().sum()) > 0.99
+
+
+def test_an_objective_that_moves_gives_it_to_those_that_forget(generator):
+    X = torch.rand(60, 1, generator=generator, dtype=torch.float64)
+    time = torch.arange(60, dtype=torch.float64).unsqueeze(-1)
+    model = ExactEnsembleModel(X, (3 * X + 0.1 * time).sin(), forgetting=(0.9,)).fit()
+    assert float(model.log_weights[3:].exp().sum()) > 0.99
+
+
+@pytest.mark.parametrize(("num_rows", "num_inputs"), [(6, 2), (30, 2), (14, 6), (60, 6)])
+def test_fits_climb_and_warm_starts_end_no_lower(num_rows, num_inputs, generator):
+    X, Y = made_up(generator, num_rows, num_inputs)
+    y = (Y - Y.mean()) / Y.std()
+    kernels = family(SMOOTHNESSES, (), X)
+    rows, fewer = Rows(X, y.squeeze(-1), None), Rows(X[:-1], y[:-1, 0], None)
+    start = initial_hyperparameters(kernels, num_inputs)
+    cold = fit(kernels, rows, [start])
+    before = fit(kernels, fewer, [start])
+    warm = fit(kernels, rows, [before.hyperparameters, start])
+    assert bool((cold.log_posterior >= log_posterior(kernels, rows, start)).all())
+    assert bool((warm.log_posterior >= cold.log_posterior - 1e-3).all())  # tolerance of the search: 1e-6 n nats
+    torch.testing.assert_close(warm.log_posterior, log_posterior(kernels, rows, warm.hyperparameters))
+    alone = fit(kernels, rows, [before.hyperparameters])
+    assert alone.num_evaluations <= cold.num_evaluations
+    assert bool((cold.log_posterior - alone.log_posterior < 0.5).all())  # without the other start: about the same
+
+
+def test_a_fit_is_no_worse_than_gpytorchs(generator):
+    X, Y = made_up(generator, 30)
+    model = SingleTaskGP(X, Y)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    own = ExactEnsembleModel(X, Y).fit()
+    values = Hyperparameters(
+        model.covar_module.lengthscale.detach().expand(3, -1),
+        own.outputscale,
+        model.likelihood.noise.detach().expand(3),
+    )
+    rows = Rows(X, own.train_targets, None)
+    kernels = family(SMOOTHNESSES, (), X)
+    theirs = log_posterior(kernels, rows, values)[0]
+    assert float(log_posterior(kernels, rows, own.hyperparameters)[0]) >= float(theirs) - 1e-3
+
+
+def test_expected_improvement_is_that_of_draws(generator):
+    X, Y = made_up(generator, 10, noise=0.3)
+    model = ExactEnsembleModel(X, Y).fit()
+    places = torch.rand(4, 1, 2, generator=generator, dtype=torch.float64)
+    best = Y.median()  # a value that many draws exceed
+    found = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best))(places).exp()
+    num = 200_000
+    posterior = model.posterior(places)
+    index = torch.multinomial(posterior.log_weights.exp().reshape(-1), num, replacement=True, generator=generator)
+    mean, deviation = posterior.component_mean[..., 0, 0], posterior.component_variance[..., 0, 0].sqrt()
+    normal = torch.randn(4, num, generator=generator, dtype=torch.float64)
+    gains = (mean[:, index] + deviation[:, index] * normal - best).clamp_min(0)
+    error = gains.std(-1) / math.sqrt(num)
+    assert bool(((found - gains.mean(-1)).abs() < 5 * error).all())
+
+
+def test_a_further_row_is_learned_as_if_it_had_always_been_there(generator):
+    X, Y = made_up(generator)
+    values = some_hyperparameters(generator, 6)
+    whole = ExactEnsembleModel(X, Y, outcome_transform=None, forgetting=(0.9,)).with_hyperparameters_(values)
+    part = ExactEnsembleModel(X[:-1], Y[:-1], outcome_transform=None, forgetting=(0.9,)).with_hyperparameters_(values)
+    before = part.posterior(X[:3]).mean
+    after = part.condition_on_observations(X[-1:], Y[-1:])
+    torch.testing.assert_close(after.posterior(X[:3]).mean, whole.posterior(X[:3]).mean)
+    torch.testing.assert_close(after.log_weights, whole.log_weights)
+    assert torch.equal(part.posterior(X[:3]).mean, before)
+
+
+def test_imagined_rows_are_learned_as_rows(generator):
+    X, Y = made_up(generator)
+    model = ExactEnsembleModel(X[:-4], Y[:-4], outcome_transform=None)
+    model.with_hyperparameters_(some_hyperparameters(generator))
+    places = torch.rand(3, 2, generator=generator, dtype=torch.float64)
+    batch = model.condition_on_observations(X[-4:].reshape(2, 2, 2), Y[-4:].reshape(2, 2, 1))
+    for member in range(2):
+        rows = slice(-4 + 2 * member, len(X) - 2 + 2 * member)
+        alone = model.condition_on_observations(X[rows], Y[rows])
+        torch.testing.assert_close(batch.posterior(places).mean[member], alone.posterior(places).mean)
+        torch.testing.assert_close(batch.posterior(places).variance[member], alone.posterior(places).variance)
+        torch.testing.assert_close(batch.log_weights[member], alone.log_weights)
+
+
+def test_blocks_of_points_are_predicted_as_points(generator):
+    X, Y = made_up(generator)
+    model = ExactEnsembleModel(X, Y).fit()
+    places = torch.rand(2, 4, 2, generator=generator, dtype=torch.float64)
+    joint, single = model.posterior(places), model.posterior(places.unsqueeze(-2))
+    torch.testing.assert_close(joint.mean, single.mean.squeeze(-2))
+    torch.testing.assert_close(joint.variance, single.variance.squeeze(-2))
+
+
+def test_single_precision_costs_no_digits_inside(generator):
+    X, Y = made_up(generator)
+    double = ExactEnsembleModel(X.float().double(), Y.float().double()).fit()
+    single = ExactEnsembleModel(X.float(), Y.float()).fit()
+    posterior = single.posterior(X.float())
+    assert posterior.mean.dtype == torch.float32
+    assert single.lengthscale.dtype == torch.float64
+    torch.testing.assert_close(posterior.mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
+    moved = copy.deepcopy(double).float()
+    assert moved.lengthscale.dtype == torch.float64
+    torch.testing.assert_close(moved.posterior(X.float()).mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
+
+
+def test_state_travels_and_data_do_not(generator):
+    X, Y = made_up(generator)
+    model = ExactEnsembleModel(X, Y).fit()
+    other = ExactEnsembleModel(X, Y)
+    other.posterior(X[:2])
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other.posterior(X).mean, model.posterior(X).mean)
+    assert not any(value.shape == X.shape for value in model.state_dict().values())
+    again = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(again.posterior(X).mean, model.posterior(X).mean)
+
+
+def test_botorch_takes_it_as_its_own(generator):
+    X, Y = made_up(generator)
+    data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
+    model = ExactEnsembleModel(**ExactEnsembleModel.construct_inputs(data))
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    assert torch.equal(model.lengthscale, ExactEnsembleModel(X, Y).fit().lengthscale)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    for acquisition, q in ((qLogExpectedImprovement(model, Y.max()), 2), (qKnowledgeGradient(model, 2), 1)):
+        settings = {"maxiter": 2, "seed": 0}
+        found, _ = optimize_acqf(acquisition, bounds, q, num_restarts=1, raw_samples=4, options=settings)
+        assert found.shape == (q, 2)
+
+
+def test_what_cannot_be_done_is_said():
+    X = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
+    with pytest.raises(UnsupportedError, match="one output"):
+        ExactEnsembleModel(X, X.expand(-1, 2))
+    with pytest.raises(ValueError, match=r"a forgetting factor must be above 0 and at most 1, got 1\.2"):
+        ExactEnsembleModel(X, X, forgetting=(1.2,))
+    with pytest.raises(InputDataError, match="there is nothing to fit"):
+        ExactEnsembleModel(X, torch.ones_like(X)).fit()
+    model = ExactEnsembleModel(X, X)
+    with pytest.raises(ValueError, match="noise must have shape"):
+        model.with_hyperparameters_(model.hyperparameters._replace(noise=torch.ones(4)))
+    with pytest.raises(ValueError, match="a smoothness must be"):
+        family([0.7], (), X)
+    with pytest.raises(UnsupportedError, match="no data of its own"):
+        ExactEnsembleModel(X, X).condition_on_observations(X.unsqueeze(-2), X.unsqueeze(-2)).fit()
+    kernels = family(SMOOTHNESSES, (), X)
+    learned = condition(kernels, Rows(X, X.squeeze(-1), None), initial_hyperparameters(kernels, 1))
+    assert learned.whitener.shape == (3, 5, 5)
