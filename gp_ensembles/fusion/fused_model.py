@@ -1,38 +1,67 @@
 """A fitted fusion as a BoTorch model."""
 
-from collections.abc import Sequence
-from typing import Any, final
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, cast, final
 
 import torch
-from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models.model import Model
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.posterior import Posterior
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
+from gp_ensembles.bo import imagined
+from gp_ensembles.bo.data import Observations, TrainingData, data_arguments, normal_likelihood, refuse_settings
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, as_mixture
+from gp_ensembles.bo.pointwise import PointwisePosterior
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.fusion.base import FusionModel, PredictiveComponents, rows_like
 from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert
 from gp_ensembles.fusion.fitted import FittedFusion
-from gp_ensembles.fusion.models import BHS, PBHS
+from gp_ensembles.fusion.joint import (
+    JointPredictions,
+    joined,
+    learn,
+    log_density_of,
+    pool_covariance,
+    predict_jointly,
+)
+from gp_ensembles.fusion.models import BHS, PBHS, MoGPE
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
+_DRAWS = 64  # draws whose bases are held in memory at once
 
 
 @final
-class FusedModel(Model):
+class FusedModel(MixtureModel):
     r"""A fusion and its experts as one BoTorch model of one output, differentiable in the inputs.
 
-    The posterior at a point is the predictive mixture over the draws of the parameters. Weights depend on the input,
-    and the joint distribution of two points is not defined, so that q must be one: optimize acquisition functions one
-    point at a time. Analytic ones treat mean and variance as those of a normal distribution.
+    The posterior at a point is the predictive mixture over the draws of the parameters. At several points jointly:
+
+    - a linear pool (BHS, MoGPE) chooses an expert at each point by the weights there, independently given the draw, and
+      what the same expert says of two points is as correlated as the expert has it;
+    - a log-linear pool (P-BHS) is normal given the draw: its marginals are exact, its correlation is that of the
+      experts' average with shares :math:`s_k(x) \propto w_k(x) \tau_k(x)`, an approximation;
+    - models that learn their experts (MoGPE, PoGPE, HetGP) have no noise apart: given the draw, points are independent.
+
+    Further rows, for good or imagined, are learned one after another: the draws of the parameters are weighed by how
+    well the fusion predicted each row, and then every expert learns it. Weights of experts as functions stay as they
+    were fitted; after many rows, fit again.
 
     Args:
         fitted: The fitted fusion.
         experts: The experts whose predictions it stacks (BHS, P-BHS), each as for
-            :func:`~gp_ensembles.fusion.experts.predict_expert`; none for models that learn their own.
+            :func:`~gp_ensembles.fusion.experts.predict_expert`; none for models that learn their own. Several points
+            and further rows need experts that predict jointly: BoTorch models, or GPyTorch's.
+        input_transform: The transform by which the fusion's inputs came about, if any; it is applied to others.
+        outcome_transform: The transform by which its targets came about, if any; it is undone in predictions.
 
     Raises:
-        ValueError: If their number is not the fusion's.
+        ValueError: If the number of experts is not the fusion's.
 
     Example:
         >>> import torch
@@ -41,16 +70,31 @@ class FusedModel(Model):
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> fusion = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
         >>> model = FusedModel(fit_fusion(fusion, LaplaceApproximation(num_draws=50)))
-        >>> model.posterior(X[:3].unsqueeze(-2)).mean.shape
-        torch.Size([3, 1, 1])
+        >>> model.posterior(X[:3]).mean.shape
+        torch.Size([3, 1])
     """
 
-    def __init__(self, fitted: FittedFusion, experts: Sequence[object] = ()) -> None:
-        super().__init__()
+    theta: Tensor
+    draw_log_weights: Tensor
+
+    def __init__(
+        self,
+        fitted: FittedFusion,
+        experts: Sequence[object] = (),
+        *,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+    ) -> None:
         wanted = fitted.model.num_experts if isinstance(fitted.model, BHS | PBHS) else 0
         if len(experts) != wanted:
             raise ValueError(f"a fitted {type(fitted.model).__name__} takes {wanted} experts here, got {len(experts)}")
-        self.fitted = fitted
+        X, Y = fitted.model.X, fitted.model.y.unsqueeze(-1)
+        outcomes = MixtureOutcomeTransform(outcome_transform).eval()
+        given_X = X if input_transform is None else input_transform.eval().untransform(X)
+        super().__init__(TrainingData(given_X, outcomes.untransform(Y)[0], None), input_transform, outcomes)
+        self.fusion: FusionModel = fitted.model
+        self.register_buffer("theta", fitted.theta.detach())
+        self.register_buffer("draw_log_weights", fitted.log_weights.detach())
         self.experts = tuple(experts)
         # As submodules, so that they move and change modes with the model.
         self._modules_of_experts = nn.ModuleList(
@@ -59,75 +103,246 @@ class FusedModel(Model):
             for part in (expert if isinstance(expert, tuple) else (expert,))
             if isinstance(part, nn.Module)
         )
-
-    @property
-    def num_outputs(self) -> int:
-        """One."""
-        return 1
+        self._rows_imagined: Observations | None = None
+        self.eval()
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Empty."""
-        return torch.Size()
+        """Shape of the batch of imagined rows."""
+        return imagined.batch_shape(self._rows_imagined)
 
-    def posterior(
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: PosteriorTransform | None = None,
-    ) -> Posterior:
-        r"""The predictive mixture at single points.
+    @property
+    def num_experts(self) -> int:
+        """Number of components at one point: the experts of BHS, the draws of a log-linear pool, else both together."""
+        if isinstance(self.fusion, BHS):
+            return self.fusion.num_experts
+        return self.theta.shape[0] * (self.fusion.num_experts if isinstance(self.fusion, MoGPE) else 1)
+
+    @property
+    def likelihood(self) -> GaussianLikelihood:
+        """A likelihood with the mean noise at the rows of data; in transformed outcomes."""
+        X = self.rows().X.unsqueeze(-2)
+        with torch.no_grad():
+            noise, function = (as_mixture(self.predict(X, choice)).variance.mean() for choice in (True, False))
+        return normal_likelihood(noise - function if self.experts else noise, None)
+
+    def log_weights_at(self, X: Tensor) -> Tensor:
+        r"""Log weights of the components at X (\*t, 1, D), shape (\*t, M).
+
+        Raises:
+            UnsupportedError: If there are several points, whose components are too many to be named.
+        """
+        return as_mixture(self.predict(self.transform_inputs(X), False)).log_weights
+
+    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+        r"""The fusion at transformed points (\*t, q, D).
 
         Args:
-            X: Inputs, shape (\*batch, 1, D).
-            output_indices: ``None`` or [0].
-            observation_noise: Whether the experts' noise is part of it; in a product of powers noise also changes the
-                weights of experts, and so the mean. Models that learn their own experts always include it.
-            posterior_transform: As in BoTorch.
+            X: Transformed inputs.
+            noise: Whether the experts' noise is part of it, or the variance to add, shape (..., q or 1, 1). In a
+                product of powers the experts' noise also changes their weights, and so the mean. Models that learn
+                their experts always include their noise.
 
         Raises:
-            UnsupportedError: If q is not one, or noise variances are given.
-            ValueError: If X has another number of inputs, or another output is asked for.
+            UnsupportedError: If noise variances are given to a model that learns its experts, or an expert predicts one
+                point at a time only and is asked for more.
         """
-        model = self.fitted.model
-        if isinstance(observation_noise, Tensor):
+        if isinstance(noise, Tensor) and not self.experts:
             raise UnsupportedError("the noise is that of the experts; ask for it by observation_noise=True")
-        if output_indices not in (None, [0]):
-            raise ValueError(f"the model has one output, asked for {output_indices}")
-        if X.ndim < 2 or X.shape[-1] != model.X.shape[-1]:
-            raise ValueError(f"inputs must have shape (..., 1, {model.X.shape[-1]}), got {tuple(X.shape)}")
-        if X.shape[-2] != 1:
-            raise UnsupportedError(
-                f"q must be one, got {X.shape[-2]}: weights that depend on the input leave no joint distribution; give "
-                f"points as (N, 1, D), and optimize acquisition functions one point at a time"
-            )
-        self.eval()
-        batch_shape, flat = X.shape[:-2], X.reshape(-1, X.shape[-1])
-        predictions = self._predictions(flat, observation_noise) if self.experts else None
+        rows = self._rows_imagined
+        if not self.experts:
+            places = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
+            return self._pooled(X.expand(*places, *X.shape[-2:]), None, self._weighed(None))
+        if rows is None or not rows.X.shape[-2]:
+            found, draws = self._jointly(X), self.draw_log_weights
+            places = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
+            found = JointPredictions(*(
+                part.expand(*places, *part.shape[X.ndim - 2 :]) for part in found
+            ))  # fmt: skip
+        else:
+            places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
+            both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
+            known = None if rows.noise is None else rows.noise.squeeze(-1)
+            found, said = learn(self._jointly(both), rows.Y.squeeze(-1), known)
+            draws = self._weighed(ExpertPredictions(*said, torch.zeros_like(said.mean)))
+            places = torch.broadcast_shapes(found.mean.shape[:-2], found.covariance.shape[:-3])
+        if noise is not True:
+            floor = _FLOOR * float(self.fusion.y.var())
+            own = found.covariance.diagonal(dim1=-2, dim2=-1)
+            lifted = found.covariance + torch.diag_embed((floor - own).clamp_min(0.0))
+            found = JointPredictions(found.mean, lifted, torch.zeros_like(found.noise))
+        posterior = self._pooled(X.expand(*places, *X.shape[-2:]), found, draws)
+        return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
+
+    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+        """The fusion after further rows, (n, D) and (n, 1): draws weighed, experts conditioned."""
+        refuse_settings(settings)
+        other = self.imagined(rows)
+        other.data, other._is_imaginary = data, False
+        return other
+
+    def imagined(self, rows: Observations) -> Self:
+        r"""The fusion after rows that differ over a batch, (\*t, n, D) and (\*y, n, 1).
+
+        Raises:
+            UnsupportedError: If their noise is known to a model that learns its experts.
+        """
+        if rows.noise is not None and not self.experts:
+            raise UnsupportedError("a fusion that learns its experts has learned their noise; leave noise= out")
+        other = self._sibling()
+        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
+        other._is_imaginary = True
+        return other
+
+    def selected(self, outputs: list[int]) -> Self:
+        """The model itself: it has one output."""
+        return self
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """Arguments of the constructor from a data set.
+
+        Args:
+            training_data: The rows; transforms among the options learn from them here.
+            **options: ``fit``, a function of inputs (N, D) and targets (N,) that gives a :class:`FittedFusion`, at
+                least.
+
+        Raises:
+            UnsupportedError: If noise variances are known.
+        """
+        arguments = data_arguments(training_data, options)
+        X, Y, fit = (arguments.pop(name) for name in ("train_X", "train_Y", "fit"))
+        if "train_Yvar" in arguments:
+            raise UnsupportedError("the noise is that of the experts; give the known noise to them")
+        inputs, outcomes = arguments.get("input_transform"), arguments.get("outcome_transform")
+        X = X if inputs is None else inputs(X)
+        Y = Y if outcomes is None else outcomes(Y, X=X)[0]
+        return {"fitted": fit(X, Y.squeeze(-1)), **arguments}
+
+    def _jointly(self, X: Tensor) -> JointPredictions:
+        r"""The experts at points (\*t, q, D); those that know no joint distribution at single points only."""
+        if X.shape[-2] > 1:
+            return joined([predict_jointly(expert, X) for expert in self.experts])
+        flat = X.reshape(-1, X.shape[-1])
+        parts = []
+        for expert in self.experts:
+            mean, variance, noise = predict_expert(expert, flat)
+            columns = (part.expand_as(mean).reshape(*X.shape[:-2], 1, 1) for part in (mean, variance, noise))
+            mean, variance, noise = columns
+            parts.append(JointPredictions(mean, variance.unsqueeze(-1), noise))
+        return joined(parts)
+
+    def _parts(self, X: Tensor, predictions: ExpertPredictions | None) -> tuple[Tensor, PredictiveComponents]:
+        """Log weights of the experts (S, K, N) and components at points (N, D), for every draw."""
         # Conditional draws of a GPPrior use the same noise in every call, so that optimizers see one function.
         generator = torch.Generator(X.device).manual_seed(0)
-        mixture = model.predictive(
-            self.fitted.theta, flat, predictions, draw_log_weights=self.fitted.log_weights, generator=generator
+        weights, found = [], []
+        for theta in self.theta.split(_DRAWS):
+            values = self.fusion.values_at(theta, X, generator=generator)
+            log_weights = self.fusion.weigh(values, rows_like(theta, X))
+            weights.append(log_weights)
+            found.append(self.fusion.combine(X, values, log_weights, predictions))
+        _, mean, variance = found[0]
+        if mean.ndim > 2:
+            mean, variance = (torch.cat(parts) for parts in ([p.mean for p in found], [p.variance for p in found]))
+        return torch.cat(weights), PredictiveComponents(torch.cat([p.log_weights for p in found]), mean, variance)
+
+    def _weighed(self, said: ExpertPredictions | None) -> Tensor:
+        """Log weights of the draws (*batch, S) after the imagined rows, given what the experts said of each before."""
+        rows = self._rows_imagined
+        if rows is None or not rows.X.shape[-2]:
+            return self.draw_log_weights
+        shape = torch.broadcast_shapes(rows.X.shape[:-1], rows.Y.shape[:-1])
+        if said is not None:
+            shape = torch.broadcast_shapes(shape, (*said.mean.shape[:-2], shape[-1]))
+        X = rows.X.expand(*shape, rows.X.shape[-1]).reshape(-1, rows.X.shape[-1])
+        predictions = None
+        if said is not None:
+            predictions = ExpertPredictions(*(
+                part.expand(*shape[:-1], part.shape[-2], shape[-1]).movedim(-2, 0).flatten(1) for part in said
+            ))  # fmt: skip
+        _, components = self._parts(X, predictions)
+        y = rows.Y.squeeze(-1).expand(shape).reshape(-1)
+        density = log_density_of(*components, y).unflatten(-1, shape).sum(-1)  # (S, *batch)
+        weighed: Tensor = (self.draw_log_weights + density.movedim(0, -1)).log_softmax(-1)
+        return weighed
+
+    def _pooled(self, X: Tensor, found: JointPredictions | None, draws: Tensor) -> Posterior:
+        """The fusion at points (*batch, q, D), given what the experts say there and log weights of the draws."""
+        shape, num_draws = X.shape[:-1], self.theta.shape[0]
+        predictions = None
+        if found is not None:
+            mean, covariance, noise = found
+            marginals = (mean, covariance.diagonal(dim1=-2, dim2=-1), noise)
+            predictions = ExpertPredictions(*(
+                part.expand(*shape[:-1], part.shape[-2], shape[-1]).movedim(-2, 0).flatten(1) for part in marginals
+            ))  # fmt: skip
+        log_weights, components = self._parts(X.reshape(-1, X.shape[-1]), predictions)
+
+        def apart(values: Tensor) -> Tensor:  # (..., S, K, N) to (*batch, S, K, q)
+            wide: Tensor = (values if values.ndim == 3 else values.unsqueeze(0)).unflatten(-1, shape)
+            return wide.movedim((0, 1), (-3, -2))
+
+        weights, mean, variance = (apart(part) for part in components)
+        if mean.shape[-2] == 1:
+            mean, variance = mean.squeeze(-2), variance.squeeze(-2)
+            if mean.shape[-2] < num_draws:  # one expert of BHS, the same for all draws
+                draws = draws.logsumexp(-1, keepdim=True)
+            joint = torch.diag_embed(variance)
+            if found is not None and shape[-1] > 1:
+                own = found.covariance + torch.diag_embed(found.noise)
+                shares = (apart(log_weights) - own.diagonal(dim1=-2, dim2=-1).log().unsqueeze(-3)).softmax(-2)
+                joint = pool_covariance(shares, own.unsqueeze(-4), variance)
+            return MixturePosterior(draws, mean.unsqueeze(-1), joint.unsqueeze(-3))
+        if shape[-1] > 1:
+            own = torch.diag_embed(variance)
+            if found is not None:
+                own = (found.covariance + torch.diag_embed(found.noise)).unsqueeze(-4)
+            return PointwisePosterior(draws, weights, mean, own)
+        joint_weights = draws.unsqueeze(-1) + weights.squeeze(-1)  # (*batch, S, K)
+        if mean.shape[-3] < num_draws or num_draws == 1:  # draws share the components
+            joint_weights, mean, variance = joint_weights.logsumexp(-2), mean.squeeze(-3), variance.squeeze(-3)
+        else:
+            joint_weights, mean, variance = joint_weights.flatten(-2), mean.flatten(-3, -2), variance.flatten(-3, -2)
+        return MixturePosterior(joint_weights, mean.unsqueeze(-1), variance.unsqueeze(-1).unsqueeze(-1))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        after = fn(self.theta[:0])
+        if (after.dtype, after.device) != (self.theta.dtype, self.theta.device):  # BoTorch often calls it in vain
+            self.fusion = _moved(self.fusion, fn)
+            own = (nn.Module, tuple)  # these are submodules
+            self.experts = tuple(each if isinstance(each, own) else _moved(each, fn) for each in self.experts)
+            if self._rows_imagined is not None:
+                self._rows_imagined = self._rows_imagined.map(fn)
+        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+
+
+def _with_noise(posterior: Posterior, noise: Tensor) -> Posterior:
+    """A posterior of the function with noise of given variances (..., q or 1)."""
+    if isinstance(posterior, PointwisePosterior):
+        q = posterior.component_mean.shape[-1]
+        added = torch.diag_embed(noise.expand(*noise.shape[:-1], q))[..., None, None, :, :]
+        covariance = posterior.component_covariance + added
+        return PointwisePosterior(
+            posterior.draw_log_weights, posterior.log_weights, posterior.component_mean, covariance
         )
-        weights, mean, variance = (part.mT.reshape(*batch_shape, -1) for part in mixture)
-        posterior: Posterior = MixturePosterior(weights, mean[..., None, None], variance[..., None, None, None])
-        return posterior if posterior_transform is None else posterior_transform(posterior)
+    mixture = as_mixture(posterior)
+    return imagined.add_noise(mixture, noise, noise.unsqueeze(-1))
 
-    def _predictions(self, X: Tensor, noise: bool) -> ExpertPredictions:
-        """The experts at inputs (N, D), with gradients; each point by itself."""
-        found = [predict_expert(expert, X) for expert in self.experts]
-        mean, variance, own = (torch.cat([part.expand_as(one.mean) for one, part in zip(found, parts, strict=True)])
-                               for parts in zip(*found, strict=True))  # fmt: skip
-        if not noise:
-            own = torch.zeros_like(own)
-            variance = variance.clamp_min(_FLOOR * float(self.fitted.model.y.var()))
-        return ExpertPredictions(mean, variance, own)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **settings: Any) -> Model:
-        """Not supported: weights are learned from all targets at once.
-
-        Raises:
-            UnsupportedError: Always.
-        """
-        raise UnsupportedError("fit the fusion again with the further rows, or learn online by OnlineFusion")
+def _moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of an object, or of a container, with a function of every floating point tensor inside."""
+    if isinstance(value, Tensor):
+        return fn(value)
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value)._apply(fn)
+    if isinstance(value, tuple | list):
+        parts = [_moved(part, fn) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return {name: _moved(part, fn) for name, part in value.items()}
+    if type(value).__module__.startswith("gp_ensembles.") and hasattr(value, "__dict__"):
+        other = copy.copy(value)
+        other.__dict__.update({name: _moved(part, fn) for name, part in vars(value).items()})
+        return other
+    return value

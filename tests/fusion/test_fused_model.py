@@ -3,7 +3,7 @@
 import pytest
 import torch
 from botorch.acquisition import qSimpleRegret, qUpperConfidenceBound
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import RBFKernel
@@ -15,6 +15,7 @@ from gp_ensembles.fusion import (
     FusedModel,
     LaplaceApproximation,
     MoGPE,
+    TabulatedExpert,
     fit_fusion,
     predict_experts,
 )
@@ -96,15 +97,15 @@ def test_acquisition_functions_are_optimized(stacked, experts):
         assert bool(value.isfinite())
 
 
-def test_several_points_and_wrong_questions_are_refused(stacked, data, experts):
+def test_wrong_questions_are_refused(stacked, data, experts):
     model, X = FusedModel(stacked, experts), data[0]
-    with pytest.raises(UnsupportedError, match="q must be one"):
-        model.posterior(X[:3])
-    with pytest.raises(ValueError, match=r"\(..., 1, 1\)"):
+    with pytest.raises(BotorchTensorDimensionError, match=r"\(..., q, 1\)"):
         model.posterior(torch.zeros(3, 1, 2, dtype=torch.float64))
-    with pytest.raises(ValueError, match="one output"):
+    with pytest.raises(BotorchTensorDimensionError, match="1 output"):
         model.posterior(X[:1], output_indices=[1])
-    with pytest.raises(UnsupportedError, match="learn online"):
-        model.condition_on_observations(X, X)
+    table = [TabulatedExpert(X, X.squeeze(-1), X.squeeze(-1).square() + 1.0)] * 2
+    with pytest.raises(UnsupportedError, match="one point at a time"):
+        FusedModel(stacked, table).posterior(X[:3])
+    assert FusedModel(stacked, table).posterior(X[:3].unsqueeze(-2)).mean.shape == (3, 1, 1)
     with pytest.raises(ValueError, match="2 experts here, got 1"):
         FusedModel(stacked, experts[:1])
