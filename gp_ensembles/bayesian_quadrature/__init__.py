@@ -6,7 +6,12 @@ the number of spectral mixture components, predictions, and the heaviest kernels
 ================  ======================================================================================================
 marginalization   ``marginalize``: the loop within a ``Budget``
 result            ``Marginalization``, its result; ``Quadrature``, the paper's numbers by their own name
-problem           ``RegressionProblem``: data and prior; log marginal likelihoods of many kernels at once
+problem           ``RegressionProblem``: data, prior and a ``likelihood`` of the next four modules
+likelihoods       log marginal likelihoods of many kernels at once; ``DenseLikelihood``, exact for any inputs
+toeplitz          ``ToeplitzLikelihood``: exact and fast for series on an equally spaced grid, with gaps or without
+low_rank          ``SparseLikelihood``, a lower bound by fixed knots, and ``FourierLikelihood``, random features
+iterative         ``ConjugateGradientLikelihood`` of linear_operator, its log determinant by random probes
+conditioning      processes conditioned on the data
 search            ``Search``: the order in which kernels are evaluated; the state of a search and its checkpoints
 policies          selection of the next kernels: ``InformationPolicy`` (MASKERADE-I), ``UncertaintyPolicy`` (-U),
                   ``PriorPolicy`` (-R), ``RecombinationPolicy`` for large batches; ``AcquisitionOptimizer``
