@@ -1,10 +1,9 @@
-"""ChEES-HMC: Hamiltonian Monte Carlo with all chains as one tensor; its settings, state and draws."""
+"""ChEES-HMC: Hamiltonian Monte Carlo with all chains as one tensor, and its settings."""
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -12,10 +11,7 @@ from tqdm import tqdm
 
 from gp_ensembles.fusion.adaptation import (
     ChEES,
-    DualAveraging,
     FixedLength,
-    LengthState,
-    RunningMoments,
     chees_gradient,
     init_averaging,
     init_length,
@@ -27,11 +23,10 @@ from gp_ensembles.fusion.adaptation import (
     update_moments,
     van_der_corput,
 )
+from gp_ensembles.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.fusion.diagnostics import mean_ess
 from gp_ensembles.fusion.leapfrog import (
     LogDensity,
-    Points,
-    evaluate,
     generator_states,
     kinetic,
     leapfrog,
@@ -41,8 +36,6 @@ from gp_ensembles.fusion.leapfrog import (
     restored_generators,
 )
 
-# Leapfrog steps of the longest trajectory while no metric is known.
-_FIRST_STEPS = 10.0
 # Chains that the ChEES criterion needs; an energy error above this is a divergence (as in Stan).
 _FEWEST, _LOST = 4, 1000.0
 # Share of divergent transitions from which a warning is given.
@@ -84,180 +77,11 @@ class HMCSettings:
             raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}")
 
 
-class ChainState(NamedTuple):
-    """State of all chains between two transitions, from which sampling goes on.
-
-    Args:
-        points: Positions of C chains in D dimensions, their log densities and gradients.
-        scale: Standard deviations s of the metric diag(1/s²), shape (D,).
-        moments: Of the draws since the last metric.
-        averaging: Adaptation of the step size.
-        length: Adaptation of the longest trajectory.
-        iteration: Transitions made, warm-up included.
-        generators: States of the chains' random number generators, bytes, shape (C, n).
-
-    Example:
-        >>> import torch
-        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
-        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
-        >>> saved = state.to_tensors()
-        >>> ChainState.from_tensors(saved).iteration
-        0
-    """
-
-    points: Points
-    scale: Tensor
-    moments: RunningMoments
-    averaging: DualAveraging
-    length: LengthState
-    iteration: int
-    generators: Tensor
-
-    @property
-    def step(self) -> float:
-        """Step size after the warm-up, the average of the adapted ones."""
-        return math.exp(self.averaging.log_average)
-
-    @property
-    def longest(self) -> float:
-        """Longest trajectory after the warm-up, the average of the adapted ones."""
-        return math.exp(self.length.log_average)
-
-    def to_tensors(self) -> dict[str, Tensor]:
-        """A flat dictionary of tensors, for ``torch.save`` or safetensors; floats are kept to the last bit."""
-        tensors = {"scale": self.scale, "generators": self.generators, "iteration": _number(self.iteration)}
-        for name, part in self._parts().items():
-            for key, value in part._asdict().items():
-                tensors[f"{name}.{key}"] = value if isinstance(value, Tensor) else _number(value)
-        return tensors
-
-    def _parts(self) -> dict[str, Points | RunningMoments | DualAveraging | LengthState]:
-        return {"points": self.points, "moments": self.moments, "averaging": self.averaging, "length": self.length}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "ChainState":
-        """The state that ``to_tensors`` wrote.
-
-        Raises:
-            ValueError: If something is missing.
-        """
-        try:
-            return cls(
-                Points(*(tensors[f"points.{key}"] for key in Points._fields)),
-                tensors["scale"],
-                RunningMoments(
-                    *(tensors[f"moments.{key}"] for key in RunningMoments._fields[:-1]),  # type: ignore[arg-type]
-                    num_draws=int(tensors["moments.num_draws"]),  # type: ignore[misc]
-                ),
-                DualAveraging(*(_value(tensors[f"averaging.{key}"]) for key in DualAveraging._fields)),
-                LengthState(*(_value(tensors[f"length.{key}"]) for key in LengthState._fields)),
-                int(tensors["iteration"]),
-                tensors["generators"].cpu(),
-            )
-        except KeyError as error:
-            raise ValueError(f"these are not the tensors of a ChainState: {error} is missing") from error
-
-
-class Chains(NamedTuple):
-    """Draws of C chains after the warm-up, S of each, in D dimensions.
-
-    Args:
-        theta: Draws, shape (C, S, D).
-        log_density: Their log densities, shape (C, S).
-        acceptance: Probabilities with which the proposals were accepted, shape (C, S).
-        accepted: Whether they were, shape (C, S).
-        divergent: Whether the energy error exceeded 1000 or was not finite, shape (C, S).
-        energy: Energies of the draws and their momenta, shape (C, S).
-        num_steps: Leapfrog steps (gradients) of each transition, shape (S,).
-        state: State from which ``sample_hmc`` goes on; holds the step size, the longest trajectory and the metric.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
-        >>> start = torch.zeros(4, 1, dtype=torch.float64)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> draws = sample_hmc(
-        ...     lambda theta: -0.5 * theta.square().sum(-1),
-        ...     start, HMCSettings(50, 20), generator=generator,
-        ... )
-        >>> draws.flatten().shape, draws.join(draws).theta.shape
-        (torch.Size([200, 1]), torch.Size([4, 100, 1]))
-    """
-
-    theta: Tensor
-    log_density: Tensor
-    acceptance: Tensor
-    accepted: Tensor
-    divergent: Tensor
-    energy: Tensor
-    num_steps: Tensor
-    state: ChainState
-
-    def flatten(self) -> Tensor:
-        """All draws, chain after chain, shape (C S, D)."""
-        return self.theta.flatten(0, 1)
-
-    def energy_bfmi(self) -> Tensor:
-        r"""Energy Bayesian fraction of missing information of every chain, shape (C,).
-
-        :math:`\sum_s (E_s - E_{s-1})^2 / \sum_s (E_s - \bar E)^2` (Betancourt, 2016). Below 0.3 the momenta change the
-        energy too little to reach the tails: reparametrize. NaN for fewer than two draws or constant energies.
-        """
-        if self.energy.shape[1] < 2:
-            return self.energy.new_full((len(self.energy),), torch.nan)
-        spread = (self.energy - self.energy.mean(1, keepdim=True)).square().sum(1)
-        return self.energy.diff(dim=1).square().sum(1) / torch.where(spread > 0.0, spread, torch.nan)
-
-    def join(self, later: "Chains") -> "Chains":
-        """These draws followed by those of a run that went on from ``state``."""
-        pairs = list(zip(self[:6], later[:6], strict=True))
-        joined = [torch.cat(pair, dim=1) for pair in pairs]
-        return Chains(*joined, torch.cat([self.num_steps, later.num_steps]), later.state)  # type: ignore[call-arg, arg-type]
-
-
-def init_chains(log_density: LogDensity, theta: Tensor, *, generator: torch.Generator | None = None) -> ChainState:
-    """The state before the first transition.
-
-    Every chain gets a generator of its own, seeded from the given one, on the device of the positions: what a chain
-    draws does not depend on the other chains.
-
-    Args:
-        log_density: From positions, shape (C, D), to log densities, shape (C,).
-        theta: Where the C chains start, shape (C, D), floating point and finite.
-        generator: Seeds the chains.
-
-    Raises:
-        ValueError: If the positions or the log densities there cannot be used.
-
-    Example:
-        >>> import torch
-        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
-        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
-        >>> state.points.log_density
-        tensor([-0., -0., -0., -0.], dtype=torch.float64)
-    """
-    points = _checked_start(log_density, theta)
-    scale = torch.ones_like(theta[0])
-    seeds_device = "cpu" if generator is None else generator.device
-    seeds = torch.randint(2**62, (len(theta),), generator=generator, device=seeds_device).tolist()
-    generators = [torch.Generator(theta.device).manual_seed(seed) for seed in seeds]
-    momentum, _ = refresh(generators, theta)
-    step = reasonable_step(log_density, points, momentum, scale, 0.1)
-    return ChainState(
-        points,
-        scale,
-        init_moments(points.theta),
-        init_averaging(step),
-        init_length(_FIRST_STEPS * step),
-        0,
-        generator_states(generators),
-    )
-
-
 def sample_hmc(
     log_density: LogDensity,
     start: Tensor | ChainState,
     settings: HMCSettings | None = None,
+    factor: Tensor | None = None,
     *,
     generator: torch.Generator | None = None,
     progress: bool = False,
@@ -268,7 +92,7 @@ def sample_hmc(
     longest trajectory is adapted by the ChEES criterion per unit of time, and each transition has a part of that length
     from Halton's sequence (after Hoffman, Radul and Sountsov, 2021); the step size follows the harmonic mean of the
     acceptances by dual averaging; the metric is diagonal, from variances within chains, because differences between
-    chains may be different modes.
+    chains may be different modes, and it is diagonal in the coordinates of a factor where one is given.
     Chains in different modes do not mix: look at ``rank_rhat`` of quantities that do not depend on labels.
 
     Log densities may be NaN or infinite away from the start: such proposals are rejected and count as divergent.
@@ -279,6 +103,8 @@ def sample_hmc(
         start: Where the C chains start, shape (C, D); or a state from which a run goes on until it has made
             ``num_warmup + num_draws`` transitions in all, of which the draws still missing are returned.
         settings: Numbers of draws and warm-up, adaptation.
+        factor: A matrix F, shape (D, D), for which F F' is about the covariance of the density, as from a Laplace
+            approximation. Trajectories are then no shorter than ``start`` of :class:`ChEES`. A state has its own.
         generator: Seeds one generator for each chain; not used by a state, which has its own.
         progress: Whether to show a progress bar.
 
@@ -300,7 +126,7 @@ def sample_hmc(
         True
     """
     settings = HMCSettings() if settings is None else settings
-    state = start if isinstance(start, ChainState) else init_chains(log_density, start, generator=generator)
+    state = start if isinstance(start, ChainState) else init_chains(log_density, start, factor, generator=generator)
     run = _Run(log_density, settings, state)
     left = max(settings.num_warmup + settings.num_draws - state.iteration, 0)
     try:
@@ -320,40 +146,6 @@ def sample_hmc(
     for caution in _cautions(draws):
         warnings.warn(caution, stacklevel=2)
     return draws
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64, device="cpu")
-
-
-def _value(tensor: Tensor) -> Any:
-    """The number that ``_number`` wrote: a float or an integer."""
-    return tensor.item()
-
-
-def _checked_start(log_density: LogDensity, theta: Tensor) -> Points:
-    if theta.ndim != 2 or not theta.is_floating_point() or 0 in theta.shape:
-        raise ValueError(
-            f"chains start at a floating tensor of shape (chains, parameters), got {tuple(theta.shape)} {theta.dtype}"
-        )
-    with torch.enable_grad():
-        value = log_density(theta.detach().clone().requires_grad_())
-    if value.shape != theta.shape[:1]:
-        raise ValueError(
-            f"the log density must turn shape {tuple(theta.shape)} into {tuple(theta.shape[:1])}, one number for each "
-            f"chain, but gave {tuple(value.shape)}"
-        )
-    if not value.requires_grad:
-        raise ValueError("the log density does not depend on the parameters, or leaves torch, so it has no gradient")
-    points = evaluate(log_density, theta.detach().clone())
-    finite = points.theta.isfinite().all(-1) & points.log_density.isfinite() & points.gradient.isfinite().all(-1)
-    if not bool(finite.all()):
-        bad = (~finite).nonzero().squeeze(-1).tolist()
-        raise ValueError(
-            f"the log density or its gradient is not finite where chains {bad} start; start them elsewhere, for "
-            "instance at modes or at smaller values"
-        )
-    return points
 
 
 def _typical_acceptance(acceptance: Tensor) -> float:
@@ -412,6 +204,9 @@ class _Run:
         self.windows = metric_windows(settings.num_warmup)
         self.chees = settings.trajectory if isinstance(settings.trajectory, ChEES) and chains >= _FEWEST else None
         trajectory = settings.trajectory
+        # Of whitened coordinates the best length is known; others may have been overrated by as much as half.
+        self.least = 0.5 if state.factor is None else 1.0
+        self.inverse = None if state.factor is None else torch.linalg.inv(state.factor)
         self.first_length = trajectory.start if isinstance(trajectory, ChEES) else trajectory.length
 
     def advance(self) -> None:
@@ -423,7 +218,7 @@ class _Run:
         traveled = van_der_corput(state.iteration + 1) * longest
         num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
         momentum, log_uniform = refresh(self.generators, state.points.theta)
-        end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps)
+        end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
         log_ratio = log_acceptance(state.points, momentum, end)
         acceptance = log_ratio.clamp(max=0.0).exp()
         accepted = log_uniform < log_ratio
@@ -435,10 +230,10 @@ class _Run:
             averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target_acceptance)
             length = state.length
             if self.chees is not None:
-                before, after = state.points.theta / state.scale, end.points.theta / state.scale
+                before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end.points))
                 derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
                 measured = bool(self.windows) and state.iteration >= self.windows[0][1]
-                shortest = max(step, 0.5 * self.first_length) if measured else step
+                shortest = max(step, self.least * self.first_length) if measured else step
                 length = update_length(
                     length, derivative, self.chees.rate, shortest=shortest, longest=settings.max_steps * step
                 )
@@ -462,13 +257,14 @@ class _Run:
         if not inside:
             return state
         number, (_, end) = inside[0]
-        moments = update_moments(state.moments, state.points.theta, state.points.gradient)
+        gradient = state.points.gradient if state.factor is None else state.points.gradient @ state.factor
+        moments = update_moments(state.moments, self._whiten(state.points.theta), gradient)
         if state.iteration < end:
             return state._replace(moments=moments)
         scale = metric_scale(moments, state.scale)
         momentum, _ = refresh(self.generators, state.points.theta)
         guess = math.exp(state.averaging.log_step)
-        step = reasonable_step(self.log_density, state.points, momentum, scale, guess)
+        step = reasonable_step(self.log_density, state.points, momentum, scale, guess, state.factor)
         longest = self.first_length
         if self.chees is not None and number > 0:
             # In new units the slowest coordinate is shorter by as much as its scale had been underrated.
@@ -479,6 +275,10 @@ class _Run:
             averaging=init_averaging(step),
             length=init_length(longest),
         )
+
+    def _whiten(self, theta: Tensor) -> Tensor:
+        """Positions in the coordinates of the factor."""
+        return theta if self.inverse is None else theta @ self.inverse.mT
 
     def summary(self) -> str:
         """Step size and trajectory length, for the progress bar."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.base import FusionModel
-from gp_ensembles.fusion.chees import Chains, ChainState
+from gp_ensembles.fusion.chains import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.inference import ChainDiagnostics, InferenceMethod, InferenceReport, PosteriorDraws
 from gp_ensembles.fusion.laplace import LaplaceApproximation

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.fusion.base import FusionModel
-from gp_ensembles.fusion.chees import Chains
+from gp_ensembles.fusion.chains import Chains
 from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
 from gp_ensembles.numerics.cholesky import NumericalError
 

@@ -193,6 +193,35 @@ def hessian(log_density: LogDensity, theta: Tensor) -> Tensor:
     return 0.5 * (matrix + matrix.mT)
 
 
+def covariance_factor(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Tensor:
+    r"""A matrix F for which :math:`F F^\top` is the covariance of a Laplace approximation, shape (P, P).
+
+    For the metric of :func:`~gp_ensembles.fusion.chees.sample_hmc`: negative curvatures count by their absolute values,
+    and no direction is given more than the prior's variance.
+
+    Args:
+        log_density: From positions, shape (R, P), to log densities, shape (R,).
+        theta: A mode, at least of most of the parameters, shape (P,).
+        scale: The prior's standard deviations, shape (P,).
+
+    Raises:
+        NumericalError: If second derivatives are not finite.
+
+    Example:
+        >>> import torch
+        >>> F = covariance_factor(lambda theta: -8.0 * theta.square().sum(-1), torch.zeros(2), torch.ones(2))
+        >>> F @ F.mT
+        tensor([[0.0625, 0.0000],
+                [0.0000, 0.0625]])
+    """
+    curvature = -hessian(log_density, theta) * scale * scale.unsqueeze(-1)
+    if not bool(curvature.isfinite().all()):
+        raise NumericalError("the second derivatives of the log joint density are not finite at its mode")
+    precision, directions = torch.linalg.eigh(curvature)
+    factor: Tensor = scale.unsqueeze(-1) * directions * precision.abs().clamp(min=1.0).rsqrt()
+    return factor
+
+
 def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | None:
     """The longest of the halved steps with a gain; ``None`` if none has one."""
     for halvings in range(_HALVINGS):

@@ -65,12 +65,19 @@ def evaluate(log_density: LogDensity, theta: Tensor) -> Points:
     return Points(leaf.detach(), value.detach(), gradient)
 
 
-def leapfrog(log_density: LogDensity, start: Points, momentum: Tensor, step: Tensor, num_steps: int) -> Trajectory:
+def leapfrog(
+    log_density: LogDensity,
+    start: Points,
+    momentum: Tensor,
+    step: Tensor,
+    num_steps: int,
+    factor: Tensor | None = None,
+) -> Trajectory:
     r"""Steps of the leapfrog method in coordinates in which momenta are standard normal.
 
-    With scales s (the metric is diag(1/s²)) and step ε the position moves by ε s ∘ q and the momentum q by ε s ∘ ∇. A
-    chain with a number that is not finite is put back to its start, so that the log density is only evaluated at finite
-    positions.
+    With scales s and step ε the position moves by ε F (s ∘ q) and the momentum q by ε s ∘ F'∇, where F is the factor or
+    the identity: the inverse of the metric is F diag(s²) F'. A chain with a number that is not finite is put back to
+    its start, so that the log density is only evaluated at finite positions.
 
     Args:
         log_density: From positions, shape (C, D), to log densities, shape (C,).
@@ -78,6 +85,7 @@ def leapfrog(log_density: LogDensity, start: Points, momentum: Tensor, step: Ten
         momentum: Momenta q, shape (C, D).
         step: ε s, shape (D,).
         num_steps: Steps, at least one; each costs one gradient.
+        factor: The factor F, shape (D, D); the identity if ``None``.
 
     Returns:
         Where the trajectories end.
@@ -94,13 +102,18 @@ def leapfrog(log_density: LogDensity, start: Points, momentum: Tensor, step: Ten
     """
     points = start
     alive = start.log_density.isfinite()
-    q = torch.addcmul(momentum, start.gradient, 0.5 * step)
+    q = torch.addcmul(momentum, _force(start, factor), 0.5 * step)
     for index in range(num_steps):
-        moved = torch.addcmul(points.theta, q, step)
+        moved = torch.addcmul(points.theta, q, step) if factor is None else points.theta + (q * step) @ factor.mT
         points = evaluate(log_density, torch.where(alive.unsqueeze(-1), moved, start.theta))
         alive = alive & points.log_density.isfinite() & points.gradient.sum(-1).isfinite()
-        q = torch.addcmul(q, points.gradient, step if index < num_steps - 1 else 0.5 * step)
+        q = torch.addcmul(q, _force(points, factor), step if index < num_steps - 1 else 0.5 * step)
     return Trajectory(points, q, alive)
+
+
+def _force(points: Points, factor: Tensor | None) -> Tensor:
+    """Gradients by the coordinates of the momenta, less the scales."""
+    return points.gradient if factor is None else points.gradient @ factor
 
 
 def kinetic(momentum: Tensor) -> Tensor:
@@ -131,7 +144,14 @@ def log_acceptance(start: Points, momentum: Tensor, end: Trajectory) -> Tensor:
     return torch.where(end.alive & ~ratio.isnan(), ratio, -torch.inf)
 
 
-def reasonable_step(log_density: LogDensity, start: Points, momentum: Tensor, scale: Tensor, step: float) -> float:
+def reasonable_step(
+    log_density: LogDensity,
+    start: Points,
+    momentum: Tensor,
+    scale: Tensor,
+    step: float,
+    factor: Tensor | None = None,
+) -> float:
     """A step size at which one leapfrog step is accepted about four times in five, by doubling and halving.
 
     Mean over the chains of the acceptance of one step, for the same momenta (after Hoffman and Gelman, 2014,
@@ -143,6 +163,7 @@ def reasonable_step(log_density: LogDensity, start: Points, momentum: Tensor, sc
         momentum: Momenta, shape (C, D).
         scale: Standard deviations s, shape (D,).
         step: First guess.
+        factor: As for :func:`leapfrog`.
 
     Example:
         >>> import torch
@@ -154,7 +175,7 @@ def reasonable_step(log_density: LogDensity, start: Points, momentum: Tensor, sc
     """
 
     def accepted(size: float) -> bool:
-        end = leapfrog(log_density, start, momentum, size * scale, 1)
+        end = leapfrog(log_density, start, momentum, size * scale, 1, factor)
         return bool(log_acceptance(start, momentum, end).clamp(max=0.0).exp().mean() > 0.8)
 
     larger = accepted(step)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.fusion.base import FusionModel
-from gp_ensembles.fusion.chees import Chains, ChainState, HMCSettings, init_chains, sample_hmc
+from gp_ensembles.fusion.chains import Chains, ChainState, init_chains
+from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.fusion.inference import (
     InferenceMethod,
     InferenceReport,
@@ -22,6 +23,7 @@ from gp_ensembles.fusion.inference import (
     issue_cautions,
     without_parameters,
 )
+from gp_ensembles.fusion.laplace import covariance_factor
 from gp_ensembles.fusion.leapfrog import evaluate
 from gp_ensembles.fusion.modes import find_modes, finite_starts
 from gp_ensembles.fusion.psis import psis_loo
@@ -32,6 +34,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 _DRAWS = 256
 # Largest gap of stacking to its optimum, in nats per row.
 _GAP = 1e-7
+# Nats within which the ends of all searches count as one mode, and most parameters of a dense metric.
+_ONE_MODE, _MOST_PARAMETERS = 1.0, 1000
 # What NumPyro records of each transition.
 _FIELDS = ("potential_energy", "energy", "diverging", "num_steps", "accept_prob")
 
@@ -150,7 +154,9 @@ def chain_log_likelihood(model: FusionModel, theta: Tensor) -> Tensor:
 class HMC(InferenceMethod):
     """ChEES-HMC with many chains as one tensor, started at modes, combined by stacking.
 
-    Chains start at the modes of as many restarts, plus noise. Chains of a mixture model stay in the modes they start
+    Chains start at the modes of as many restarts, plus noise; sampled hyperparameters start at their prior means. Where
+    all searches end at one mode, as those of stacking do, the metric is that of a Laplace approximation there: it
+    removes the ridges along which chains creep. Chains of a mixture model stay in the modes they start
     in, here as with any sampler: the chains are weighted by how well they predict, and the report shows quantities that
     no permutation of the experts changes. A report without cautions is no proof of convergence.
 
@@ -196,7 +202,7 @@ class HMC(InferenceMethod):
         if not model.num_parameters:
             return without_parameters(model, "HMC")
         start = self._start(model, generator, progress)
-        return self._run(model, start, self.settings, None, progress=progress, began=began, generator=generator)
+        return self._run(model, start, self.settings, None, progress=progress, began=began)
 
     def sample_more(
         self, model: FusionModel, posterior: PosteriorDraws, num_draws: int, *, progress: bool = False
@@ -222,29 +228,34 @@ class HMC(InferenceMethod):
         settings = replace(self.settings, num_draws=made + num_draws)
         return self._run(model, state, settings, before, progress=progress, began=time.perf_counter())
 
-    def _start(self, model: FusionModel, generator: torch.Generator | None, progress: bool) -> Tensor:
+    def _start(self, model: FusionModel, generator: torch.Generator | None, progress: bool) -> ChainState:
+        factor = None
         if self.start_iterations:
-            found = find_modes(model, self.num_chains, self.start_iterations, generator=generator, progress=progress)
-            start = found.points.theta
+            found = find_modes(
+                model, self.num_chains, self.start_iterations, hold=True, generator=generator, progress=progress
+            )
+            start, value = found.points.theta, found.points.log_density
+            if float(value.amax() - value.amin()) < _ONE_MODE and model.num_parameters <= _MOST_PARAMETERS:
+                factor = covariance_factor(model.log_joint, start[int(value.argmax())], model.prior_stddev)
         else:
             start = model.draw_prior(self.num_chains, generator=generator)
         noise = torch.empty_like(start).normal_(generator=generator)
-        return finite_starts(model, start + self.jitter * model.prior_stddev * noise)
+        start = finite_starts(model, start + self.jitter * model.prior_stddev * noise)
+        return init_chains(model.log_joint, start, factor, generator=generator)
 
     def _run(
         self,
         model: FusionModel,
-        start: Tensor | ChainState,
+        start: ChainState,
         settings: HMCSettings,
         before: Chains | None,
         *,
         progress: bool,
         began: float,
-        generator: torch.Generator | None = None,
     ) -> PosteriorDraws:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            draws = sample_hmc(model.log_joint, start, settings, generator=generator, progress=progress)
+            draws = sample_hmc(model.log_joint, start, settings, progress=progress)
         messages = [str(one.message) for one in caught]
         if before is not None:
             draws = before.join(draws)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.fusion.base import FusionModel
+from gp_ensembles.fusion.base import FusionModel, hyperparameter_block
 from gp_ensembles.fusion.inference import (
     InferenceMethod,
     InferenceReport,
@@ -158,15 +158,20 @@ def find_modes(
     num_restarts: int,
     max_iterations: int,
     *,
+    hold: bool = False,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> ModeSearch:
     """Modes of a model's joint density from draws of its prior, all at once.
 
+    The joint density of coefficients and hyperparameters may have high spikes without mass, at short length scales and
+    large amplitudes: held at their prior means, hyperparameters leave modes near which the mass is.
+
     Args:
         model: The model, with at least one parameter.
         num_restarts: Number of starts R.
         max_iterations: Most L-BFGS steps of each.
+        hold: Whether sampled hyperparameters are held at their prior means, so that coefficients alone are searched.
         generator: Source of randomness.
         progress: Whether to show a progress bar.
 
@@ -184,8 +189,19 @@ def find_modes(
         >>> bool((modes.points.gradient.abs() < 1e-2).all())
         True
     """
-    start = finite_starts(model, model.draw_prior(num_restarts, generator=generator))
-    return climb(model.log_joint, start, max_iterations=max_iterations, progress=progress)
+    free = torch.cat([torch.full_like(part, not (hold and name in _sampled(model))).flatten()
+                      for name, part in model.unpack(model.prior_mean).items()])  # fmt: skip
+
+    def held(theta: Tensor) -> Tensor:
+        return model.prior_mean + free * (theta - model.prior_mean)
+
+    start = finite_starts(model, held(model.draw_prior(num_restarts, generator=generator)))
+    return climb(lambda theta: model.log_joint(held(theta)), start, max_iterations=max_iterations, progress=progress)
+
+
+def _sampled(model: FusionModel) -> set[str]:
+    """Names of the blocks of sampled hyperparameters."""
+    return {hyperparameter_block(name) for name in model.functions}
 
 
 @torch.no_grad()

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from gp_ensembles.fusion.adaptation import ChEES, FixedLength
-from gp_ensembles.fusion.chees import ChainState, HMCSettings, init_chains, restored_generators, sample_hmc
+from gp_ensembles.fusion.chains import ChainState, init_chains
+from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.fusion.diagnostics import mcse_mean, mean_ess, rank_rhat
+from gp_ensembles.fusion.leapfrog import restored_generators
 
 F64 = torch.float64
 MEAN = torch.tensor([1.0, -2.0, 0.5], dtype=F64)
