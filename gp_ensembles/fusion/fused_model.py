@@ -314,6 +314,8 @@ class FusedModel(MixtureModel):
             self.experts = tuple(each if isinstance(each, own) else _moved(each, fn) for each in self.experts)
             if self._rows_imagined is not None:
                 self._rows_imagined = self._rows_imagined.map(fn)
+            for expert in self._modules_of_experts:  # GPyTorch forgets what it has computed when modes change
+                expert.train().eval()
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
 

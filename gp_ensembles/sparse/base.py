@@ -212,6 +212,7 @@ class SparseModel(MixtureModel, ABC):
 
     train_X: Tensor
     train_y: Tensor
+    knots: Tensor
 
     def __init__(
         self, rows: Rows, knots: Tensor, kernel: Kernel, likelihood: Likelihood, mean: Mean, nugget: float | None
@@ -226,7 +227,7 @@ class SparseModel(MixtureModel, ABC):
         super().__init__(rows.data, rows.input_transform, rows.outcome_transform)
         self.register_buffer("train_X", X, persistent=False)
         self.register_buffer("train_y", y, persistent=False)
-        self.knots = nn.Parameter(knots.detach().clone())
+        self.register_parameter("knots", nn.Parameter(knots.detach().clone()))
         self.covar_module = kernel.to(X)
         self.likelihood = likelihood.to(X)
         self.mean_module = mean.to(X)

@@ -11,7 +11,7 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import Mean
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gp_ensembles.bo.data import Observations
@@ -121,7 +121,7 @@ class ExactGP(SparseModel):
         places = _distinct(X)
         mean = constant_mean(X, y) if mean is None else mean
         super().__init__(rows, places.knots, kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget=0.0)
-        self.knots.requires_grad_(False)
+        self._set_knots(places.knots)
         self.register_buffer("_place", places.place, persistent=False)
         self.register_buffer("_counts", places.counts, persistent=False)
 
@@ -194,8 +194,13 @@ class ExactGP(SparseModel):
         """This model after its rows have changed: knots and known noise are those of the rows."""
         self.likelihood = likelihood_of(self.likelihood, noise)
         knots, self._place, self._counts = _distinct(self.train_X)
-        self.knots = nn.Parameter(knots, requires_grad=False)
+        self._set_knots(knots)
         return self
+
+    def _set_knots(self, knots: Tensor) -> None:
+        """The knots are rows of data: nothing to be trained, and in no ``state_dict``."""
+        del self.knots
+        self.register_buffer("knots", knots.detach().clone(), persistent=False)
 
     def _averages(self) -> tuple[Tensor, Tensor, Tensor]:
         """Noise variances (K,), residuals (K,) of the averages, and the log density of the rest, shape ()."""

@@ -405,10 +405,9 @@ def initialize_from_subset(model: ModelT, num_rows: int, generator: torch.Genera
 @torch.no_grad()
 def copy_hyperparameters(source: SparseModel, target: SparseModel) -> None:
     """Give a model the hyperparameters of another of the same modules; knots and rows stay."""
-    pairs = zip(source.named_parameters(), target.named_parameters(), strict=True)
-    for (name, learned), (_, parameter) in pairs:
-        if name != "knots":
-            parameter.copy_(learned)
+    both = ([part for name, part in model.named_parameters() if name != "knots"] for model in (source, target))
+    for learned, parameter in zip(*both, strict=True):
+        parameter.copy_(learned)
 
 
 @torch.no_grad()

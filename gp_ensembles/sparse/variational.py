@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self, final
 import torch
 from botorch.models.approximate_gp import SingleTaskVariationalGP
 from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
@@ -230,6 +231,7 @@ class SparseVariationalGP(SparseModel):
         mean: Prior mean; a trainable constant that starts where it alone explains the targets best if ``None``.
         batch_size: Rows handled at a time.
         input_transform: As in ``SingleTaskGP``.
+        outcome_transform: For normal targets, as in ``SingleTaskGP``; none if ``None``.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, a target is not possible under the likelihood, the
@@ -261,8 +263,11 @@ class SparseVariationalGP(SparseModel):
         *,
         batch_size: int = 10_000,
         input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        rows = take_rows(train_X, train_Y, input_transform=input_transform)
+        if outcome_transform is not None and not isinstance(likelihood, GaussianLikelihood):
+            raise ValueError(f"targets of a {type(likelihood).__name__} cannot be transformed; leave the transform out")
+        rows = take_rows(train_X, train_Y, None, input_transform, outcome_transform)
         X, y = rows.transformed.X, rows.transformed.Y.squeeze(-1)
         check_likelihood(likelihood)
         check_positive(batch_size=batch_size)

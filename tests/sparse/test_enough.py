@@ -10,12 +10,21 @@ from botorch.acquisition import qLogExpectedImprovement
 from botorch.exceptions.errors import BotorchTensorDimensionError
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import NormalPrior
 from torch import Tensor
 
 from gp_ensembles.likelihoods import LogisticLikelihood
-from gp_ensembles.sparse import EnoughKnots, ExactGP, GreedyBlocks, SparseGP, select_knots, select_variational_knots
+from gp_ensembles.sparse import (
+    EnoughKnots,
+    ExactGP,
+    GreedyBlocks,
+    SparseGP,
+    fit_sparse,
+    select_knots,
+    select_variational_knots,
+)
 from gp_ensembles.sparse import enough as enough_module
 from gp_ensembles.sparse import fitting as fitting_module
 from gp_ensembles.sparse.fitting import Coordinates
@@ -284,3 +293,36 @@ def test_impossible_settings_are_refused() -> None:
     X, y = make_data(30)
     with pytest.raises(ValueError, match=r"has no exact evidence; choose its knots by GreedyBlocks"):
         select_variational_knots(X, (y > 1).double(), RBFKernel(), LogisticLikelihood(), strategy=EnoughKnots())
+
+
+@pytest.mark.parametrize("kind", [ExactGP, SparseGP])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_known_noise_is_each_rows_own(kind, repeated) -> None:
+    """Objective and predictions against dense algebra; with a knot at every row nothing is approximated."""
+    X, y = make_data(12)
+    if repeated:
+        X = torch.cat([X, X[:4]])
+        y = torch.cat([y, y[:4] + 0.3])
+    noise = torch.linspace(0.01, 0.5, len(y), dtype=torch.float64)
+    kernel = ScaleKernel(RBFKernel()).double()
+    options = {} if kind is ExactGP else {"knots": X[:12], "nugget": 1e-12}
+    model = kind(X, y, kernel=kernel, mean=ZeroMean(), train_Yvar=noise.unsqueeze(-1), **options)
+    with torch.no_grad():
+        covariance = kernel(X).to_dense() + torch.diag_embed(noise)
+        at = make_data(5, seed=2)[0]
+        cross = kernel(at, X).to_dense()
+        gain = torch.linalg.solve(covariance, cross.mT).mT
+        wanted = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+        torch.testing.assert_close(model.objective(), wanted, rtol=1e-5, atol=1e-5)
+        posterior = model.posterior(at)
+        torch.testing.assert_close(posterior.mean.squeeze(-1), gain @ y, rtol=1e-5, atol=1e-6)
+        spread = kernel(at).to_dense() - gain @ cross.mT
+        torch.testing.assert_close(posterior.distribution.covariance_matrix, spread, rtol=1e-5, atol=1e-6)
+    fitted = fit_sparse(model, max_iterations=10)
+    assert fitted.objective >= float(wanted) - 1e-5
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    model.train()
+    value = mll(model(model.train_inputs[0]), model.train_targets)
+    assert float(value.detach()) == pytest.approx(float(model.objective().detach()) / len(y), abs=1e-5)
+    with pytest.raises(ValueError, match="but not both"):
+        kind(X, y, kernel=kernel, likelihood=GaussianLikelihood(), train_Yvar=noise, **options)

@@ -1,0 +1,161 @@
+"""Every model that goes into BoTorch, made from a data set in one way: the table of the contract's suite."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ZeroMean
+from torch import Tensor
+
+from gp_ensembles.bayesian_quadrature import KernelMixtureModel
+from gp_ensembles.bayesian_quadrature.prior import Hyperparameters
+from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.bo import EnsembleModel, kernel_ensemble
+from gp_ensembles.bo.exact_model import ExactEnsembleModel
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.fusion import BHS, PBHS, FourierPrior, FusedModel, LaplaceApproximation, fit_fusion, predict_experts
+from gp_ensembles.fusion.fitted import FittedFusion
+from gp_ensembles.sparse import SparseGP
+from gp_ensembles.sparse.exact import ExactGP
+from gp_ensembles.sparse.variational import SparseVariationalGP
+
+NUM_INPUTS, NUM_ROWS, NUM_DRAWS = 2, 15, 6
+NOISE = 0.05
+
+
+class Transforms(NamedTuple):
+    """Transforms of a data set, fresh for every model."""
+
+    inputs: InputTransform | None = None
+    outcomes: OutcomeTransform | None = None
+
+
+NO_TRANSFORMS = Transforms()
+Options = Callable[[Tensor, Tensor, Tensor], dict[str, Any]]
+
+
+class Case(NamedTuple):
+    """A kind of model.
+
+    Attributes:
+        kind: The class.
+        options: Its options, from transformed inputs (n, D) and outcomes (n, 1) of the rows, and inputs as given.
+        known_noise: Whether it takes known noise.
+        more_knots: Whether imagined rows are further knots, while rows for good are not.
+    """
+
+    kind: type[MixtureModel]
+    options: Options
+    known_noise: bool = True
+    more_knots: bool = False
+
+    def make(
+        self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, transforms: Transforms = NO_TRANSFORMS
+    ) -> MixtureModel:
+        """A model of rows (n, D), (n, 1), by ``construct_inputs``."""
+        names = {"feature_names": [f"x{i}" for i in range(X.shape[-1])], "outcome_names": ["y"]}
+        data = SupervisedDataset(X, Y, Yvar=Yvar, **names)
+        inputs, outcomes = transforms
+        seen = X if inputs is None else inputs(X), Y if outcomes is None else outcomes(Y)[0]
+        options = {"outcome_transform": outcomes, "input_transform": inputs, **self.options(*seen, X)}
+        if Yvar is not None:
+            options.pop("likelihood", None)
+        if outcomes is None and self.kind in (EnsembleModel, ExactEnsembleModel):
+            model = self.kind(X, Y, Yvar, **options)  # None stands for no transform here
+        else:
+            model = self.kind(**self.kind.construct_inputs(data, **options))
+        return model
+
+
+def rows(num: int = NUM_ROWS, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Inputs of the unit square and values of a bumpy function."""
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(num, NUM_INPUTS, generator=generator, dtype=torch.float64)
+    noise = 0.1 * torch.randn(num, 1, generator=generator, dtype=torch.float64)
+    return X.to(dtype), ((5 * X.sum(-1, keepdim=True)).sin() + noise).to(dtype)
+
+
+def _ensemble(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
+    ensemble = kernel_ensemble(X, num_features=16, generator=torch.Generator().manual_seed(1))
+    for expert, noise in zip(ensemble.experts, (0.05, 0.1, 0.3), strict=True):
+        expert.likelihood.noise = noise
+        expert.features.parts[0].kernel.base_kernel.lengthscale = 0.4
+    return {"ensemble": ensemble}
+
+
+def _kernels(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
+    mixtures = SpectralMixtures(
+        X.new_tensor([[0.7, 0.3], [1.0, 0.0]]),
+        X.new_tensor([[[0.3, 0.1], [0.8, 0.5]], [[0.0, 0.0], [0.0, 0.0]]]),
+        X.new_tensor([[[0.2, 0.3], [0.1, 0.2]], [[0.4, 0.5], [0.1, 0.1]]]),
+    )
+    kernels = Hyperparameters(mixtures, X.new_tensor([1.0, 0.8]), X.new_tensor([NOISE, 0.1]))
+    return {"hyperparameters": kernels, "log_weights": X.new_tensor([0.6, 0.4]).log()}
+
+
+def _kernel(X: Tensor) -> ScaleKernel:
+    kernel = ScaleKernel(MaternKernel(ard_num_dims=X.shape[-1])).to(X)
+    kernel.base_kernel.lengthscale = 0.5
+    return kernel
+
+
+def _likelihood(X: Tensor) -> GaussianLikelihood:
+    likelihood = GaussianLikelihood().to(X)
+    likelihood.noise = NOISE
+    return likelihood
+
+
+def _exact(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
+    return {"kernel": _kernel(X), "mean": ZeroMean(), "likelihood": _likelihood(X)}
+
+
+def _knots(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
+    return {**_exact(X, Y, given), "knots": given[:6]}
+
+
+def experts(X: Tensor, Y: Tensor) -> list[SingleTaskGP]:
+    """Two exact processes of some of the rows each."""
+    found = []
+    for part, lengthscale in ((slice(0, 4), 0.3), (slice(4, 8), 0.7)):
+        kernel = RBFKernel().to(X)
+        kernel.lengthscale = lengthscale
+        likelihood = _likelihood(X)
+        expert = SingleTaskGP(
+            X[part], Y[part], likelihood=likelihood, covar_module=kernel, mean_module=ZeroMean(), outcome_transform=None
+        )
+        found.append(expert.eval())
+    return found
+
+
+def _fusion(kind: type[BHS | PBHS]) -> Options:
+    def options(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
+        parts = experts(X, Y)
+        generator = torch.Generator().manual_seed(3)
+        frequencies = torch.randn(2, NUM_INPUTS, generator=generator, dtype=torch.float64).to(X) / 0.5
+
+        def fit(inputs: Tensor, targets: Tensor) -> FittedFusion:
+            model = kind(inputs[8:], targets[8:], predict_experts(parts, inputs[8:]), FourierPrior(frequencies))
+            draws = torch.Generator().manual_seed(2)
+            return fit_fusion(model, LaplaceApproximation(num_draws=NUM_DRAWS), generator=draws)
+
+        return {"fit": fit, "experts": parts}
+
+    return options
+
+
+CASES = {
+    "ensemble": Case(EnsembleModel, _ensemble),
+    "exact ensemble": Case(ExactEnsembleModel, lambda X, Y, given: {}),
+    "kernel mixture": Case(KernelMixtureModel, _kernels),
+    "exact": Case(ExactGP, _exact),
+    "knots": Case(SparseGP, _knots, more_knots=True),
+    "variational": Case(SparseVariationalGP, _knots, known_noise=False, more_knots=True),
+    "linear fusion": Case(FusedModel, _fusion(BHS), known_noise=False),
+    "log-linear fusion": Case(FusedModel, _fusion(PBHS), known_noise=False),
+}

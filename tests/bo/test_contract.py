@@ -1,0 +1,549 @@
+"""One contract for every model that goes into BoTorch, over the table of ``contract_cases``.
+
+Conditioned predictions are held to models of all rows, and to plain conditioning of the joint normal distributions.
+"""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models import ModelList, ModelListGP
+from botorch.models.transforms.input import Normalize, Warp
+from botorch.models.transforms.outcome import Log, Standardize
+from botorch.optim import optimize_acqf
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.transformed import TransformedPosterior
+from botorch.sampling.get_sampler import get_sampler
+from botorch.sampling.list_sampler import ListSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from gpytorch.likelihoods import GaussianLikelihood
+from scipy import stats
+from torch import Size
+
+from gp_ensembles.bo import EquallyWeightedView, GaussianView, WeightedAcquisition
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.outcomes import as_mixture, normal_like
+from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.sparse.variational import SparseVariationalGP
+from tests.bo.acquisition_cases import CASES as ACQUISITIONS
+from tests.bo.acquisition_cases import EQUAL, NONE, Setting, exported
+from tests.bo.contract_cases import CASES, NUM_INPUTS, NUM_ROWS, Transforms, rows
+
+DTYPE = torch.float64
+pytestmark = pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+BOUNDS = torch.tensor([[0.0] * NUM_INPUTS, [1.0] * NUM_INPUTS], dtype=DTYPE)
+FUSED = {"linear fusion", "log-linear fusion"}
+every = pytest.mark.parametrize("name", CASES)
+with_components = pytest.mark.parametrize("name", [name for name in CASES if name not in FUSED])
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def points(*shape, seed=5, dtype=DTYPE):
+    return torch.rand(*shape, NUM_INPUTS, generator=generator(seed), dtype=DTYPE).to(dtype)
+
+
+def make(name, **options):
+    return CASES[name].make(*rows(), **options)
+
+
+@pytest.fixture(scope="module")
+def models():
+    """One model of each kind, not to be changed."""
+    return {name: make(name) for name in CASES}
+
+
+def close(a, b, tolerance=1e-8):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def same(a, b, X, tolerance=1e-8):
+    for noise in (False, True):
+        p, q = (normal_like(model.posterior(X, observation_noise=noise)) for model in (a, b))
+        close(p.mean, q.mean.expand_as(p.mean), tolerance)
+        close(p.variance, q.variance.expand_as(p.variance), tolerance)
+
+
+# State
+
+
+@every
+def test_state_travels_without_the_data(name):
+    ours, other = make(name), make(name)
+    changed = {
+        key: value + 0.01 * (torch.arange(value.numel()).reshape(value.shape) + 1.0)
+        if value.is_floating_point() and not value.isinf().any()
+        else value
+        for key, value in ours.state_dict().items()
+    }
+    other.load_state_dict(changed)
+    X = points(3, 1)
+    assert not torch.allclose(other.posterior(X).mean, ours.posterior(X).mean)
+    other.load_state_dict(ours.state_dict())
+    same(other, ours, X)
+    assert not any(NUM_ROWS in value.shape for value in ours.state_dict().values()), "rows of data in the state_dict"
+
+
+@every
+def test_a_copy_in_single_precision_agrees(name, models):
+    single = copy.deepcopy(models[name]).to(torch.float32)
+    X = points(3, 1)
+    posterior = single.posterior(X.float(), observation_noise=True)
+    assert posterior.mean.dtype == torch.float32
+    wanted = models[name].posterior(X, observation_noise=True)
+    close(posterior.mean.double(), wanted.mean, 1e-2)
+    close(posterior.variance.double(), wanted.variance, 1e-2)
+    assert models[name].posterior(X).mean.dtype == DTYPE
+    if name != "exact ensemble":  # it computes in double precision
+        assert {part.dtype for part in single.buffers() if part.is_floating_point()} == {torch.float32}
+    back = single.to(DTYPE).posterior(X)
+    close(back.mean, models[name].posterior(X).mean, 1e-2)
+
+
+@every
+def test_models_of_single_precision(name):
+    X, Y = rows(dtype=torch.float32)
+    single = CASES[name].make(X, Y)
+    draws = single.posterior(X[:2], observation_noise=True).rsample(Size([3]))
+    assert draws.dtype == torch.float32
+    assert bool(draws.isfinite().all())
+    with pytest.raises(InputDataError, match=r"X\.to"):
+        single.posterior(X.double())
+
+
+@every
+def test_copies_and_files(name, models, tmp_path):
+    X = points(3, 1)
+    ours = models[name]
+    same(copy.deepcopy(ours), ours, X)
+    torch.save(ours, tmp_path / "model.pt")
+    same(torch.load(tmp_path / "model.pt", weights_only=False), ours, X)
+
+
+# Predictions
+
+
+@every
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("q", [1, 3])
+def test_any_batch_of_points(name, batch, q, models):
+    X = points(*batch, q)
+    for noise in (False, True):
+        posterior = models[name].posterior(X, observation_noise=noise)
+        assert posterior.mean.shape == posterior.variance.shape == (*batch, q, 1)
+        assert posterior.rsample(Size([2])).shape == (2, *batch, q, 1)
+        covariance = normal_like(posterior).distribution.covariance_matrix
+        for place in np.ndindex(*batch):
+            alone = normal_like(models[name].posterior(X[place], observation_noise=noise))
+            close(posterior.mean[place], alone.mean)
+            close(covariance[place], alone.distribution.covariance_matrix)
+
+
+@every
+@pytest.mark.parametrize("q", [1, 2])
+def test_draws_have_the_moments(name, q, models):
+    posterior = models[name].posterior(points(q), observation_noise=True)
+    draws = get_sampler(posterior, Size([2**15]), seed=0)(posterior).squeeze(-1).detach()
+    covariance = normal_like(posterior).distribution.covariance_matrix
+    covariance = covariance.detach()
+    scale = float(covariance.diagonal().mean())
+    # 2^15 draws: standard errors of 0.6 % in means and 0.8 % in variances of normal draws, less by Sobol's
+    torch.testing.assert_close(draws.mean(0), posterior.mean.squeeze(-1), rtol=0, atol=0.02 * scale**0.5)
+    torch.testing.assert_close(draws.mT.cov().reshape(q, q), covariance, rtol=0, atol=0.04 * scale)
+
+
+@every
+@pytest.mark.parametrize("q", [1, 2])
+def test_gradients_are_those_of_differences(name, q, models):
+    X = points(2, q).requires_grad_()
+
+    def moments(x):
+        posterior = models[name].posterior(x, observation_noise=True)
+        return posterior.mean, posterior.variance
+
+    assert torch.autograd.gradcheck(moments, (X,))
+
+
+@every
+def test_given_noise_is_added(name, models):
+    X = points(2, 2)
+    plain = models[name].posterior(X)
+    given = models[name].posterior(X, observation_noise=torch.full((2, 1), 0.3, dtype=DTYPE))
+    close(given.mean, plain.mean)
+    close(given.variance, plain.variance + 0.3)
+
+
+# Further rows
+
+
+def oracle_of_all_rows(name, X, Y):
+    return CASES[name].make(X, Y)
+
+
+@with_components
+def test_rows_for_good_are_a_model_of_all_rows(name, models):
+    ours, (X, Y) = models[name], rows()
+    new_X, new_Y = rows(3, seed=8)
+    after = ours.condition_on_observations(new_X, new_Y)
+    assert (len(ours.data.Y), len(after.data.Y)) == (NUM_ROWS, NUM_ROWS + 3)
+    whole = CASES[name].make(torch.cat([X, new_X]), torch.cat([Y, new_Y]))
+    if name == "kernel mixture":
+        residual = whole._residual
+        evidence = [
+            stats.multivariate_normal(m.numpy(), c.numpy()).logpdf(new_Y.squeeze(-1).numpy())
+            for m, c in zip(*joint_of(ours, new_X, True), strict=True)
+        ]
+        whole.log_weights = (ours.log_weights + torch.tensor(evidence)).log_softmax(-1)
+        whole.mean = ours.mean
+        whole._residual = residual + Y.new_tensor(float(torch.cat([Y, new_Y]).mean()) - float(ours.mean))
+        whole._cache = None
+    same(after, whole, points(4, 2))
+    one_by_one = ours
+    for x, y in zip(new_X.split(1), new_Y.split(1), strict=True):
+        one_by_one = one_by_one.condition_on_observations(x, y)
+    same(one_by_one, after, points(4, 2), 1e-6)
+
+
+def joint_of(model, X, noise):
+    """Means (M, n) and covariances (M, n, n) of the components."""
+    mixture = as_mixture(model.posterior(X, observation_noise=noise))
+    return mixture.component_mean.squeeze(-1).detach(), mixture.component_covariance.squeeze(-3).detach()
+
+
+@with_components
+@pytest.mark.parametrize("num", [1, 2])
+def test_imagined_rows_are_conditioned_normal_distributions(name, num, models):
+    """Every component at the rows and the points together, conditioned in numpy; weights by scipy's densities."""
+    ours = models[name]
+    X, new_Y = points(3, num, seed=7), torch.randn(4, 3, num, 1, generator=generator(8), dtype=DTYPE)
+    fantasies = ours.condition_on_observations(X, new_Y)
+    assert fantasies.batch_shape == Size([4, 3])
+    at = points(3, 2, seed=9)
+    posterior = as_mixture(fantasies.posterior(at, observation_noise=True))
+    weights = as_mixture(ours.posterior(at[0])).log_weights.exp().detach().numpy()
+    for s, t in np.ndindex(4, 3):
+        both = torch.cat([X[t], at[t]])
+        (mean, covariance), (_, noisy) = joint_of(ours, both, False), joint_of(ours, both, True)
+        densities = []
+        for m in range(len(mean)):
+            own = (noisy[m] - covariance[m]).diagonal()
+            C, mu = covariance[m].numpy(), mean[m].numpy()
+            seen = C[:num, :num] + np.diag(own[:num].numpy())
+            y = new_Y[s, t].squeeze(-1).numpy()
+            gain = np.linalg.solve(seen, C[:num, num:]).T
+            wanted = mu[num:] + gain @ (y - mu[:num])
+            spread = C[num:, num:] - gain @ C[:num, num:] + np.diag(own[num:].numpy())
+            np.testing.assert_allclose(posterior.component_mean[s, t, m].squeeze(-1).detach(), wanted, atol=1e-7)
+            shown = posterior.component_covariance.expand(4, 3, *posterior.component_covariance.shape[-4:])
+            np.testing.assert_allclose(shown[s, t, m, 0].detach(), spread, atol=1e-7)
+            densities.append(stats.multivariate_normal(mu[:num], seen).pdf(y))
+        expected = weights * densities / (weights @ densities)
+        np.testing.assert_allclose(posterior.log_weights.exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7)
+        np.testing.assert_allclose(
+            fantasies.log_weights_at(at[:, :1]).exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7
+        )
+
+
+@every
+def test_a_batch_of_rows_is_each_alone(name, models):
+    ours = models[name]
+    X, Y = points(3, 2, seed=7), torch.randn(4, 3, 2, 1, generator=generator(8), dtype=DTYPE)
+    fantasies = ours.condition_on_observations(X, Y)
+    posterior = fantasies.posterior(points(2, seed=9))
+    assert posterior.mean.shape == (4, 3, 2, 1)
+    for s, t in ((0, 0), (3, 1)):
+        alone = ours.condition_on_observations(X[t].unsqueeze(0), Y[s, t].unsqueeze(0)).posterior(points(2, seed=9))
+        close(posterior.mean[s, t], alone.mean[0])
+        close(posterior.variance[s, t], alone.variance[0])
+        if not CASES[name].more_knots:
+            for_good = ours.condition_on_observations(X[t], Y[s, t]).posterior(points(2, seed=9))
+            close(posterior.mean[s, t], for_good.mean, 1e-6)
+            close(posterior.variance[s, t], for_good.variance, 1e-6)
+
+
+@every
+def test_imagined_rows_in_parts(name, models):
+    ours = models[name]
+    X, Y = points(3, seed=7), torch.randn(4, 3, 1, generator=generator(8), dtype=DTYPE)
+    first = ours.condition_on_observations(X[:1], Y[:, :1])
+    second = first.condition_on_observations(X[1:].expand(2, 1, 2, NUM_INPUTS), Y[:, 1:].expand(2, 4, 2, 1))
+    assert second.batch_shape == Size([2, 4])
+    together = ours.condition_on_observations(X, Y).posterior(points(2, seed=9))
+    close(second.posterior(points(2, seed=9)).mean[1], together.mean)
+    close(second.posterior(points(2, seed=9)).variance[1], together.variance)
+    empty = first.condition_on_observations(X[:0].expand(2, 1, 0, NUM_INPUTS), Y[:, :0].expand(2, 4, 0, 1))
+    assert empty.posterior(X).mean.shape == (2, 4, 3, 1)
+    close(empty.posterior(X).mean[1], first.posterior(X).mean)
+
+
+@every
+def test_fantasies(name, models):
+    ours, X = models[name], points(3, 2, seed=7)
+    sampler = SobolQMCNormalSampler(Size([4]), seed=0)
+    fantasies = ours.fantasize(X, sampler)
+    assert fantasies.batch_shape == Size([4, 3])
+    drawn = sampler(ours.posterior(X, observation_noise=True))
+    by_hand = ours.condition_on_observations(X, drawn)
+    at = points(2, seed=9)
+    close(fantasies.posterior(at).mean, by_hand.posterior(at).mean)
+    before = normal_like(ours.posterior(X[0])).variance
+    after = normal_like(ours.fantasize(X[0], IIDNormalSampler(Size([64]), seed=0)).posterior(X[0])).variance
+    assert bool((after.mean(0) < before).all()), "an observation teaches"
+    assert ours.fantasize(X[:, :0], sampler).posterior(at).mean.shape == (4, 3, 2, 1)
+    with pytest.raises(UnsupportedError, match="weight"):
+        ours.fantasize(X, sampler, weight=1.0)
+
+
+@every
+def test_knowledge_gradient_is_that_of_models_conditioned_alone(name, models):
+    ours, sampler = models[name], SobolQMCNormalSampler(Size([3]), seed=0)
+    acquisition = qKnowledgeGradient(ours, num_fantasies=3, sampler=sampler)
+    X = points(2, 1 + 3, seed=7).requires_grad_()
+    values = acquisition(X)
+    targets = sampler(ours.posterior(X[:, :1], observation_noise=True))
+    for b in range(2):
+        means = [
+            ours.condition_on_observations(X[b : b + 1, :1], targets[s, b].unsqueeze(0)).posterior(X[b, 1 + s : 2 + s])
+            for s in range(3)
+        ]
+        close(values[b], torch.stack([posterior.mean for posterior in means]).mean())
+    (slope,) = torch.autograd.grad(values.sum(), X)
+    assert bool(slope.isfinite().all())
+    assert bool((slope != 0).any())
+
+
+# Transforms, noise, outputs
+
+
+@every
+def test_transforms_are_undone(name):
+    X, Y = rows()
+    wide, shifted = 10 * X - 3, 50 * Y + 7
+    inputs, outcomes = Normalize(NUM_INPUTS), Standardize(1)
+    ours = CASES[name].make(wide, shifted, transforms=Transforms(inputs, outcomes))
+    unit, standard = inputs(wide), outcomes(shifted)[0]
+    plain = CASES[name].make(unit, standard)
+    scale, level = shifted.std(), shifted.mean()
+    at, new_X, new_Y = points(3, 2), points(2, seed=7), torch.randn(2, 1, generator=generator(8), dtype=DTYPE)
+    here = inputs.untransform
+
+    def compare(a, b):
+        for noise in (False, True):
+            p = a.posterior(here(at), observation_noise=noise)
+            q = b.posterior(at, observation_noise=noise)
+            close(p.mean, q.mean * scale + level)
+            close(p.variance, q.variance * scale**2)
+
+    compare(ours, plain)
+    back = new_Y * scale + level
+    compare(ours.condition_on_observations(here(new_X), back), plain.condition_on_observations(new_X, new_Y))
+    compare(
+        ours.condition_on_observations(here(new_X).expand(3, 2, 2), back.expand(3, 2, 1)),
+        plain.condition_on_observations(new_X.expand(3, 2, 2), new_Y.expand(3, 2, 1)),
+    )
+    num = len(ours.data.X)  # the rows that a fusion learned from are not its experts'
+    close(ours.train_inputs[0], wide[-num:])
+    close(ours.train_targets, standard.squeeze(-1)[-num:])
+    ours.train()  # a loop that forgets to go back must not teach the transforms
+    compare(ours, plain)
+
+
+@every
+def test_nonlinear_outcomes(name):
+    X, Y = rows()
+    outcomes = Log()
+    ours = CASES[name].make(X, Y.exp() + 0.1, transforms=Transforms(None, outcomes))
+    posterior = ours.posterior(points(4, 1))
+    assert isinstance(posterior, TransformedPosterior)
+    draws = get_sampler(posterior, Size([2**13]), seed=0)(posterior)
+    assert bool((draws > 0).all())
+    torch.testing.assert_close(draws.mean(0), posterior.mean, rtol=0.03, atol=0)
+
+
+@every
+def test_transforms_with_something_to_learn_are_refused_or_fixed(name):
+    warp = Warp(d=NUM_INPUTS, indices=[0, 1])
+    if name in {"ensemble", "exact ensemble", "exact", "knots", "variational"}:
+        with pytest.raises(UnsupportedError, match="Warp has parameters to be trained"):
+            make(name, transforms=Transforms(warp))
+    fixed = make(name, transforms=Transforms(warp.requires_grad_(False)))
+    assert fixed.posterior(points(2, 1)).mean.shape == (2, 1, 1)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.known_noise])
+def test_known_noise(name):
+    """As the same model of inferred noise where all variances are the same; a noisy row hardly counts."""
+    X, Y = rows()
+    Yvar = torch.full_like(Y, 0.05)
+    Yvar[3] = 1e6
+    ours = CASES[name].make(X, Y, Yvar)
+    keep = torch.arange(NUM_ROWS) != 3
+    less = CASES[name].make(X[keep], Y[keep], Yvar[keep])
+    if name == "kernel mixture":  # the average of the targets is another one
+        less._residual, less.mean, less._cache = ours._residual[keep], ours.mean, None
+    at = points(4, 1)
+    if name not in {"knots", "ensemble", "exact ensemble"}:  # other knots' rows; other weights
+        close(ours.posterior(at).mean, less.posterior(at).mean, 1e-4)
+        close(ours.posterior(at).variance, less.posterior(at).variance, 1e-4)
+    noisy = ours.posterior(at, observation_noise=True).variance
+    close(noisy, ours.posterior(at).variance + Yvar.mean())
+    new_X, new_Y = rows(2, seed=8)
+    noise = torch.tensor([[0.02], [0.3]], dtype=DTYPE)
+    with pytest.raises(InputDataError, match="noise="):
+        ours.condition_on_observations(new_X, new_Y)
+    after = ours.condition_on_observations(new_X, new_Y, noise=noise)
+    close(after.data.Yvar[-2:], noise)
+    batch = ours.condition_on_observations(new_X.expand(3, 2, 2), new_Y.expand(3, 2, 1), noise=noise)
+    if not CASES[name].more_knots:
+        close(batch.posterior(at.unsqueeze(1)).mean, after.posterior(at.unsqueeze(1)).mean.expand(4, 3, 1, 1), 1e-6)
+        close(
+            batch.posterior(at.unsqueeze(1)).variance,
+            after.posterior(at.unsqueeze(1)).variance.expand(4, 3, 1, 1),
+            1e-6,
+        )
+    assert ours.fantasize(new_X, IIDNormalSampler(Size([2]), seed=0)).posterior(new_X).mean.shape == (2, 2, 1)
+
+
+@every
+def test_outputs(name, models):
+    ours, X = models[name], points(2, 1)
+    assert (ours.num_outputs, ours.batch_shape) == (1, Size())
+    same(ours.subset_output([0]), ours, X)
+    close(ours.posterior(X, output_indices=[0]).mean, ours.posterior(X).mean)
+    for ask in (lambda: ours.subset_output([1]), lambda: ours.posterior(X, output_indices=[1])):
+        with pytest.raises(BotorchTensorDimensionError, match="1 output"):
+            ask()
+
+
+@every
+def test_what_is_refused(name, models):
+    ours, (X, Y) = models[name], rows(2, seed=7)
+    for bad in (X[:, :1], X[0]):
+        with pytest.raises(BotorchTensorDimensionError, match="must have shape"):
+            ours.posterior(bad)
+    with pytest.raises(InputDataError, match="Y is nan in row 0"):
+        ours.condition_on_observations(X, Y * torch.nan)
+    with pytest.raises(BotorchTensorDimensionError, match="one row for each"):
+        ours.condition_on_observations(X, Y[:1])
+    with pytest.raises(ValueError, match="unknown settings"):
+        ours.condition_on_observations(X, Y, weight=2.0)
+
+
+def test_targets_that_are_no_values_are_learned_one_data_set_at_a_time():
+    X, Y = rows()
+    case = CASES["variational"]
+    labels = (Y > 0).double()
+    options = case.options(X, labels, X) | {"likelihood": LogisticLikelihood()}
+    model = SparseVariationalGP(X, labels, **options)
+    assert len(model.condition_on_observations(X[:2], labels[:2]).data.Y) == NUM_ROWS + 2
+    with pytest.raises(UnsupportedError, match="no values of its function"):
+        model.condition_on_observations(X[:2].expand(3, 2, 2), labels[:2].expand(3, 2, 1))
+    fantasies = model.fantasize(X[:2], IIDNormalSampler(Size([3]), seed=0))
+    assert fantasies.posterior(X[:4]).mean.shape == (3, 4, 1)
+
+
+# In BoTorch's hands
+
+
+@every
+def test_acquisition_functions_are_optimized(name, models):
+    ours = models[name]
+    analytic = WeightedAcquisition(ours, lambda experts: LogExpectedImprovement(experts, best_f=0.5))
+    sampled = qLogExpectedImprovement(ours, 0.5, SobolQMCNormalSampler(Size([16]), seed=0))
+    for acquisition, q in ((analytic, 1), (sampled, 2)):
+        found, value = optimize_acqf(acquisition, BOUNDS, q, 2, 8, options={"maxiter": 5})
+        assert found.shape == (q, NUM_INPUTS)
+        assert bool(value.isfinite())
+    one = normal_like(ours.posterior(points(3, 1)))
+    if isinstance(ours.posterior(points(3, 1)), GPyTorchPosterior):
+        close(analytic(points(3, 1)), LogExpectedImprovement(ours, best_f=0.5)(points(3, 1)))
+    assert one.mean.shape == (3, 1, 1)
+
+
+VIEWS = {
+    name: case
+    for name, case in ACQUISITIONS.items()
+    if case.view != NONE and name != "PathwiseThompsonSampling" and case.fixed
+}
+
+
+class _OneOutput(Exception):
+    """The acquisition function asks for a model of two outputs."""
+
+
+class _Setting(Setting):
+    @property
+    def missing(self):
+        raise _OneOutput
+
+
+@every
+@pytest.mark.parametrize("acquisition", VIEWS)
+def test_every_acquisition_function_by_its_view(name, acquisition, models):
+    """Those of several objectives get a list of two models, which the views of two outputs do not take."""
+    case = VIEWS[acquisition]
+    ours = models[name]
+    both = ModelList(ours, ours)
+    setting = Setting(ours, both, both, rows()[0], num_samples=8, listed=False)
+    two = any(
+        word in acquisition for word in ("Constrained", "Feasib", "Hypervolume", "MultiObjective", "MOMF", "NPar")
+    )
+    two = two or acquisition == "MultiOutputPosteriorMean"
+    if two and case.view != "the model":
+        pytest.skip("takes one model of two outputs")
+    if two:
+        setting = setting._replace(listed=True)
+    torch.manual_seed(0)
+    size = case.sizes[0]
+    if case.view == EQUAL and size > 1:
+        size = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = case.make(exported()[acquisition], setting)
+        X = torch.rand(2, size, case.num_inputs, generator=generator(3), dtype=DTYPE)
+        values = torch.cat([made(x.unsqueeze(0)) for x in X]) if case.alone else made(X)
+    assert values.shape[0] == 2
+    assert bool(values.isfinite().all())
+
+
+@every
+def test_views_are_models_too(name, models):
+    ours, X = models[name], points(3, 1)
+    gaussian = GaussianView(ours).posterior(X)
+    close(gaussian.mean, ours.posterior(X).mean)
+    close(gaussian.variance, ours.posterior(X).variance)
+    equal = EquallyWeightedView(ours, 400).posterior(X)
+    close(equal.mixture_mean, ours.posterior(X).mean, 0.02)
+    assert GaussianView(ours).fantasize(X, IIDNormalSampler(Size([2]), seed=0)).posterior(X).mean.shape == (2, 3, 1, 1)
+
+
+@every
+@pytest.mark.parametrize("standardized", [True, False])
+def test_both_lists_of_models_join_them(name, standardized):
+    transforms = Transforms(None, Standardize(1) if standardized else None)
+    ours = [make(name, transforms=transforms), CASES[name].make(*rows(seed=3))]
+    ours.append(CASES["exact"].make(*rows(seed=4)))
+    X = points(2, 2)
+    listed, joined = ModelListGP(*ours), ModelList(*ours)
+    close(listed.posterior(X).mean, joined.posterior(X).mean)
+    close(listed.posterior(X, observation_noise=True).variance, joined.posterior(X, observation_noise=True).variance)
+    sampler = ListSampler(*(IIDNormalSampler(Size([3]), seed=seed) for seed in range(3)))
+    fantasies = joined.fantasize(X[0], sampler)
+    assert fantasies.posterior(X[0]).mean.shape == (3, 2, 3)
+    draws = get_sampler(joined.posterior(X), Size([4]), seed=0)(joined.posterior(X))
+    assert draws.shape == (4, 2, 2, 3)
+
+
+def test_the_table_has_every_model():
+    def leaves(kind):
+        return {part for sub in kind.__subclasses__() for part in (leaves(sub) or {sub})}
+
+    kinds = {case.kind.__name__ for case in CASES.values()}
+    assert {kind.__name__ for kind in leaves(MixtureModel)} - kinds == {"SparseLaplaceGP"}  # its targets are counts
+    assert all(isinstance(make(name).likelihood, GaussianLikelihood) for name in CASES)
