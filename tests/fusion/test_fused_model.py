@@ -1,24 +1,37 @@
 """A fitted fusion in BoTorch: its posterior is the predictive mixture, its gradients those of finite differences."""
 
+import copy
+import itertools
+import math
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from botorch.acquisition import qSimpleRegret, qUpperConfidenceBound
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
+from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.kernels import RBFKernel
+from scipy import stats
 
+from gp_ensembles.bo import EnsembleModel
+from gp_ensembles.bo.outcomes import normal_like
 from gp_ensembles.fusion import (
     BHS,
     PBHS,
     FourierPrior,
     FusedModel,
+    HetGP,
     LaplaceApproximation,
     MoGPE,
+    PoGPE,
     TabulatedExpert,
     fit_fusion,
     predict_experts,
 )
+from gp_ensembles.fusion.joint import predict_jointly
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +122,154 @@ def test_wrong_questions_are_refused(stacked, data, experts):
     assert FusedModel(stacked, table).posterior(X[:3].unsqueeze(-2)).mean.shape == (3, 1, 1)
     with pytest.raises(ValueError, match="2 experts here, got 1"):
         FusedModel(stacked, experts[:1])
+
+
+# Several points, and further rows
+
+
+def drawn_weights(fitted, X):
+    """Weights of the draws (S,), and of the experts under each (S, K, N), normalized for linear pools."""
+    return fitted.log_weights.exp(), fitted.model.log_weights(fitted.theta, X).exp()
+
+
+def test_linear_pools_choose_an_expert_at_each_point(data, experts):
+    """All K^q choices, one after another, in every draw."""
+    X, y = data
+    model = BHS(X[20:], y[20:], predict_experts(experts, X[20:]), prior())
+    fitted = fit_fusion(model, LaplaceApproximation(num_draws=5), generator=torch.Generator().manual_seed(2))
+    at = torch.tensor([[0.1], [0.15], [0.8]], dtype=torch.float64)
+    posterior = FusedModel(fitted, experts).posterior(at, observation_noise=True)
+    shown = [expert.posterior(at, observation_noise=True) for expert in experts]
+    means = [one.mean.squeeze(-1).detach() for one in shown]
+    covariances = [one.distribution.covariance_matrix.detach() for one in shown]
+    draws, weights = drawn_weights(fitted, at)
+    mean, second = torch.zeros(3, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.float64)
+    for s in range(5):
+        for choice in itertools.product(range(2), repeat=3):
+            share = draws[s] * math.prod(float(weights[s, k, i]) for i, k in enumerate(choice))
+            mu = torch.stack([means[k][i] for i, k in enumerate(choice)])
+            spread = torch.zeros(3, 3, dtype=torch.float64)
+            for i, j in itertools.product(range(3), repeat=2):
+                if choice[i] == choice[j]:
+                    spread[i, j] = covariances[choice[i]][i, j]
+            mean += share * mu
+            second += share * (spread + torch.outer(mu, mu))
+    torch.testing.assert_close(posterior.mean.squeeze(-1), mean)
+    torch.testing.assert_close(posterior.covariance, second - torch.outer(mean, mean))
+    torch.testing.assert_close(posterior.variance.squeeze(-1), (second - torch.outer(mean, mean)).diagonal())
+    alone = FusedModel(fitted, experts).posterior(at.unsqueeze(-2), observation_noise=True)
+    torch.testing.assert_close(posterior.mean, alone.mean.squeeze(-2))
+    torch.testing.assert_close(posterior.variance, alone.variance.squeeze(-2))
+    one = FusedModel(fitted, experts).posterior(at[:2], observation_noise=True)
+    samples = SobolQMCNormalSampler(torch.Size([2**15]), seed=0)(one).squeeze(-1).detach()
+    third = one.mean.squeeze(-1) + one.variance.squeeze(-1).sqrt()  # beyond moments: the chance of both being large
+    exact = torch.zeros((), dtype=torch.float64)
+    for s in range(5):
+        for i, j in itertools.product(range(2), repeat=2):
+            spread = torch.diag_embed(torch.stack([covariances[i][0, 0], covariances[j][1, 1]]))
+            if i == j:
+                spread = covariances[i][:2, :2]
+            mu = torch.stack([means[i][0], means[j][1]])
+            limits = ((mu - third.detach()) * 1.0).numpy()
+            chance = stats.multivariate_normal(np.zeros(2), spread.numpy()).cdf(limits)
+            exact += draws[s] * weights[s, i, 0] * weights[s, j, 1] * chance
+    found = (samples > third).all(-1).double().mean()
+    assert float(found) == pytest.approx(float(exact.detach()), abs=0.01)
+
+
+def test_log_linear_pools_have_exact_marginals_and_the_correlation_of_the_average(data, experts):
+    X, y = data
+    model = PBHS(X[20:], y[20:], predict_experts(experts, X[20:]), prior())
+    fitted = fit_fusion(model, LaplaceApproximation(num_draws=5), generator=torch.Generator().manual_seed(2))
+    at = torch.tensor([[0.1], [0.15], [0.8]], dtype=torch.float64)
+    posterior = FusedModel(fitted, experts).posterior(at)
+    alone = FusedModel(fitted, experts).posterior(at.unsqueeze(-2))
+    torch.testing.assert_close(posterior.component_mean, alone.component_mean.movedim(0, 1).squeeze(-2))
+    torch.testing.assert_close(posterior.component_variance.squeeze(-1), alone.component_variance[:, :, 0, 0].mT)
+    _, weights = drawn_weights(fitted, at)
+    covariances = [expert.posterior(at).distribution.covariance_matrix.detach() for expert in experts]
+    for s in range(5):
+        shares = torch.stack([weights[s, k] / covariances[k].diagonal() for k in range(2)])
+        shares = shares / shares.sum(0)
+        average = sum(torch.outer(shares[k], shares[k]) * covariances[k] for k in range(2))
+        root = average.diagonal().sqrt()
+        own = posterior.component_covariance[s, 0]
+        deviation = own.diagonal().sqrt()
+        torch.testing.assert_close(own / torch.outer(deviation, deviation), average / torch.outer(root, root))
+
+
+def test_further_rows_are_predicted_weighed_and_learned(stacked, data, experts):
+    """One row after another: densities of every draw by the fusion itself, experts by BoTorch."""
+    generator = torch.Generator().manual_seed(5)
+    X = torch.rand(3, 1, dtype=torch.float64, generator=generator)
+    y = torch.randn(3, 1, dtype=torch.float64, generator=generator)
+    after = FusedModel(stacked, experts).condition_on_observations(X, y)
+    assert (after.batch_shape, len(after.data.Y)) == (torch.Size(), 23)
+    learned, log_weights = experts, stacked.log_weights
+    for x, target in zip(X.split(1), y.split(1), strict=True):
+        parts = stacked.model.components(stacked.theta, x, predict_experts(learned, x))
+        normal = torch.distributions.Normal(parts.mean, parts.variance.sqrt())
+        log_weights = log_weights + (parts.log_weights + normal.log_prob(target)).logsumexp(-2).squeeze(-1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # GPyTorch's, about its caches
+            learned = [expert.condition_on_observations(x, target) for expert in learned]
+    at = data[0][:4]
+    mixture = stacked.model.predictive(
+        stacked.theta, at, predict_experts(learned, at), draw_log_weights=log_weights
+    )  # fmt: skip
+    posterior = after.posterior(at.unsqueeze(-2), observation_noise=True)
+    torch.testing.assert_close(posterior.mean.flatten(), mixture.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(posterior.variance.flatten(), mixture.variance, rtol=1e-6, atol=1e-6)
+    density = torch.stack([posterior.density(at.unsqueeze(-2) + shift) for shift in (0.0, 0.3)]).flatten(1)
+    wanted = torch.stack([mixture.log_prob(at.squeeze(-1) + shift).exp() for shift in (0.0, 0.3)])
+    torch.testing.assert_close(density, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [MoGPE, PoGPE, HetGP])
+def test_models_that_learn_their_experts_weigh_their_draws(data, kind):
+    X, y = data
+    priors = [prior(seed=seed) for seed in (1, 2, 3)]
+    fusion = HetGP(X, y, *priors[:2]) if kind is HetGP else kind(X, y, 2, *priors)
+    generator = torch.Generator().manual_seed(0)
+    fitted = fit_fusion(fusion, LaplaceApproximation(num_draws=6), generator=generator)
+    ours = FusedModel(fitted)
+    new_X, new_y = X[:3] + 0.01, torch.randn(4, 3, 1, dtype=torch.float64, generator=generator)
+    fantasies = ours.condition_on_observations(new_X, new_y)
+    at = X[:2] + 0.2
+    assert fantasies.posterior(at).rsample(torch.Size([5])).shape == (5, 4, 2, 1)
+    parts = fusion.components(fitted.theta, new_X)
+    for s in range(4):
+        normal = torch.distributions.Normal(parts.mean, parts.variance.sqrt())
+        density = (parts.log_weights + normal.log_prob(new_y[s].squeeze(-1))).logsumexp(-2).sum(-1)
+        mixture = fusion.predictive(fitted.theta, at, draw_log_weights=fitted.log_weights + density)
+        torch.testing.assert_close(fantasies.posterior(at).mean[s].squeeze(-1), mixture.mean)
+        torch.testing.assert_close(fantasies.posterior(at).variance[s].squeeze(-1), mixture.variance)
+    draws = SobolQMCNormalSampler(torch.Size([2**14]), seed=0)(ours.posterior(at)).squeeze(-1)
+    covariance = normal_like(ours.posterior(at)).distribution.covariance_matrix
+    torch.testing.assert_close(draws.mT.cov(), covariance, rtol=0, atol=0.05 * float(covariance.diagonal().mean()))
+    single = copy.deepcopy(ours).float().posterior(at.float())
+    torch.testing.assert_close(single.mean.double(), ours.posterior(at).mean, rtol=1e-3, atol=1e-3)
+    with pytest.raises(UnsupportedError, match="leave noise= out"):
+        ours.condition_on_observations(new_X, new_y[0], noise=torch.ones_like(new_y[0]))
+    with pytest.raises(UnsupportedError, match="observation_noise=True"):
+        ours.posterior(at, observation_noise=torch.ones_like(at))
+
+
+def test_experts_of_every_kind_predict_jointly(data, experts):
+    """Mixtures and pairs of GPyTorch's as experts; one expert alone is itself."""
+    X, y = data
+    ensemble = EnsembleModel(X[:20], y[:20], generator=torch.Generator().manual_seed(0))
+    at = X[:3].unsqueeze(0)
+    shown = predict_jointly(ensemble, at)
+    torch.testing.assert_close(shown.covariance.squeeze(-3), ensemble.posterior(at).covariance.squeeze(-3))
+    gp = experts[0]
+    pair = predict_jointly((gp, gp.likelihood), at)
+    torch.testing.assert_close(pair.mean, predict_jointly(gp, at).mean)
+    torch.testing.assert_close(pair.noise, predict_jointly(gp, at).noise)
+    model = BHS(X[20:], y[20:], predict_experts([gp], X[20:]), prior())
+    alone = FusedModel(fit_fusion(model, LaplaceApproximation(num_draws=4)), [gp])
+    torch.testing.assert_close(alone.posterior(at).mean, gp.posterior(at).mean)
+    torch.testing.assert_close(
+        alone.posterior(at).component_covariance.squeeze(), gp.posterior(at).distribution.covariance_matrix.squeeze()
+    )
+    assert alone.num_experts == 1
