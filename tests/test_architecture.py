@@ -107,7 +107,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # The command line.
     "cli": (
         EVERYTHING,
-        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
+        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"})
+        | frozenset({"botorch_community"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used.
@@ -120,7 +121,7 @@ DOORS: dict[str, frozenset[str]] = {
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
     "estimators": frozenset({"river", "sklearn"}),
-    "cli": frozenset({"gp_ensembles.plots"}),
+    "cli": frozenset({"gp_ensembles.plots", "botorch_community"}),
 }
 
 

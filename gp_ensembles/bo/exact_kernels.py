@@ -4,11 +4,9 @@ Process m has the covariance
 
 .. math:: k_m(x, x') = s_m\, \kappa_m(r) + 1 + \sigma_m^2 \delta, \qquad r^2 = \sum_d (x_d - x'_d)^2 / \ell_{md}^2
 
-between rows. With forgetting :math:`\lambda_m` the function's part is multiplied by :math:`\lambda_m^{|t - t'| / 2}`
-for rows that are the t-th and t'-th: values fall back to the prior as time goes. The one is a constant of unit prior
-variance. With :math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. All is
-written out for matrices of the batch, which costs a fraction of what kernels composed of lazy operators do on small
-data.
+between rows; the one is a constant of unit prior variance. With
+:math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. All is written out for
+matrices of the batch, which costs a fraction of what kernels composed of lazy operators do on small data.
 """
 
 import math
@@ -47,18 +45,6 @@ class Hyperparameters(NamedTuple):
     noise: Tensor
 
 
-class Family(NamedTuple):
-    """What of M kernels is not fitted.
-
-    Attributes:
-        shapes: The six numbers of each kernel, shape (M, 6).
-        forgetting: Factor of the correlation's square at each step, at most one, shape (M,).
-    """
-
-    shapes: Tensor
-    forgetting: Tensor
-
-
 class Rows(NamedTuple):
     """Data in transformed units and double precision.
 
@@ -79,13 +65,11 @@ class Conditioned(NamedTuple):
     Attributes:
         whitener: Inverse of the lower Cholesky factor of the targets' covariance, shape (M, n, n).
         coefficients: Covariance of the targets inverted times the targets, shape (M, n).
-        fading: What forgetting leaves of the covariance of each row with the next one, shape (M, n).
         log_evidence: Log density of all targets, shape (M,).
     """
 
     whitener: Tensor
     coefficients: Tensor
-    fading: Tensor
     log_evidence: Tensor
 
 
@@ -103,32 +87,26 @@ class Fit(NamedTuple):
     num_evaluations: int
 
 
-def family(smoothnesses: Sequence[float], forgetting: Sequence[float], like: Tensor) -> Family:
-    """A kernel for each smoothness that stands still, and one for each smoothness and forgetting factor.
+def kernel_shapes(smoothnesses: Sequence[float], like: Tensor) -> Tensor:
+    """Six numbers for each kernel, shape (M, 6), in double precision: what is not fitted.
 
     Raises:
-        ValueError: If a smoothness is not 1.5, 2.5 or infinity, or a factor not between zero and one.
+        ValueError: If a smoothness is not 1.5, 2.5 or infinity.
 
     Example:
         >>> import torch
-        >>> family([2.5, math.inf], [0.9], torch.zeros(1)).forgetting
-        tensor([1.0000, 1.0000, 0.9000, 0.9000], dtype=torch.float64)
+        >>> kernel_shapes([math.inf], torch.zeros(1))
+        tensor([[0.0000, 0.5000, 0.0000, 0.0000, 0.5000, 0.0000]], dtype=torch.float64)
     """
     for nu in smoothnesses:
         if nu not in _SHAPES:
             raise ValueError(f"a smoothness must be 1.5, 2.5 or infinity, got {nu:g}")
-    for factor in forgetting:
-        if not 0 < factor <= 1:
-            raise ValueError(f"a forgetting factor must be above 0 and at most 1, got {factor:g}")
-    shapes = [_SHAPES[nu] for _ in (1.0, *forgetting) for nu in smoothnesses]
-    factors = [factor for factor in (1.0, *forgetting) for _ in smoothnesses]
-    double = like.new_empty(0).double()
-    return Family(double.new_tensor(shapes), double.new_tensor(factors))
+    return like.new_empty(0).double().new_tensor([_SHAPES[nu] for nu in smoothnesses])
 
 
-def initial_hyperparameters(kernels: Family, num_inputs: int) -> Hyperparameters:
+def initial_hyperparameters(shapes: Tensor, num_inputs: int) -> Hyperparameters:
     """The modes of the priors, and an output scale of one."""
-    one = torch.ones_like(kernels.forgetting)
+    one = shapes.new_ones(shapes.shape[0])
     mean, scale = _lengthscale_prior(num_inputs)
     noise = math.exp(_LOG_NOISE_MEAN - _LOG_NOISE_SCALE**2)
     return Hyperparameters(
@@ -136,7 +114,7 @@ def initial_hyperparameters(kernels: Family, num_inputs: int) -> Hyperparameters
     )
 
 
-def fit(kernels: Family, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
+def fit(shapes: Tensor, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
     """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
 
     Priors are those of BoTorch's ``SingleTaskGP`` (Hvarfner et al. 2024); that of the output scale is log-normal
@@ -146,9 +124,9 @@ def fit(kernels: Family, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
         NumericalError: If no start of a process has a covariance that can be factorized.
     """
     num_inputs = rows.X.shape[-1]
-    evidence = _Evidence(kernels, rows)
+    evidence = _Evidence(shapes, rows)
     points = torch.cat([_vectors(start, rows.noise is None) for start in starts])
-    owner = _every(kernels).repeat(len(starts))
+    owner = _every(shapes).repeat(len(starts))
     usable = evidence(points, owner)[0].isfinite()
     if not bool(usable.reshape(len(starts), -1).any(0).all()):
         worst = int((~usable.reshape(len(starts), -1).any(0)).int().argmax())
@@ -161,36 +139,35 @@ def fit(kernels: Family, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
         gradient_tolerance=_GRADIENT_TOLERANCE,
         loss_tolerance=_LOSS_TOLERANCE,
     )
-    own = torch.where(owner == _every(kernels).unsqueeze(-1), found.value, torch.inf)
+    own = torch.where(owner == _every(shapes).unsqueeze(-1), found.value, torch.inf)
     best = own.argmin(-1)
     end = _hyperparameters(found.point[best], num_inputs, starts[0].noise)
     return Fit(end, -found.value[best] * rows.y.shape[0], found.num_evaluations + 1)
 
 
-def log_posterior(kernels: Family, rows: Rows, hyperparameters: Hyperparameters) -> Tensor:
+def log_posterior(shapes: Tensor, rows: Rows, hyperparameters: Hyperparameters) -> Tensor:
     """Log evidence plus log priors of every process, shape (M,); minus infinity where it cannot be computed."""
-    loss, _ = _Evidence(kernels, rows)(_vectors(hyperparameters, rows.noise is None), _every(kernels))
+    loss, _ = _Evidence(shapes, rows)(_vectors(hyperparameters, rows.noise is None), _every(shapes))
     return -loss * rows.y.shape[0]
 
 
-def log_posterior_gradient(kernels: Family, rows: Rows, hyperparameters: Hyperparameters) -> Hyperparameters:
+def log_posterior_gradient(shapes: Tensor, rows: Rows, hyperparameters: Hyperparameters) -> Hyperparameters:
     """The derivative of :func:`log_posterior` in each hyperparameter; zero where it cannot be computed."""
     vectors, num_inputs = _vectors(hyperparameters, rows.noise is None), rows.X.shape[-1]
-    _, gradient = _Evidence(kernels, rows)(vectors, _every(kernels))
+    _, gradient = _Evidence(shapes, rows)(vectors, _every(shapes))
     slopes = -gradient * rows.y.shape[0] / vectors.exp()
     noise = slopes[:, -1] if rows.noise is None else torch.zeros_like(hyperparameters.noise)
     return Hyperparameters(slopes[:, :num_inputs], slopes[:, num_inputs], noise)
 
 
-def condition(kernels: Family, rows: Rows, hyperparameters: Hyperparameters) -> Conditioned:
+def condition(shapes: Tensor, rows: Rows, hyperparameters: Hyperparameters) -> Conditioned:
     """Learn all rows.
 
     Raises:
         NumericalError: Naming the process, if a covariance cannot be factorized.
     """
     num_rows = rows.y.shape[0]
-    age = torch.arange(num_rows, 0, -1, dtype=rows.y.dtype, device=rows.y.device)  # steps until the next row
-    covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X) * _decay(kernels, num_rows)
+    covariance = covariance_between(shapes, hyperparameters, rows.X, rows.X)
     noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise
     covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[0], num_rows))
     factor = cholesky(covariance, "the covariance of the targets")
@@ -200,16 +177,16 @@ def condition(kernels: Family, rows: Rows, hyperparameters: Hyperparameters) -> 
     evidence = -0.5 * (white.square().sum(-1) + num_rows * math.log(2 * math.pi))
     evidence = evidence - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     coefficients = (whitener.mT @ white.unsqueeze(-1)).squeeze(-1)
-    return Conditioned(whitener, coefficients, kernels.forgetting.unsqueeze(-1) ** (0.5 * age), evidence)
+    return Conditioned(whitener, coefficients, evidence)
 
 
 def predict(
-    kernels: Family, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
+    shapes: Tensor, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""The function at q points of the next step jointly: means (\*t, M, q) and covariances (\*t, M, q, q).
+    r"""The function at q points jointly: means (\*t, M, q) and covariances (\*t, M, q, q).
 
     Args:
-        kernels: The kernels.
+        shapes: The kernels, from :func:`kernel_shapes`.
         hyperparameters: Their hyperparameters.
         rows: The rows.
         learned: What :func:`condition` returned for these.
@@ -217,18 +194,18 @@ def predict(
     """
     lead, (q, num_inputs) = X.shape[:-2], X.shape[-2:]
     flat = X.reshape(-1, num_inputs)
-    cross = covariance_between(kernels, hyperparameters, flat, rows.X) * learned.fading.unsqueeze(-2)  # (M, tq, n)
+    cross = covariance_between(shapes, hyperparameters, flat, rows.X)  # (M, tq, n)
     mean = (cross @ learned.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*lead, q)).movedim(0, -2)
     white = cross @ learned.whitener.mT
     if q == 1:
         own = hyperparameters.outputscale.unsqueeze(-1) + 1.0 - white.square().sum(-1)
         return mean, own.unflatten(-1, (*lead, 1)).movedim(0, -2).unsqueeze(-1)
     white = white.unflatten(-2, (*lead, q)).movedim(0, -3)
-    return mean, covariance_between(kernels, hyperparameters, X, X) - white @ white.mT
+    return mean, covariance_between(shapes, hyperparameters, X, X) - white @ white.mT
 
 
-def covariance_between(kernels: Family, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor) -> Tensor:
-    r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D) at one moment, shape (\*t, M, q, n).
+def covariance_between(shapes: Tensor, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor) -> Tensor:
+    r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n).
 
     The distance is :math:`\sqrt{r^2 + \varepsilon}` with the machine's :math:`\varepsilon`: kernels of the family are
     smooth functions of its square, and so have derivatives where two points coincide.
@@ -237,7 +214,7 @@ def covariance_between(kernels: Family, hyperparameters: Hyperparameters, X: Ten
     offset = (X.unsqueeze(-3) / scales).unsqueeze(-2) - (Z.unsqueeze(-3) / scales).unsqueeze(-3)
     square = offset.square().sum(-1)
     distance = (square + torch.finfo(square.dtype).eps).sqrt()
-    a, b, c1, c2, _, _ = kernels.shapes[..., None, None].unbind(-3)
+    a, b, c1, c2, _, _ = shapes[..., None, None].unbind(-3)
     value = (1.0 + c1 * distance + c2 * square) * (-a * distance - b * square).exp()
     return hyperparameters.outputscale[:, None, None] * value + 1.0
 
@@ -245,12 +222,10 @@ def covariance_between(kernels: Family, hyperparameters: Hyperparameters, X: Ten
 class _Evidence:
     """Minus log evidence and log priors, per row, with its gradient, at vectors (R, P) of some of the processes."""
 
-    def __init__(self, kernels: Family, rows: Rows) -> None:
-        self.kernels, self.rows = kernels, rows
+    def __init__(self, shapes: Tensor, rows: Rows) -> None:
+        self.shapes, self.rows = shapes, rows
         self.num_rows, self.num_inputs = rows.X.shape
         self.squares = (rows.X.mT.unsqueeze(-1) - rows.X.mT.unsqueeze(-2)).square().flatten(1)  # (D, n n)
-        is_static = bool((kernels.forgetting == 1.0).all())
-        self.decay = None if is_static else _decay(kernels, self.num_rows)
         mean, scale = _lengthscale_prior(self.num_inputs)
         priors = [(mean, scale, MIN_LENGTHSCALE)] * self.num_inputs + [(0.0, 1.0, MIN_OUTPUTSCALE)]
         if rows.noise is None:
@@ -264,23 +239,20 @@ class _Evidence:
         values = growth + bound
         inverse = values[:, :num_inputs].square().reciprocal()
         outputscale = values[:, num_inputs, None, None]
-        shapes = self.kernels.shapes[owner][..., None, None]
-        a, b, c1, c2, g0, g1 = shapes.unbind(1)
+        a, b, c1, c2, g0, g1 = self.shapes[owner][..., None, None].unbind(1)
         square = (inverse @ self.squares).unflatten(-1, (n, n))
         distance = square.sqrt()
         decrease = (-a * distance - b * square).exp()
         kernel = (1.0 + c1 * distance + c2 * square) * decrease
         covariance = outputscale * kernel + 1.0
-        decay = None if self.decay is None else self.decay[owner]
-        if decay is not None:
-            covariance = covariance * decay
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
         if self.rows.noise is None:
             diagonal += values[:, -1:]
         else:
             diagonal += self.rows.noise
         factor, info = torch.linalg.cholesky_ex(covariance)
-        precision = torch.cholesky_inverse(factor)
+        identity = torch.eye(n, dtype=factor.dtype, device=factor.device)
+        precision = torch.cholesky_inverse(torch.where((info == 0)[:, None, None], factor, identity))
         coefficients = precision @ self.rows.y
         logs = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         evidence = -0.5 * (coefficients @ self.rows.y + n * math.log(2 * math.pi)) - logs
@@ -292,8 +264,6 @@ class _Evidence:
         gradient = torch.empty_like(points)
         if self.rows.noise is None:
             gradient[:, -1] = sensitivity.diagonal(dim1=-2, dim2=-1).sum(-1)
-        if decay is not None:
-            sensitivity = sensitivity * decay
         gradient[:, num_inputs] = (sensitivity * kernel).sum((-2, -1))
         slope = sensitivity * ((g0 + g1 * distance) * decrease)
         weight = slope.flatten(1) @ self.squares.mT
@@ -304,15 +274,8 @@ class _Evidence:
         return torch.where(usable, value, torch.inf), torch.where(usable.unsqueeze(-1), -gradient / n, 0.0)
 
 
-def _every(kernels: Family) -> Tensor:
-    return torch.arange(kernels.forgetting.shape[0], device=kernels.forgetting.device)
-
-
-def _decay(kernels: Family, num_rows: int) -> Tensor:
-    """What forgetting leaves of the covariance of two rows, shape (M, n, n)."""
-    time = torch.arange(num_rows, dtype=torch.float64, device=kernels.forgetting.device)
-    decay: Tensor = kernels.forgetting[:, None, None] ** (0.5 * (time.unsqueeze(-1) - time).abs())
-    return decay
+def _every(shapes: Tensor) -> Tensor:
+    return torch.arange(shapes.shape[0], device=shapes.device)
 
 
 def _lengthscale_prior(num_inputs: int) -> tuple[float, float]:

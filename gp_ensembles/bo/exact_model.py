@@ -1,7 +1,7 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Self, cast, final
 
 import torch
@@ -26,7 +26,7 @@ from gp_ensembles.bo.data import (
     normal_likelihood,
     refuse_settings,
 )
-from gp_ensembles.bo.exact_kernels import Conditioned, Family, Hyperparameters, Rows
+from gp_ensembles.bo.exact_kernels import Conditioned, Hyperparameters, Rows
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
@@ -48,13 +48,10 @@ class ExactEnsembleModel(MixtureModel):
         train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
         input_transform: As in ``SingleTaskGP``.
-        forgetting: For objectives that change: each number :math:`\lambda` adds a copy of every kernel under which
-            function values keep a correlation of :math:`\sqrt\lambda` from one observation to the next.
 
     Raises:
         BotorchError: If a shape or dtype is wrong, a value is not finite, there is only one observation or more than
             one output.
-        ValueError: If a forgetting factor is not between zero and one.
 
     Example:
         >>> import torch
@@ -68,7 +65,6 @@ class ExactEnsembleModel(MixtureModel):
     outputscale: Tensor
     noise: Tensor
     _shapes: Tensor
-    _forgetting: Tensor
 
     def __init__(
         self,
@@ -77,8 +73,6 @@ class ExactEnsembleModel(MixtureModel):
         train_Yvar: Tensor | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
-        *,
-        forgetting: Sequence[float] = (),
     ) -> None:
         check_training_data(train_X, train_Y, train_Yvar)
         check_input_transform(input_transform)
@@ -91,12 +85,11 @@ class ExactEnsembleModel(MixtureModel):
         super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
         self.rows()  # transforms learn here, and nowhere else
         self.eval()
-        kernels = exact_kernels.family(SMOOTHNESSES, forgetting, train_X)
-        start = exact_kernels.initial_hyperparameters(kernels, train_X.shape[-1])
+        shapes = exact_kernels.kernel_shapes(SMOOTHNESSES, train_X)
+        start = exact_kernels.initial_hyperparameters(shapes, train_X.shape[-1])
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value)
-        self.register_buffer("_shapes", kernels.shapes, persistent=False)
-        self.register_buffer("_forgetting", kernels.forgetting, persistent=False)
+        self.register_buffer("_shapes", shapes, persistent=False)
         self._rows_imagined: Observations | None = None
         self._cache: tuple[Rows, Conditioned] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
@@ -140,7 +133,7 @@ class ExactEnsembleModel(MixtureModel):
     def joint(self, X: Tensor) -> MixturePosterior:
         r"""The mixture over the function at transformed points (\*t, q, D), before rows that are imagined."""
         rows, learned = self._learned()
-        mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, X.double())
+        mean, covariance = exact_kernels.predict(self._shapes, self.hyperparameters, rows, learned, X.double())
         log_weights = learned.log_evidence.log_softmax(-1)
         return MixturePosterior(log_weights.to(X), mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
 
@@ -156,7 +149,7 @@ class ExactEnsembleModel(MixtureModel):
         return other
 
     def imagined(self, rows: Observations) -> Self:
-        """See :mod:`gp_ensembles.bo.imagined`; imagined rows are all of one moment, the next one."""
+        """See :mod:`gp_ensembles.bo.imagined`."""
         self._learned()  # siblings share it
         other = self._sibling()
         other._rows_imagined = imagined.extend(self._rows_imagined, rows)
@@ -187,9 +180,9 @@ class ExactEnsembleModel(MixtureModel):
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()
         check_varies(self.data.Y)
-        first = exact_kernels.initial_hyperparameters(self._kernels, self.data.X.shape[-1])
+        first = exact_kernels.initial_hyperparameters(self._shapes, self.data.X.shape[-1])
         starts = [first] if start is None else [start, first]
-        return self.with_hyperparameters_(exact_kernels.fit(self._kernels, self._own_rows(), starts).hyperparameters)
+        return self.with_hyperparameters_(exact_kernels.fit(self._shapes, self._own_rows(), starts).hyperparameters)
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
         """Take hyperparameters, in place."""
@@ -205,10 +198,6 @@ class ExactEnsembleModel(MixtureModel):
         """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`."""
         return mll.eval() if self.fit() else mll
 
-    @property
-    def _kernels(self) -> Family:
-        return Family(self._shapes, self._forgetting)
-
     def _own_rows(self) -> Rows:
         X, Y, noise = self.rows().map(Tensor.double)
         return Rows(X, Y.squeeze(-1), None if noise is None else noise.squeeze(-1))
@@ -217,7 +206,7 @@ class ExactEnsembleModel(MixtureModel):
     def _learned(self) -> tuple[Rows, Conditioned]:
         if self._cache is None:
             rows = self._own_rows()
-            self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
+            self._cache = rows, exact_kernels.condition(self._shapes, rows, self.hyperparameters)
         return self._cache
 
     def __getstate__(self) -> dict[str, Any]:
@@ -228,7 +217,7 @@ class ExactEnsembleModel(MixtureModel):
         if (after.dtype, after.device) == (before.dtype, before.device):  # BoTorch often calls it in vain
             return self
         self._unshare_parts()
-        own = (*Hyperparameters._fields, "_shapes", "_forgetting")
+        own = (*Hyperparameters._fields, "_shapes")
         kept = {name: self._buffers.pop(name) for name in own}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, value in kept.items():  # double precision stays

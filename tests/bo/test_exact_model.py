@@ -21,12 +21,13 @@ from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
     Rows,
     condition,
-    family,
     fit,
     initial_hyperparameters,
+    kernel_shapes,
     log_posterior,
     log_posterior_gradient,
 )
+from gp_ensembles.numerics.cholesky import NumericalError
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
 
@@ -37,10 +38,9 @@ def made_up(generator, num_rows=15, num_inputs=2, noise=0.05):
     return X, (5 * X[:, :1]).sin() * X[:, -1:] + noise * errors
 
 
-def some_hyperparameters(generator, num_kernels=3, num_inputs=2):
+def some_hyperparameters(generator):
     lengthscale, outputscale, noise = (
-        0.1 + torch.rand(shape, generator=generator, dtype=torch.float64)
-        for shape in ((num_kernels, num_inputs), (num_kernels,), (num_kernels,))
+        0.1 + torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((3, 2), (3,), (3,))
     )
     return Hyperparameters(lengthscale, outputscale, 0.02 * noise)
 
@@ -58,7 +58,7 @@ def gpytorch_kernel(nu, lengthscale, outputscale):
     return scaled + constant
 
 
-def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise, decay=1.0):
+def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise):
     """By GPyTorch's kernel and torch's density, differentiable in the three."""
     scaled = X / lengthscale
     square = (scaled.unsqueeze(1) - scaled).square().sum(-1)
@@ -69,7 +69,7 @@ def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise, decay=1.0):
         2.5: lambda: (1 + 5**0.5 * r + 5 / 3 * square) * (-(5**0.5) * r).exp(),
         1.5: lambda: (1 + 3**0.5 * r) * (-(3**0.5) * r).exp(),
     }[nu]()
-    covariance = (outputscale * kernel + 1) * decay + noise * torch.eye(len(y), dtype=y.dtype)
+    covariance = outputscale * kernel + 1 + noise * torch.eye(len(y), dtype=y.dtype)
     value = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
     mean, scale = math.sqrt(2) + 0.5 * math.log(X.shape[1]), math.sqrt(3)
     for part, numbers in ((lengthscale, (mean, scale)), (outputscale, (0.0, 1.0)), (noise, (-4.0, 1.0))):
@@ -77,21 +77,16 @@ def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise, decay=1.0):
     return value
 
 
-@pytest.mark.parametrize("forgetting", [(), (0.9, 0.6)])
-def test_evidence_and_gradient_are_those_of_dense_matrices(forgetting, generator):
+def test_evidence_and_gradient_are_those_of_dense_matrices(generator):
     X, Y = made_up(generator)
-    kernels = family(SMOOTHNESSES, forgetting, X)
-    many = 3 * (1 + len(forgetting))
-    values = some_hyperparameters(generator, many)
+    shapes = kernel_shapes(SMOOTHNESSES, X)
+    values = some_hyperparameters(generator)
     rows = Rows(X, Y.squeeze(-1), None)
-    found = log_posterior(kernels, rows, values)
-    gradient = log_posterior_gradient(kernels, rows, values)
-    time = torch.arange(len(X), dtype=torch.float64)
-    for number in range(many):
+    found = log_posterior(shapes, rows, values)
+    gradient = log_posterior_gradient(shapes, rows, values)
+    for number, nu in enumerate(SMOOTHNESSES):
         own = [part[number].clone().requires_grad_() for part in values]
-        factor = (1.0, *forgetting)[number // 3]
-        decay = factor ** (0.5 * (time.unsqueeze(-1) - time).abs())
-        value = dense_log_posterior(SMOOTHNESSES[number % 3], X, rows.y, *own, decay)
+        value = dense_log_posterior(nu, X, rows.y, *own)
         torch.testing.assert_close(found[number], value.detach(), rtol=1e-11, atol=1e-10)
         expected = torch.autograd.grad(value, own)
         for part, other in zip(gradient, expected, strict=True):
@@ -129,55 +124,20 @@ def test_known_noise_takes_the_place_of_the_own(generator):
     assert bool((fitted.log_evidence > ExactEnsembleModel(X, Y, torch.full_like(Y, 0.03)).log_evidence).all())
 
 
-def test_drifting_processes_forget_as_they_say(generator):
-    X, Y = made_up(generator)
-    values = some_hyperparameters(generator, 6)
-    model = ExactEnsembleModel(X, Y, outcome_transform=None, forgetting=(0.8,)).with_hyperparameters_(values)
-    places = torch.rand(3, 2, generator=generator, dtype=torch.float64)
-    posterior = model.posterior(places)
-    time = torch.arange(len(X) + 1, dtype=torch.float64)
-    time = torch.cat([time[:-1], time[-1:].expand(3)])
-    for number in range(6):
-        lengthscale, outputscale, noise = (part[number] for part in values)
-        decay = (1.0, 0.8)[number // 3] ** (0.5 * (time.unsqueeze(-1) - time).abs())
-        kernel = gpytorch_kernel(SMOOTHNESSES[number % 3], lengthscale, outputscale)
-        joint = kernel(torch.cat([X, places])).to_dense() * decay
-        n = len(X)
-        seen = joint[:n, :n] + noise * torch.eye(n, dtype=torch.float64)
-        gain = torch.linalg.solve(seen, joint[:n, n:]).mT
-        torch.testing.assert_close(posterior.component_mean[number], gain @ Y, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(
-            posterior.component_covariance[number, 0], joint[n:, n:] - gain @ joint[:n, n:], rtol=1e-7, atol=1e-8
-        )
-
-
-def test_a_static_objective_gives_its_weight_to_static_processes(generator):
-    X, Y = made_up(generator, 40, noise=0.01)
-    model = ExactEnsembleModel(X, Y, forgetting=(0.9,)).fit()
-    assert float(model.log_weights[:3].exp().sum()) > 0.99
-
-
-def test_an_objective_that_moves_gives_it_to_those_that_forget(generator):
-    X = torch.rand(60, 1, generator=generator, dtype=torch.float64)
-    time = torch.arange(60, dtype=torch.float64).unsqueeze(-1)
-    model = ExactEnsembleModel(X, (3 * X + 0.1 * time).sin(), forgetting=(0.9,)).fit()
-    assert float(model.log_weights[3:].exp().sum()) > 0.99
-
-
 @pytest.mark.parametrize(("num_rows", "num_inputs"), [(6, 2), (30, 2), (14, 6), (60, 6)])
 def test_fits_climb_and_warm_starts_end_no_lower(num_rows, num_inputs, generator):
     X, Y = made_up(generator, num_rows, num_inputs)
     y = (Y - Y.mean()) / Y.std()
-    kernels = family(SMOOTHNESSES, (), X)
+    shapes = kernel_shapes(SMOOTHNESSES, X)
     rows, fewer = Rows(X, y.squeeze(-1), None), Rows(X[:-1], y[:-1, 0], None)
-    start = initial_hyperparameters(kernels, num_inputs)
-    cold = fit(kernels, rows, [start])
-    before = fit(kernels, fewer, [start])
-    warm = fit(kernels, rows, [before.hyperparameters, start])
-    assert bool((cold.log_posterior >= log_posterior(kernels, rows, start)).all())
+    start = initial_hyperparameters(shapes, num_inputs)
+    cold = fit(shapes, rows, [start])
+    before = fit(shapes, fewer, [start])
+    warm = fit(shapes, rows, [before.hyperparameters, start])
+    assert bool((cold.log_posterior >= log_posterior(shapes, rows, start)).all())
     assert bool((warm.log_posterior >= cold.log_posterior - 1e-3).all())  # tolerance of the search: 1e-6 n nats
-    torch.testing.assert_close(warm.log_posterior, log_posterior(kernels, rows, warm.hyperparameters))
-    alone = fit(kernels, rows, [before.hyperparameters])
+    torch.testing.assert_close(warm.log_posterior, log_posterior(shapes, rows, warm.hyperparameters))
+    alone = fit(shapes, rows, [before.hyperparameters])
     assert alone.num_evaluations <= cold.num_evaluations
     assert bool((cold.log_posterior - alone.log_posterior < 0.5).all())  # without the other start: about the same
 
@@ -193,9 +153,9 @@ def test_a_fit_is_no_worse_than_gpytorchs(generator):
         model.likelihood.noise.detach().expand(3),
     )
     rows = Rows(X, own.train_targets, None)
-    kernels = family(SMOOTHNESSES, (), X)
-    theirs = log_posterior(kernels, rows, values)[0]
-    assert float(log_posterior(kernels, rows, own.hyperparameters)[0]) >= float(theirs) - 1e-3
+    shapes = kernel_shapes(SMOOTHNESSES, X)
+    theirs = log_posterior(shapes, rows, values)[0]
+    assert float(log_posterior(shapes, rows, own.hyperparameters)[0]) >= float(theirs) - 1e-3
 
 
 def test_expected_improvement_is_that_of_draws(generator):
@@ -216,9 +176,9 @@ def test_expected_improvement_is_that_of_draws(generator):
 
 def test_a_further_row_is_learned_as_if_it_had_always_been_there(generator):
     X, Y = made_up(generator)
-    values = some_hyperparameters(generator, 6)
-    whole = ExactEnsembleModel(X, Y, outcome_transform=None, forgetting=(0.9,)).with_hyperparameters_(values)
-    part = ExactEnsembleModel(X[:-1], Y[:-1], outcome_transform=None, forgetting=(0.9,)).with_hyperparameters_(values)
+    values = some_hyperparameters(generator)
+    whole = ExactEnsembleModel(X, Y, outcome_transform=None).with_hyperparameters_(values)
+    part = ExactEnsembleModel(X[:-1], Y[:-1], outcome_transform=None).with_hyperparameters_(values)
     before = part.posterior(X[:3]).mean
     after = part.condition_on_observations(X[-1:], Y[-1:])
     torch.testing.assert_close(after.posterior(X[:3]).mean, whole.posterior(X[:3]).mean)
@@ -291,17 +251,28 @@ def test_what_cannot_be_done_is_said():
     X = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
     with pytest.raises(UnsupportedError, match="one output"):
         ExactEnsembleModel(X, X.expand(-1, 2))
-    with pytest.raises(ValueError, match=r"a forgetting factor must be above 0 and at most 1, got 1\.2"):
-        ExactEnsembleModel(X, X, forgetting=(1.2,))
     with pytest.raises(InputDataError, match="there is nothing to fit"):
         ExactEnsembleModel(X, torch.ones_like(X)).fit()
     model = ExactEnsembleModel(X, X)
     with pytest.raises(ValueError, match="noise must have shape"):
         model.with_hyperparameters_(model.hyperparameters._replace(noise=torch.ones(4)))
     with pytest.raises(ValueError, match="a smoothness must be"):
-        family([0.7], (), X)
+        kernel_shapes([0.7], X)
     with pytest.raises(UnsupportedError, match="no data of its own"):
         ExactEnsembleModel(X, X).condition_on_observations(X.unsqueeze(-2), X.unsqueeze(-2)).fit()
-    kernels = family(SMOOTHNESSES, (), X)
-    learned = condition(kernels, Rows(X, X.squeeze(-1), None), initial_hyperparameters(kernels, 1))
+    shapes = kernel_shapes(SMOOTHNESSES, X)
+    learned = condition(shapes, Rows(X, X.squeeze(-1), None), initial_hyperparameters(shapes, 1))
     assert learned.whitener.shape == (3, 5, 5)
+
+
+def test_a_covariance_that_cannot_be_factorized_is_infinitely_bad():
+    X = torch.zeros(12, 1, dtype=torch.float64)
+    X[6:] = 1e-9
+    shapes = kernel_shapes(SMOOTHNESSES, X)
+    values = initial_hyperparameters(shapes, 1)
+    hopeless = values._replace(outputscale=torch.full_like(values.outputscale, 1e18))
+    rows = Rows(X, X.squeeze(-1), None)
+    assert bool((log_posterior(shapes, rows, hopeless) == -torch.inf).all())
+    with pytest.raises(NumericalError, match="the covariance of process 0 cannot be factorized"):
+        fit(shapes, rows, [hopeless])
+    assert bool(fit(shapes, rows, [hopeless, values]).log_posterior.isfinite().all())

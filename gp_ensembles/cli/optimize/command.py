@@ -11,7 +11,7 @@ from gp_ensembles.cli.optimize.runner import Plan, run_all
 from gp_ensembles.cli.optimize.tables import curves_csv, summarize, table_csv, table_markdown
 from gp_ensembles.cli.writing import write_text
 
-_SLOW = ("saas-logei",)
+_SLOW = ("bayesian-logei", "saas-logei", "map-saas-logei", "vbll-logei")
 
 
 def add_options(name: str, parser: ArgumentParser) -> None:
