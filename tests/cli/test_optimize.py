@@ -9,6 +9,7 @@ from scipy import stats
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.optimize import methods, runner
+from gp_ensembles.cli.optimize.drawn import draw
 from gp_ensembles.cli.optimize.methods import METHODS, initial_design, make_method
 from gp_ensembles.cli.optimize.problems import (
     PROBLEMS,
@@ -22,6 +23,8 @@ from gp_ensembles.cli.optimize.problems import (
 from gp_ensembles.cli.optimize.runner import Plan, Results, Trace, read_trace, run_all, run_one, trace_csv
 from gp_ensembles.cli.optimize.tables import (
     FLOOR,
+    differences,
+    differences_markdown,
     interval,
     regrets,
     summarize,
@@ -91,6 +94,21 @@ def test_a_table_by_hand():
     assert "| parabola | b | 1 | **0** | **4** | 1 |" in text
 
 
+def test_differences_are_paired_by_seeds():
+    values = {"gp-logei": [[1, 3], [2, 2], [0, 1]], "a": [[1, 3.5], [3, 2], [0, 2.5]]}
+    traces = {("parabola", m, s): trace_of(v, [4, 4]) for m, runs in values.items() for s, v in enumerate(runs)}
+    traces["parabola", "a", 3] = trace_of([0, 0], [4, 4])  # a seed that the other has not run
+    results = Results({"parabola": parabola(optimum=4.0)}, traces, {})
+    (found,) = differences(results, "gp-logei")
+    assert found.num_seeds == 3
+    simple = numbers(-0.5, -1.0, -1.5)
+    torch.testing.assert_close(torch.stack(found.simple), torch.stack(interval(simple)))
+    torch.testing.assert_close(torch.stack(found.cumulative), torch.stack(interval(numbers(-0.5, -1, -1.5))))
+    text = differences_markdown([found], "gp-logei")
+    assert "| parabola | a | 3 | -1 (-2.242 to 0.2421) | -1 (-2.242 to 0.2421) |" in text
+    assert differences_markdown([], "gp-logei") == ""
+
+
 def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
     nan = math.nan
     traces = {
@@ -149,6 +167,33 @@ def test_every_problem_gives_finite_values_in_every_corner():
         values = problem.evaluate(corners, 3)
         assert values.shape == (2, 1)
         assert bool(values.isfinite().all())
+
+
+@pytest.mark.parametrize("smoothness", [0.5, 1.5, 2.5, math.inf])
+def test_drawn_functions_have_the_covariance_of_their_kernel(smoothness):
+    functions = [f for f in map(draw, range(3000)) if f.smoothness == smoothness]
+    X = torch.full((2, 3), 0.4, dtype=torch.float64)
+    X[1, 0] += 0.1
+    values = torch.stack([function.at(X).squeeze(-1) for function in functions])
+    r = 0.1 / torch.logspace(-1, 0, 2001, dtype=torch.float64)  # length scales are log-uniform from 0.1 to 1
+    kernel = {
+        0.5: lambda: (-r).exp(),
+        1.5: lambda: (1 + 3**0.5 * r) * (-(3**0.5) * r).exp(),
+        2.5: lambda: (1 + 5**0.5 * r + 5 / 3 * r**2) * (-(5**0.5) * r).exp(),
+        math.inf: lambda: (-(r**2) / 2).exp(),
+    }[smoothness]()
+    for products, expected in ((values[:, 0].square(), 1.0), (values.prod(-1), float(kernel.mean()))):
+        error = products.std().item() / math.sqrt(len(functions))
+        assert abs(products.mean().item() - expected) < 4 * error
+
+
+def test_the_optimum_of_a_drawn_function_is_its_highest_value(generator):
+    for seed in range(3):
+        problem = make_problem("drawn", seed)
+        values = problem.evaluate(torch.rand(20_000, 3, generator=generator, dtype=torch.float64), 0)
+        assert float(values.max()) <= problem.optimum(0)
+        assert float(values.max()) > problem.optimum(0) - 1  # in units of the prior deviation
+    assert make_problem("drawn", 1).optimum(0) != make_problem("drawn", 2).optimum(0)
 
 
 def test_tuning_is_the_score_of_that_machine():

@@ -8,10 +8,20 @@ from gp_ensembles.cli.optimize.methods import METHODS
 from gp_ensembles.cli.optimize.pictures import draw_regrets
 from gp_ensembles.cli.optimize.problems import PROBLEMS
 from gp_ensembles.cli.optimize.runner import Plan, run_all
-from gp_ensembles.cli.optimize.tables import curves_csv, summarize, table_csv, table_markdown
+from gp_ensembles.cli.optimize.tables import (
+    curves_csv,
+    differences,
+    differences_markdown,
+    summarize,
+    table_csv,
+    table_markdown,
+)
 from gp_ensembles.cli.writing import write_text
 
 _SLOW = ("bayesian-logei", "saas-logei", "map-saas-logei", "vbll-logei")
+
+
+_REFERENCE = "gp-logei"  # what methods are compared with, seed by seed
 
 
 def add_options(name: str, parser: ArgumentParser) -> None:
@@ -54,6 +64,8 @@ def run_command(name: str, values: Namespace) -> int:
         return 2
     summaries = summarize(results)
     text = table_markdown(summaries, results)
+    paired = differences_markdown(differences(results, _REFERENCE), _REFERENCE)
+    text += f"\n\n{paired}" if paired else ""
     for (problem, method, seed), reason in results.failures.items():
         text += f"\n{problem}, {method}, seed {seed} failed: {reason}"
     write_text(values.out / "optimize.csv", table_csv(summaries))

@@ -1,4 +1,4 @@
-r"""What is optimized: test functions, a landscape that drifts, and the hyperparameters of a support vector machine.
+r"""What is optimized: test functions, draws with unknown kernels, a drifting landscape, a support vector machine.
 
 All are maximized over the unit cube, without noise.
 """
@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 from torch import Tensor
 
+from gp_ensembles.cli.optimize.drawn import DIMENSION, draw, highest
 from gp_ensembles.data import Table
 from gp_ensembles.data.datasets import diabetes
 
@@ -48,8 +49,8 @@ class Problem(NamedTuple):
     moves: bool = False
 
 
-def make_problem(name: str) -> Problem:
-    """A problem by its name.
+def make_problem(name: str, seed: int = 0) -> Problem:
+    """A problem by its name; the objective of ``drawn`` is another one for every seed.
 
     Raises:
         ValueError: If there is none of that name.
@@ -63,7 +64,7 @@ def make_problem(name: str) -> Problem:
     """
     if name not in PROBLEMS:
         raise ValueError(f"there is no problem {name!r}; choose from {', '.join(PROBLEMS)}")
-    return PROBLEMS[name](name)
+    return PROBLEMS[name](name, seed)
 
 
 def peak_at(evaluation: int, like: Tensor) -> Tensor:
@@ -137,11 +138,11 @@ def _standing(function: SyntheticTestFunction, name: str) -> Problem:
     return Problem(name, int(function.dim), evaluate, lambda _: best)
 
 
-def _drifting(name: str) -> Problem:
+def _drifting(name: str, seed: int) -> Problem:
     return Problem(name, 2, drifting, height_at, moves=True)
 
 
-def _tuning(name: str) -> Problem:
+def _tuning(name: str, seed: int) -> Problem:
     table = diabetes()
 
     def evaluate(X: Tensor, evaluation: int) -> Tensor:
@@ -150,24 +151,31 @@ def _tuning(name: str) -> Problem:
     return Problem(name, len(_TUNED), evaluate, None)
 
 
-def _branin(name: str) -> Problem:
+def _branin(name: str, seed: int) -> Problem:
     return _standing(Branin(negate=True), name)
 
 
-def _hartmann(name: str) -> Problem:
+def _hartmann(name: str, seed: int) -> Problem:
     return _standing(Hartmann(6, negate=True), name)
 
 
-def _ackley(dimension: int, name: str) -> Problem:
+def _ackley(dimension: int, name: str, seed: int) -> Problem:
     return _standing(Ackley(dimension, negate=True), name)
 
 
-PROBLEMS: dict[str, Callable[[str], Problem]] = {
+def _drawn(name: str, seed: int) -> Problem:
+    function = draw(seed)
+    best = highest(function)
+    return Problem(name, DIMENSION, lambda X, _: function.at(X), lambda _: best)
+
+
+PROBLEMS: dict[str, Callable[[str, int], Problem]] = {
     "branin": _branin,
     "hartmann6": _hartmann,
     "ackley2": partial(_ackley, 2),
     "ackley6": partial(_ackley, 6),
     "ackley10": partial(_ackley, 10),
+    "drawn": _drawn,
     "drifting": _drifting,
     "tuning": _tuning,
 }

@@ -148,7 +148,8 @@ def run_all(plan: Plan, folder: Path, *, progress: bool = False) -> Results:
             trace = read_trace(path, problem.dimension, num_initial, plan.num_iterations)
             if trace is None:
                 try:
-                    trace = run_one(problem, method, seed, plan.num_iterations, num_initial)
+                    objective = make_problem(problem.name, seed)
+                    trace = run_one(objective, method, seed, plan.num_iterations, num_initial)
                 except Exception as error:  # one run that fails must not cost the others theirs
                     kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
                     results.failures[run] = kind + one_sentence(error)

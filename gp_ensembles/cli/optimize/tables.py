@@ -49,6 +49,24 @@ class Summary(NamedTuple):
     cumulative_curve: Interval
 
 
+class Difference(NamedTuple):
+    """A method less a reference.
+
+    Attributes:
+        problem: Name of the problem.
+        method: Name of the method.
+        num_seeds: Seeds that both have run.
+        simple: Simple regret at the end; NaN where the objective moves.
+        cumulative: Cumulative regret at the end.
+    """
+
+    problem: str
+    method: str
+    num_seeds: int
+    simple: Interval
+    cumulative: Interval
+
+
 def regrets(value: Tensor, optimum: Tensor) -> tuple[Tensor, Tensor]:
     r"""Simple and cumulative regret after each evaluation.
 
@@ -114,6 +132,43 @@ def summarize(results: Results) -> list[Summary]:
     return summaries
 
 
+def differences(results: Results, reference: str) -> list[Difference]:
+    """Regrets of every other method less those of a reference on the same seeds, problem by problem.
+
+    Methods of a seed share the initial design, so that much of the chance cancels.
+    """
+    found = []
+    for name, problem in results.problems.items():
+        of_problem = {run[1:]: trace for run, trace in results.traces.items() if run[0] == name}
+        best = best_known(problem, list(of_problem.values())) if of_problem else None
+        for method in dict.fromkeys(method for method, _ in of_problem if method != reference):
+            seeds = [s for m, s in of_problem if m == method and (reference, s) in of_problem]
+            if not seeds:
+                continue
+            ends = []
+            for who in (method, reference):
+                value, optimum = (torch.stack([of_problem[who, seed][part] for seed in seeds]) for part in (1, 2))
+                optimum = optimum if best is None else torch.full_like(optimum, best)
+                ends.append([regret[:, -1] for regret in regrets(value, optimum)])
+            simple, cumulative = (own - other for own, other in zip(*ends, strict=True))
+            simple = torch.full_like(simple, math.nan) if problem.moves else simple
+            found.append(Difference(name, method, len(seeds), interval(simple), interval(cumulative)))
+    return found
+
+
+def differences_markdown(found: Sequence[Difference], reference: str) -> str:
+    """The table of differences, below zero where a method is better than the reference; empty if there are none."""
+    if not found:
+        return ""
+    lines = [
+        f"| problem | method less {reference} | seeds | simple regret | cumulative regret |",
+        "|---|---|---:|---:|---:|",
+        *(f"| {d.problem} | {d.method} | {d.num_seeds} | {_cell(d.simple)} | {_cell(d.cumulative)} |" for d in found),
+    ]
+    note = f"Mean and 95 % t-interval over the same seeds; below zero where a method is better than {reference}."
+    return "\n".join([*lines, "", note])
+
+
 def table_csv(summaries: Sequence[Summary]) -> str:
     """The table with all digits."""
     quantities = ("simple_regret", "cumulative_regret", "seconds_per_iteration")
@@ -166,7 +221,7 @@ def table_markdown(summaries: Sequence[Summary], results: Results) -> str:
     return "\n".join([*lines, "", *notes])
 
 
-def _cell(found: Interval, rivals: Sequence[Interval]) -> str:
+def _cell(found: Interval, rivals: Sequence[Interval] = ()) -> str:
     mean, low, high = (part.item() for part in found)
     if math.isnan(mean):
         return "-"
