@@ -10,6 +10,7 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.features.rebatch import take_experts
 
 
 @final
@@ -123,6 +125,27 @@ class EnsembleModel(MixtureModel):
     def log_weights(self) -> Tensor:
         r"""Log weights of the experts in force for the next observation, shape (\*batch, M)."""
         return self.predictive_state().log_weights
+
+    @property
+    def covar_module(self) -> Kernel:
+        """The kernel of the heaviest expert that has one, for those who read length scales, as TuRBO does.
+
+        It is the kernel that the expert's features approximate, with one of several experts' hyperparameters: no kernel
+        has the mixture's covariance.
+
+        Raises:
+            AttributeError: If no expert has features of a kernel.
+        """
+        heaviest = self.log_weights.detach().flatten(0, -2).mean(0) if self.batch_shape else self.log_weights.detach()
+        places = [(number, entry) for number, e in enumerate(self.ensemble.experts) for entry in range(e.num_experts)]
+        for place in heaviest.argsort(descending=True, stable=True).tolist():
+            number, entry = places[place]
+            expert = self.ensemble.experts[number]
+            kernel = next((part for part in expert.features.modules() if isinstance(part, Kernel)), None)
+            if kernel is not None:
+                index = torch.tensor([entry], dtype=torch.int64, device="cpu")
+                return take_experts(kernel, expert.batch_shape, index) if expert.batch_shape else kernel
+        raise AttributeError("no expert of this ensemble has a kernel; its features are of another kind")
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:

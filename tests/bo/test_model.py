@@ -591,6 +591,20 @@ def test_gradients_are_those_of_differences():
     assert torch.autograd.gradcheck(fantasized, (X, Y))
 
 
+def test_the_kernel_of_the_heaviest_expert_is_shown():
+    X, Y = rows(20)
+    ours = EnsembleModel(X, Y, ensemble=kernel_ensemble(X, num_features=16, generator=generator()))
+    for expert, scale in zip(ours.ensemble.experts, (0.2, 0.5, 3.0), strict=True):
+        expert.features.parts[0].kernel.base_kernel.lengthscale = scale
+    heaviest = int(ours.log_weights.argmax())
+    close(ours.covar_module.base_kernel.lengthscale, torch.full((1, 2), (0.2, 0.5, 3.0)[heaviest], dtype=DTYPE))
+    many = ensemble(num_experts=1, transition=TRANSITIONS["stabilized"])
+    copies = Ensemble([many.experts[0].take(torch.tensor([0, 0]))], BayesianModelAveraging())
+    assert EnsembleModel(X, Y, ensemble=copies).covar_module.base_kernel.lengthscale.shape == (1, 1, 1)
+    none = EnsembleModel(X, Y, ensemble=Ensemble([GaussianExpert(linear())], BayesianModelAveraging()))
+    assert not hasattr(none, "covar_module")
+
+
 # Building and fitting
 
 
