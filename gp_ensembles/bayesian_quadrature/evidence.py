@@ -31,6 +31,7 @@ _NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left
 _PRIOR_STARTS = 60  # draws of the prior among which starts are sought
 _ENDS, _OTHERS, _NESTED = 3, 4, 4  # starts of ascents: ends of earlier ones, other evaluations, nested kernels
 _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
+_SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
 _TABLES = 6  # of the size of a covariance, alive while it is differentiated
 
 
@@ -79,7 +80,7 @@ def nearest_evidence(problem: RegressionProblem, surrogate: Surrogate, nodes: Qu
     components = problem.prior.num_components(surrogate.evaluations.cube)
     sizes = range(1, problem.prior.max_components + 1)
     parts = torch.stack([torch.where(components == n, masses, -torch.inf).logsumexp(-1) for n in sizes])
-    doubt = "draws of the prior do not cover the likelihood, and the budget has no draws for importance sampling"
+    doubt = "draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling"
     return Evidence(parts, torch.full_like(parts, torch.inf), float(parts.logsumexp(-1)), math.inf, doubt)
 
 
@@ -161,9 +162,16 @@ class EvidenceSampler:
         return EvidenceState((None,) * self.problem.prior.max_components, 0)
 
     def step(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
-        """Begin with the first number of components that has not begun, or else a round where it is needed most."""
+        """Begin with the first number of components that has not begun, or else a round where it is needed most.
+
+        Where the draws of the one that began last are suspect, a few rounds more before any other: they may tell that
+        all is in vain.
+        """
         waiting = [index for index, draws in enumerate(state.draws) if draws is None]
         index = waiting[0] if waiting else self._neediest(state)
+        last = state.draws[index - 1] if waiting and index else None
+        if last is not None and last.is_suspect and len(last.counts) < _SUSPECT_REFITS:
+            index -= 1
         draws, integrand, used = state.draws[index], self.integrands[index], 0
         if draws is None:
             starts, used = self._starts(state, index + 1, generator)
@@ -176,6 +184,16 @@ class EvidenceSampler:
             used += draws.num_evaluations - before
         both = (*state.draws[:index], draws, *state.draws[index + 1 :])
         return EvidenceState(both, state.num_evaluations + used)
+
+    def is_hopeless(self, state: EvidenceState) -> bool:
+        """Whether a part that counts is given up, so that further draws would be spent in vain."""
+        given_up = [draws is not None and draws.is_hopeless for draws in state.draws]
+        if not any(given_up):
+            return False
+        total = self.evidence(state).log_evidence
+        return any(
+            gone and not self._bound(state, n) < total + math.log(_NEGLIGIBLE) for n, gone in enumerate(given_up, 1)
+        )
 
     def estimates(self, state: EvidenceState) -> list[ImportanceEstimate | None]:
         """An estimate for each number of components."""
@@ -192,12 +210,11 @@ class EvidenceSampler:
         parts = log_prior + log_prior.new_tensor(logs)
         deviations = [one.log_sd if one is not None and one.is_trusted else math.inf for one in found]
         total = float(parts.logsumexp(-1))
-        largest = [float(log_prior[n - 1]) + self._largest(state, n) for n in range(1, len(found) + 1)]
+        largest = [self._bound(state, n) for n in range(1, len(found) + 1)]
         doubts = []
         for n, (one, sd, bound) in enumerate(zip(found, deviations, largest, strict=True), 1):
-            if math.isinf(sd) and not bound < total + math.log(_NEGLIGIBLE):
-                shape = "no draws" if one is None or math.isinf(one.pareto_k) else f"k = {one.pareto_k:.2f}"
-                doubts.append(f"n = {n} ({shape})")
+            if math.isinf(sd) and (state.draws[n - 1] is None or not bound < total + math.log(_NEGLIGIBLE)):
+                doubts.append(f"n = {n} ({self._trouble(state, n, one)})")
         variance = sum(
             (math.exp(part - total) * sd) ** 2
             for part, sd in zip(parts.tolist(), deviations, strict=True)
@@ -205,9 +222,11 @@ class EvidenceSampler:
         )
         doubt = ""
         if doubts:
+            given_up = any(draws is not None and draws.is_hopeless for draws in state.draws)
+            remedy = "" if given_up else "the budget more draws, or "
             doubt = (
                 f"importance weights are not to be trusted (Pareto k above {TRUSTED_K}) for {', '.join(doubts)} after "
-                f"{state.num_evaluations} likelihoods; give the budget more draws, or the prior fewer components"
+                f"{state.num_evaluations} likelihoods; give {remedy}the prior fewer components"
             )
         sd = math.inf if doubts or not math.isfinite(total) else math.sqrt(variance)
         return Evidence(parts, parts.new_tensor(deviations), total, sd, doubt)
@@ -230,6 +249,24 @@ class EvidenceSampler:
         kernels = WeightedKernels(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
         return kernels._replace(log_weights=kernels.log_weights.log_softmax(-1))
 
+    def _trouble(self, state: EvidenceState, components: int, found: ImportanceEstimate | None) -> str:
+        """What is wrong with the draws of kernels with n components."""
+        draws = state.draws[components - 1]
+        if draws is None:
+            return "not begun"
+        if found is None:
+            return "no draws"
+        if draws.is_hopeless:
+            return (
+                f"given up: {draws.effective[-1]:.0f} effective draws in {draws.points.shape[-1]} dimensions and "
+                f"k = {draws.pareto_k:.2f} after {len(draws.effective)} refits"
+            )
+        return "no draws of a settled proposal" if math.isinf(found.pareto_k) else f"k = {found.pareto_k:.2f}"
+
+    def _bound(self, state: EvidenceState, components: int) -> float:
+        """What the part of n components cannot exceed."""
+        return float(self.problem.prior.log_prob_components[components - 1]) + self._largest(state, components)
+
     def _largest(self, state: EvidenceState, components: int) -> float:
         """The largest log likelihood of a kernel with n components that was found."""
         mine = self.problem.prior.num_components(self.evaluations.cube) == components
@@ -250,7 +287,7 @@ class EvidenceSampler:
         ):
             draws = state.draws[n - 1]
             assert draws is not None
-            bound = float(self.problem.prior.log_prob_components[n - 1]) + self._largest(state, n)
+            bound = self._bound(state, n)
             if not draws.proposals or (math.isinf(sd) and bound < total + math.log(_NEGLIGIBLE)):
                 needs.append((0.0, -math.inf))
             elif math.isinf(sd):  # the fewest draws first, so that none starves the others

@@ -27,6 +27,9 @@ _EFFECTIVE, _EFFECTIVE_PER_DIMENSION = 100.0, 5.0  # effective draws after which
 _CHECKED = 2  # rounds of fresh draws before their weights are judged
 _MOST = 24  # components of a proposal
 _POLISH = 25  # iterations of an ascent from a draw
+_FEWEST_REFITS = 2  # after which a proposal may be given up
+_SUSPECT_K = 0.9
+_HOPELESS_K, _HOPELESS_SHARE = 1.0, 0.25  # where k is larger, and effective draws per dimension are fewer and falling
 _DRAWS_TO_REFIT = 5.0  # effective draws per dimension that a refit is made with, by tempering
 
 LogShare = Callable[[Tensor, StudentMixture], Tensor]
@@ -44,6 +47,8 @@ class ImportanceDraws(NamedTuple):
         proposals: Their proposals, and that of the fresh draws and of those to come.
         is_kept: Whether the last proposal is kept.
         num_evaluations: Likelihoods evaluated, those of ascents and Hessians included.
+        effective: Effective draws that each refit was made with.
+        pareto_k: Shape of the tail of the weights that the last refit was made with.
     """
 
     points: Tensor
@@ -52,6 +57,26 @@ class ImportanceDraws(NamedTuple):
     proposals: tuple[StudentMixture, ...]
     is_kept: bool
     num_evaluations: int
+    effective: tuple[float, ...] = ()
+    pareto_k: float = math.inf
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether refits have fewer effective draws than dimensions to go by, and k is near where means end."""
+        dimension = self.points.shape[-1]
+        return bool(self.effective) and self.effective[-1] < dimension and self.pareto_k > _SUSPECT_K
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether further refits are not expected to help.
+
+        That is after two refits, where the last had fewer than a quarter as many effective draws as dimensions, and
+        fewer than the one before, and k is above one: the weights' tail has no mean.
+        """
+        few = _HOPELESS_SHARE * self.points.shape[-1]
+        if self.is_kept or len(self.effective) < _FEWEST_REFITS or self.pareto_k <= _HOPELESS_K:
+            return False
+        return self.effective[-1] < min(few, self.effective[-2])
 
     @property
     def num_fresh(self) -> int:
@@ -141,6 +166,7 @@ def draw_round(
         return draws
     used = draws._replace(counts=(*draws.counts, draws.num_fresh))
     weighed = _training_estimate(used, log_share)
+    used = used._replace(effective=(*used.effective, weighed.effective_draws), pareto_k=weighed.pareto_k)
     if not math.isfinite(weighed.log_integral):
         return used._replace(proposals=(*draws.proposals, draws.proposals[-1]), is_kept=False)
     mixture, spent = _improved(integrand, used, weighed)

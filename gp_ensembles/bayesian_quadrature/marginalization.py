@@ -47,7 +47,8 @@ class Budget(NamedTuple):
         log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.2 if ``None``, which
             the search, where draws of the prior cover the likelihood, does not stop for.
         draws: Likelihoods of the importance sampling that follows the search where draws of the prior do not cover the
-            likelihood, its ascents included; a round that has begun is finished. With none the evidence stays unknown.
+            likelihood, its ascents included; a round that has begun is finished, and it ends early where the first
+            rounds tell that it will fail. With none the evidence stays unknown.
     """
 
     evaluations: int = 200
@@ -83,8 +84,8 @@ def marginalize(
         The result; after a keyboard interrupt, that of the evaluations so far, with a warning.
 
     Raises:
-        ValueError: If the budget is below five evaluations, its draws are negative, no kernel has a likelihood, or the
-            checkpoint belongs to another problem or search.
+        ValueError: If the budget is below five evaluations or has an impossible number, no kernel has a likelihood, or
+            the checkpoint belongs to another problem or search.
 
     Example:
         >>> import torch
@@ -94,10 +95,7 @@ def marginalize(
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """
-    if budget.evaluations < _FEWEST:
-        raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
-    if budget.draws < 0:
-        raise ValueError(f"the draws of a budget must not be negative, got {budget.draws}")
+    _check_budget(budget)
     path = None if checkpoint is None else Path(checkpoint)
     mark = fingerprint(problem, search)
     state = load_search(path, mark) if path is not None and path.exists() else None
@@ -123,7 +121,7 @@ def marginalize(
                 _save(state, path, mark)
             if not prior_covers_likelihood(search, state):
                 bar.total = budget.evaluations + budget.draws
-                while not _is_sampled(state, budget, clock):
+                while not _is_sampled(problem, state, budget, clock):
                     state = _sample(problem, state, bar)
                     _save(state, path, mark)
         except KeyboardInterrupt:
@@ -139,6 +137,17 @@ def marginalize(
 def _save(state: SearchState, path: Path | None, mark: str) -> None:
     if path is not None:
         save_search(state, path, mark)
+
+
+def _check_budget(budget: Budget) -> None:
+    if not budget.evaluations >= _FEWEST:
+        raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
+    if not budget.draws >= 0:
+        raise ValueError(f"the draws of a budget must not be negative, got {budget.draws}")
+    if budget.seconds is not None and not budget.seconds >= 0:
+        raise ValueError(f"the seconds of a budget must not be negative, got {budget.seconds}")
+    if budget.log_evidence_sd is not None and not budget.log_evidence_sd > 0:
+        raise ValueError(f"the log_evidence_sd of a budget must be positive, got {budget.log_evidence_sd}")
 
 
 def _check_search(search: Search) -> None:
@@ -187,13 +196,15 @@ def _sample(problem: RegressionProblem, state: SearchState, bar: "tqdm[Any]") ->
     return state._replace(seconds=seconds, history=(*state.history, totals))
 
 
-def _is_sampled(state: SearchState, budget: Budget, clock: float) -> bool:
-    """Whether importance sampling is over."""
+def _is_sampled(problem: RegressionProblem, state: SearchState, budget: Budget, clock: float) -> bool:
+    """Whether importance sampling is over: its budget is used up, it is exact enough, or given up."""
     used = 0 if state.importance is None else state.importance.num_evaluations
     if used >= budget.draws or _is_late(budget, clock):
         return True
     target = TARGET_SD if budget.log_evidence_sd is None else budget.log_evidence_sd
-    return state.importance is not None and state.history[-1].log_evidence_sd <= target
+    if state.importance is None:
+        return False
+    return state.history[-1].log_evidence_sd <= target or sampler_for(problem, state).is_hopeless(state.importance)
 
 
 def _record(

@@ -13,7 +13,7 @@ from gp_ensembles.bayesian_quadrature.student_mixture import StudentMixture
 
 _DEGREES_OF_FREEDOM = 5.0
 _LEAST_SD = 1e-6
-_CHUNK = 2**22  # numbers of a table of permutations in memory
+_CHUNK = 2**22  # numbers of a table of subsets in memory
 
 
 class Slots(NamedTuple):
@@ -65,13 +65,12 @@ class Relabeling:
             (prior.means.icdf(prior.means.scale.new_full((1,), 0.5)) == 0).all()
         )
         self.signed = symmetric
-        self.permutations = list(itertools.permutations(range(components)))
 
     @property
     def num_copies(self) -> int:
         """The order of the group."""
         signs = self.components * (self.prior.num_inputs if self.each_input else 1) if self.signed else 0
-        return len(self.permutations) * (1 << signs)
+        return math.factorial(self.components) * (1 << signs)
 
     def features(self, points: Tensor) -> Tensor:
         r"""Every component's means and scales in normal quantiles, and its log weight: (S, n, 2 D + 1)."""
@@ -95,16 +94,16 @@ class Relabeling:
         if self.num_copies == 1:
             return points.new_zeros(len(points))
         slots = self.slots(mixture)
-        size = max(1, _CHUNK // (len(self.permutations) * self.components * len(slots.log_weights)))
+        widest = math.comb(self.components, self.components // 2) * self.components
+        size = max(1, _CHUNK // (widest * len(slots.log_weights)))
         parts = [self._log_share(self.features(part), slots) for part in points.split(size)]
         return torch.cat(parts)
 
     def _log_share(self, features: Tensor, slots: Slots) -> Tensor:
-        own, copies = self._log_tables(features, slots)  # (S, K, n, n): component q in slot j
+        own, copies = self._log_tables(features, slots)  # (S, K, n, n)
         places = torch.arange(self.components, device=features.device)
         identity = own[..., places, places].sum(-1) + slots.log_weights
-        chosen = torch.tensor(self.permutations, dtype=torch.long, device=features.device)  # (P, n)
-        every = copies[..., places, chosen].sum(-1).logsumexp(-1) + slots.log_weights
+        every = log_permanent(copies) + slots.log_weights
         share: Tensor = identity.logsumexp(-1) - every.logsumexp(-1) + math.log(self.num_copies)
         return share
 
@@ -133,3 +132,25 @@ class Relabeling:
             distance = torch.where(flipped, mirrored, squares[..., :num_inputs]).sum(-1)
             copies.append(log_density(distance + rest))
         return own, torch.stack(copies).logsumexp(0)
+
+
+def log_permanent(logs: Tensor) -> Tensor:
+    r"""Logarithm of the permanent, :math:`\log \sum_\pi \prod_i e^{a_{i \pi(i)}}`, of matrices (\*batch, n, n).
+
+    By recursion over the subsets of columns that the first rows take: :math:`n 2^{n - 1}` terms in place of n n!.
+
+    Example:
+        >>> import torch
+        >>> log_permanent(torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64).log()).exp()
+        tensor(10., dtype=torch.float64)
+    """
+    size = logs.shape[-1]
+    before: dict[tuple[int, ...], int] = {(): 0}
+    total = logs.new_zeros(*logs.shape[:-2], 1)
+    for row in range(size):
+        subsets = list(itertools.combinations(range(size), row + 1))
+        rest = [[before[tuple(c for c in subset if c != column)] for column in subset] for subset in subsets]
+        total = (total[..., rest] + logs[..., row, :][..., [list(subset) for subset in subsets]]).logsumexp(-1)
+        before = {subset: place for place, subset in enumerate(subsets)}
+    value: Tensor = total.squeeze(-1)
+    return value

@@ -133,7 +133,7 @@ class Marginalization:
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
         >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
         >>> found.log_evidence_sd, found.doubt
-        (inf, 'draws of the prior do not cover the likelihood, and the budget has no draws for importance sampling')
+        (inf, 'draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling')
     """
 
     def __init__(self, problem: RegressionProblem, state: SearchState, search: Search) -> None:

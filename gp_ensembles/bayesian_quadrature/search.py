@@ -32,7 +32,7 @@ _FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as cov
 _CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
 _GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
-_VERSION = 4  # of checkpoints
+_VERSION = 5  # of checkpoints
 
 
 class Search(NamedTuple):
@@ -341,7 +341,9 @@ def _importance(draws: list[Any], num_evaluations: int) -> EvidenceState:
         None
         if one is None
         else ImportanceDraws(*one[:-1])._replace(
-            counts=tuple(one[2]), proposals=tuple(StudentMixture(*mixture) for mixture in one[-1])
+            counts=tuple(one[2]),
+            proposals=tuple(StudentMixture(*mixture) for mixture in one[-1]),
+            effective=tuple(one[6]),
         )
         for one in draws
     ]

@@ -1,5 +1,6 @@
 """The evidence of regression problems by importance sampling: beside brute force, invariants, and what is refused."""
 
+import itertools
 import math
 
 import pytest
@@ -16,13 +17,13 @@ from gp_ensembles.bayesian_quadrature import (
     marginalize,
 )
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
-from gp_ensembles.bayesian_quadrature.evidence import integrand_for, nested_kernels, rows_of
-from gp_ensembles.bayesian_quadrature.importance import draw_round, estimate, round_size, start_draws
+from gp_ensembles.bayesian_quadrature.evidence import EvidenceSampler, integrand_for, nested_kernels, rows_of
+from gp_ensembles.bayesian_quadrature.importance import ImportanceDraws, draw_round, estimate, round_size, start_draws
 from gp_ensembles.bayesian_quadrature.kernel_weights import WeightedKernels
 from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.bayesian_quadrature.prediction import weighted_predictor
 from gp_ensembles.bayesian_quadrature.prior import EDGE, HalfNormal, LogNormal, Normal
-from gp_ensembles.bayesian_quadrature.relabeling import Relabeling
+from gp_ensembles.bayesian_quadrature.relabeling import Relabeling, log_permanent
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
 
 F64 = torch.float64
@@ -183,7 +184,7 @@ def test_without_draws_the_evidence_is_doubted():
 def test_a_budget_too_small_for_any_estimate_is_doubted_and_its_kernels_serve():
     found = run(problem_of(), draws=300)
     assert math.isinf(found.log_evidence_sd)
-    assert "n = 2 (no draws)" in found.doubt
+    assert "n = 2 (not begun)" in found.doubt
     assert "give the budget more draws" in found.doubt
     assert float(found.log_weights.exp().sum()) == pytest.approx(1.0)
     assert bool(found.predict(torch.zeros(1, 1, dtype=F64)).mean.isfinite().all())
@@ -350,3 +351,107 @@ def test_one_component_beside_a_grid():
     found = estimate(draws)
     assert found.is_trusted
     assert abs(found.log_integral - truth) < 4.0 * found.log_sd + 0.02
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_permanent_is_the_sum_over_permutations(size):
+    logs = 300.0 * torch.randn(4, 3, size, size, generator=seeded(0), dtype=F64)
+    rows = torch.arange(size)
+    each = [logs[..., rows, list(order)].sum(-1) for order in itertools.permutations(range(size))]
+    torch.testing.assert_close(log_permanent(logs), torch.stack(each).logsumexp(0), rtol=1e-13, atol=1e-13)
+
+
+# --- giving up -----------------------------------------------------------------------------------------------------
+
+
+def drawn(effective, pareto_k, is_kept=False, dimension=40):
+    points = torch.zeros(10, dimension, dtype=F64)
+    return ImportanceDraws(points, points[:, 0], (5,) * len(effective), (), is_kept, 99, effective, pareto_k)
+
+
+def test_what_is_hopeless():
+    """The traces are those of yacht with three components (given up) and of series that came out well."""
+    assert drawn((13.7, 5.1), 1.44).is_hopeless
+    assert drawn((11.0, 16.4, 6.7), 1.64).is_hopeless
+    assert not drawn((13.7,), 1.44).is_hopeless  # one refit tells nothing
+    assert not drawn((5.0, 9.0), 1.44).is_hopeless  # growing
+    assert not drawn((32.3, 6.7), 0.88, dimension=16).is_hopeless  # the tail has a mean
+    assert not drawn((21.0, 27.4, 40.0), 1.2, dimension=14).is_hopeless
+    assert not drawn((13.7, 5.1), 1.44, is_kept=True).is_hopeless
+    assert drawn((13.7,), 0.99).is_suspect
+    assert not drawn((), math.inf).is_suspect
+
+
+def test_a_part_that_is_hopeless_ends_the_sampling_with_its_reason(monkeypatch):
+    problem = problem_of(2, noise=0.02, num_rows=20)
+
+    def forced(integrand, draws, count, log_share, *, generator):
+        after = draw_round(integrand, draws, count, log_share, generator=generator)
+        return after._replace(effective=(3.0, 0.2)[: len(after.counts)], pareto_k=2.5, is_kept=False)
+
+    monkeypatch.setattr("gp_ensembles.bayesian_quadrature.evidence.draw_round", forced)
+    found = run(problem)
+    assert found.num_evaluations < 15_000
+    assert math.isinf(found.log_evidence_sd)
+    assert "given up: 0 effective draws in 3 dimensions and k = 2.50 after 2 refits" in found.doubt
+    assert found.doubt.endswith("give the prior fewer components")
+    assert bool(found.posterior_components_sd.isinf().all())
+    assert bool(found.predict(problem.X[:3]).mean.isfinite().all())
+    monkeypatch.undo()
+    patient = run(problem)
+    assert patient.num_evaluations > found.num_evaluations
+    assert not patient.doubt
+
+
+def test_a_hopeless_part_that_does_not_count_ends_nothing(monkeypatch):
+    problem = problem_of(2, noise=0.5)
+    sampler = EvidenceSampler(problem, run(problem, draws=0).state.evaluations, [])
+    state = sampler.init()
+    for _ in range(6):
+        state = sampler.step(state, seeded(0))
+    assert not sampler.is_hopeless(state)
+    first = state.draws[0]._replace(effective=(3.0, 0.2), pareto_k=2.5, is_kept=False)
+    given_up = state._replace(draws=(first, *state.draws[1:]))
+    assert sampler.is_hopeless(given_up)
+    far_below = first._replace(log_likelihood=first.log_likelihood - 1e3)
+    empty = problem.prior.num_components(sampler.evaluations.cube) == 1
+    sampler.evaluations.log_likelihood[empty] = -1e3
+    assert not sampler.is_hopeless(state._replace(draws=(far_below, *state.draws[1:])))
+
+
+# --- small budgets -------------------------------------------------------------------------------------------------
+
+TOO_SMALL = {
+    "evaluations": (Budget(4), "at least 5"),
+    "draws": (Budget(10, draws=-1), "draws of a budget must not be negative"),
+    "seconds": (Budget(10, seconds=-1.0), "seconds of a budget must not be negative"),
+    "seconds that are no number": (Budget(10, seconds=math.nan), "seconds of a budget must not be negative"),
+    "no deviation": (Budget(10, log_evidence_sd=0.0), "log_evidence_sd of a budget must be positive"),
+}
+
+
+@pytest.mark.parametrize(("budget", "message"), TOO_SMALL.values(), ids=TOO_SMALL)
+def test_impossible_budgets_are_refused(budget, message):
+    with pytest.raises(ValueError, match=message):
+        marginalize(problem_of(), budget)
+
+
+SMALL = {
+    "no draws": (Budget(5, draws=0), "left no draws"),
+    "no seconds": (Budget(10, seconds=0.0), "left no draws"),
+    "one draw": (Budget(5, draws=1), "n = 1 (no draws of a settled proposal), n = 2 (not begun)"),
+}
+
+
+@pytest.mark.parametrize(("budget", "message"), SMALL.values(), ids=SMALL)
+def test_a_budget_too_small_for_an_estimate_says_so_and_predicts_all_the_same(budget, message):
+    problem = problem_of(2)
+    found = marginalize(problem, budget, NEVER_COVERED, generator=seeded(0))
+    assert math.isinf(found.log_evidence_sd)
+    assert message in found.doubt
+    assert float(found.posterior_components.sum()) == pytest.approx(1.0)
+    assert bool(found.posterior_components_sd.isinf().all())
+    prediction = found.predict(problem.X[:3] + 0.01)
+    assert bool((prediction.variance > 0).all())
+    assert bool(found.model().posterior(problem.X[:2]).mean.isfinite().all())
+    assert len(found.top_kernels(2).kernels) >= 1
