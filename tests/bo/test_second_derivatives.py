@@ -7,7 +7,7 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from torch.autograd.functional import hessian, jacobian
 
 from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
-from gp_ensembles.bo import EnsembleModel
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.fusion import BHS, FusedModel, GPPrior, fit_fusion, predict_experts
 from gp_ensembles.sparse import GreedyBlocks, select_knots, select_variational_knots
 
@@ -58,8 +58,13 @@ def fused(X, y):
     return FusedModel(fit_fusion(model, generator=torch.Generator().manual_seed(0)), experts)
 
 
+def exact_processes(X, y):
+    return ExactEnsembleModel(X, y.unsqueeze(-1)).fit()
+
+
 MODELS = {
     "random features": random_features,
+    "exact processes": exact_processes,
     "knots, RBF": knots_of(RBFKernel),
     "knots, Matern": knots_of(lambda: MaternKernel(2.5)),
     "variational": variational,
