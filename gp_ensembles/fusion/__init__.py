@@ -4,6 +4,9 @@ Experts and what they predict
     ``experts``: :class:`ExpertPredictions` (means, variances and noise of K experts), :func:`predict_experts`,
     :func:`predict_expert` (register a class of your own, or subclass :class:`PredictiveExpert`),
     :class:`TabulatedExpert` (means and variances at known inputs).
+    ``forecasts``: :func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`, from tables.
+    ``regressors``: :func:`scale_regressors` and :func:`cross_fit` make experts of regressors in scikit-learn's manner.
+    ``gathering``: :func:`gather_predictions` of experts and forecasts of all kinds.
     ``cross_validation``: predictions of training rows, by :func:`k_fold` over :func:`random_folds`, or
     :func:`leave_one_out` of an exact Gaussian process.
 
@@ -17,10 +20,10 @@ Fusion without inference
 
 Models whose weights depend on the input
     ``base``: :class:`FusionModel`, a log joint density of a flat vector of parameters.
-    ``models``: :class:`BHS` and :class:`PBHS` stack fixed experts; :class:`MoGPE` and :class:`PoGPE` learn experts and
+    ``models``: :class:`PBHS` and :class:`BHS` stack fixed experts; :class:`MoGPE` and :class:`PoGPE` learn experts and
     weights together; :class:`HetGP` is one Gaussian process with input-dependent noise.
     ``function_priors``: the :class:`FunctionPrior` of weights, means and noises: :class:`FourierPrior` (random Fourier
-    features) or :class:`GPPrior` (exact).
+    features) or :class:`GPPrior` (exact). ``weight_priors``: :func:`weight_prior`, where none is given.
 
 Inference
     ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
@@ -28,7 +31,8 @@ Inference
     ``modes``: :class:`MAP` from many starts, with :class:`ModeWeights`. ``laplace``: :class:`LaplaceApproximation`, and
     :func:`maximize_evidence`, type-II maximum likelihood of the hyperparameters. ``mean_field``: :class:`MeanField`.
     ``mcmc``: :class:`HMC`, :class:`NUTS` (NumPyro), :class:`StackedChains` and :class:`EqualChains`.
-    ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``leapfrog``: its trajectories;
+    ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``chains``: its state and its draws;
+    ``leapfrog``: its trajectories;
     ``adaptation``: step size, metric and trajectory length (:class:`ChEES`, :class:`FixedLength`).
     ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`tail_ess`, :func:`mean_ess`,
     :func:`mcse_mean`.
@@ -44,37 +48,31 @@ from gp_ensembles.fusion.constant_weights import stacking_weights
 from gp_ensembles.fusion.cross_validation import leave_one_out
 from gp_ensembles.fusion.experts import ExpertPredictions, TabulatedExpert, predict_experts
 from gp_ensembles.fusion.fitted import fit_fusion
+from gp_ensembles.fusion.forecasts import moment_forecast, quantile_forecast, sample_forecast
 from gp_ensembles.fusion.function_priors import FourierPrior, GPPrior
 from gp_ensembles.fusion.fused_model import FusedModel
 from gp_ensembles.fusion.laplace import LaplaceApproximation
 from gp_ensembles.fusion.mcmc import HMC, NUTS
-from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from gp_ensembles.fusion.modes import MAP
 from gp_ensembles.fusion.online import OnlineFusion
-from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
+from gp_ensembles.fusion.pools import linear_pool
+from gp_ensembles.fusion.regressors import cross_fit, scale_regressors
 from gp_ensembles.fusion.rules import (
-    GRBCM,
     Barycenter,
-    CommitteeMachine,
-    EntropyWeights,
     EqualWeights,
     ProductOfExperts,
-    SoftmaxVariance,
     fit_temperature,
     fuse,
 )
 
 __all__ = [
     "BHS",
-    "GRBCM",
     "HMC",
     "MAP",
     "NUTS",
     "PBHS",
     "Barycenter",
-    "CommitteeMachine",
-    "EntropyWeights",
     "EqualWeights",
     "ExpertPredictions",
     "FourierPrior",
@@ -83,19 +81,21 @@ __all__ = [
     "HMCSettings",
     "HetGP",
     "LaplaceApproximation",
-    "MeanField",
     "MoGPE",
     "OnlineFusion",
     "PoGPE",
     "ProductOfExperts",
-    "SoftmaxVariance",
     "TabulatedExpert",
+    "cross_fit",
     "fit_fusion",
     "fit_temperature",
     "fuse",
     "leave_one_out",
     "linear_pool",
-    "log_linear_pool",
+    "moment_forecast",
     "predict_experts",
+    "quantile_forecast",
+    "sample_forecast",
+    "scale_regressors",
     "stacking_weights",
 ]

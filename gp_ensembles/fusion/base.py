@@ -64,7 +64,7 @@ class FusionModel(ABC):
     num_experts: int
 
     def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, LatentFunctions]) -> None:
-        self.X, self.y = _checked_rows(X, y)
+        self.X, self.y = checked_rows(X, y)
         self.functions = {name: group for name, group in functions.items() if group.num_functions}
         check_priors([group.prior for group in self.functions.values()], X)
         # Block name -> shape, in the order of the blocks in a vector of parameters.
@@ -292,11 +292,16 @@ def hyperparameter_block(name: str) -> str:
     return f"{name}_hyperparameters"
 
 
-def _checked_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+def checked_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs (N, D) and targets (N,) or (N, 1), the targets as (N,), detached.
 
     Raises:
         ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first row is named).
+
+    Example:
+        >>> import torch
+        >>> checked_rows(torch.zeros(2, 1), torch.zeros(2, 1))[1].shape
+        torch.Size([2])
     """
     y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:

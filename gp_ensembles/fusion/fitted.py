@@ -16,9 +16,11 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions
+from gp_ensembles.fusion.gathering import Experts, gather_predictions
 from gp_ensembles.fusion.inference import ChainDiagnostics, InferenceMethod, InferenceReport, PosteriorDraws
 from gp_ensembles.fusion.laplace import LaplaceApproximation
 from gp_ensembles.fusion.mcmc import HMC
+from gp_ensembles.fusion.models import BHS, PBHS
 
 Array = npt.NDArray[Any]
 
@@ -95,7 +97,7 @@ class FittedFusion:
     def predict(
         self,
         X: Tensor,
-        predictions: ExpertPredictions | None = None,
+        experts: Experts | None = None,
         *,
         generator: torch.Generator | None = None,
     ) -> Mixture:
@@ -103,18 +105,29 @@ class FittedFusion:
 
         Args:
             X: Inputs, shape (N, D).
-            predictions: The experts' predictions at X, for models that stack fixed experts.
+            experts: What the experts predict there, or the experts, as :func:`gather_predictions` takes them, for
+                models that stack fixed experts; ``None`` for those from which the weights were learned, if they were
+                given themselves and not as forecasts.
             generator: Source of randomness of what the parameters leave open (exact GPs as weights).
 
         Returns:
             A mixture over draws and components, observation noise included.
 
         Raises:
+            TypeError: If one cannot serve as an expert.
             ValueError: If shapes do not fit, or predictions are missing or not wanted.
         """
+        predictions = self._predictions(X, experts)
         return self.model.predictive(
             self.theta, X, predictions, draw_log_weights=self.log_weights, generator=generator
         )  # fmt: skip
+
+    def _predictions(self, X: Tensor, experts: Experts | None) -> ExpertPredictions | None:
+        if experts is None and isinstance(self.model, BHS | PBHS) and self.model.experts:
+            experts = self.model.experts
+        if experts is None or isinstance(experts, ExpertPredictions):
+            return experts
+        return gather_predictions(experts, X)
 
     @torch.no_grad()
     def expert_weights(

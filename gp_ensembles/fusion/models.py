@@ -12,9 +12,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents, rows_like
+from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents, checked_rows, rows_like
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import FunctionPrior
+from gp_ensembles.fusion.gathering import Experts, gather_experts
 from gp_ensembles.fusion.pools import (
     append_zero_logit,
     linear_pool_log_prob,
@@ -22,6 +23,7 @@ from gp_ensembles.fusion.pools import (
     normal_log_prob,
     pooled_log_prob,
 )
+from gp_ensembles.fusion.weight_priors import weight_prior
 
 _FAR = 10.0  # prior standard deviations of the mean within which targets are expected
 
@@ -41,9 +43,9 @@ class BHS(FusionModel):
     Args:
         X: Inputs on which to learn the weights, shape (N, D).
         y: Targets, shape (N,).
-        predictions: The experts' predictions at X, of shapes (K, N). Where means and variances of y are known, but
-            not the share of the noise in them, it is zero: ``ExpertPredictions(mean, variance, 0 * variance)``.
-        prior: Prior of the logits.
+        experts: The experts, or what they predict of these rows, as :func:`gather_experts` takes them: fitted
+            regressors and models, forecasts of the rows, or ``ExpertPredictions`` of shapes (K, N).
+        prior: Prior of the logits; :func:`weight_prior` of the inputs if ``None``.
 
     Raises:
         TypeError: If the prior does not share the dtype and device of the inputs.
@@ -64,9 +66,12 @@ class BHS(FusionModel):
         (torch.Size([3]), torch.Size([8]))
     """
 
-    def __init__(self, X: Tensor, y: Tensor, predictions: ExpertPredictions, prior: FunctionPrior) -> None:
+    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
+        X, y = checked_rows(X, y)
+        predictions, self.experts = gather_experts(experts, X, y)
         mean, variance = _checked_predictions(predictions, X)
         self.num_experts = mean.shape[0]
+        prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": LatentFunctions(prior, self.num_experts - 1)})
         # No parameter enters the experts' log densities.
         self._log_density = normal_log_prob(mean, 0.5 * variance.log(), self.y).detach()
@@ -104,12 +109,12 @@ class PBHS(FusionModel):
     Args:
         X: Inputs on which to learn the weights, shape (N, D), not those that the experts were trained on.
         y: Targets, shape (N,).
-        predictions: The experts' predictions at X, of shapes (K, N). Where means and variances of y are known, but
-            not the share of the noise in them, it is zero: ``ExpertPredictions(mean, variance, 0 * variance)``.
-        prior: Prior of the centered log weights.
+        experts: The experts, or what they predict of these rows, as :func:`gather_experts` takes them: fitted
+            regressors and models, forecasts of the rows, or ``ExpertPredictions`` of shapes (K, N).
+        prior: Prior of the centered log weights; :func:`weight_prior` of the inputs if ``None``.
 
     Raises:
-        TypeError: If the prior does not share the dtype and device of the inputs.
+        TypeError: If the prior does not share the dtype and device of the inputs, or one cannot serve as an expert.
         ValueError: If shapes do not fit, a value is not finite, or a variance is not positive.
 
     Example:
@@ -124,9 +129,12 @@ class PBHS(FusionModel):
         tensor([1.], dtype=torch.float64)
     """
 
-    def __init__(self, X: Tensor, y: Tensor, predictions: ExpertPredictions, prior: FunctionPrior) -> None:
+    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
+        X, y = checked_rows(X, y)
+        predictions, self.experts = gather_experts(experts, X, y)
         mean, variance = _checked_predictions(predictions, X)
         self.num_experts = mean.shape[0]
+        prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": LatentFunctions(prior, self.num_experts)})
         self._mean, self._log_scale = mean.detach(), 0.5 * variance.detach().log()
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions, check_moments, check_noise
+from gp_ensembles.fusion.gathering import Experts, gather_predictions
 from gp_ensembles.numerics.cholesky import NumericalError
 
 Space = Literal["f", "y"]
@@ -328,12 +329,13 @@ class Barycenter(FusionRule):
 
 
 def fuse(
-    predictions: ExpertPredictions,
+    predictions: Experts,
     rule: FusionRule,
     *,
     space: Space,
     prior: PriorMoments | None = None,
     noise: Tensor | None = None,
+    X: Tensor | None = None,
 ) -> Mixture:
     """Fuse experts' predictions by a rule, to a normal prediction of the target.
 
@@ -341,11 +343,13 @@ def fuse(
     on the target y, whose variances contain it. The two differ, so the space has no default.
 
     Args:
-        predictions: What the experts predict.
+        predictions: What the experts predict; or a list of forecasts and, where X is given, of experts, as
+            :func:`gather_predictions` takes them.
         rule: The rule.
         space: ``"f"``: fuse the function's moments and add the noise; ``"y"``: fuse the targets'.
         prior: Prior of the function; in space ``"y"`` the noise is added to its variance.
         noise: Noise variance of the target, shape () or (N,); the experts' average if not given.
+        X: Inputs at which experts predict, shape (N, D); not needed for forecasts.
 
     Returns:
         The fused prediction of targets, a mixture of one component.
@@ -365,6 +369,8 @@ def fuse(
     """
     if space not in ("f", "y"):
         raise ValueError(f'the space must be "f", the function, or "y", the target with its noise; got {space!r}')
+    if not isinstance(predictions, ExpertPredictions):
+        predictions = gather_predictions(predictions, X)
     check_moments(predictions.mean, predictions.variance)
     check_noise(predictions.noise, predictions.mean)
     if predictions.mean.ndim != 2:

@@ -1,0 +1,126 @@
+"""Experts of every kind in one fusion: rows that do not match, and experts that knew the rows."""
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from gpytorch.kernels import RBFKernel
+from sklearn.linear_model import LinearRegression
+
+from gp_ensembles.fusion import (
+    BHS,
+    PBHS,
+    Barycenter,
+    ExpertPredictions,
+    TabulatedExpert,
+    fit_fusion,
+    fuse,
+    moment_forecast,
+    predict_experts,
+    quantile_forecast,
+)
+from gp_ensembles.fusion.gathering import gather_experts, gather_predictions
+from gp_ensembles.fusion.weight_priors import weight_prior
+
+
+def rows(number, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(number, 1, generator=generator, dtype=torch.float64)
+    return X, (3.0 * X[:, 0]).sin() + 0.1 * torch.randn(number, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [BHS, PBHS])
+def test_kinds_of_experts_in_one_fusion(kind):
+    X, y = rows(100)
+    gp = SingleTaskGP(X[:30], y[:30].unsqueeze(-1), covar_module=RBFKernel())
+    regressor = LinearRegression().fit(X[:30].numpy(), y[:30].numpy())
+    table = TabulatedExpert(X, y + 0.3, 0.1 * torch.ones_like(y))
+    model = kind(X[30:], y[30:], [gp, regressor, table])
+    assert len(model.experts) == 3
+    fitted = fit_fusion(model, generator=torch.Generator().manual_seed(0))
+    expected = fitted.predict(X[30:], predict_experts(model.experts, X[30:]))
+    torch.testing.assert_close(fitted.predict(X[30:]).mean, expected.mean)
+    with pytest.raises(ValueError, match="not in it"):
+        fitted.predict(X[:4] + 0.5)  # the table does not know them
+
+
+def test_a_fusion_of_forecasts_needs_forecasts_to_predict():
+    X, y = rows(50)
+    experts = [moment_forecast(y + 0.1, 0.2), quantile_forecast(torch.stack([y, y + 0.4], 1), [0.2, 0.8])]
+    fitted = fit_fusion(PBHS(X, y, experts), generator=torch.Generator().manual_seed(0))
+    assert fitted.model.experts == ()
+    assert fitted.predict(X, experts).mean.shape == (50,)
+    with pytest.raises(ValueError, match="give their predictions"):
+        fitted.predict(X)
+    with pytest.raises(ValueError, match=r"expert 1 is a forecast of 50 row\(s\), but there are 10 rows"):
+        fitted.predict(X[:10], [moment_forecast(y[:10], 0.2), experts[1]])
+    torch.testing.assert_close(fitted.predict(X, experts).mean, fitted.predict(X, experts).mean)
+
+
+def test_the_given_tables_are_those_of_before():
+    X, y = rows(50)
+    table = ExpertPredictions(torch.stack([y, y]) + 0.3, 0.1 + 0 * torch.stack([y, y]), 0 * torch.stack([y, y]))
+    one, other = PBHS(X, y, table), PBHS(X, y, [moment_forecast(y + 0.3, 0.1**0.5)] * 2)
+    theta = one.draw_prior(3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(one.log_joint(theta), other.log_joint(theta))
+
+
+@pytest.mark.parametrize(
+    ("experts", "message"),
+    [
+        (
+            lambda y: [moment_forecast(y[:19], 1.0), moment_forecast(y, 1.0)],
+            r"expert 0 is a forecast of 19 row\(s\), but",
+        ),
+        (
+            lambda y: [moment_forecast(y, 1.0), moment_forecast(y[:7], 1.0)],
+            r"expert 1 is a forecast of 7 .* are 20 rows",
+        ),
+        (lambda y: [], "at least one expert"),
+        (
+            lambda y: [ExpertPredictions(*(torch.ones(2, 20).double(),) * 3)],
+            r"expert 0 must be a forecast of one expert",
+        ),
+    ],
+)
+def test_rows_that_do_not_match(experts, message):
+    X, y = rows(20)
+    with pytest.raises(ValueError, match=message):
+        PBHS(X, y, experts(y))
+
+
+def test_targets_that_do_not_match():
+    X, y = rows(20)
+    with pytest.raises(ValueError, match=r"do not fit: \(20, 1\) and \(19,\)"):
+        PBHS(X, y[:19], [moment_forecast(y, 1.0)])
+    with pytest.raises(ValueError, match="need the inputs X"):
+        fuse([TabulatedExpert(X, y, torch.ones_like(y))], Barycenter(), space="y")
+    with pytest.raises(ValueError, match="are 20 rows"):
+        fuse([moment_forecast(y, 1.0), moment_forecast(y[1:], 1.0)], Barycenter(), space="y")
+    with pytest.raises(TypeError, match="cannot serve as an expert"):
+        gather_predictions(["a model"], X)
+
+
+@pytest.mark.parametrize("transform", [None, "normalize"])
+def test_warns_of_a_process_trained_on_the_rows_that_weigh_it(transform):
+    X, y = rows(30)
+    gp = SingleTaskGP(
+        4.0 * X, y.unsqueeze(-1), covar_module=RBFKernel(), input_transform=Normalize(1) if transform else None
+    )
+    gp.eval()
+    with pytest.warns(UserWarning, match="expert 0 was trained on 10 of the 20 rows"):
+        gather_experts([gp], torch.cat([4.0 * X[:10], 4.0 * X[10:20] + 0.01]), y[:20])
+
+
+def test_warns_of_errors_far_below_what_an_expert_says():
+    X, y = rows(40)
+    with pytest.warns(UserWarning, match="the errors of expert 1 on these rows are 0.1 of the deviations"):
+        PBHS(X, y, [moment_forecast(y + 0.2, 0.2), moment_forecast(y + 0.02, 0.2)])
+
+
+def test_the_default_prior_does_not_depend_on_units():
+    X, _ = rows(30)
+    one, other = weight_prior(X).basis(X), weight_prior(1000.0 * X).basis(1000.0 * X)
+    torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+    still = torch.cat([X, torch.ones_like(X)], 1)
+    assert bool(weight_prior(still).basis(still).isfinite().all())
