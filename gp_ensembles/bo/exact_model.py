@@ -11,6 +11,7 @@ from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
@@ -125,6 +126,20 @@ class ExactEnsembleModel(MixtureModel):
         """A likelihood with the processes' weighted mean noise, or the known noise; in transformed outcomes."""
         noise = (self.log_evidence.softmax(-1) * self.noise).sum().to(self.data.X)
         return normal_likelihood(noise, self.rows().noise)
+
+    @property
+    def covar_module(self) -> Kernel:
+        """A copy of the heaviest process' kernel, for those who read length scales, as TuRBO does.
+
+        No kernel has the mixture's covariance; the constant is left out.
+        """
+        weights = self.log_weights.flatten(0, -2).mean(0) if self.batch_shape else self.log_weights
+        heaviest = int(weights.argmax())
+        nu, num_inputs = SMOOTHNESSES[heaviest], self.lengthscale.shape[-1]
+        base = RBFKernel(num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
+        kernel = ScaleKernel(base).to(self.data.X)
+        base.lengthscale, kernel.outputscale = self.lengthscale[heaviest], self.outputscale[heaviest]
+        return kernel
 
     def log_weights_at(self, X: Tensor) -> Tensor:
         """See :attr:`log_weights`: they are the same for all inputs."""

@@ -112,6 +112,17 @@ def test_each_process_is_a_single_task_gp_with_its_hyperparameters(generator):
     torch.testing.assert_close(model.log_weights, torch.stack(evidence).log_softmax(0), rtol=1e-6, atol=1e-6)
 
 
+def test_the_kernel_of_the_heaviest_process_can_be_read(generator):
+    X, Y = made_up(generator)
+    model = ExactEnsembleModel(X, Y).fit()
+    heaviest = int(model.log_weights.argmax())
+    expected = gpytorch_kernel(SMOOTHNESSES[heaviest], model.lengthscale[heaviest], model.outputscale[heaviest])
+    torch.testing.assert_close(model.covar_module(X).to_dense() + 1, expected(X).to_dense())
+    assert model.covar_module.base_kernel.lengthscale.shape == (1, 2)
+    fantasies = model.condition_on_observations(X.unsqueeze(-2), Y.unsqueeze(-2))
+    assert fantasies.covar_module.base_kernel.lengthscale.shape == (1, 2)
+
+
 def test_known_noise_takes_the_place_of_the_own(generator):
     X, Y = made_up(generator)
     values = some_hyperparameters(generator)
