@@ -136,7 +136,7 @@ class ExactEnsembleModel(MixtureModel):
         weights = self.log_weights.flatten(0, -2).mean(0) if self.batch_shape else self.log_weights
         heaviest = int(weights.argmax())
         nu, num_inputs = SMOOTHNESSES[heaviest], self.lengthscale.shape[-1]
-        base = RBFKernel(num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
+        base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
         kernel = ScaleKernel(base).to(self.data.X)
         base.lengthscale, kernel.outputscale = self.lengthscale[heaviest], self.outputscale[heaviest]
         return kernel
