@@ -1,6 +1,13 @@
 """Hyperparameters of a BoTorch model: the evidence of all rows, maximized for each feature map."""
 
+from collections.abc import Callable
+
 import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.optim.closures import ForwardBackwardClosure
+from botorch.optim.core import scipy_minimize
+from botorch.optim.utils import get_parameters_and_bounds
+from gpytorch import Module as GPyTorchModule
 from torch import Tensor
 
 from gp_ensembles.bo.conditioning import update_expert
@@ -13,6 +20,7 @@ from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
 
 _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
+_INPUT_ITERATIONS = 25
 
 
 def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False) -> list[EvidenceFit]:
@@ -32,6 +40,41 @@ def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False)
         fit_empirical_bayes(_SequentialEvidence(expert, rows.noise), rows.X, targets, _METHOD, progress=progress)
         for expert in first.values()
     ]
+
+
+def fit_inputs(ensemble: Ensemble, transform: InputTransform, rows: Callable[[], Observations]) -> None:
+    r"""Maximize the evidence of the ensemble plus log priors in an input transform's parameters, in place.
+
+    .. math:: \log \frac1M \sum_m p(Y \mid g_\phi(X), m) + \log p(\phi)
+
+    Args:
+        ensemble: The ensemble; it stays as it is.
+        transform: The transform g.
+        rows: The rows at the transform's present parameters, differentiable in them.
+    """
+    parameters, bounds = get_parameters_and_bounds(transform, requires_grad=True)
+
+    def loss() -> Tensor:
+        X, Y, noise = rows()
+        targets = Y.squeeze(-1) if Y.shape[-1] == 1 else Y
+        each = [_SequentialEvidence(expert, noise).log_evidence(X, targets).flatten() for expert in ensemble.experts]
+        value = torch.cat(each).logsumexp(0)
+        for _, module, prior, closure, _ in transform.named_priors() if isinstance(transform, GPyTorchModule) else ():
+            value = value + prior.log_prob(closure(module)).sum()
+        return -value
+
+    frozen = [p for expert in ensemble.experts for p in expert.parameters() if p.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        scipy_minimize(
+            ForwardBackwardClosure(loss, parameters), parameters, bounds, options={"maxiter": _INPUT_ITERATIONS}
+        )
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        for value in parameters.values():
+            value.grad = None
 
 
 class _SequentialEvidence(Expert):

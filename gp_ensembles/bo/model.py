@@ -22,7 +22,6 @@ from gp_ensembles.bo.data import (
     TrainingData,
     check_domain,
     check_ensemble,
-    check_input_transform,
     check_known_noise,
     check_training_data,
     check_varies,
@@ -31,7 +30,7 @@ from gp_ensembles.bo.data import (
     refuse_settings,
 )
 from gp_ensembles.bo.default_ensemble import make_ensemble
-from gp_ensembles.bo.fitting import fit_ensemble
+from gp_ensembles.bo.fitting import fit_ensemble, fit_inputs
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
@@ -39,6 +38,8 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.features.rebatch import take_experts
+
+_ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the experts
 
 
 @final
@@ -62,7 +63,7 @@ class EnsembleModel(MixtureModel):
             :meth:`fit`, or BoTorch's ``fit_gpytorch_mll``. (Not after a record: its ensemble is fitted already, and
             fitting again would pull its sampled experts together.)
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``.
+        input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`.
         generator: Source of random features; torch's global one if ``None``.
 
     Raises:
@@ -93,7 +94,6 @@ class EnsembleModel(MixtureModel):
         generator: torch.Generator | None = None,
     ) -> None:
         check_training_data(train_X, train_Y, train_Yvar)
-        check_input_transform(input_transform)
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1])
         outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
@@ -204,13 +204,21 @@ class EnsembleModel(MixtureModel):
         return nn.Module.load_state_dict(self, state_dict, strict, assign)
 
     def fit(self, *, progress: bool = False) -> Self:
-        """Maximize the evidence of all rows, with priors, in place; equal observations are refused with an error."""
+        """Maximize the evidence of all rows, with priors, in place; equal observations are refused with an error.
+
+        Experts are fitted each by its own evidence, and parameters of the input transform in turn by that of them all.
+        """
         if self._fantasies is not None:
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()
         check_varies(self.data.Y)
         self._unshare()
-        fit_ensemble(self.ensemble, self.rows(), progress)
+        fit_ensemble(self.ensemble, self.rows().map(Tensor.detach), progress)
+        transform = self._modules.get("input_transform")
+        if isinstance(transform, InputTransform) and any(p.requires_grad for p in transform.parameters()):
+            for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
+                fit_inputs(self.ensemble, transform, self.rows)
+                fit_ensemble(self.ensemble, self.rows().map(Tensor.detach), progress)
         self._cache = None
         return self
 

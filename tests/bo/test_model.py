@@ -22,10 +22,12 @@ from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import LogNormalPrior
 from scipy import stats
 from torch import Size
 
 from gp_ensembles.bo import EnsembleModel, MixturePosterior, kernel_ensemble
+from gp_ensembles.bo.fitting import fit_inputs
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.presets import oebe
@@ -543,11 +545,43 @@ def test_the_scale_of_outcomes_does_not_matter(scale):
     assert 0.98 < values[0] / values[1] < 1.05
 
 
-def test_transforms_with_something_to_learn_are_refused():
+def test_input_transforms_are_learned():
+    """A function that is smooth in warped inputs only: the evidence rises, to where it is flat in the transform."""
+    X, _ = rows(30)
+    Y = (8 * X[:, :1] ** 0.25).sin()
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DTYPE)
+    priors = {f"concentration{i}_prior": LogNormalPrior(0.0, 0.75**0.5) for i in (0, 1)}
+    warp = Warp(d=NUM_INPUTS, indices=[0], bounds=bounds, **priors)
+    parts = kernel_ensemble(X, num_features=64, generator=generator())
+    plain = EnsembleModel(X, Y, ensemble=parts).fit()
+    warped = EnsembleModel(X, Y, ensemble=parts, input_transform=warp)
+    before = warped.posterior(X).mean
+    warped.fit()
+    assert not torch.allclose(warped.posterior(X).mean, before)
+
+    def evidence(model):
+        inputs, Y, _ = model.rows()
+        each = torch.cat([e.log_evidence(inputs, Y.squeeze(-1)).flatten() for e in model.ensemble.experts])
+        return each.logsumexp(0)
+
+    assert float(evidence(warped).detach()) > float(evidence(plain).detach()) + 1.0
+    learned = warped.input_transform
+    fit_inputs(warped.ensemble, learned, warped.rows)
+    value = evidence(warped)
+    for name, prior in priors.items():
+        value = value + prior.log_prob(getattr(learned, name.removesuffix("_prior"))).sum()
+    slopes = torch.autograd.grad(value, [learned.concentration0, learned.concentration1])
+    assert max(float(slope.abs().max()) for slope in slopes) < 0.05
+    assert all(p.requires_grad for e in warped.ensemble.experts for p in e.likelihood.parameters())
+    at = torch.rand(100, 2, generator=generator(9), dtype=DTYPE)
+    truth = (8 * at[:, :1] ** 0.25).sin()
+    errors = [(m.posterior(at).mean - truth).square().mean().sqrt().detach() for m in (warped, plain)]
+    assert float(errors[0]) < 0.9 * float(errors[1])
+
+
+def test_transforms_that_are_set_stay():
     X, Y = rows()
     warp = Warp(d=NUM_INPUTS, indices=[0, 1])
-    with pytest.raises(UnsupportedError, match="Warp has parameters to be trained"):
-        EnsembleModel(X, Y, ensemble=ensemble(), input_transform=warp)
     ours = EnsembleModel(X, Y, ensemble=ensemble(), input_transform=warp.requires_grad_(False))
     before = ours.posterior(X).mean
     with torch.no_grad():
