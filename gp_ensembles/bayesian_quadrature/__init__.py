@@ -32,7 +32,9 @@ student_mixture   proposals: mixtures of Student-t distributions, and their refi
 relabeling        permutations and reflections of components, counted in the weights
 kernel_weights    ``WeightedKernels``, and how many draws are thinned to a few
 quadrature        nodes, estimates of the evidence, posterior weights of kernels, the jackknife
-prediction        predictions of the mixture; ``KernelMixtureModel`` for BoTorch
+prediction        predictions of targets by the mixture, with standard errors
+kernel_mixture    ``KernelMixtureModel``: the mixture as a BoTorch model
+root_mixture      the paper's mixtures of products of roots
 ================  ======================================================================================================
 
 The surrogate computes the paper's hyper-kernel on distances computed once. :class:`MMDHyperKernel` is the same as a

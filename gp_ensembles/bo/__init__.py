@@ -2,6 +2,8 @@
 
 ``EnsembleModel`` replaces ``SingleTaskGP``; its posterior is a weighted mixture of normal distributions.
 
+- ``mixture_model``: ``MixtureModel``, the contract of every model of the library that BoTorch takes, also those of
+  ``sparse``, ``fusion`` and ``bayesian_quadrature``; docs/botorch_models.md has the list.
 - ``model``: ``EnsembleModel``, the BoTorch model: posterior, conditioning, fantasies, fitting.
 - ``exact_model``: ``ExactEnsembleModel``, the same kernels without features, for up to a thousand observations;
   ``exact_kernels`` is its mathematics.
@@ -9,7 +11,9 @@
 - ``data``: training data, their transforms, and every check of them.
 - ``conditioning``: the posterior of the experts' weights after rows and in batches of fantasies; joint predictions.
 - ``fitting``: hyperparameters by maximum evidence.
-- ``posterior``: ``MixturePosterior`` (moments, quantiles, densities, draws), its sampler, outcome transforms.
+- ``imagined``: batches of imagined rows, by conditioning joint predictions.
+- ``posterior``: ``MixturePosterior`` (moments, quantiles, densities, draws) and its sampler; ``pointwise``: the same
+  where weights depend on the input; ``outcomes``: outcome transforms of mixtures.
 - ``views``: ``GaussianView`` and ``EquallyWeightedView``, for acquisition functions that ask for normal posteriors.
 - ``acquisition``: ``WeightedAcquisition``, the weighted mean of an acquisition function over the experts; for active
   learning ``IntegratedVariance``, ``MixtureEntropy`` (uncertainty sampling) and ``ExpertInformation`` (mutual

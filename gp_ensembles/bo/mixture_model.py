@@ -215,6 +215,21 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
         return self.imagined(self._rows(X, Y)._replace(noise=each))
 
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
+        r"""What ``ModelListGP.condition_on_observations`` calls: see :meth:`condition_on_observations`.
+
+        Args:
+            inputs: Inputs as they are given, shape (\*t, n, D).
+            targets: Targets of one output in transformed outcomes, shape (\*y, n).
+            noise: Their known noise variances, of the same shape.
+        """
+        if targets.numel() == inputs.shape[:-1].numel():  # BoTorch's transforms add a dimension to (n,)
+            targets = targets.reshape(inputs.shape[:-1])
+            noise = None if noise is None else noise.reshape(inputs.shape[:-1])
+        transform = self._outcome_transform
+        Y = targets.unsqueeze(-1) if transform is None else transform.untransform(targets.unsqueeze(-1), X=inputs)[0]
+        return self.condition_on_observations(inputs, Y, None if noise is None else noise.unsqueeze(-1))
+
     def subset_output(self, idcs: list[int]) -> Self:
         """The model of some of the outputs.
 

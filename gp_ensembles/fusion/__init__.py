@@ -40,7 +40,8 @@ Inference
 
 Elsewhere
     ``online``: :class:`OnlineFusion` learns the weights from a stream, for an :class:`OnlineLinearPool` or an
-    :class:`OnlineLogLinearPool`. ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model.
+    :class:`OnlineLogLinearPool`. ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model;
+    ``joint``: experts at several points jointly.
 """
 
 from gp_ensembles.fusion.chees import HMCSettings

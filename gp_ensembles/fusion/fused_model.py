@@ -121,9 +121,10 @@ class FusedModel(MixtureModel):
     @property
     def likelihood(self) -> GaussianLikelihood:
         """A likelihood with the mean noise at the rows of data; in transformed outcomes."""
-        X = self.rows().X.unsqueeze(-2)
+        X, plain = self.rows().X.unsqueeze(-2), self._sibling()
+        plain._rows_imagined = None
         with torch.no_grad():
-            noise, function = (as_mixture(self.predict(X, choice)).variance.mean() for choice in (True, False))
+            noise, function = (as_mixture(plain.predict(X, choice)).variance.mean() for choice in (True, False))
         return normal_likelihood(noise - function if self.experts else noise, None)
 
     def log_weights_at(self, X: Tensor) -> Tensor:

@@ -536,6 +536,12 @@ def test_both_lists_of_models_join_them(name, standardized):
     sampler = ListSampler(*(IIDNormalSampler(Size([3]), seed=seed) for seed in range(3)))
     fantasies = joined.fantasize(X[0], sampler)
     assert fantasies.posterior(X[0]).mean.shape == (3, 2, 3)
+    again = listed.fantasize(X[0], sampler)
+    close(again.posterior(X[0]).mean, fantasies.posterior(X[0]).mean)
+    new_X, new_Y = points(2, seed=7), torch.randn(2, 3, generator=generator(8), dtype=DTYPE)
+    after = listed.condition_on_observations([new_X] * 3, new_Y)
+    alone = [model.condition_on_observations(new_X, new_Y[:, [i]]) for i, model in enumerate(ours)]
+    close(after.posterior(X).mean, ModelList(*alone).posterior(X).mean)
     draws = get_sampler(joined.posterior(X), Size([4]), seed=0)(joined.posterior(X))
     assert draws.shape == (4, 2, 2, 3)
 
