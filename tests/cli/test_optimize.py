@@ -238,6 +238,29 @@ def test_every_method_starts_alike_and_can_be_repeated(name, monkeypatch):
     assert trace.optimum.tolist() == [height_at(t) for t in range(6)]
 
 
+def test_features_take_over_where_exact_processes_are_dear(monkeypatch):
+    monkeypatch.setattr(methods, "_MOST_EXACT", 7)
+    monkeypatch.setattr(methods, "_NUM_FEATURES", 16)
+    monkeypatch.setattr(methods, "_REFIT_SHARE", 4)
+    fits = []
+
+    def counted(kind):
+        fit = kind.fit
+
+        def counting(model, *given):
+            fits.append((kind, len(model.data.Y)))
+            return fit(model, *given)
+
+        monkeypatch.setattr(kind, "fit", counting)
+
+    counted(methods.ExactEnsembleModel)
+    counted(methods.EnsembleModel)
+    trace = run_one(make_problem("branin"), "ensemble-logei", seed=0, num_iterations=6)
+    assert trace.X.shape == (12, 2)
+    exact, features = methods.ExactEnsembleModel, methods.EnsembleModel
+    assert fits == [(exact, 6), (exact, 7), (features, 8), (features, 10)]  # every row; then after 2 and 2 of 8 and 10
+
+
 def test_sobol_goes_on_with_the_design(generator):
     trace = run_one(parabola(), "sobol", seed=1, num_iterations=4)
     one = torch.ones(1, dtype=torch.float64)

@@ -27,6 +27,7 @@ from gp_ensembles.cli.optimize.rivals import (
     SampledImprovement,
     SparseMapImprovement,
 )
+from gp_ensembles.ensembles.ensemble import Ensemble
 
 _NUM_FEATURES = 256
 _MOST_EXACT, _REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
@@ -88,6 +89,7 @@ class EnsembleImprovement(Optimizer):
     def __init__(self, bounds: Tensor, seed: int) -> None:
         self.bounds = bounds
         self.start: Hyperparameters | None = None
+        self.ensemble: Ensemble | None = None
         self.num_fitted = 0
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
@@ -100,14 +102,20 @@ class EnsembleImprovement(Optimizer):
 
     def _exact(self, X: Tensor, Y: Tensor) -> ExactEnsembleModel:
         model = ExactEnsembleModel(X, Y)
-        if self.start is not None and X.shape[0] - self.num_fitted < max(1, self.num_fitted // _REFIT_SHARE):
+        if self.start is not None and not self._is_due(X):
             return model.with_hyperparameters_(self.start)
         self.start, self.num_fitted = model.fit(self.start).hyperparameters, X.shape[0]
         return model
 
     def _features(self, X: Tensor, Y: Tensor) -> EnsembleModel:
-        ensemble = kernel_ensemble(X, num_features=_NUM_FEATURES)
-        return EnsembleModel(X, Y, ensemble=ensemble).fit()
+        ensemble = kernel_ensemble(X, num_features=_NUM_FEATURES) if self.ensemble is None else self.ensemble
+        model = EnsembleModel(X, Y, ensemble=ensemble)
+        if self.ensemble is None or self._is_due(X):
+            self.ensemble, self.num_fitted = model.fit().ensemble, X.shape[0]
+        return model
+
+    def _is_due(self, X: Tensor) -> bool:
+        return X.shape[0] - self.num_fitted >= max(1, self.num_fitted // _REFIT_SHARE)
 
 
 @final
