@@ -20,8 +20,9 @@ from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, as_mixture
 from gp_ensembles.bo.pointwise import PointwisePosterior
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.fusion.base import FusionModel, PredictiveComponents, rows_like
-from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert
+from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.fusion.fitted import FittedFusion
+from gp_ensembles.fusion.function_priors import FunctionPrior
 from gp_ensembles.fusion.joint import (
     JointPredictions,
     joined,
@@ -341,10 +342,10 @@ def _moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
         return copy.deepcopy(value)._apply(fn)
     if isinstance(value, tuple | list):
         parts = [_moved(part, fn) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return type(value)(parts) if type(value) in (tuple, list) else type(value)(*parts)  # or a named tuple
     if isinstance(value, dict):
         return {name: _moved(part, fn) for name, part in value.items()}
-    if type(value).__module__.startswith("gp_ensembles.") and hasattr(value, "__dict__"):
+    if isinstance(value, FusionModel | FunctionPrior | PredictiveExpert):
         other = copy.copy(value)
         other.__dict__.update({name: _moved(part, fn) for name, part in vars(value).items()})
         return other
