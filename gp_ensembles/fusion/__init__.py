@@ -34,6 +34,7 @@ Inference
     ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``chains``: its state and its draws;
     ``leapfrog``: its trajectories;
     ``adaptation``: step size, metric and trajectory length (:class:`ChEES`, :class:`FixedLength`).
+    ``no_u_turn``: :class:`NoUTurn`, trajectories that end where they would turn back.
     ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`tail_ess`, :func:`mean_ess`,
     :func:`mcse_mean`.
     ``psis``: :func:`psis_loo`, leave-one-out log densities from posterior draws.

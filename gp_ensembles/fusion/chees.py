@@ -27,6 +27,8 @@ from gp_ensembles.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.fusion.diagnostics import mean_ess
 from gp_ensembles.fusion.leapfrog import (
     LogDensity,
+    Points,
+    Trajectory,
     generator_states,
     kinetic,
     leapfrog,
@@ -35,6 +37,7 @@ from gp_ensembles.fusion.leapfrog import (
     refresh,
     restored_generators,
 )
+from gp_ensembles.fusion.no_u_turn import NoUTurn, Transition, double_until_turn
 
 # Chains that the ChEES criterion needs; an energy error above this is a divergence (as in Stan).
 _FEWEST, _LOST = 4, 1000.0
@@ -53,8 +56,9 @@ class HMCSettings:
         num_draws: Draws of each chain after the warm-up.
         num_warmup: Transitions in which step size, trajectory length and metric are adapted; discarded.
         target_acceptance: Target of the harmonic mean of the chains' acceptance probabilities.
-        trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not.
-        max_steps: Leapfrog steps of one trajectory at most.
+        trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not; ``NoUTurn()`` makes
+            the no-U-turn sampler of it.
+        max_steps: Leapfrog steps of one trajectory at most, but for ``NoUTurn()``.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -67,7 +71,7 @@ class HMCSettings:
     num_draws: int = 500
     num_warmup: int = 500
     target_acceptance: float = 0.75
-    trajectory: ChEES | FixedLength = field(default_factory=ChEES)
+    trajectory: ChEES | FixedLength | NoUTurn = field(default_factory=ChEES)
     max_steps: int = 256
 
     def __post_init__(self) -> None:
@@ -185,6 +189,24 @@ def _cautions(draws: Chains) -> list[str]:
     return cautions
 
 
+def _accepted_or_not(
+    start: Points, momentum: Tensor, end: Trajectory, log_uniform: Tensor, num_steps: int
+) -> Transition:
+    """The ends of trajectories where they are accepted, and the starts elsewhere."""
+    log_ratio = log_acceptance(start, momentum, end)
+    accepted = log_uniform < log_ratio
+    before = kinetic(momentum) - start.log_density
+    energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
+    return Transition(
+        end.points.where(accepted, start),
+        energy,
+        log_ratio.clamp(max=0.0).exp(),
+        accepted,
+        log_ratio < -_LOST,
+        num_steps,
+    )
+
+
 class _Run:
     """A run under way: the state after the last whole transition, and the draws so far."""
 
@@ -207,31 +229,38 @@ class _Run:
         # Of whitened coordinates the best length is known; others may have been overrated by as much as half.
         self.least = 0.5 if state.factor is None else 1.0
         self.inverse = None if state.factor is None else torch.linalg.inv(state.factor)
-        self.first_length = trajectory.start if isinstance(trajectory, ChEES) else trajectory.length
+        if isinstance(trajectory, NoUTurn):
+            self.first_length = math.pi  # not used
+        else:
+            self.first_length = trajectory.start if isinstance(trajectory, ChEES) else trajectory.length
 
     def advance(self) -> None:
         """One transition of all chains; after an exception the state is unchanged."""
         state, settings = self.state, self.settings
         warming = state.iteration < settings.num_warmup
         step = math.exp(state.averaging.log_step) if warming else state.step
-        longest = math.exp(state.length.log_length) if warming else state.longest
-        traveled = van_der_corput(state.iteration + 1) * longest
-        num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
         momentum, log_uniform = refresh(self.generators, state.points.theta)
-        end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
-        log_ratio = log_acceptance(state.points, momentum, end)
-        acceptance = log_ratio.clamp(max=0.0).exp()
-        accepted = log_uniform < log_ratio
-        points = end.points.where(accepted, state.points)
-        before = kinetic(momentum) - state.points.log_density
-        energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
+        if isinstance(settings.trajectory, NoUTurn):
+            depth = settings.trajectory.max_depth
+            found = double_until_turn(
+                self.log_density, state.points, momentum, step * state.scale, depth, self.generators, state.factor
+            )
+        else:
+            longest = math.exp(state.length.log_length) if warming else state.longest
+            traveled = van_der_corput(state.iteration + 1) * longest
+            num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
+            end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
+            found = _accepted_or_not(state.points, momentum, end, log_uniform, num_steps)
+        points, num_steps = found.points, found.num_steps
         changed = state._replace(points=points, iteration=state.iteration + 1)
         if warming:
-            averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target_acceptance)
+            averaging = update_averaging(
+                state.averaging, _typical_acceptance(found.acceptance), settings.target_acceptance
+            )
             length = state.length
             if self.chees is not None:
                 before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end.points))
-                derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
+                derivative = chees_gradient(before, after, end.momentum, found.acceptance, num_steps * step)
                 measured = bool(self.windows) and state.iteration >= self.windows[0][1]
                 shortest = max(step, self.least * self.first_length) if measured else step
                 length = update_length(
@@ -242,9 +271,9 @@ class _Run:
         if not warming:
             at = state.iteration - self.first
             self.theta[:, at] = points.theta
-            for row, value in zip(self.numbers, (points.log_density, acceptance, energy), strict=True):
+            for row, value in zip(self.numbers, (points.log_density, found.acceptance, found.energy), strict=True):
                 row[:, at] = value
-            for row, mark in zip(self.marks, (accepted, log_ratio < -_LOST), strict=True):
+            for row, mark in zip(self.marks, (found.moved, found.divergent), strict=True):
                 row[:, at] = mark
             self.num_steps[at:] = [num_steps]
         self.state = changed
