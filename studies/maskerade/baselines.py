@@ -18,6 +18,7 @@ from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent
 from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from studies.maskerade.predictions import Answer, asked
+from studies.maskerade.problems import problem_of
 from studies.maskerade.sets import Split
 
 _DRAWN = 0.3  # share of the budget of the spectral mixture that goes to draws
@@ -33,7 +34,7 @@ def sobol_average(split: Split, evaluations: int, generator: torch.Generator) ->
     Raises:
         ValueError: If no kernel has a likelihood.
     """
-    problem = RegressionProblem(split.X, split.y)
+    problem = problem_of(split)
     cube = draw_stratified(problem.prior, evaluations, generator=generator)
     values = _finite(problem.evaluate(cube))
     log_weights, rows = values.log_softmax(-1).sort(descending=True, stable=True)
@@ -53,7 +54,7 @@ def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator)
     Raises:
         ValueError: If no kernel has a likelihood.
     """
-    problem = RegressionProblem(split.X, split.y)
+    problem = problem_of(split)
     drawn = min(evaluations, max(2, round(_DRAWN * evaluations)))
     cube = draw_stratified(problem.prior, drawn, generator=generator)
     values = _finite(problem.evaluate(cube))

@@ -9,7 +9,6 @@ from gp_ensembles.bayesian_quadrature import (
     Budget,
     InformationPolicy,
     PriorPolicy,
-    RegressionProblem,
     Search,
     UncertaintyPolicy,
     marginalize,
@@ -23,6 +22,7 @@ from studies.maskerade.baselines import (
     spectral_mixture,
 )
 from studies.maskerade.predictions import Answer, asked
+from studies.maskerade.problems import problem_of
 from studies.maskerade.sets import Split
 
 
@@ -41,7 +41,7 @@ class Method(NamedTuple):
 def _marginalized(search: Search, of_paper: bool = False) -> Callable[[Split, int, torch.Generator], Answer]:
     def run(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
         prior = paper_prior(split.X, split.y) if of_paper else None
-        problem = RegressionProblem(split.X, split.y, prior)
+        problem = problem_of(split, prior)
         result = marginalize(problem, Budget(evaluations, draws=0), search, generator=generator)
         if result.num_evaluations < evaluations:
             raise KeyboardInterrupt  # a search that was interrupted returns what it has; this is no finished part

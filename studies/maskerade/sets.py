@@ -72,7 +72,8 @@ def load_sample(folder: Path, name: str) -> Sample:
     Args:
         folder: Folder with a manifest.
         name: ``solar_lean2004``, ``yacht_raw``, ``autompg_raw``, ``concrete_raw``, ``airfoil_raw``,
-            ``airline_passengers``, ``co2_mauna_loa_monthly`` or ``co2_global_monthly``.
+            ``airline_passengers``, ``co2_mauna_loa_monthly``, ``co2_global_monthly``, ``sterling_eri``
+            or ``road3d_5k``.
 
     Raises:
         ValueError: If the folder has no such set, or a target is missing.
