@@ -113,7 +113,7 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
 
     Example:
         >>> import torch
-        >>> round(float(normal_likelihood(torch.tensor(0.5), None).noise), 4)
+        >>> round(float(normal_likelihood(torch.tensor(0.5), None).noise.detach()), 4)
         0.5
     """
     if known_noise is not None:

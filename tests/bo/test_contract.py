@@ -30,7 +30,7 @@ from gp_ensembles.bo.outcomes import as_mixture, normal_like
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.sparse.variational import SparseVariationalGP
 from tests.bo.acquisition_cases import CASES as ACQUISITIONS
-from tests.bo.acquisition_cases import EQUAL, NONE, Setting, exported
+from tests.bo.acquisition_cases import MODEL, NONE, Setting, exported
 from tests.bo.contract_cases import CASES, NUM_INPUTS, NUM_ROWS, Transforms, rows
 
 DTYPE = torch.float64
@@ -159,6 +159,7 @@ def test_draws_have_the_moments(name, q, models):
 
 
 @every
+@pytest.mark.processor
 @pytest.mark.parametrize("q", [1, 2])
 def test_gradients_are_those_of_differences(name, q, models):
     X = points(2, q).requires_grad_()
@@ -180,10 +181,6 @@ def test_given_noise_is_added(name, models):
 
 
 # Further rows
-
-
-def oracle_of_all_rows(name, X, Y):
-    return CASES[name].make(X, Y)
 
 
 @with_components
@@ -452,6 +449,7 @@ def test_targets_that_are_no_values_are_learned_one_data_set_at_a_time():
 
 
 @every
+@pytest.mark.processor
 def test_acquisition_functions_are_optimized(name, models):
     ours = models[name]
     analytic = WeightedAcquisition(ours, lambda experts: LogExpectedImprovement(experts, best_f=0.5))
@@ -460,53 +458,38 @@ def test_acquisition_functions_are_optimized(name, models):
         found, value = optimize_acqf(acquisition, BOUNDS, q, 2, 8, options={"maxiter": 5})
         assert found.shape == (q, NUM_INPUTS)
         assert bool(value.isfinite())
-    one = normal_like(ours.posterior(points(3, 1)))
     if isinstance(ours.posterior(points(3, 1)), GPyTorchPosterior):
         close(analytic(points(3, 1)), LogExpectedImprovement(ours, best_f=0.5)(points(3, 1)))
-    assert one.mean.shape == (3, 1, 1)
 
 
-VIEWS = {
-    name: case
+PAIRS = ("Constrained", "Feasib", "Hypervolume", "MultiObjective", "MOMF", "NPar", "MultiOutputPosteriorMean")
+
+
+def takes_pairs(acquisition):
+    """Whether it is for several outputs, which are a list of models here."""
+    return any(word in acquisition for word in PAIRS)
+
+
+# Views of several outputs are for one model of them; Thompson's paths are those of ensembles.
+VIEWS = [
+    name
     for name, case in ACQUISITIONS.items()
-    if case.view != NONE and name != "PathwiseThompsonSampling" and case.fixed
-}
-
-
-class _OneOutput(Exception):
-    """The acquisition function asks for a model of two outputs."""
-
-
-class _Setting(Setting):
-    @property
-    def missing(self):
-        raise _OneOutput
+    if case.fixed and case.view != NONE and name != "PathwiseThompsonSampling"
+    if case.view == MODEL or not takes_pairs(name)
+]
 
 
 @every
 @pytest.mark.parametrize("acquisition", VIEWS)
 def test_every_acquisition_function_by_its_view(name, acquisition, models):
-    """Those of several objectives get a list of two models, which the views of two outputs do not take."""
-    case = VIEWS[acquisition]
-    ours = models[name]
+    case, ours = ACQUISITIONS[acquisition], models[name]
     both = ModelList(ours, ours)
-    setting = Setting(ours, both, both, rows()[0], num_samples=8, listed=False)
-    two = any(
-        word in acquisition for word in ("Constrained", "Feasib", "Hypervolume", "MultiObjective", "MOMF", "NPar")
-    )
-    two = two or acquisition == "MultiOutputPosteriorMean"
-    if two and case.view != "the model":
-        pytest.skip("takes one model of two outputs")
-    if two:
-        setting = setting._replace(listed=True)
+    setting = Setting(ours, both, both, rows()[0], num_samples=8, listed=takes_pairs(acquisition))
     torch.manual_seed(0)
-    size = case.sizes[0]
-    if case.view == EQUAL and size > 1:
-        size = 1
+    X = torch.rand(2, case.sizes[0], case.num_inputs, generator=generator(3), dtype=DTYPE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of jitter, where baselines are nearly known
         made = case.make(exported()[acquisition], setting)
-        X = torch.rand(2, size, case.num_inputs, generator=generator(3), dtype=DTYPE)
         values = torch.cat([made(x.unsqueeze(0)) for x in X]) if case.alone else made(X)
     assert values.shape[0] == 2
     assert bool(values.isfinite().all())

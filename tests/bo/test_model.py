@@ -545,6 +545,7 @@ def test_the_scale_of_outcomes_does_not_matter(scale):
     assert 0.98 < values[0] / values[1] < 1.05
 
 
+@pytest.mark.processor
 def test_input_transforms_are_learned():
     """A function that is smooth in warped inputs only: the evidence rises, to where it is flat in the transform."""
     X, _ = rows(30)
