@@ -3,6 +3,7 @@
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER [--sets airline co2] [--seeds 10]
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER --evidence airline --components 3
+OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --likelihoods 1000
 """
 
 import argparse
@@ -27,10 +28,14 @@ from gp_ensembles.bayesian_quadrature import (
     marginalize,
 )
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
+from gp_ensembles.bayesian_quadrature.iterative import ConjugateGradientLikelihood
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood, Likelihood
+from gp_ensembles.bayesian_quadrature.low_rank import FourierLikelihood, SparseLikelihood
 from gp_ensembles.bayesian_quadrature.policies import Policy
 from gp_ensembles.bayesian_quadrature.prior import EDGE, draw_stratified
 from gp_ensembles.bayesian_quadrature.result import Marginalization
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.bayesian_quadrature.toeplitz import ToeplitzLikelihood
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import airline_passengers, load_folder
 
@@ -147,6 +152,38 @@ def likelihood_table(problem: RegressionProblem) -> None:
     )
     print(f"{'1000 log-likelihoods':44}{ours:>10.3f} s")
     print(f"{'one GPyTorch model for each, for 1000':44}{1000 * theirs:>10.3f} s   ratio {1000 * theirs / ours:.1f}")
+
+
+def ways_table(rows: int) -> None:
+    """Seconds of a likelihood with its gradient, and its distance from the dense one, by every way."""
+    ways: dict[str, Callable[[Tensor], Likelihood]] = {
+        "dense": lambda X: DenseLikelihood(),
+        "Toeplitz": lambda X: ToeplitzLikelihood(),
+        "50 knots": lambda X: SparseLikelihood(X[:: len(X) // 50]),
+        "200 knots": lambda X: SparseLikelihood(X[:: len(X) // 200]),
+        "50 frequencies": lambda X: FourierLikelihood(50),
+        "conjugate gradients": lambda X: ConjugateGradientLikelihood(),
+    }
+    generator = torch.Generator().manual_seed(0)
+    for title, empty in (("a whole grid", 0.0), ("a tenth of the cells empty", 0.1)):
+        keep = torch.rand(rows, generator=generator) >= empty
+        X = torch.arange(rows, dtype=torch.float64).unsqueeze(-1)[keep]
+        y = torch.sin(0.05 * X.squeeze(-1)) + 0.3 * torch.randn(len(X), generator=generator, dtype=torch.float64)
+        prior = default_prior(X, y, 3)
+        slow = 0.01 * torch.rand(8, 3, 1, generator=generator, dtype=torch.float64)  # cycles a row
+        noise, scale = torch.full((8,), 0.09, dtype=torch.float64), torch.ones(8, dtype=torch.float64)
+        print(f"\n{len(X)} rows on {title}, 8 slow kernels of 3 components: seconds each, largest distance in nats")
+        exact = y.new_zeros(0)
+        for name, way in ways.items():
+            problem = RegressionProblem(X, y, prior, likelihood=way(X))
+            leaf = slow.clone().requires_grad_()
+            mixtures = SpectralMixtures(torch.full_like(slow[..., 0], 1.0 / 3.0), leaf, 0.2 * leaf)
+            start = time.perf_counter()
+            value = problem.likelihoods(mixtures, scale, noise)
+            value.sum().backward()
+            elapsed = (time.perf_counter() - start) / len(slow)
+            exact = value.detach() if name == "dense" else exact
+            print(f"{name:24}{elapsed:>10.4f} s{float((value.detach() - exact).abs().max()):>12.2g}", flush=True)
 
 
 def learning_table(problem: RegressionProblem, evaluations: int, seeds: int) -> None:
@@ -307,8 +344,12 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=200)
     parser.add_argument("--evidence", choices=list(EVIDENCE_SETS), help="only the log evidence of a set, by all ways")
     parser.add_argument("--components", type=int, default=3, help="most components for --evidence")
+    parser.add_argument("--likelihoods", type=int, help="only likelihoods by every way, on a grid of so many cells")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.likelihoods is not None:
+        ways_table(arguments.likelihoods)
+        return
     if arguments.evidence is not None:
         if arguments.data is None:
             parser.error("--evidence needs --data")
