@@ -238,6 +238,13 @@ def test_every_method_starts_alike_and_can_be_repeated(name, monkeypatch):
     assert trace.optimum.tolist() == [height_at(t) for t in range(6)]
 
 
+def test_a_plateau_is_left_by_the_priors():
+    plateau = Problem("plateau", 2, lambda X, _: (X[:, :1] > 0.99).double(), lambda _: 1.0)
+    for method in ("ensemble-logei", "gp-logei"):
+        trace = run_one(plateau, method, seed=0, num_iterations=2)
+        assert bool(trace.X.isfinite().all())
+
+
 def test_features_take_over_where_exact_processes_are_dear(monkeypatch):
     monkeypatch.setattr(methods, "_MOST_EXACT", 7)
     monkeypatch.setattr(methods, "_NUM_FEATURES", 16)

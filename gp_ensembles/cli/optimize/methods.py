@@ -102,6 +102,8 @@ class EnsembleImprovement(Optimizer):
 
     def _exact(self, X: Tensor, Y: Tensor) -> ExactEnsembleModel:
         model = ExactEnsembleModel(X, Y)
+        if bool((Y[:1] == Y).all()):  # a plateau tells nothing about length scales
+            return model
         if self.start is not None and not self._is_due(X):
             return model.with_hyperparameters_(self.start)
         self.start, self.num_fitted = model.fit(self.start).hyperparameters, X.shape[0]
