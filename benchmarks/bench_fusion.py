@@ -3,6 +3,9 @@
 OMP_NUM_THREADS=1 python benchmarks/bench_fusion.py [--chains 16] [--draws 150]
 
 NumPyro's part runs where NumPyro is installed (extra `numpyro`), on the same densities written in jax and compiled.
+
+With --metric: chains of P-BHS on two splits, hyperparameters fixed and sampled, before they had the metric of a Laplace
+approximation (diagonal, starts at joint modes) and after, and by the no-U-turn sampler.
 """
 
 import argparse
@@ -17,10 +20,22 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion import HMC, MAP, PBHS, HMCSettings, LaplaceApproximation, MoGPE, PoGPE, fit_fusion
+from gp_ensembles.fusion import (
+    HMC,
+    MAP,
+    PBHS,
+    FourierPrior,
+    HMCSettings,
+    LaplaceApproximation,
+    MoGPE,
+    PoGPE,
+    fit_fusion,
+)
 from gp_ensembles.fusion.base import FusionModel
+from gp_ensembles.fusion.chains import Chains
 from gp_ensembles.fusion.chees import sample_hmc
-from gp_ensembles.fusion.diagnostics import mean_ess
+from gp_ensembles.fusion.diagnostics import mean_ess, rank_rhat
+from gp_ensembles.fusion.no_u_turn import NoUTurn
 from studies.fusion.sets import (
     FusionSplit,
     expert_source,
@@ -111,14 +126,56 @@ def report(name: str, model: FusionModel, found: tuple[Tensor, float], split: Fu
     return took / draws
 
 
+def metric(draws: int) -> None:
+    """R-hat, effective draws and gradients of chains of P-BHS, before and after."""
+    for number in range(2):
+        split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, number)
+        frequencies = make_priors(split.X, 30, 0, 0).weight.frequencies
+        experts = expert_source(split, 0, 0)(3)
+        for stddev in (None, 0.5):
+            prior = FourierPrior(frequencies, 0.5, prior_stddev=stddev)
+            model = PBHS(experts.X, experts.y, experts.predictions, prior)
+            name = f"split {number}, hyperparameters {'fixed' if stddev is None else 'sampled'}"
+            settings = HMCSettings(draws, draws)
+            generator = torch.Generator().manual_seed(0)
+            start = MAP(16, 100).infer(model, generator=generator).theta
+            noise = torch.randn(start.shape, dtype=start.dtype, generator=generator)
+            before = sample_hmc(
+                model.log_joint, start + 0.1 * model.prior_stddev * noise, settings, generator=generator
+            )
+            mixing(f"{name}, before", model, before)
+            for kind, chosen in {
+                "after": settings,
+                "no U-turn": HMCSettings(draws, draws, trajectory=NoUTurn()),
+            }.items():
+                found = HMC(settings=chosen).infer(model, generator=torch.Generator().manual_seed(0)).chains
+                assert found is not None
+                mixing(f"{name}, {kind}", model, found)
+
+
+@torch.no_grad()
+def mixing(name: str, model: FusionModel, chains: Chains) -> None:
+    """A line about chains: the largest R-hat and the median effective draws of the log densities of 64 rows."""
+    rows = torch.stack([model.log_likelihood(chain) for chain in chains.theta])[..., :: max(len(model.y) // 64, 1)]
+    rhat = max(float(rank_rhat(rows).max()), float(rank_rhat(chains.log_density)))
+    effective = float(torch.stack([mean_ess(chain.unsqueeze(0)) for chain in rows]).sum(0).median())
+    steps, lost = int(chains.num_steps.sum()), int(chains.divergent.sum())
+    print(f"{name}: R-hat {rhat:.3f}, {effective:.0f} effective draws, {steps} gradients, "
+          f"{effective / steps:.2f} each, {lost} divergences", flush=True)  # fmt: skip
+
+
 def main() -> None:
     """All parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=16)
     parser.add_argument("--draws", type=int, default=150)
+    parser.add_argument("--metric", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if arguments.metric:
+        metric(arguments.draws)
+        return
     split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, 0)
     priors = make_priors(split.X, 30, 0, 0)
     for kind in (MoGPE, PoGPE):
