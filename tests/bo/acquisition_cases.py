@@ -514,8 +514,8 @@ itself, those with a formula for one normal distribution need a view of it. This
 weighted mixture in `tests/bo/test_acquisition_values.py`.
 
 The other models for BoTorch ([docs/botorch_models.md](botorch_models.md)) take the same views, and
-`tests/bo/test_contract.py` tries every line with each of them. Those of one normal distribution (`ExactGP`, `SparseGP`) need none.
-Where weights depend on the input (`FusedModel`), what needs `WeightedAcquisition` takes one point at a time.
+`tests/bo/test_contract.py` tries every line with each of them. Those of one normal distribution (`ExactGP`, `SparseGP`)
+need none. Where weights depend on the input (`FusedModel`), what needs `WeightedAcquisition` takes one point at a time.
 
 - **{MODEL}**: `acquisition(model, ...)`.
 - **{WEIGHTED}**: `WeightedAcquisition(model, lambda experts: acquisition(experts, ...))`. The value under every expert,
