@@ -124,7 +124,7 @@ class _Fit(NamedTuple):
 
 def _fit(features: Tensor, noise: Tensor, y: Tensor) -> _Fit:
     gram = features.mT @ features
-    factor, good = _factor(gram + noise[:, None, None] * _eye(gram[0]))
+    factor, good = _factor(gram + noise[:, None, None] * _eye(gram))
     coefficients = torch.cholesky_solve(features.mT @ y.unsqueeze(-1), factor).squeeze(-1)
     return _Fit(factor, coefficients, good)
 
@@ -133,7 +133,7 @@ def _factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Cholesky factors and where there are any; the identity's elsewhere, so that derivatives stay finite."""
     _, info = torch.linalg.cholesky_ex(matrix.detach())
     good = (info == 0) & matrix.detach().isfinite().all(-1).all(-1)
-    factor, _ = torch.linalg.cholesky_ex(torch.where(good[:, None, None], matrix, _eye(matrix[0])))
+    factor, _ = torch.linalg.cholesky_ex(torch.where(good[:, None, None], matrix, _eye(matrix)))
     return factor, good
 
 
@@ -222,12 +222,14 @@ class LowRankLikelihoods:
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, or lower bounds of them, shape (B,); NaN where there is none."""
-        count = max(1, CHUNK_BYTES // (self.bytes_each * int(mixtures.num_components.max()))) if len(noise) else 1
+        if not len(noise):
+            return self.y.new_zeros(0)
+        count = max(1, CHUNK_BYTES // (self.bytes_each * int(mixtures.num_components.max())))
         order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
         values = [
             self._values(mixtures.take(some).trim(), outputscale[some], noise[some]) for some in order.split(count)
         ]
-        return torch.cat(values)[order.argsort()] if values else self.y.new_zeros(0)
+        return torch.cat(values)[order.argsort()]
 
     def condition(self, hyperparameters: Hyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the data.

@@ -371,7 +371,7 @@ class ToeplitzLikelihoods:
             column = self._columns(mixtures.take(some).trim(), outputscale[some], noise[some])
             value: Tensor = _LogMarginal.apply(column, self.y, self.grid)  # type: ignore[no-untyped-call]
             values.append(value)
-        return torch.cat(values)[order.argsort()] if values else self.y.new_zeros(0)
+        return torch.cat(values)[order.argsort()]
 
     def condition(self, hyperparameters: Hyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the rows of the grid.

@@ -287,6 +287,22 @@ def test_every_likelihood_marginalizes_and_predicts(likelihood):
     assert fingerprint(problem, Search()) != fingerprint(dense, Search())
 
 
+@pytest.mark.parametrize("likelihood", [DenseLikelihood(), *WAYS.values()])
+def test_no_kernels_give_no_values(likelihood):
+    X = grid(range(24))
+    none = torch.zeros(0, dtype=torch.float64)
+    nothing = SpectralMixtures.unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
+    assert likelihood.bind(X, targets(X), AT_ORIGIN)(nothing, none, none).shape == (0,)
+
+
+@pytest.mark.parametrize("likelihood", [SparseLikelihood(rows(8, 2)), FourierLikelihood(8)])
+def test_several_inputs_marginalize(likelihood):
+    X = rows(30, 2, 4)
+    problem = RegressionProblem(X, targets(X), likelihood=likelihood)
+    found = marginalize(problem, Budget(30, draws=0), generator=torch.Generator().manual_seed(0))
+    assert bool((found.predict(X[:5] + 0.01).variance > 0).all())
+
+
 def test_settings_are_part_of_the_fingerprint():
     X = grid(range(24))
     marks = {
