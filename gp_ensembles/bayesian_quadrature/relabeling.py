@@ -141,8 +141,8 @@ def log_permanent(logs: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> log_permanent(torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64).log()).exp()
-        tensor(10., dtype=torch.float64)
+        >>> round(float(log_permanent(torch.tensor([[1.0, 2.0], [3.0, 4.0]]).log()).exp()), 4)
+        10.0
     """
     size = logs.shape[-1]
     before: dict[tuple[int, ...], int] = {(): 0}
