@@ -126,9 +126,9 @@ def report(name: str, model: FusionModel, found: tuple[Tensor, float], split: Fu
     return took / draws
 
 
-def metric(draws: int) -> None:
+def metric(draws: int, splits: list[int]) -> None:
     """R-hat, effective draws and gradients of chains of P-BHS, before and after."""
-    for number in range(2):
+    for number in splits:
         split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, number)
         frequencies = make_priors(split.X, 30, 0, 0).weight.frequencies
         experts = expert_source(split, 0, 0)(3)
@@ -144,10 +144,10 @@ def metric(draws: int) -> None:
                 model.log_joint, start + 0.1 * model.prior_stddev * noise, settings, generator=generator
             )
             mixing(f"{name}, before", model, before)
-            for kind, chosen in {
-                "after": settings,
-                "no U-turn": HMCSettings(draws, draws, trajectory=NoUTurn()),
-            }.items():
+            kinds = {"after": settings}
+            if stddev is None:  # with sampled hyperparameters it takes many times as long
+                kinds["no U-turn"] = HMCSettings(draws, draws, trajectory=NoUTurn())
+            for kind, chosen in kinds.items():
                 found = HMC(settings=chosen).infer(model, generator=torch.Generator().manual_seed(0)).chains
                 assert found is not None
                 mixing(f"{name}, {kind}", model, found)
@@ -170,11 +170,12 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=16)
     parser.add_argument("--draws", type=int, default=150)
     parser.add_argument("--metric", action="store_true")
+    parser.add_argument("--splits", type=int, nargs="+", default=[0, 1])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if arguments.metric:
-        metric(arguments.draws)
+        metric(arguments.draws, arguments.splits)
         return
     split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, 0)
     priors = make_priors(split.X, 30, 0, 0)

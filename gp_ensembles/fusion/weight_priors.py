@@ -10,7 +10,7 @@ def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Gener
     r"""Functions that change over :math:`\sqrt D` standard deviations of every input column, of amplitude one.
 
     Random Fourier features of the squared-exponential kernel: inputs need no scaling. With one amplitude and one length
-    scale for all sets, log-linear stacking was better than the best of its experts on 13 of 15 splits of five sets.
+    scale for all sets, log-linear stacking was better than the best of its experts on 17 of 18 splits of six sets.
 
     Args:
         X: Inputs at which weights are learned, shape (N, D).
