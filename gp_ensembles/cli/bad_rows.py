@@ -5,7 +5,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.data import Table
+from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming import OnlineModel
+from gp_ensembles.streaming.checks import IllegalRow, too_large
 
 Policy = Literal["missing", "skip", "stop"]
 
@@ -24,6 +27,29 @@ class BadRows(NamedTuple):
     num_rows: int = 0
     first: str = ""
 
+    def mend_warm_up(self, table: Table, num_rows: int, target: Target) -> tuple["BadRows", Table]:
+        """The count with the warm-up rows of a table, and the table without numbers there that cannot be squared.
+
+        Other wild numbers of a warm-up are dealt with by the model: there is no scale before it.
+
+        Example:
+            >>> from gp_ensembles.ensembles.targets import RealTarget
+            >>> y = torch.tensor([1.0, 1e300, 2.0], dtype=torch.float64)
+            >>> table = Table(torch.zeros(3, 1, dtype=torch.float64), y, ("time",), "height", "wave")
+            >>> bad, mended = BadRows().mend_warm_up(table, 3, RealTarget())
+            >>> bad.num_rows, mended.y
+            (1, tensor([1., nan, 2.], dtype=torch.float64))
+        """
+        bad, last, X, y = self, -1, table.X, table.y
+        while bad.policy != "stop" and target.is_real:
+            wrong = too_large(X[:num_rows], y[:num_rows])
+            if wrong is None:
+                break
+            X, y = bad._without(X, y, wrong)
+            if wrong.row != last:
+                bad, last = bad._with(wrong.message(1, table.feature_names)), wrong.row
+        return bad, table._replace(X=X, y=y)
+
     def mend(self, model: OnlineModel, X: Tensor, y: Tensor, first_row: int) -> tuple["BadRows", Tensor, Tensor]:
         """Rows that the model can learn.
 
@@ -41,12 +67,20 @@ class BadRows(NamedTuple):
             wrong = model.first_illegal(X, y)
             if wrong is None or (wrong.column is None and not model.config.ensemble.target.is_real):
                 break  # a class that is none, or half a count, is a mistake about the table
-            X, y = X.clone(), y.clone()
-            if wrong.column is not None:
-                X[wrong.row, wrong.column] = torch.nan
-            if wrong.column is None or bad.policy == "skip":
-                y[wrong.row] = torch.nan
+            X, y = bad._without(X, y, wrong)
             if wrong.row != last:
-                first = bad.first or wrong.message(first_row, model.feature_names or ())
-                bad, last = bad._replace(num_rows=bad.num_rows + 1, first=first), wrong.row
+                bad, last = bad._with(wrong.message(first_row, model.feature_names or ())), wrong.row
         return bad, X, y
+
+    def _with(self, message: str) -> "BadRows":
+        """The count with one more row."""
+        return self._replace(num_rows=self.num_rows + 1, first=self.first or message)
+
+    def _without(self, X: Tensor, y: Tensor, wrong: IllegalRow) -> tuple[Tensor, Tensor]:
+        """Rows without a number that cannot be learned."""
+        X, y = X.clone(), y.clone()
+        if wrong.column is not None:
+            X[wrong.row, wrong.column] = torch.nan
+        if wrong.column is None or self.policy == "skip":
+            y[wrong.row] = torch.nan
+        return X, y

@@ -9,8 +9,9 @@ from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_cov
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.streaming.notable import Notable
 
-_KIND = Kind("gp_ensembles stream", 3, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind("gp_ensembles stream", 4, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
@@ -57,6 +58,7 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
         "last_row": progress.last_row,
         "clock": list(stream.clock),
         "bad_rows": list(stream.bad_rows),
+        "notable": list(stream.notable),
     }
     write_checkpoint(Path(path), _KIND, content)
 
@@ -99,7 +101,7 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     progress = Progress(content["num_rows"], scores, coverages, *rows)
     clock = Clock(*content["clock"])
     stream = ScoredStream(content["data"], content["target_name"], model, baselines, progress, clock)
-    stream.bad_rows = BadRows(*content["bad_rows"])
+    stream.bad_rows, stream.notable = BadRows(*content["bad_rows"]), Notable(*content["notable"])
     stream.scores = unpack_scores(content["current_scores"])
     stream.coverages = unpack_coverages(content["current_coverages"])
     return stream

@@ -50,10 +50,11 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
     Returns:
         The summary.
     """
+    bad_rows, table = BadRows(output.on_bad_row).mend_warm_up(table, config.warmup, config.ensemble.target)
     check_table(table, config)  # what can be refused early leaves no folder behind
     folder = OutputFolder(output.out)
     started = ScoredStream.start(config, table, progress=output.progress and sys.stderr.isatty())
-    started.bad_rows = BadRows(output.on_bad_row)
+    started.bad_rows = bad_rows
     folder.begin(started.model.names, config.ensemble.target.num_labels, started.further_columns)
     return run(started, table.X[config.warmup :], table.y[config.warmup :], folder, output)
 

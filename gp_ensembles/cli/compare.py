@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.named_configs import find_config
@@ -107,7 +108,9 @@ def compare(
 
 def score_config(table: Table, config: StreamConfig, name: str, progress: bool = False) -> dict[str, object]:
     """Fit and run one config on a table, writing nothing; returns its summary, baselines included."""
+    bad_rows, table = BadRows().mend_warm_up(table, config.warmup, config.ensemble.target)
     stream = ScoredStream.start(config, table, progress=progress and sys.stderr.isatty())
+    stream.bad_rows = bad_rows
     rest = table.y.shape[0] - config.warmup
     with progress_bar(name, rest, progress) as bar:
         for chunk in stream.chunks(table.X[config.warmup :], table.y[config.warmup :]):

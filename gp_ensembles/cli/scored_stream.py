@@ -107,6 +107,7 @@ class ScoredStream:
         self.progress = progress
         self.clock = clock
         self.scores, self.coverages = progress.scores, progress.coverages
+        self.notable = model.notable  # the rows since the last boundary included
         self.bad_rows = BadRows()
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
         self.target_scale = float(model.scales.y_scale)
@@ -187,16 +188,17 @@ class ScoredStream:
                 last_row = torch.cat([rows[-1], targets[-1:]])
             if targets.shape[0] == self.chunk_rows:
                 self.is_whole = False
-                chunk, scores, coverages = self._learn(self.model, self.baselines, rows, targets)
+                learned = self.model
+                chunk, scores, coverages = self._learn(learned, self.baselines, rows, targets)
                 num_rows = self.progress.num_rows + self.chunk_rows
                 self.progress = Progress(num_rows, scores, coverages, rows[:0], targets[:0], last_row)
                 self.is_whole = True
             else:
                 # The chunk is not full: learn it on copies, and again when the rest of it has come.
-                copies = copy.deepcopy(self.model), copy.deepcopy(self.baselines)
-                chunk, scores, coverages = self._learn(*copies, rows, targets)
+                learned = copy.deepcopy(self.model)
+                chunk, scores, coverages = self._learn(learned, copy.deepcopy(self.baselines), rows, targets)
                 self.progress = self.progress._replace(pending_X=rows, pending_y=targets, last_row=last_row)
-            self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
+            self.scores, self.coverages, self.bad_rows, self.notable = scores, coverages, bad_rows, learned.notable
             yield chunk.tail(skipped)
             if wrong is not None:  # what came before the row is learned and handed out
                 raise ValueError(message)

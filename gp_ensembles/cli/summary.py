@@ -11,7 +11,7 @@ from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.build import one_class_message, only_label
-from gp_ensembles.streaming.checks import wild_warm_up_message
+from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
@@ -42,12 +42,14 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "features": list(model.used_features),
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
-        "wild_targets_in_warmup": model.num_wild_in_warmup,
+        "wild_targets_in_warmup": stream.notable.targets_left_out,
+        "far_targets_in_warmup": model.num_far_in_warmup,
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
         "bad_rows": stream.bad_rows._asdict(),
-        "inputs_moved": model.num_moved,
+        "inputs_moved": stream.notable.inputs_moved,
+        "targets_discounted": stream.notable.targets_discounted,
         "num_experts": len(model.names),
         **scores,
         "intervals": interval_table(stream.coverages),
@@ -106,8 +108,10 @@ def summary_table(summary: Mapping[str, object]) -> str:
     table = format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
     label = summary.get("only_label_of_warmup")
     told = [one_class_message(label)] if isinstance(label, int) else []
-    wild = summary.get("wild_targets_in_warmup")
-    told += [wild_warm_up_message(wild)] if isinstance(wild, int) and wild else []
+    missing, kept = (summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("wild", "far"))
+    assert isinstance(missing, int)
+    assert isinstance(kept, int)
+    told += wild_warm_up_lines(missing, kept)
     return "\n".join([table, *interval_lines(summary), *bad_row_lines(summary), *told])
 
 
@@ -126,6 +130,8 @@ def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
         lines.append(f"{rows} had a number out of all proportion, {taken}; the first: {bad['first']}")
     if summary.get("inputs_moved"):
         lines.append(f"{summary['inputs_moved']} inputs lay far beyond all seen before and were moved into reach")
+    if summary.get("targets_discounted"):
+        lines.append(f"{summary['targets_discounted']} targets were far outside all predictions and counted less")
     return lines
 
 

@@ -241,7 +241,7 @@ class OnlineEnsemble(nn.Module):
             for field in kind._fields
             if kind is WindowState
         }
-        super()._apply(fn, *arguments)
+        super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
         for name, value in kept.items():
             moved = self._buffer(name)
             if moved.dtype != value.dtype:

@@ -70,7 +70,7 @@ class ScoreSummary(NamedTuple):
         crps: Mean CRPS of the mixture, units of the target.
         coverage: Share of targets inside the central interval.
         mean_absolute_error: Units of the target.
-        nmse: Squared error over the variance of the targets, dimensionless.
+        nmse: Squared error over the variance of the targets, dimensionless; NaN where all are the same.
         mean_squared_z: Mean squared standardized error; 1 is right.
     """
 
@@ -191,13 +191,16 @@ def summarize(state: StreamScores) -> ScoreSummary:
         tensor(1., dtype=torch.float64)
     """
     count = state.num_scored
+    # Targets that are all the same have the variance of round-off.
+    least = count * (torch.finfo(torch.float64).eps * state.target_mean).square()
+    deviation = torch.where(state.target_deviation > least, state.target_deviation, torch.nan)
     return ScoreSummary(
         log_score=state.log_prob / count,
         log_score_gaussian=state.gaussian_log_prob / count,
         crps=state.crps / count,
         coverage=state.covered / count,
         mean_absolute_error=state.absolute_error / count,
-        nmse=state.squared_error / state.target_deviation,
+        nmse=state.squared_error / deviation,
         mean_squared_z=state.squared_z / count,
     )
 

@@ -1,6 +1,5 @@
 """Which rows a stream can learn; what is wrong with one is said with its row, its column and how to mend it."""
 
-import warnings
 from typing import NamedTuple
 
 import torch
@@ -10,7 +9,6 @@ from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.likelihoods.response import IllegalTargetError
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
-_WILD, _FEW = 50.0, 0.01  # ranges beyond which a target of the warm-up is a mistake, and the largest share of such
 LARGEST = 1e150  # larger numbers cannot be squared
 
 
@@ -71,41 +69,6 @@ def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
     if column < X.shape[1]:
         return IllegalRow(row, column, f"{said} (row {{row}})")
     return IllegalRow(row, None, said)
-
-
-def wild_in_warm_up(y: Tensor) -> Tensor:
-    """Targets of a warm-up that are out of all proportion to the others, a mask of the shape of y.
-
-    They lie further from the median than fifty times the range from the 5 % to the 95 % quantile, and are at most one
-    in a hundred: before there is a scale, one such number would set it. None are where that range is zero.
-
-    Args:
-        y: Real targets, shape (N,) or (N, O), float64; NaN where missing.
-
-    Example:
-        >>> y = torch.linspace(0, 1, 100, dtype=torch.float64)
-        >>> y[7] = 1e6
-        >>> wild_in_warm_up(y).nonzero().flatten(), wild_in_warm_up(y.log1p()).nonzero().flatten()
-        (tensor([7]), tensor([], dtype=torch.int64))
-    """
-    columns = y.reshape(y.shape[0], -1)
-    levels = torch.tensor([0.05, 0.5, 0.95], dtype=y.dtype, device=y.device)
-    lower, middle, upper = columns.nanquantile(levels, dim=0)
-    wild = (columns - middle).abs() > _WILD * (upper - lower)
-    few = wild.sum(0) <= _FEW * (~columns.isnan()).sum(0)
-    out_of_proportion: Tensor = wild & few & (upper > lower)
-    return out_of_proportion.reshape(y.shape)
-
-
-def wild_warm_up_message(number: int) -> str:
-    """What is said of targets of the warm-up that count as missing."""
-    return f"{number} target(s) of the warm-up are out of all proportion to the others and count as missing"
-
-
-def warn_of_wild(number: int) -> None:
-    """A ``UserWarning`` where targets of the warm-up count as missing."""
-    if number:
-        warnings.warn(wild_warm_up_message(number), UserWarning, stacklevel=4)
 
 
 def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:

@@ -14,8 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.streaming.checks import wild_in_warm_up
-
 _REACH, _GROWTH = 1.0, 0.1  # in widths of the warm-up range
 
 
@@ -69,28 +67,6 @@ class InputRange(NamedTuple):
         reach = _REACH * self.width
         moved = torch.minimum(torch.maximum(X, lower[:-1] - reach), upper[:-1] + reach)
         return InputRange(lower[-1], upper[-1], self.width), moved, (moved != X).sum(-1)
-
-
-def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
-    """Warm-up rows (N, D) whose wild inputs are moved to the edge of the others', and how many were.
-
-    Wild are those that :func:`~gp_ensembles.streaming.checks.wild_in_warm_up` finds: one of them would set the scale of
-    its column, and the range of all later rows.
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
-        >>> X[7] = -1e6
-        >>> limited, num_moved = limit_warm_up(X)
-        >>> limited.min(), num_moved
-        (tensor(0., dtype=torch.float64), 1)
-    """
-    wild = wild_in_warm_up(X)
-    if not bool(wild.any()):
-        return X, 0
-    rest = torch.where(wild, torch.nan, X)
-    lower, upper = (rest.nan_to_num(nan=value) for value in (torch.inf, -torch.inf))
-    return torch.where(wild, X.clamp(lower.amin(0), upper.amax(0)), X), int(wild.sum())
 
 
 def _follow(upper: Tensor, X: Tensor, step: Tensor) -> Tensor:

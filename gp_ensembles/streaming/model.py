@@ -24,22 +24,16 @@ from gp_ensembles.streaming.after_mixture import (
     remember,
 )
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.streaming.checks import (
-    IllegalRow,
-    illegal_input,
-    illegal_target,
-    too_large,
-    warn_of_wild,
-    wild_in_warm_up,
-    wild_number,
-)
+from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, too_large, wild_number
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
-from gp_ensembles.streaming.input_range import InputRange, limit_warm_up
+from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.notable import Notable, num_discounted
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
+from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
 
-_KIND = Kind("gp_ensembles model", 2, "a model", "give a file that OnlineModel.save wrote")
+_KIND = Kind("gp_ensembles model", 3, "a model", "give a file that OnlineModel.save wrote")
 
 
 class OnlineModel:
@@ -83,8 +77,7 @@ class OnlineModel:
         self.warm_y: Tensor | None = None
         self._calibration = init_calibration(self.config)
         self._range: InputRange | None = None
-        self.num_moved = 0  # inputs so far that were out of reach
-        self.num_wild_in_warmup = 0  # targets of the warm-up that count as missing
+        self.notable = Notable()
         self._kept: list[int] = []
         self._scales: Standardizer | None = None
 
@@ -311,8 +304,7 @@ class OnlineModel:
             "block_size": None if self.online is None else self.online.block_size,
             "calibration": calibration_to_plain(self._calibration),
             "input_range": None if self._range is None else [part.clone().cpu() for part in self._range],
-            "num_moved": self.num_moved,
-            "num_wild_in_warmup": self.num_wild_in_warmup,
+            "notable": list(self.notable),
         }
 
     @classmethod
@@ -333,9 +325,13 @@ class OnlineModel:
             model.online.block_size = content["block_size"]
             if content["input_range"] is not None:
                 model._range = InputRange(*(part.to(model.device) for part in content["input_range"]))
-            model.num_moved = content["num_moved"]
-            model.num_wild_in_warmup = content["num_wild_in_warmup"]
+            model.notable = Notable(*content["notable"])
         return model
+
+    @property
+    def num_far_in_warmup(self) -> int:
+        """Targets of the warm-up that are far from all others and too many to be mistakes: they were learned."""
+        return num_far(self.warm_y) if self.config.ensemble.target.is_real and self.warm_y is not None else 0
 
     def __repr__(self) -> str:
         if self.online is None:
@@ -363,8 +359,8 @@ class OnlineModel:
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
             self._range = InputRange.of(self.inputs(X)) if self.config.limit_inputs else None
-            self.num_moved, self.num_wild_in_warmup = num_moved, int(wild.sum())
-        warn_of_wild(self.num_wild_in_warmup)
+            self.notable = Notable(num_moved, 0, int(wild.sum()))
+        warn_of_wild(self.notable.targets_left_out, self.num_far_in_warmup)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))
@@ -414,8 +410,9 @@ class OnlineModel:
             within, inputs, moved = within.follow(inputs)
             num_moved = int(moved.sum())
         predictions = online.observe(inputs.to(dtype), targets.to(dtype))
+        num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         with uninterrupted():  # what stands around the ensemble learns the rows too
-            self._range, self.num_moved = within, self.num_moved + num_moved
+            self._range, self.notable = within, self.notable.after(num_moved, num_outliers)
             mixture = self._in_units(predictions.mixture)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]

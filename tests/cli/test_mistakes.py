@@ -89,6 +89,47 @@ def test_the_count_of_wild_numbers_is_resumed(place, small):
     assert small.read(place / "cut" / "predictions.csv") == small.read(place / "whole" / "predictions.csv")
 
 
+def test_inputs_that_were_moved_are_counted_to_the_last_row(place, small, capsys):
+    rows = small.rows(400)
+    rows[200][1] = rows[395][1] = "5e3"  # the last rows fill no chunk
+    small.write(place / "wild.csv", rows)
+    small.write(place / "first.csv", rows[:397])
+    small.write(place / "rest.csv", rows[397:])
+    assert stream(place, "wild.csv", "whole") == 0
+    assert "2 inputs lay far beyond all seen before" in capsys.readouterr().out
+    assert stream(place, "first.csv", "cut") == 0
+    more = ["resume", "--checkpoint", str(place / "cut" / "checkpoint.pt"), str(place / "rest.csv")]
+    assert main([*more, "--out", str(place / "cut"), "--pictures", "false", "--progress", "false"]) == 0
+    found = [json.loads((place / folder / "summary.json").read_text())["inputs_moved"] for folder in ("cut", "whole")]
+    assert found == [2, 2]
+
+
+def test_a_number_of_the_warm_up_that_cannot_be_squared_is_a_missing_one(place, small, capsys):
+    rows = small.rows(400)
+    gaps = [list(row) for row in rows]
+    rows[30][2], gaps[30][2] = "-1e250", ""
+    small.write(place / "wild.csv", rows)
+    small.write(place / "gaps.csv", gaps)
+    assert stream(place, "wild.csv") == 0
+    assert "1 row had a number out of all proportion, taken for missing; the first: the target of row 31" in (
+        capsys.readouterr().out
+    )
+    assert stream(place, "gaps.csv", "gaps") == 0
+    both = [small.read(place / folder / "predictions.csv") for folder in ("out", "gaps")]
+    assert both[0] == both[1]
+    assert stream(place, "wild.csv", "stopped", "--on_bad_row", "stop") == 2
+    assert "row 31" in capsys.readouterr().err
+
+
+def test_targets_that_stay_the_same_have_no_normalized_error(place, small):
+    rows = small.rows(400)
+    for row in rows[100:]:
+        row[2] = "0.1"
+    small.write(place / "still.csv", rows)
+    assert stream(place, "still.csv") == 0
+    assert json.loads((place / "out" / "summary.json").read_text())["nmse"] is None
+
+
 def test_a_number_too_large_for_single_precision_is_named(place, small, capsys):
     rows = small.rows(400)
     rows[250][0] = "1e39"

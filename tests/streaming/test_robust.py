@@ -9,8 +9,8 @@ from gp_ensembles.ensembles.bases import LinearBasis, PolynomialBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.checks import wild_in_warm_up
 from gp_ensembles.streaming.joint import joint_covariance
+from gp_ensembles.streaming.warm_up_outliers import far_from_others, wild_in_warm_up
 
 SPEC = replace(auto, bases=(LinearBasis(), PolynomialBasis((2,))), random_walk_variances=(1e-3,))
 CONFIG = StreamConfig(replace(SPEC, lags=TargetLags(bases=(LinearBasis(),))), warmup=100)
@@ -36,9 +36,9 @@ def error(X, y, config=CONFIG, wild=None, **where):
         y[300] = wild
     model = OnlineModel(config)
     mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), y.split(50), strict=True)])[
-        -NUM_ROWS + 100 :
+        -NUM_ROWS + 200 :
     ]
-    return float((mean - clean[100:])[206:306].square().mean().sqrt()), model
+    return float((mean - clean[200:])[106:206].square().mean().sqrt()), model
 
 
 @pytest.mark.parametrize("value", [-700.0, 1e5, -4e6])
@@ -53,7 +53,7 @@ def test_one_wild_input_hardly_matters(value):
     clean = error(X, y)[0]
     spoiled, model = error(X, y, wild=value, column=0)
     assert spoiled < 1.1 * clean
-    assert model.num_moved == 1
+    assert model.notable.inputs_moved == 1
     unlimited = error(X, y, replace(CONFIG, limit_inputs=False), wild=value, column=0)[0]
     if abs(value) > 1e3:
         assert unlimited > 1.5 * clean
@@ -66,10 +66,10 @@ def test_one_wild_input_of_the_warm_up_hardly_matters(value):
     X[30, 1] = value
     spoiled, model = error(X, y)
     assert spoiled < 1.1 * clean
-    assert model.num_moved == 1
+    assert model.notable.inputs_moved == 1
     unlimited, model = error(X, y, replace(CONFIG, limit_inputs=False))
     assert unlimited > 2 * clean
-    assert model.num_moved == 0
+    assert model.notable.inputs_moved == 0
 
 
 def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
@@ -77,12 +77,12 @@ def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
     _, model = error(X, y, wild=1e4, column=1)
     model.save(tmp_path / "model.pt")
     other = OnlineModel.load(tmp_path / "model.pt")
-    assert other.num_moved == 1
+    assert other.notable.inputs_moved == 1
     more = rows(1)[0][:5].clone()
     more[2, 0] = 1e3
     assert torch.equal(other.predict(more).mean, model.predict(more).mean)
     assert torch.equal(other.observe(more, y[:5]).mean, model.observe(more, y[:5]).mean)
-    assert other.num_moved == 2
+    assert other.notable.inputs_moved == 2
 
 
 def test_predict_is_what_the_next_row_meets():
@@ -128,10 +128,10 @@ def test_a_wild_target_of_the_warm_up_counts_as_missing(value, tmp_path):
     with pytest.warns(UserWarning, match=r"1 target\(s\) of the warm-up are out of all proportion"):
         found = model.observe(X, y)
     assert torch.equal(found.log_prob, missing.log_prob)
-    assert model.num_wild_in_warmup == 1
+    assert model.notable.targets_left_out == 1
     model.save(tmp_path / "model.pt")
     loaded = OnlineModel.load(tmp_path / "model.pt")
-    assert loaded.num_wild_in_warmup == 1
+    assert loaded.notable.targets_left_out == 1
     assert torch.equal(loaded.predict(X[:3]).mean, model.predict(X[:3]).mean)
 
 
@@ -141,10 +141,62 @@ def test_heavy_tails_and_steps_of_a_warm_up_are_no_mistakes():
     heavy = normal[0] / (normal[1].square() + 0.05).sqrt()
     assert not bool(wild_in_warm_up(heavy).any())
     counts = torch.zeros(300, dtype=torch.float64)
-    counts[::40] = 1e5  # mostly zero: there is no range to compare with
+    counts[::40] = torch.linspace(1, 900, 8, dtype=torch.float64)  # mostly zero: those that are not are compared
     assert not bool(wild_in_warm_up(counts).any())
+    counts[7] = 1e9
+    assert wild_in_warm_up(counts).nonzero().tolist() == [[7]]
     steps = torch.randn(300, generator=g, dtype=torch.float64)
-    steps[-6:] += 1e4  # too many to be mistakes
+    steps[-6:] += 1e4  # a new level, perhaps
     assert not bool(wild_in_warm_up(steps).any())
+    steps[-40:-20] += 1e4  # too many to be mistakes
+    assert not bool(wild_in_warm_up(steps).any())
+    assert int(far_from_others(steps).sum()) == 26
     both = torch.stack([steps, torch.where(torch.arange(300) == 5, 1e9, steps[:300].clamp_max(9))], dim=-1)
     assert wild_in_warm_up(both).nonzero().tolist() == [[5, 1]]
+
+
+@pytest.mark.parametrize("num_rows", [200, 300, 1000])
+@pytest.mark.parametrize("has_gap", [False, True])
+def test_ten_wild_numbers_in_a_row_of_a_warm_up_are_found(num_rows, has_gap):
+    y = torch.randn(num_rows, generator=torch.Generator().manual_seed(num_rows), dtype=torch.float64)
+    y[100:110] = 1e7
+    if has_gap:
+        y[20] = torch.nan
+    most = 10 if num_rows - has_gap >= 200 else 9  # one in twenty of those that are observed
+    expected = list(range(100, 110)) if most == 10 else []
+    assert wild_in_warm_up(y).nonzero().flatten().tolist() == expected
+    assert far_from_others(y).nonzero().flatten().tolist() == list(range(100, 110))
+
+
+def test_ten_wild_numbers_of_a_warm_up_hardly_matter():
+    X, y = rows()
+    config = replace(CONFIG, warmup=200)
+    clean = error(X, y, config)[0]
+    targets, inputs = y.clone(), X.clone()
+    targets[50:60], inputs[120:130, 0] = 1e7, 1e5
+    with pytest.warns(UserWarning, match=r"10 target\(s\) of the warm-up"):
+        spoiled, model = error(X, targets, config)
+    assert spoiled < 1.15 * clean
+    assert model.notable.targets_left_out == 10
+    spoiled, model = error(inputs, y, config)
+    assert spoiled < 1.15 * clean
+    assert model.notable.inputs_moved == 10
+
+
+def test_too_many_wild_targets_of_a_warm_up_are_learned_and_said():
+    X, y = rows()
+    y[50:80] = 1e6
+    with pytest.warns(UserWarning, match="30 targets of the warm-up are out of all proportion .*, too many"):
+        model = OnlineModel(replace(CONFIG, warmup=400)).fit(X[:400], y[:400])
+    assert (model.notable.targets_left_out, model.num_far_in_warmup) == (0, 30)
+
+
+def test_targets_that_count_less_are_counted():
+    X, y = rows()
+    y[250:253] = torch.tensor([500.0, torch.nan, -800.0])
+    model = OnlineModel(CONFIG)
+    model.observe(X, y)
+    assert model.notable.targets_discounted == 2
+    plain = OnlineModel(replace(CONFIG, ensemble=replace(CONFIG.ensemble, outlier_threshold=None)))
+    plain.observe(X, y)
+    assert plain.notable.targets_discounted == 0

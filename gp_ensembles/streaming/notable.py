@@ -1,0 +1,43 @@
+"""How many numbers of a stream were treated in a way that its owner should know of."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.ensembles.predictions import AnyMixture
+
+
+class Notable(NamedTuple):
+    """Counts so far.
+
+    Attributes:
+        inputs_moved: Inputs out of reach that were moved, see :mod:`~gp_ensembles.streaming.input_range`.
+        targets_discounted: Targets beyond ``EnsembleSpec.outlier_threshold``, from which less was learned.
+        targets_left_out: Targets of the warm-up that count as missing, see
+            :mod:`~gp_ensembles.streaming.warm_up_outliers`.
+    """
+
+    inputs_moved: int = 0
+    targets_discounted: int = 0
+    targets_left_out: int = 0
+
+    def after(self, num_moved: int, num_discounted: int) -> "Notable":
+        """With those of a block."""
+        inputs, targets, left_out = self
+        return Notable(inputs + num_moved, targets + num_discounted, left_out)
+
+
+def num_discounted(mixture: AnyMixture, y: Tensor, threshold: float | None) -> int:
+    """How many targets (B,) are further from a mixture's mean than ``threshold`` of its deviations.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.distributions import Mixture
+        >>> one = torch.ones(1, 3, dtype=torch.float64)
+        >>> num_discounted(Mixture(0 * one, 0 * one, one), torch.tensor([7.0, torch.nan, -9.0]).double(), 8.0)
+        1
+    """
+    if threshold is None or isinstance(mixture, LatentMixture) or y.ndim != 1:
+        return 0
+    return int(((y - mixture.mean).abs() > threshold * mixture.variance.sqrt()).sum())

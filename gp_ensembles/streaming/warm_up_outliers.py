@@ -1,0 +1,126 @@
+"""Numbers of a warm-up that are out of all proportion: before there is a scale, one of them would set it."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+# Ranges beyond which a number is a mistake, and typical sizes where most numbers are one and the same.
+_RANGES, _SIZES = 60.0, 1000.0
+_LEAST, _SHARE, _MOST = 10, 0.01, 0.05  # so many may be mistakes, or this share if that is more; of few rows this one
+_FARTHEST = 10  # one in so many does not count where the range of the others is taken
+_STEP = 3  # so many at the end of the warm-up are a step, no mistakes
+
+
+def far_from_others(y: Tensor) -> Tensor:
+    """Which numbers lie far from all others of their column, a mask of the shape of y, however many they are.
+
+    They are further from the median than sixty times the range from the 5 % to the 95 % quantile of what is left
+    without the farthest tenth: some 170 standard deviations of normal numbers. Where that range is zero, because most
+    numbers are one and the same, they are a thousand times as far as those that differ are in the median.
+
+    Args:
+        y: Numbers, shape (N,) or (N, O), float64; NaN where missing.
+
+    Example:
+        >>> y = torch.linspace(0, 1, 100, dtype=torch.float64)
+        >>> y[7] = 1e6
+        >>> far_from_others(y).nonzero().flatten(), far_from_others(y.log1p()).nonzero().flatten()
+        (tensor([7]), tensor([], dtype=torch.int64))
+    """
+    columns = y.reshape(y.shape[0], -1)
+    return torch.stack([_far(column) for column in columns.unbind(-1)], dim=-1).reshape(y.shape)
+
+
+def wild_in_warm_up(y: Tensor) -> Tensor:
+    """Those of :func:`far_from_others` that count as mistakes, a mask: none of a column that has too many of them.
+
+    Nor are they mistakes if the last three numbers are among them: that may be a step to a new level.
+
+    Example:
+        >>> y = torch.linspace(0, 1, 400, dtype=torch.float64)
+        >>> y[100:110] = 1e6
+        >>> int(wild_in_warm_up(y).sum())
+        10
+        >>> y[100:120] = 1e6  # that may be how the numbers are
+        >>> int(wild_in_warm_up(y).sum()), int(far_from_others(y).sum())
+        (0, 20)
+    """
+    columns = y.reshape(y.shape[0], -1)
+    far = far_from_others(columns)
+    few = [_may_be_mistakes(f[~column.isnan()]) for f, column in zip(far.unbind(-1), columns.unbind(-1), strict=True)]
+    return (far & torch.tensor(few, dtype=torch.bool, device=y.device)).reshape(y.shape)
+
+
+def num_far(y: Tensor) -> int:
+    """How many targets are far from all others, before which there was no scale to tell mistakes by."""
+    return int(far_from_others(y).sum())
+
+
+def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
+    """Warm-up rows (N, D) whose wild inputs are moved to the edge of the others', and how many were.
+
+    Example:
+        >>> X = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
+        >>> X[7] = -1e6
+        >>> limited, num_moved = limit_warm_up(X)
+        >>> limited.min(), num_moved
+        (tensor(0., dtype=torch.float64), 1)
+    """
+    wild = wild_in_warm_up(X)
+    if not bool(wild.any()):
+        return X, 0
+    rest = torch.where(wild, torch.nan, X)
+    lower, upper = (rest.nan_to_num(nan=value) for value in (torch.inf, -torch.inf))
+    return torch.where(wild, X.clamp(lower.amin(0), upper.amax(0)), X), int(wild.sum())
+
+
+def wild_warm_up_lines(num_missing: int, num_kept: int) -> list[str]:
+    """What is said of targets of the warm-up that count as missing, and of those that are too many for that.
+
+    Example:
+        >>> print(*wild_warm_up_lines(2, 0))
+        2 target(s) of the warm-up are out of all proportion to the others and count as missing
+    """
+    lines = []
+    if num_missing:
+        lines.append(
+            f"{num_missing} target(s) of the warm-up are out of all proportion to the others and count as missing"
+        )
+    if num_kept:
+        lines.append(
+            f"{num_kept} targets of the warm-up are out of all proportion to the others, too many to be mistakes: they "
+            f"are learned and set the scale of all scores; if they are mistakes, leave them empty"
+        )
+    return lines
+
+
+def warn_of_wild(num_missing: int, num_kept: int) -> None:
+    """A ``UserWarning`` for each line of :func:`wild_warm_up_lines`."""
+    for line in wild_warm_up_lines(num_missing, num_kept):
+        warnings.warn(line, UserWarning, stacklevel=4)
+
+
+def _most(num_observed: int) -> int:
+    """How many of so many numbers may be mistakes."""
+    return min(max(_LEAST, int(_SHARE * num_observed)), int(_MOST * num_observed))
+
+
+def _may_be_mistakes(far: Tensor) -> bool:
+    """Whether those of the observed numbers of a column that are far from the others may be mistakes."""
+    is_step = far.shape[0] >= _STEP and bool(far[-_STEP:].all())
+    return int(far.sum()) <= _most(far.shape[0]) and not is_step
+
+
+def _far(column: Tensor) -> Tensor:
+    seen = column[~column.isnan()]
+    if not seen.numel():
+        return torch.zeros_like(column, dtype=torch.bool)
+    distance = (column - seen.median()).abs()
+    kept = distance.nan_to_num(nan=torch.inf).argsort(stable=True)[: seen.numel() - seen.numel() // _FARTHEST]
+    lower, upper = column[kept].quantile(torch.tensor([0.05, 0.95], dtype=column.dtype, device=column.device))
+    others = distance[distance > 0]
+    if upper == lower and not others.numel():
+        return torch.zeros_like(column, dtype=torch.bool)
+    far: Tensor = distance > (_RANGES * (upper - lower) if upper > lower else _SIZES * others.median())
+    return far
