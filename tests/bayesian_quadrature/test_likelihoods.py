@@ -80,6 +80,7 @@ def assert_same_predictions(likelihood, X, y, kernel, reflection=AT_ORIGIN, tole
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("places", GRIDS.values(), ids=GRIDS)
 def test_toeplitz_is_dense_to_rounding(places):
     X = grid(places)
@@ -256,6 +257,7 @@ def test_conjugate_gradients_are_dense_within_their_noise(num_inputs):
     assert_same_predictions(exact, X, targets(X), kernel, tolerance=1e-3)
 
 
+@pytest.mark.processor
 def test_conjugate_gradients_leave_the_global_generator_alone():
     X = rows(30, 1)
     bound = ConjugateGradientLikelihood(seed=3).bind(X, targets(X), AT_ORIGIN)
