@@ -125,6 +125,12 @@ class FittedFusion:
     def _predictions(self, X: Tensor, experts: Experts | None) -> ExpertPredictions | None:
         if experts is None and isinstance(self.model, BHS | PBHS) and self.model.experts:
             experts = self.model.experts
+            forecasts = [k for k, expert in enumerate(experts) if isinstance(expert, ExpertPredictions)]
+            if forecasts:
+                raise ValueError(
+                    f"experts {forecasts} are known by forecasts of other rows: give their predictions at these "
+                    "inputs, in a list beside the other experts (model.experts)"
+                )
         if experts is None or isinstance(experts, ExpertPredictions):
             return experts
         return gather_predictions(experts, X)

@@ -21,7 +21,8 @@ class Gathered(NamedTuple):
 
     Attributes:
         predictions: Predictions, shapes (K, N).
-        experts: The experts, regressors with their scales; empty if one is known by its forecasts only.
+        experts: The experts, regressors with their scales, and forecasts as they were given; empty if all came as one
+            table.
     """
 
     predictions: ExpertPredictions
@@ -92,10 +93,8 @@ def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> Gathered:
         gathered = Gathered(experts, ())
     else:
         known = [_scaled(expert, k, X, y) for k, expert in enumerate(experts)]
-        alone = any(isinstance(expert, ExpertPredictions) for expert, _ in known)
-        gathered = Gathered(
-            gather_predictions([rows for _, rows in known], X), () if alone else tuple(expert for expert, _ in known)
-        )
+        predictions = gather_predictions([rows for _, rows in known], X)
+        gathered = Gathered(predictions, tuple(expert for expert, _ in known))
         for k, expert in enumerate(experts):
             _warn_of_rows(expert, k, X)
     _warn_of_errors(gathered.predictions, y)
@@ -155,7 +154,7 @@ def _warn_of_rows(expert: object, number: int, X: Tensor) -> None:
         warnings.warn(
             f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
             "better there than it is: give other rows, or predictions by leave_one_out or k_fold",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 
@@ -168,5 +167,5 @@ def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
         warnings.warn(
             f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
             "states: if it was trained on them, give rows that it has not seen, or predictions by k_fold or cross_fit",
-            stacklevel=5,
+            stacklevel=4,
         )

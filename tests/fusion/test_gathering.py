@@ -48,9 +48,11 @@ def test_a_fusion_of_forecasts_needs_forecasts_to_predict():
     X, y = rows(50)
     experts = [moment_forecast(y + 0.1, 0.2), quantile_forecast(torch.stack([y, y + 0.4], 1), [0.2, 0.8])]
     fitted = fit_fusion(PBHS(X, y, experts), generator=torch.Generator().manual_seed(0))
-    assert fitted.model.experts == ()
+    assert fitted.model.experts == tuple(experts)
     assert fitted.predict(X, experts).mean.shape == (50,)
-    with pytest.raises(ValueError, match="give their predictions"):
+    with pytest.raises(
+        ValueError, match=r"experts \[0, 1\] are known by forecasts of other rows: give their predictions"
+    ):
         fitted.predict(X)
     with pytest.raises(ValueError, match=r"expert 1 is a forecast of 50 row\(s\), but there are 10 rows"):
         fitted.predict(X[:10], [moment_forecast(y[:10], 0.2), experts[1]])
@@ -124,3 +126,19 @@ def test_the_default_prior_does_not_depend_on_units():
     torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
     still = torch.cat([X, torch.ones_like(X)], 1)
     assert bool(weight_prior(still).basis(still).isfinite().all())
+
+
+def test_the_warning_points_at_the_caller():
+    X, y = rows(40)
+    with pytest.warns(UserWarning, match="expert 0") as caught:
+        PBHS(X, y, [moment_forecast(y + 0.02, 0.2)])
+    assert caught[0].filename == __file__
+
+
+def test_forecasts_take_the_precision_of_the_inputs():
+    X, y = (part.float() for part in rows(40))
+    regressor = LinearRegression().fit(X[:10].numpy(), y[:10].numpy())
+    model = PBHS(X[10:], y[10:], [moment_forecast(y[10:].double() + 0.2, 0.2), regressor])
+    fitted = fit_fusion(model, generator=torch.Generator().manual_seed(0))
+    ahead = [moment_forecast(y[:10].double(), 0.2), model.experts[1]]
+    assert fitted.predict(X[:10], ahead).mean.dtype == torch.float32
