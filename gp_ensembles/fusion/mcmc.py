@@ -165,7 +165,8 @@ class HMC(InferenceMethod):
         settings: Settings of the sampler.
         chain_weighting: Weights of the chains.
         start_iterations: L-BFGS steps of the search for modes; 0 starts at draws of the prior.
-        jitter: Standard deviation of the noise at the starts, in prior standard deviations.
+        jitter: Standard deviation of the noise at the starts, in standard deviations of the Laplace approximation where
+            the metric is its, else in those of the prior.
 
     Raises:
         ValueError: If there is no chain, or another number is negative.
@@ -240,7 +241,9 @@ class HMC(InferenceMethod):
         else:
             start = model.draw_prior(self.num_chains, generator=generator)
         noise = torch.empty_like(start).normal_(generator=generator)
-        start = finite_starts(model, start + self.jitter * model.prior_stddev * noise)
+        # In units of the posterior where they are known: a tenth of the prior's may lie far up a wall.
+        noise = model.prior_stddev * noise if factor is None else noise @ factor.mT
+        start = finite_starts(model, start + self.jitter * noise)
         return init_chains(model.log_joint, start, factor, generator=generator)
 
     def _run(
