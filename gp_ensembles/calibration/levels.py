@@ -147,8 +147,9 @@ def check_coverages(coverages: tuple[float, ...]) -> None:
         ValueError: a coverage must be above 0 and below 1, got 1.5; 0.9 is 90 %
     """
     for coverage in coverages:
-        if not 0 < coverage < 1:
-            raise ValueError(f"a coverage must be above 0 and below 1, got {coverage}; 0.9 is 90 %")
+        given: object = coverage
+        if not isinstance(given, float | int) or not 0 < coverage < 1:
+            raise ValueError(f"a coverage must be above 0 and below 1, got {coverage!r}; 0.9 is 90 %")
         if coverage > 1 - 2 * TAIL:
             raise ValueError(f"a coverage must be at most {1 - 2 * TAIL:.6f}, got {coverage}")
     if len(set(coverages)) < len(coverages):

@@ -1,5 +1,6 @@
 """Which rows a stream can learn; what is wrong with one is said with its row, its column and how to mend it."""
 
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.likelihoods.response import IllegalTargetError
+from gp_ensembles.streaming.config import MIN_WARM_UP
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
 LARGEST = 1e150  # larger numbers cannot be squared
@@ -69,6 +71,37 @@ def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
     if column < X.shape[1]:
         return IllegalRow(row, column, f"{said} (row {{row}})")
     return IllegalRow(row, None, said)
+
+
+def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
+    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on.
+
+    Classes may be alike: nobody knows when another will come, and until then all rows would be kept.
+
+    Example:
+        >>> from gp_ensembles.ensembles.targets import RealTarget
+        >>> num_warm_up_rows(torch.arange(30.0), 20, RealTarget()), num_warm_up_rows(torch.ones(30), 20, RealTarget())
+        (20, None)
+    """
+    columns = y.reshape(y.shape[0], -1)
+    seen = ~columns.isnan()
+    first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
+    varies = (seen & (columns != first)).int().cummax(0).values.bool().all(-1)
+    enough = ((varies | target.may_be_constant) & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
+    if y.shape[0] < warmup or enough.numel() == 0:
+        return None
+    return max(warmup, int(enough[0]) + 1)
+
+
+def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
+    """A ``UserWarning``, once, where a warm-up has become twice as long as it was to be, and goes on."""
+    if num_before < 2 * warmup <= num_rows:
+        warnings.warn(
+            f"the warm-up of {warmup} rows has not ended after {num_rows}: fewer than {MIN_WARM_UP} targets were "
+            f"observed, or all are the same; all rows are kept until then",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:

@@ -13,7 +13,6 @@ from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.spec_checks import check_made
-from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
     calibrate_next,
@@ -24,8 +23,16 @@ from gp_ensembles.streaming.after_mixture import (
     remember,
 )
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.streaming.checks import IllegalRow, illegal_input, illegal_target, too_large, wild_number
-from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.checks import (
+    IllegalRow,
+    illegal_input,
+    illegal_target,
+    num_warm_up_rows,
+    too_large,
+    warn_of_waiting,
+    wild_number,
+)
+from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.notable import Notable, num_discounted
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
@@ -167,8 +174,9 @@ class OnlineModel:
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
             all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
-        num_warm = _num_warm_up_rows(all_y, self.config.warmup, self.config.ensemble.target)
+        num_warm = num_warm_up_rows(all_y, self.config.warmup, self.config.ensemble.target)
         if num_warm is None:
+            warn_of_waiting(self.num_rows, all_y.shape[0], self.config.warmup)
             # Copies: the caller's memory may change before the warm-up is over.
             self.warm_X, self.warm_y, self.num_rows = all_X.clone(), all_y.clone(), all_y.shape[0]
             return self._nothing(y)
@@ -480,18 +488,3 @@ class OnlineModel:
     def _names_of(self, columns: Sequence[int]) -> tuple[str, ...]:
         given = self.feature_names
         return tuple(f"column {j}" if given is None else given[j] for j in columns)
-
-
-def _num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
-    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on.
-
-    Classes may be alike: nobody knows when another will come, and until then all rows would be kept.
-    """
-    columns = y.reshape(y.shape[0], -1)
-    seen = ~columns.isnan()
-    first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
-    varies = (seen & (columns != first)).int().cummax(0).values.bool().all(-1)
-    enough = ((varies | target.may_be_constant) & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
-    if y.shape[0] < warmup or enough.numel() == 0:
-        return None
-    return max(warmup, int(enough[0]) + 1)

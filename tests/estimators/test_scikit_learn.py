@@ -151,7 +151,7 @@ def test_bad_input_changes_nothing():
         model.partial_fit(infinite, y)
     with pytest.raises(ValueError, match="shape"):
         model.log_prob(X[:5], y[:1])
-    with pytest.raises(ValueError, match="the target is constant"):
+    with pytest.warns(UserWarning, match="has not ended"), pytest.raises(ValueError, match="the target is constant"):
         model.fit(X[:, :1], np.ones(150))
     with pytest.raises(ValueError, match="features"):
         model.partial_fit(X[:, :2], y)

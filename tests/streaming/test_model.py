@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -443,3 +444,15 @@ def test_the_callers_memory_may_change():
         mine_y.zero_()
     assert torch.equal(model.predict(X[:3]).mean, other.predict(X[:3]).mean)
     assert torch.equal(OnlineModel.from_content(model.content()).predict(X[:3]).mean, model.predict(X[:3]).mean)
+
+
+def test_a_warm_up_that_does_not_end_is_said_once():
+    X, y = torch.randn(60, 2, dtype=torch.float64), torch.full((60,), 3.0, dtype=torch.float64)
+    model = OnlineModel(StreamConfig(oebe, warmup=20))
+    model.observe(X[:39], y[:39])
+    with pytest.warns(UserWarning, match="the warm-up of 20 rows has not ended after 45"):
+        model.observe(X[39:45], y[39:45])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.observe(X[45:], y[45:])
+    assert model.online is None
