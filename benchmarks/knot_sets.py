@@ -8,6 +8,7 @@ knots at random rows (100 of fewer than 1 000 rows), which move. The forest's va
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +29,11 @@ from torch import Tensor
 
 from gp_ensembles.data import load_folder
 from gp_ensembles.sparse import select_knots
+from gp_ensembles.sparse.tails import Tails, fit_tails
 
 SETS = ["yacht", "autompg", "housing", "energy", "concrete", "airfoil", "kin8nm", "ccpp", "elevators", "pol"]
 EXACT_ROWS = 2000
 SGPR_STEPS = 200
-Moments = tuple[Tensor, Tensor]
 
 
 class Split(NamedTuple):
@@ -42,6 +43,19 @@ class Split(NamedTuple):
     y: Tensor
     test_X: Tensor
     test_y: Tensor
+
+
+class Predicted(NamedTuple):
+    """Means of the test rows, and the mean negative log density of their targets."""
+
+    mean: Tensor
+    nlpd: float
+
+    @classmethod
+    def normal(cls, split: Split, mean: Tensor, variance: Tensor) -> "Predicted":
+        """Of normal predictions."""
+        log_prob = torch.distributions.Normal(mean, variance.sqrt()).log_prob(split.test_y)
+        return cls(mean, -float(log_prob.mean()))
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -61,15 +75,21 @@ def load(folder: Path, name: str, seed: int) -> Split:
     return Split(X[train], y[train], X[test], y[test])
 
 
-def default(split: Split) -> tuple[Moments, str]:
-    """Nothing is chosen."""
+def default(split: Split) -> tuple[Predicted, str]:
+    """Nothing is chosen; two distributions: the posterior, and with the tails of the errors of rows left out."""
     found = select_knots(split.X, split.y, generator=seeded(0))
-    parts = [found.model.posterior(rows.unsqueeze(-2), observation_noise=True) for rows in split.test_X.split(500)]
-    mean, variance = (torch.cat([getattr(part, name).flatten() for part in parts]) for name in ("mean", "variance"))
-    return (mean, variance), found.stop_reason
+    tails, parts = fit_tails(found.model, generator=seeded(0)), split.test_X.split(500)
+    means, log_probs = [], []
+    for rows, y in zip(parts, split.test_y.split(500), strict=True):
+        ends = (Tails(math.inf, 1.0).predict(found.model, rows), tails.predict(found.model, rows))
+        means.append(ends[0].mean)
+        log_probs.append(torch.stack([end.log_prob(y) for end in ends]))
+    both = torch.cat(log_probs, -1).mean(-1)
+    note = f"normal: NLPD {-float(both[0]):.4f}; t with {tails.degrees_of_freedom:g}; {found.stop_reason}"
+    return Predicted(torch.cat(means), -float(both[1])), note
 
 
-def single_task(split: Split) -> tuple[Moments, str]:
+def single_task(split: Split) -> tuple[Predicted, str]:
     """The exact process of BoTorch."""
     rows = torch.randperm(len(split.y), generator=seeded(0))[:EXACT_ROWS]
     kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=split.X.shape[1]))
@@ -77,7 +97,9 @@ def single_task(split: Split) -> tuple[Moments, str]:
     with gpytorch.settings.max_cholesky_size(20_000):
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         posterior = model.posterior(split.test_X.unsqueeze(-2), observation_noise=True)
-        return (posterior.mean.flatten(), posterior.variance.flatten()), f"{len(rows)} rows"
+        with torch.no_grad():
+            mean, variance = posterior.mean.flatten(), posterior.variance.flatten()
+        return Predicted.normal(split, mean, variance), f"{len(rows)} rows"
 
 
 class _Sparse(ExactGP):  # type: ignore[misc]  # GPyTorch is untyped
@@ -95,7 +117,7 @@ class _Sparse(ExactGP):  # type: ignore[misc]  # GPyTorch is untyped
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
-def sgpr(split: Split) -> tuple[Moments, str]:
+def sgpr(split: Split) -> tuple[Predicted, str]:
     """As in GPyTorch's tutorial: Adam on the bound."""
     count = 200 if len(split.y) >= 1000 else 100
     rows = torch.randperm(len(split.y), generator=seeded(0))[:count]
@@ -112,18 +134,18 @@ def sgpr(split: Split) -> tuple[Moments, str]:
         with torch.no_grad():
             parts = [model.likelihood(model(rows)) for rows in split.test_X.split(500)]
             moments = tuple(torch.cat([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
-    return (moments[0], moments[1]), f"{count} knots"
+    return Predicted.normal(split, moments[0], moments[1]), f"{count} knots"
 
 
-def forest(split: Split) -> tuple[Moments, str]:
+def forest(split: Split) -> tuple[Predicted, str]:
     """Two hundred trees."""
     trees = RandomForestRegressor(200, oob_score=True, random_state=0, n_jobs=1).fit(split.X.numpy(), split.y.numpy())
     variance = float((torch.as_tensor(trees.oob_prediction_) - split.y).square().mean())
     mean = torch.as_tensor(trees.predict(split.test_X.numpy()))
-    return (mean, torch.full_like(mean, variance)), "200 trees"
+    return Predicted.normal(split, mean, torch.full_like(mean, variance)), "200 trees"
 
 
-METHODS: dict[str, Callable[[Split], tuple[Moments, str]]] = {
+METHODS: dict[str, Callable[[Split], tuple[Predicted, str]]] = {
     "default": default,
     "SingleTaskGP": single_task,
     "SGPR": sgpr,
@@ -145,11 +167,9 @@ def main() -> None:
             split = load(arguments.data, name, seed)
             for method in arguments.methods:
                 begin = time.process_time()
-                (mean, variance), note = METHODS[method](split)
+                (mean, nlpd), note = METHODS[method](split)
                 seconds = time.process_time() - begin
-                with torch.no_grad():
-                    rmse = float((mean - split.test_y).square().mean().sqrt())
-                    nlpd = -float(torch.distributions.Normal(mean, variance.sqrt()).log_prob(split.test_y).mean())
+                rmse = float((mean - split.test_y).square().mean().sqrt())
                 print(
                     f"{name:10} {len(split.y):6} rows, split {seed}  {method:12} RMSE {rmse:.4f}  NLPD {nlpd:8.4f}  "
                     f"{seconds:7.1f} s  ({note})",

@@ -82,7 +82,19 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # filters, experts, meta_learners, ensembles: fitted models go on as the experts of an online ensemble.
     # bo: the contract of models that BoTorch takes.
     "sparse": (
-        frozenset({"numerics", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles", "bo"}),
+        frozenset(
+            {
+                "numerics",
+                "distributions",
+                "likelihoods",
+                "features",
+                "filters",
+                "experts",
+                "meta_learners",
+                "ensembles",
+                "bo",
+            }
+        ),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # ensembles, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
