@@ -40,4 +40,5 @@ def num_discounted(mixture: AnyMixture, y: Tensor, threshold: float | None) -> i
     """
     if threshold is None or isinstance(mixture, LatentMixture) or y.ndim != 1:
         return 0
-    return int(((y - mixture.mean).abs() > threshold * mixture.variance.sqrt()).sum())
+    mean, variance = mixture.moments()
+    return int(((y - mean).abs() > threshold * variance.sqrt()).sum())
