@@ -117,14 +117,8 @@ class KernelMixtureModel(MixtureModel):
         self.register_buffer("_residual", problem.y, persistent=False)
         self.register_buffer("_known_noise", known_noise, persistent=False)
         self.eval()
-        self._rows_imagined: Observations | None = None
         self._cache: Processes | None = problem.likelihoods.condition(self._kernels())
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of the batch of imagined rows."""
-        return imagined.batch_shape(self._rows_imagined)
 
     @property
     def num_experts(self) -> int:
@@ -175,17 +169,9 @@ class KernelMixtureModel(MixtureModel):
         other._cache = None
         return other
 
-    def imagined(self, rows: Observations) -> Self:
-        """See :mod:`gp_ensembles.bo.imagined`; parameters are those of this model."""
-        assert self._conditioned is not None  # siblings share it
-        other = self._sibling()
-        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
-        other._is_imaginary = True
-        return other
-
-    def selected(self, outputs: list[int]) -> Self:
-        """The model itself: it has one output."""
-        return self
+    def prepare(self, rows: Observations) -> None:
+        """Learn the rows of data: copies share what was learned."""
+        assert self._conditioned is not None
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:

@@ -91,14 +91,8 @@ class ExactEnsembleModel(MixtureModel):
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value)
         self.register_buffer("_shapes", shapes, persistent=False)
-        self._rows_imagined: Observations | None = None
         self._cache: tuple[Rows, Conditioned] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of the batch of imagined rows."""
-        return imagined.batch_shape(self._rows_imagined)
 
     @property
     def num_experts(self) -> int:
@@ -163,17 +157,9 @@ class ExactEnsembleModel(MixtureModel):
         other.data, other._cache = data, None
         return other
 
-    def imagined(self, rows: Observations) -> Self:
-        """See :mod:`gp_ensembles.bo.imagined`."""
-        self._learned()  # siblings share it
-        other = self._sibling()
-        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
-        other._is_imaginary = True
-        return other
-
-    def selected(self, outputs: list[int]) -> Self:
-        """The model itself: it has one output."""
-        return self
+    def prepare(self, rows: Observations) -> None:
+        """Learn the rows of data: copies share what was learned."""
+        self._learned()
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self, cast
 
 import torch
@@ -18,6 +18,7 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.models import GP
 from torch import Tensor, nn
 
+from gp_ensembles.bo import imagined
 from gp_ensembles.bo.data import (
     Observations,
     TrainingData,
@@ -47,8 +48,11 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     """
 
     data: TrainingData
+    selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
+    _rows_imagined: Observations | None = None
     _targets_are_values = True  # whether a target is the function plus normal noise
     _is_imaginary = False  # whether rows were imagined, or the model has no data of its own for another reason
+    _is_shared = False  # whether another model has the same parameters and modules
 
     def __init__(
         self, data: TrainingData, input_transform: InputTransform | None, outcome_transform: OutcomeTransform | None
@@ -59,11 +63,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             if transform is not None:
                 setattr(self, name, transform)
         self.data = data
-
-    @property
-    @abstractmethod
-    def batch_shape(self) -> torch.Size:
-        """Shape of the batch of imagined rows; empty for a model of data."""
 
     @property
     @abstractmethod
@@ -94,12 +93,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """
 
     @abstractmethod
-    def imagined(self, rows: Observations) -> Self:
-        r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
-
-    @abstractmethod
-    def selected(self, outputs: list[int]) -> Self:
-        """The model of some of its outputs."""
+    def prepare(self, rows: Observations) -> None:
+        r"""Before rows are imagined, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
 
     @classmethod
     @abstractmethod
@@ -110,6 +105,11 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             training_data: The rows.
             **options: Further arguments, as ``model_options`` of Ax are.
         """
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of imagined rows; empty for a model of data."""
+        return imagined.batch_shape(self._rows_imagined)
 
     @property
     def num_outputs(self) -> int:
@@ -215,6 +215,14 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
         return self.imagined(self._rows(X, Y)._replace(noise=each))
 
+    def imagined(self, rows: Observations) -> Self:
+        r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
+        self.prepare(rows)
+        other = self._sibling()
+        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
+        other._is_imaginary = True
+        return other
+
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
         r"""What ``ModelListGP.condition_on_observations`` calls: see :meth:`condition_on_observations`.
 
@@ -237,7 +245,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             BotorchTensorDimensionError: If one does not exist.
         """
         self._check_outputs(idcs)
-        return self.selected(idcs)
+        return self if self.num_outputs == 1 else self.selected(idcs)
 
     def rows(self) -> Observations:
         """The data as the components see them."""
@@ -259,10 +267,14 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         other = type(self).__new__(type(self))
         own = {name: dict(self.__dict__[name]) for name in ("_buffers", "_modules", "_parameters")}
         other.__dict__ = {**self.__dict__, **own}
+        self._is_shared = other._is_shared = True
         return other
 
     def _unshare_parts(self) -> None:
-        """Before parameters or modules change in place: copies of those that siblings may have."""
+        """Before parameters or modules change in place: copies of those that siblings have, if there are siblings."""
+        if not self._is_shared:
+            return
+        self._is_shared = False
         self._modules.update({name: copy.deepcopy(part) for name, part in self._modules.items()})
         for name, part in self._parameters.items():
             self._parameters[name] = None if part is None else nn.Parameter(part.detach().clone(), part.requires_grad)

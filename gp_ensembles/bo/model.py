@@ -1,6 +1,5 @@
 """An ensemble as a BoTorch model, to be used in place of `SingleTaskGP(train_X, train_Y)`."""
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Self, cast, final
 
@@ -105,16 +104,11 @@ class EnsembleModel(MixtureModel):
         check_ensemble(self.ensemble, rows.X, rows.Y)
         if train_Yvar is not None:
             check_known_noise(self.ensemble)
-        self._is_shared = False  # whether another model has the same ensemble and transforms
         self._cache: CachedPosterior | None = None  # of the data, if learned with the present hyperparameters
-        self._fantasies: CachedPosterior | None = None  # instead, where the model has no data of its own
+        self._given: CachedPosterior | None = None  # instead of it, where the model has no data of its own
+        self._fantasies: tuple[Observations, CachedPosterior] | None = None  # the imagined rows, and what they taught
         _clear_cache(self)
         self.register_load_state_dict_post_hook(_clear_cache)  # type: ignore[no-untyped-call]
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of the batch of fantasies."""
-        return torch.Size() if self._fantasies is None else self._fantasies.predictive.batch_shape
 
     @property
     def num_experts(self) -> int:
@@ -175,18 +169,24 @@ class EnsembleModel(MixtureModel):
         """The ensemble after further rows, (n, D) and (n, O), at O(F²) each."""
         refuse_settings(settings)
         self._check_rows(rows)
-        return self._with(data, conditioning.learn_more_rows(self.ensemble, self._posterior_cache(), rows), None)
+        other = self._sibling()
+        other.data, other._cache = data, conditioning.learn_more_rows(self.ensemble, self._posterior_cache(), rows)
+        return other
 
-    def imagined(self, rows: Observations) -> Self:
-        r"""A batch of fantasies, (\*t, n, D) and (\*y, n, O), by the ensemble's own rules."""
+    def prepare(self, rows: Observations) -> None:
+        """Check rows, and learn those of data: copies share what was learned."""
         self._check_rows(rows)
-        fantasies = conditioning.condition_fantasies(self.ensemble, self._posterior_cache(), rows)
-        return self._with(self.data, None, fantasies)
+        self._posterior_cache()
 
     def selected(self, outputs: list[int]) -> Self:
         """The model of some of the outputs, with the weights learned from all; it has no data of its own."""
-        data = TrainingData(self.data.X, self.data.Y[:, outputs], self.data.Yvar)
-        other = self._with(data, None, conditioning.select_outputs(self._posterior_cache(), outputs))
+        other = self._sibling()
+        other.data = TrainingData(self.data.X, self.data.Y[:, outputs], self.data.Yvar)
+        other._given = conditioning.select_outputs(self._posterior_cache(), outputs)
+        if self.batch_shape:  # the batch goes on, without the rows
+            X, Y = (part.new_empty(*self.batch_shape, 0, part.shape[-1]) for part in (other.data.X, other.data.Y))
+            other._rows_imagined = Observations(X, Y, None)
+        other._is_imaginary = True
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         return other
@@ -208,7 +208,7 @@ class EnsembleModel(MixtureModel):
 
         Experts are fitted each by its own evidence, and parameters of the input transform in turn by that of them all.
         """
-        if self._fantasies is not None:
+        if self._is_imaginary:
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()
         check_varies(self.data.Y)
@@ -231,30 +231,31 @@ class EnsembleModel(MixtureModel):
         return self._posterior_cache().predictive
 
     def _posterior_cache(self) -> CachedPosterior:
-        if self._fantasies is not None:
-            return self._fantasies
+        rows = self._rows_imagined
+        if rows is None:
+            return self._learned()
+        if self._fantasies is None or self._fantasies[0] is not rows:
+            self._fantasies = rows, conditioning.condition_fantasies(self.ensemble, self._learned(), rows)
+        return self._fantasies[1]
+
+    def _learned(self) -> CachedPosterior:
+        """What is known without imagined rows."""
+        if self._given is not None:
+            return self._given
         key = conditioning.cache_key(self._hyperparameters)
         if self._cache is None or not torch.equal(self._cache.key, key):
             self._cache = conditioning.learn_rows(self.ensemble, self.rows(), key)
         return self._cache
 
-    def _with(self, data: TrainingData, cache: CachedPosterior | None, fantasies: CachedPosterior | None) -> Self:
-        other = type(self).__new__(type(self))
-        other.__dict__ = {**self.__dict__, "_modules": {**self._modules, "data": data}}  # all other modules are shared
-        other._cache, other._fantasies = cache, fantasies
-        other._is_imaginary = fantasies is not None
-        self._is_shared = other._is_shared = True
-        return other
-
     def _unshare(self) -> None:
         """Before anything changes in place: copies of shared modules, so that related models stay as they are."""
         if self._is_shared:
-            self._modules.update({name: copy.deepcopy(m) for name, m in self._modules.items() if name != "data"})
-            self._is_shared = False
+            self._unshare_parts()
             _clear_cache(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}  # it holds functions, which cannot be pickled; it is computed again
+        # They hold functions, which cannot be pickled; they are computed again.
+        return {**self.__dict__, "_cache": None, "_fantasies": None}
 
     def _check_rows(self, rows: Observations) -> None:
         if rows.noise is not None:
@@ -263,17 +264,16 @@ class EnsembleModel(MixtureModel):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before, after = self.data.X, fn(self.data.X[:0])
-        if (after.dtype, after.device) != (
-            before.dtype,
-            before.device,
-        ):  # BoTorch often calls it in vain
+        if (after.dtype, after.device) != (before.dtype, before.device):  # BoTorch often calls it in vain
             self._unshare()
-            self._cache = None
+            self._cache = self._fantasies = None
+            if self._rows_imagined is not None:
+                self._rows_imagined = self._rows_imagined.map(fn)
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
 
 def _clear_cache(model: EnsembleModel, *_: object) -> None:
     """After parameters were loaded or replaced: the rows are learned anew with them."""
-    model._cache = None
+    model._cache = model._fantasies = None
     owners = (m for name, m in model._modules.items() if name != "data" and m is not None)
     model._hyperparameters = tuple(p for m in owners for p in m.parameters())  # walking modules takes long

@@ -104,13 +104,7 @@ class FusedModel(MixtureModel):
             for part in (expert if isinstance(expert, tuple) else (expert,))
             if isinstance(part, nn.Module)
         )
-        self._rows_imagined: Observations | None = None
         self.eval()
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of the batch of imagined rows."""
-        return imagined.batch_shape(self._rows_imagined)
 
     @property
     def num_experts(self) -> int:
@@ -183,22 +177,14 @@ class FusedModel(MixtureModel):
         other.data, other._is_imaginary = data, False
         return other
 
-    def imagined(self, rows: Observations) -> Self:
-        r"""The fusion after rows that differ over a batch, (\*t, n, D) and (\*y, n, 1).
+    def prepare(self, rows: Observations) -> None:
+        """Refuse rows whose noise is known, if the fusion has learned its experts and their noise.
 
         Raises:
-            UnsupportedError: If their noise is known to a model that learns its experts.
+            UnsupportedError: Saying so.
         """
         if rows.noise is not None and not self.experts:
             raise UnsupportedError("a fusion that learns its experts has learned their noise; leave noise= out")
-        other = self._sibling()
-        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
-        other._is_imaginary = True
-        return other
-
-    def selected(self, outputs: list[int]) -> Self:
-        """The model itself: it has one output."""
-        return self
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:

@@ -234,7 +234,6 @@ class SparseModel(MixtureModel, ABC):
         self.nugget = nugget
         self._cached: _Cached | None = None
         self._start_ranges: dict[str, tuple[Tensor, Tensor]] = {}
-        self._rows_imagined: Observations | None = None
 
     @abstractmethod
     def objective(self) -> Tensor:
@@ -276,11 +275,6 @@ class SparseModel(MixtureModel, ABC):
     @abstractmethod
     def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
         """A copy with further rows (n, D) and (n, 1), as the process has them; it takes out the settings it knows."""
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of the batch of imagined rows."""
-        return imagined.batch_shape(self._rows_imagined)
 
     @property
     def num_experts(self) -> int:
@@ -388,17 +382,9 @@ class SparseModel(MixtureModel, ABC):
         other.data = data
         return other
 
-    def imagined(self, rows: Observations) -> Self:
-        """See :mod:`gp_ensembles.bo.imagined`; parameters are those of this model."""
+    def prepare(self, rows: Observations) -> None:
+        """Compute the knots' posterior: copies share it."""
         self.knots_posterior()
-        other = self._sibling()
-        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
-        other._is_imaginary = True
-        return other
-
-    def selected(self, outputs: list[int]) -> Self:
-        """The model itself: it has one output."""
-        return self
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
