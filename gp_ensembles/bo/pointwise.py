@@ -2,18 +2,14 @@
 
 import torch
 from botorch.posteriors.gpytorch import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
-from botorch.sampling.base import MCSampler
-from botorch.sampling.get_sampler import GetSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
-from torch.quasirandom import SobolEngine
+
+from gp_ensembles.bo.components import ComponentsPosterior, covariance_factors, selected
 
 
-class PointwisePosterior(Posterior):
+class PointwisePosterior(ComponentsPosterior):
     r"""Joint distribution of q points under a linear pool whose weights depend on the input, of one output.
 
     .. math:: s \sim v, \qquad z_i \sim w_s(x_i) \text{ independently}, \qquad f(x_i) = f_{s, z_i}(x_i), \qquad
@@ -55,25 +51,15 @@ class PointwisePosterior(Posterior):
         return self.component_mean.shape[:-3]
 
     @property
-    def device(self) -> torch.device:
-        """Device of the moments."""
-        return self.component_mean.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the moments."""
-        return self.component_mean.dtype
-
-    @property
-    def base_sample_shape(self) -> torch.Size:
-        r"""(\*batch, 1 + q + K q): normals that choose the draw, the experts, and the experts' functions."""
+    def num_normals(self) -> int:
+        """1 + q + K q: normals that choose the draw, the experts, and the experts' functions."""
         num_experts, num_points = self.component_mean.shape[-2:]
-        return torch.Size([*self.batch_shape, 1 + num_points + num_experts * num_points])
+        return 1 + num_points + num_experts * num_points
 
     @property
-    def batch_range(self) -> tuple[int, int]:
-        """All dimensions of a base sample but the last are t-batch dimensions."""
-        return 0, -1
+    def point_shape(self) -> torch.Size:
+        """(q, 1)."""
+        return torch.Size([self.component_mean.shape[-1], 1])
 
     @property
     def mean(self) -> Tensor:
@@ -100,42 +86,26 @@ class PointwisePosterior(Posterior):
         own = self.variance.squeeze(-1)
         return covariance + torch.diag_embed(own - covariance.diagonal(dim1=-2, dim2=-1))
 
-    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        r"""Draws, shape (\*sample_shape, \*batch, q, 1), reparametrized in the moments (not in the weights)."""
-        shape = torch.Size() if sample_shape is None else sample_shape
-        base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
-        return self.rsample_from_base_samples(shape, base)
-
-    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        r"""Draws from standard normals, shape (\*sample_shape, \*batch, 1 + q + K q); (\*sample_shape, \*batch, q, 1).
-
-        Raises:
-            ValueError: If the base samples have another shape.
-        """
-        expected = (*sample_shape, *self.base_sample_shape)
-        if base_samples.shape != expected:
-            raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
+    def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        """See :meth:`ComponentsPosterior.draws`."""
         num_experts, num_points = self.component_mean.shape[-2:]
         which, choices, normals = base_samples.split([1, num_points, num_experts * num_points], dim=-1)
         normals = normals.unflatten(-1, (num_experts, num_points))
-        draw = _selected(self.draw_log_weights, which)  # (..., 1)
+        draw = selected(self.draw_log_weights, which)  # (..., 1)
         log_weights, mean = (
             _taken(part, draw.squeeze(-1), sample_shape) for part in (self.log_weights, self.component_mean)
         )  # (..., K, q)
-        factor = _factors(self.component_covariance)
+        factor = covariance_factors(self.component_covariance)
         shared = factor.shape[-4] == 1
         factor = factor.squeeze(-4) if shared else _taken(factor, draw.squeeze(-1), sample_shape)
         values = mean + (factor @ normals.unsqueeze(-1)).squeeze(-1)
-        expert = _selected(log_weights.mT, choices.unsqueeze(-1)).mT  # (..., 1, q)
+        expert = selected(log_weights.mT, choices.unsqueeze(-1)).mT  # (..., 1, q)
         draws: Tensor = values.gather(-2, expert).mT
         return draws
 
     def moment_matched(self) -> GPyTorchPosterior:
         """The normal distribution with the same mean and covariance."""
         return GPyTorchPosterior(MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(self.covariance)))
-
-    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
-        return torch.Size([*sample_shape, *self.batch_shape, self.component_mean.shape[-1], 1])
 
     @property
     def _draws(self) -> Tensor:
@@ -147,16 +117,6 @@ class PointwisePosterior(Posterior):
         return (self.log_weights.exp() * self.component_mean).sum(-2)
 
 
-def _selected(log_weights: Tensor, normals: Tensor) -> Tensor:
-    """The place along the last axis (..., M) that each standard normal (..., n) selects, by cumulative weights."""
-    cumulative = log_weights.detach().exp().cumsum(-1)
-    uniform = torch.special.ndtr(normals)
-    shape = torch.broadcast_shapes(cumulative.shape[:-1], uniform.shape[:-1])
-    last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)  # beyond it weights are zero
-    places = torch.searchsorted(cumulative.expand(*shape, -1).contiguous(), uniform.expand(*shape, -1).contiguous())
-    return places.minimum(last)
-
-
 def _taken(values: Tensor, draw: Tensor, sample_shape: torch.Size) -> Tensor:
     r"""Values (\*batch, S, ...) of the draws (\*sample, \*batch) that were selected, (\*sample, \*batch, ...)."""
     axis = draw.ndim - len(sample_shape)  # of the draws
@@ -164,28 +124,3 @@ def _taken(values: Tensor, draw: Tensor, sample_shape: torch.Size) -> Tensor:
     tail = wide.shape[draw.ndim + 1 :]
     places = draw.reshape(*draw.shape, 1, *[1] * len(tail)).expand(*draw.shape, 1, *tail)
     return wide.gather(draw.ndim, places).squeeze(draw.ndim)
-
-
-def _factors(covariance: Tensor) -> Tensor:
-    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    scale = torch.where(scale > 0, scale, 1.0)  # jitter, where there has to be some, is relative to the variances
-    factors: Tensor = psd_safe_cholesky(covariance / scale)
-    return factors * scale.sqrt()
-
-
-@GetSampler.register(PointwisePosterior)  # type: ignore[untyped-decorator]
-def _pointwise_sampler(
-    posterior: PointwisePosterior, sample_shape: torch.Size, *, seed: int | None = None
-) -> MCSampler:
-    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond.
-
-    Example:
-        >>> import torch
-        >>> from botorch.sampling.get_sampler import get_sampler
-        >>> one = torch.ones(1, 1, 1, 1)
-        >>> posterior = PointwisePosterior(torch.zeros(1), 0 * one, one, one.unsqueeze(0))
-        >>> get_sampler(posterior, torch.Size([16]), seed=0)(posterior).shape
-        torch.Size([16, 1, 1, 1])
-    """
-    few = posterior.base_sample_shape[-1] <= SobolEngine.MAXDIM
-    return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)

@@ -1,7 +1,4 @@
-"""The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions.
-
-Beside the mixture: its quasi-Monte Carlo sampler, which BoTorch's ``get_sampler`` finds.
-"""
+"""The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +8,11 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.transformed import TransformedPosterior
-from botorch.sampling.base import MCSampler
-from botorch.sampling.get_sampler import GetSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator, to_linear_operator
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
+from gp_ensembles.bo.components import ComponentsPosterior, covariance_factors, selected
 from gp_ensembles.numerics import mixtures
 
 
@@ -27,7 +20,7 @@ class NotGaussianError(UnsupportedError, AttributeError):
     """A BoTorch component asks a mixture for one normal distribution; the message says which view has it."""
 
 
-class MixturePosterior(Posterior):
+class MixturePosterior(ComponentsPosterior):
     r"""Mixture of M joint normal distributions over q points and O outputs, already marginal over the experts.
 
     .. math:: p(f) = \sum_m w_m\, N(f;\, \mu_m, K_m)
@@ -78,24 +71,14 @@ class MixturePosterior(Posterior):
         return self.component_mean.shape[-3]
 
     @property
-    def device(self) -> torch.device:
-        """Device of the moments."""
-        return self.component_mean.device
+    def num_normals(self) -> int:
+        """1 + q O: the first normal selects the expert; the others are scaled by its factor."""
+        return 1 + self.point_shape.numel()
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the moments."""
-        return self.component_mean.dtype
-
-    @property
-    def base_sample_shape(self) -> torch.Size:
-        r"""(\*batch, 1 + q O): the first normal selects the expert; the others are scaled by its factor."""
-        return torch.Size([*self.batch_shape, 1 + self._num_values])
-
-    @property
-    def batch_range(self) -> tuple[int, int]:
-        """All dimensions of a base sample but the last are t-batch dimensions."""
-        return 0, -1
+    def point_shape(self) -> torch.Size:
+        """(q, O)."""
+        return self.component_mean.shape[-2:]
 
     @property
     def mean(self) -> Tensor:
@@ -136,7 +119,7 @@ class MixturePosterior(Posterior):
         level = torch.as_tensor(value, dtype=self.dtype, device=self.device)
         columns = self._columns()
         flat: Tensor = mixtures.icdf(*columns, level.unsqueeze(-1).expand(*level.shape, columns[1].shape[1]))
-        return flat.reshape(*level.shape, *self._point_shape)
+        return flat.reshape(*level.shape, *self._extended_shape())
 
     def cdf(self, value: Tensor) -> Tensor:
         r"""Probability that each point's value is at most ``value``, (..., \*batch, q, O); of the same shape."""
@@ -148,7 +131,7 @@ class MixturePosterior(Posterior):
 
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log density of all points and outputs jointly; value (..., \*batch, q, O), result (..., \*batch)."""
-        factors = self._factors()
+        factors = covariance_factors(self.component_covariance)
         deviation = (value.unsqueeze(-3) - self.component_mean).mT.unsqueeze(-1)  # (..., M, O, q, 1)
         factors = factors.expand(*deviation.shape[:-2], *factors.shape[-2:])
         white = torch.linalg.solve_triangular(factors, deviation, upper=False).squeeze(-1)
@@ -157,44 +140,21 @@ class MixturePosterior(Posterior):
         joint: Tensor = density.sum((-2, -1)) + self.log_weights
         return joint.logsumexp(-1)
 
-    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
-        shape = torch.Size() if sample_shape is None else sample_shape
-        base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
-        return self.rsample_from_base_samples(shape, base)
-
-    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        r"""Draws from standard normals.
-
-        The first normal selects the expert through the cumulative weights, so that a low-discrepancy sequence hits each
-        expert in proportion; a draw is continuous in the moments of the expert selected.
-
-        Args:
-            sample_shape: Shape of the sample.
-            base_samples: Standard normals, shape (\*sample_shape, \*batch, 1 + q O).
-
-        Returns:
-            Draws, shape (\*sample_shape, \*batch, q, O).
-
-        Raises:
-            ValueError: If the base samples have another shape.
-        """
-        expected = (*sample_shape, *self.base_sample_shape)
-        if base_samples.shape != expected:
-            raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
+    def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        """See :meth:`ComponentsPosterior.draws`."""
         num_draws = sample_shape.numel()
-        selected = self._select_experts(base_samples[..., 0]).reshape(num_draws, -1)
-        normals = base_samples[..., 1:].reshape(num_draws, *self._point_shape)
-        factors = self._factors()
-        if bool((selected == selected[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
-            order = selected[:, 0].argsort(stable=True)
-            experts, counts = selected[order, 0].unique_consecutive(return_counts=True)
+        which = selected(self.log_weights, base_samples[..., :1]).reshape(num_draws, -1)
+        normals = base_samples[..., 1:].reshape(num_draws, *self.batch_shape, *self.point_shape)
+        factors = covariance_factors(self.component_covariance)
+        if bool((which == which[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
+            order = which[:, 0].argsort(stable=True)
+            experts, counts = which[order, 0].unique_consecutive(return_counts=True)
             parts = zip(experts.tolist(), normals[order].split(counts.tolist()), strict=True)
             draws = torch.cat([self._draws_of(expert, factors, part) for expert, part in parts])[order.argsort()]
         else:
             draws = normals
-            experts_of_draws = selected.reshape(num_draws, *self.batch_shape, 1, 1)
-            for expert in torch.unique(selected).tolist():
+            experts_of_draws = which.reshape(num_draws, *self.batch_shape, 1, 1)
+            for expert in torch.unique(which).tolist():
                 draws = torch.where(experts_of_draws == expert, self._draws_of(expert, factors, normals), draws)
         return draws.reshape(self._extended_shape(sample_shape))
 
@@ -203,9 +163,6 @@ class MixturePosterior(Posterior):
         factor = factors[..., expert, :, :, :]  # (*batch, O, q, q)
         spread = torch.einsum("...oij,...jo->...io", factor, normals)
         return self.component_mean[..., expert, :, :] + spread
-
-    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
-        return torch.Size([*sample_shape, *self._point_shape])
 
     def select_outputs(self, outputs: list[int]) -> "MixturePosterior":
         """The posterior of some of the outputs."""
@@ -289,30 +246,6 @@ class MixturePosterior(Posterior):
     def _weights(self) -> Tensor:
         return self.log_weights.exp()[..., None, None]
 
-    @property
-    def _num_values(self) -> int:
-        return self.component_mean.shape[-1] * self.component_mean.shape[-2]
-
-    @property
-    def _point_shape(self) -> tuple[int, ...]:
-        return (*self.batch_shape, *self.component_mean.shape[-2:])
-
-    def _factors(self) -> Tensor:
-        """Lower triangular factors of the experts' covariances, (..., M, O, q, q)."""
-        scale = self.component_covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        scale = torch.where(scale > 0, scale, 1.0)  # jitter, where there has to be some, is relative to the variances
-        factors: Tensor = psd_safe_cholesky(self.component_covariance / scale)
-        return factors * scale.sqrt()
-
-    def _select_experts(self, normals: Tensor) -> Tensor:
-        """The expert that each standard normal selects, integers of the same shape."""
-        uniform = torch.special.ndtr(normals).unsqueeze(-1)
-        cumulative = self.log_weights.detach().exp().cumsum(-1)
-        selected = torch.searchsorted(cumulative.expand(*uniform.shape[:-1], -1).contiguous(), uniform.contiguous())
-        positive = self.log_weights.exp() > 0  # round-off must not select an expert of weight zero beyond the last
-        last = (positive * torch.arange(self.num_experts, device=positive.device)).amax(-1)
-        return selected.squeeze(-1).minimum(last)
-
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights, means and variances of each point's own mixture, (M, points) each."""
         mean, variance = self.component_mean, self.component_variance
@@ -323,25 +256,9 @@ class MixturePosterior(Posterior):
 
     def _each(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], value: Tensor) -> Tensor:
         columns = self._columns()
-        value = value.expand(torch.broadcast_shapes(value.shape, self._point_shape))
-        flat = value.flatten(value.ndim - len(self._point_shape))
+        value = value.expand(torch.broadcast_shapes(value.shape, self._extended_shape()))
+        flat = value.flatten(value.ndim - len(self._extended_shape()))
         return function(*columns, flat).reshape(value.shape)
-
-
-@GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]
-def _mixture_sampler(posterior: MixturePosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
-    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond.
-
-    Example:
-        >>> import torch
-        >>> from botorch.sampling.get_sampler import get_sampler
-        >>> one = torch.ones(1, 2, 1)
-        >>> posterior = MixturePosterior(torch.zeros(1), one, torch.diag_embed(one.mT))
-        >>> get_sampler(posterior, torch.Size([16]), seed=0)(posterior).shape
-        torch.Size([16, 2, 1])
-    """
-    few = posterior.base_sample_shape[-1] <= SobolEngine.MAXDIM
-    return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
 
 
 def _normal_posterior(mean: Tensor, covariance: Tensor) -> GPyTorchPosterior:

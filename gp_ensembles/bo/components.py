@@ -1,0 +1,124 @@
+"""What posteriors made of several normal distributions have in common: draws from base samples, and their sampler."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
+from botorch.sampling.get_sampler import GetSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+
+class ComponentsPosterior(Posterior, ABC):
+    """A posterior whose draws select components by some standard normals and scale the others by their factors."""
+
+    component_mean: Tensor
+    component_covariance: Tensor
+
+    @property
+    @abstractmethod
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+
+    @property
+    @abstractmethod
+    def num_normals(self) -> int:
+        """Standard normals of one draw."""
+
+    @property
+    @abstractmethod
+    def point_shape(self) -> torch.Size:
+        """The shape (q, O) of a draw."""
+
+    @abstractmethod
+    def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        r"""Draws (\*sample_shape, \*batch, q, O) from standard normals (\*sample_shape, \*batch, num_normals)."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the moments."""
+        return self.component_mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the moments."""
+        return self.component_mean.dtype
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        r"""(\*batch, num_normals)."""
+        return torch.Size([*self.batch_shape, self.num_normals])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """All dimensions of a base sample but the last are t-batch dimensions."""
+        return 0, -1
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
+        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
+        shape = torch.Size() if sample_shape is None else sample_shape
+        base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
+        return self.draws(shape, base)
+
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        r"""Draws from standard normals, a continuous function of the moments of the components selected.
+
+        Args:
+            sample_shape: Shape of the sample.
+            base_samples: Standard normals, shape (\*sample_shape, \*base_sample_shape).
+
+        Returns:
+            Draws, shape (\*sample_shape, \*batch, q, O).
+
+        Raises:
+            ValueError: If the base samples have another shape.
+        """
+        expected = (*sample_shape, *self.base_sample_shape)
+        if base_samples.shape != expected:
+            raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
+        return self.draws(sample_shape, base_samples)
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
+        return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
+
+
+def selected(log_weights: Tensor, normals: Tensor) -> Tensor:
+    r"""The place along the last axis (..., M) that each standard normal (..., n) selects, by cumulative weights.
+
+    A low-discrepancy sequence so hits each component in proportion.
+
+    Example:
+        >>> import torch
+        >>> selected(torch.tensor([0.5, 0.5, 0.0]).log(), torch.tensor([-1.0, 1.0, 9.0]))
+        tensor([0, 1, 1])
+    """
+    cumulative = log_weights.detach().exp().cumsum(-1)
+    uniform = torch.special.ndtr(normals)
+    shape = torch.broadcast_shapes(cumulative.shape[:-1], uniform.shape[:-1])
+    last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)  # beyond it weights are zero
+    places = torch.searchsorted(cumulative.expand(*shape, -1).contiguous(), uniform.expand(*shape, -1).contiguous())
+    return places.minimum(last)
+
+
+def covariance_factors(covariance: Tensor) -> Tensor:
+    """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some.
+
+    Example:
+        >>> import torch
+        >>> covariance_factors(torch.tensor([[4.0]]))
+        tensor([[2.]])
+    """
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    scale = torch.where(scale > 0, scale, 1.0)
+    factors: Tensor = psd_safe_cholesky(covariance / scale)
+    return factors * scale.sqrt()
+
+
+@GetSampler.register(ComponentsPosterior)  # type: ignore[untyped-decorator]
+def _sampler(posterior: ComponentsPosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
+    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond."""
+    few = posterior.num_normals <= SobolEngine.MAXDIM
+    return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
