@@ -2,9 +2,12 @@ r"""Gaussian processes with Matern and RBF kernels, as one batch: evidence with 
 
 Process m has the covariance
 
-.. math:: k_m(x, x') = s_m\, \kappa_m(r) + 1 + \sigma_m^2 \delta, \qquad r^2 = \sum_d (x_d - x'_d)^2 / \ell_{md}^2
+.. math:: k_m(x, x') = s_m\, \kappa_m(r) + 1 + \sum_c 1[x_c = x'_c] + \sigma_m^2 \delta, \qquad
+          r^2 = \sum_d (x_d - x'_d)^2 / \ell_{md}^2 + \sum_c 1[x_c \ne x'_c] / \ell_{mc}^2
 
-between rows; the one is a constant of unit prior variance. With
+between rows, with columns d of numbers and c of categories. The one is a constant of unit prior variance; every
+category of a column has one, too. Any two categories are equally far apart: half the squared distance of their one-hot
+vectors, so that :math:`k_m` is positive definite. With
 :math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. All is written out for
 matrices of the batch, which costs a fraction of what kernels composed of lazy operators do on small data.
 """
@@ -87,26 +90,47 @@ class Fit(NamedTuple):
     num_evaluations: int
 
 
-def kernel_shapes(smoothnesses: Sequence[float], like: Tensor) -> Tensor:
-    """Six numbers for each kernel, shape (M, 6), in double precision: what is not fitted.
+class Kernels(NamedTuple):
+    """What is not fitted of M kernels.
+
+    Attributes:
+        shapes: Six numbers for each, shape (M, 6), in double precision.
+        categorical: Which columns are categories, booleans of shape (D,); ``None`` if none is.
+    """
+
+    shapes: Tensor
+    categorical: Tensor | None
+
+    def to(self, device: torch.device) -> "Kernels":
+        """The same kernels on another device."""
+        categorical = None if self.categorical is None else self.categorical.to(device)
+        return Kernels(self.shapes.to(device), categorical)
+
+
+def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[int] = ()) -> Kernels:
+    """Kernels on the device of inputs (n, D), with categories in some of the columns.
 
     Raises:
         ValueError: If a smoothness is not 1.5, 2.5 or infinity.
 
     Example:
         >>> import torch
-        >>> kernel_shapes([math.inf], torch.zeros(1))
-        tensor([[0.0000, 0.5000, 0.0000, 0.0000, 0.5000, 0.0000]], dtype=torch.float64)
+        >>> make_kernels([math.inf], torch.zeros(4, 2), [-1])
+        Kernels(shapes=tensor([[0.0000, 0.5000, 0.0000, 0.0000, 0.5000, 0.0000]],
+               dtype=torch.float64), categorical=tensor([False,  True]))
     """
     for nu in smoothnesses:
         if nu not in _SHAPES:
             raise ValueError(f"a smoothness must be 1.5, 2.5 or infinity, got {nu:g}")
-    return like.new_empty(0).double().new_tensor([_SHAPES[nu] for nu in smoothnesses])
+    shapes = X.new_empty(0).double().new_tensor([_SHAPES[nu] for nu in smoothnesses])
+    categorical = torch.zeros(X.shape[-1], dtype=torch.bool, device=X.device)
+    categorical[list(cat_dims)] = True
+    return Kernels(shapes, categorical if cat_dims else None)
 
 
-def initial_hyperparameters(shapes: Tensor, num_inputs: int) -> Hyperparameters:
+def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameters:
     """The modes of the priors, and an output scale of one."""
-    one = shapes.new_ones(shapes.shape[0])
+    one = kernels.shapes.new_ones(kernels.shapes.shape[0])
     mean, scale = _lengthscale_prior(num_inputs)
     noise = math.exp(_LOG_NOISE_MEAN - _LOG_NOISE_SCALE**2)
     return Hyperparameters(
@@ -114,7 +138,7 @@ def initial_hyperparameters(shapes: Tensor, num_inputs: int) -> Hyperparameters:
     )
 
 
-def fit(shapes: Tensor, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
+def fit(kernels: Kernels, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
     """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
 
     Priors are those of BoTorch's ``SingleTaskGP`` (Hvarfner et al. 2024); that of the output scale is log-normal
@@ -124,9 +148,9 @@ def fit(shapes: Tensor, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
         NumericalError: If no start of a process has a covariance that can be factorized.
     """
     num_inputs = rows.X.shape[-1]
-    evidence = _Evidence(shapes, rows)
+    evidence = _Evidence(kernels, rows)
     points = torch.cat([_vectors(start, rows.noise is None) for start in starts])
-    owner = _every(shapes).repeat(len(starts))
+    owner = _every(kernels).repeat(len(starts))
     usable = evidence(points, owner)[0].isfinite()
     if not bool(usable.reshape(len(starts), -1).any(0).all()):
         worst = int((~usable.reshape(len(starts), -1).any(0)).int().argmax())
@@ -139,35 +163,35 @@ def fit(shapes: Tensor, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
         gradient_tolerance=_GRADIENT_TOLERANCE,
         loss_tolerance=_LOSS_TOLERANCE,
     )
-    own = torch.where(owner == _every(shapes).unsqueeze(-1), found.value, torch.inf)
+    own = torch.where(owner == _every(kernels).unsqueeze(-1), found.value, torch.inf)
     best = own.argmin(-1)
     end = _hyperparameters(found.point[best], num_inputs, starts[0].noise)
     return Fit(end, -found.value[best] * rows.y.shape[0], found.num_evaluations + 1)
 
 
-def log_posterior(shapes: Tensor, rows: Rows, hyperparameters: Hyperparameters) -> Tensor:
+def log_posterior(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) -> Tensor:
     """Log evidence plus log priors of every process, shape (M,); minus infinity where it cannot be computed."""
-    loss, _ = _Evidence(shapes, rows)(_vectors(hyperparameters, rows.noise is None), _every(shapes))
+    loss, _ = _Evidence(kernels, rows)(_vectors(hyperparameters, rows.noise is None), _every(kernels))
     return -loss * rows.y.shape[0]
 
 
-def log_posterior_gradient(shapes: Tensor, rows: Rows, hyperparameters: Hyperparameters) -> Hyperparameters:
+def log_posterior_gradient(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) -> Hyperparameters:
     """The derivative of :func:`log_posterior` in each hyperparameter; zero where it cannot be computed."""
     vectors, num_inputs = _vectors(hyperparameters, rows.noise is None), rows.X.shape[-1]
-    _, gradient = _Evidence(shapes, rows)(vectors, _every(shapes))
+    _, gradient = _Evidence(kernels, rows)(vectors, _every(kernels))
     slopes = -gradient * rows.y.shape[0] / vectors.exp()
     noise = slopes[:, -1] if rows.noise is None else torch.zeros_like(hyperparameters.noise)
     return Hyperparameters(slopes[:, :num_inputs], slopes[:, num_inputs], noise)
 
 
-def condition(shapes: Tensor, rows: Rows, hyperparameters: Hyperparameters) -> Conditioned:
+def condition(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) -> Conditioned:
     """Learn all rows.
 
     Raises:
         NumericalError: Naming the process, if a covariance cannot be factorized.
     """
     num_rows = rows.y.shape[0]
-    covariance = covariance_between(shapes, hyperparameters, rows.X, rows.X)
+    covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X)
     noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise
     covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[0], num_rows))
     factor = cholesky(covariance, "the covariance of the targets")
@@ -181,12 +205,12 @@ def condition(shapes: Tensor, rows: Rows, hyperparameters: Hyperparameters) -> C
 
 
 def predict(
-    shapes: Tensor, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
+    kernels: Kernels, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""The function at q points jointly: means (\*t, M, q) and covariances (\*t, M, q, q).
 
     Args:
-        shapes: The kernels, from :func:`kernel_shapes`.
+        kernels: The kernels.
         hyperparameters: Their hyperparameters.
         rows: The rows.
         learned: What :func:`condition` returned for these.
@@ -194,17 +218,19 @@ def predict(
     """
     lead, (q, num_inputs) = X.shape[:-2], X.shape[-2:]
     flat = X.reshape(-1, num_inputs)
-    cross = covariance_between(shapes, hyperparameters, flat, rows.X)  # (M, tq, n)
+    cross = covariance_between(kernels, hyperparameters, flat, rows.X)  # (M, tq, n)
     mean = (cross @ learned.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*lead, q)).movedim(0, -2)
     white = cross @ learned.whitener.mT
     if q == 1:
-        own = hyperparameters.outputscale.unsqueeze(-1) + 1.0 - white.square().sum(-1)
+        num_constants = 1.0 if kernels.categorical is None else 1.0 + kernels.categorical.sum()
+        prior = hyperparameters.outputscale.unsqueeze(-1) + num_constants
+        own = prior - white.square().sum(-1)
         return mean, own.unflatten(-1, (*lead, 1)).movedim(0, -2).unsqueeze(-1)
     white = white.unflatten(-2, (*lead, q)).movedim(0, -3)
-    return mean, covariance_between(shapes, hyperparameters, X, X) - white @ white.mT
+    return mean, covariance_between(kernels, hyperparameters, X, X) - white @ white.mT
 
 
-def covariance_between(shapes: Tensor, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor) -> Tensor:
+def covariance_between(kernels: Kernels, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor) -> Tensor:
     r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n).
 
     The distance is :math:`\sqrt{r^2 + \varepsilon}` with the machine's :math:`\varepsilon`: kernels of the family are
@@ -212,20 +238,26 @@ def covariance_between(shapes: Tensor, hyperparameters: Hyperparameters, X: Tens
     """
     scales = hyperparameters.lengthscale.unsqueeze(-2)
     offset = (X.unsqueeze(-3) / scales).unsqueeze(-2) - (Z.unsqueeze(-3) / scales).unsqueeze(-3)
+    if kernels.categorical is not None:
+        offset = torch.where(kernels.categorical, (offset != 0) / scales.unsqueeze(-2), offset)
     square = offset.square().sum(-1)
     distance = (square + torch.finfo(square.dtype).eps).sqrt()
-    a, b, c1, c2, _, _ = shapes[..., None, None].unbind(-3)
+    a, b, c1, c2, _, _ = kernels.shapes[..., None, None].unbind(-3)
     value = (1.0 + c1 * distance + c2 * square) * (-a * distance - b * square).exp()
-    return hyperparameters.outputscale[:, None, None] * value + 1.0
+    return hyperparameters.outputscale[:, None, None] * value + _constants(kernels, X, Z)
 
 
 class _Evidence:
     """Minus log evidence and log priors, per row, with its gradient, at vectors (R, P) of some of the processes."""
 
-    def __init__(self, shapes: Tensor, rows: Rows) -> None:
-        self.shapes, self.rows = shapes, rows
+    def __init__(self, kernels: Kernels, rows: Rows) -> None:
+        self.shapes, self.rows = kernels.shapes, rows
         self.num_rows, self.num_inputs = rows.X.shape
-        self.squares = (rows.X.mT.unsqueeze(-1) - rows.X.mT.unsqueeze(-2)).square().flatten(1)  # (D, n n)
+        self.constants = _constants(kernels, rows.X, rows.X)
+        offset = rows.X.mT.unsqueeze(-1) - rows.X.mT.unsqueeze(-2)
+        if kernels.categorical is not None:
+            offset = torch.where(kernels.categorical[:, None, None], (offset != 0).to(offset), offset)
+        self.squares = offset.square().flatten(1)  # (D, n n)
         mean, scale = _lengthscale_prior(self.num_inputs)
         priors = [(mean, scale, MIN_LENGTHSCALE)] * self.num_inputs + [(0.0, 1.0, MIN_OUTPUTSCALE)]
         if rows.noise is None:
@@ -244,7 +276,7 @@ class _Evidence:
         distance = square.sqrt()
         decrease = (-a * distance - b * square).exp()
         kernel = (1.0 + c1 * distance + c2 * square) * decrease
-        covariance = outputscale * kernel + 1.0
+        covariance = outputscale * kernel + self.constants
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
         if self.rows.noise is None:
             diagonal += values[:, -1:]
@@ -274,8 +306,16 @@ class _Evidence:
         return torch.where(usable, value, torch.inf), torch.where(usable.unsqueeze(-1), -gradient / n, 0.0)
 
 
-def _every(shapes: Tensor) -> Tensor:
-    return torch.arange(shapes.shape[0], device=shapes.device)
+def _constants(kernels: Kernels, X: Tensor, Z: Tensor) -> Tensor | float:
+    r"""The covariance that is not fitted, of X (\*t, q, D) and Z (\*t, n, D): one, or (\*t, 1, q, n)."""
+    if kernels.categorical is None:
+        return 1.0
+    same = X.unsqueeze(-2) == Z.unsqueeze(-3)
+    return 1.0 + (same & kernels.categorical).sum(-1).to(X).unsqueeze(-3)
+
+
+def _every(kernels: Kernels) -> Tensor:
+    return torch.arange(kernels.shapes.shape[0], device=kernels.shapes.device)
 
 
 def _lengthscale_prior(num_inputs: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, cast, final
 
 import torch
@@ -48,11 +48,14 @@ class ExactEnsembleModel(MixtureModel):
         train_Y: Observations, shape (n, 1), in their order.
         train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``.
+        input_transform: As in ``SingleTaskGP``; it has to leave the categories' columns alone.
+        cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
+            distance of one, as the ends of the unit interval are, and each has a constant of unit prior variance.
 
     Raises:
         BotorchError: If a shape or dtype is wrong, a value is not finite, there is only one observation or more than
             one output.
+        ValueError: If a column of categories does not exist.
 
     Example:
         >>> import torch
@@ -65,7 +68,6 @@ class ExactEnsembleModel(MixtureModel):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
-    _shapes: Tensor
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class ExactEnsembleModel(MixtureModel):
         train_Yvar: Tensor | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
+        cat_dims: Sequence[int] = (),
     ) -> None:
         check_training_data(train_X, train_Y, train_Yvar)
         check_input_transform(input_transform)
@@ -84,13 +87,15 @@ class ExactEnsembleModel(MixtureModel):
         outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
         inputs = None if input_transform is None else input_transform.to(train_X).train()
         super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
-        self.rows()  # transforms learn here, and nowhere else
+        X = self.rows().X  # transforms learn here, and nowhere else
         self.eval()
-        shapes = exact_kernels.kernel_shapes(SMOOTHNESSES, train_X)
-        start = exact_kernels.initial_hyperparameters(shapes, train_X.shape[-1])
+        num_inputs = X.shape[-1]
+        if any(not -num_inputs <= column < num_inputs for column in cat_dims):
+            raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {list(cat_dims)}")
+        self._kernels = exact_kernels.make_kernels(SMOOTHNESSES, X, cat_dims)
+        start = exact_kernels.initial_hyperparameters(self._kernels, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value)
-        self.register_buffer("_shapes", shapes, persistent=False)
         self._cache: tuple[Rows, Conditioned] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
@@ -126,7 +131,12 @@ class ExactEnsembleModel(MixtureModel):
         """A copy of the heaviest process' kernel, for those who read length scales, as TuRBO does.
 
         No kernel has the mixture's covariance; the constant is left out.
+
+        Raises:
+            AttributeError: If there are categories: GPyTorch has no such kernel.
         """
+        if self._kernels.categorical is not None:
+            raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
         weights = self.log_weights.flatten(0, -2).mean(0) if self.batch_shape else self.log_weights
         heaviest = int(weights.argmax())
         nu, num_inputs = SMOOTHNESSES[heaviest], self.lengthscale.shape[-1]
@@ -142,7 +152,7 @@ class ExactEnsembleModel(MixtureModel):
     def joint(self, X: Tensor) -> MixturePosterior:
         r"""The mixture over the function at transformed points (\*t, q, D), before rows that are imagined."""
         rows, learned = self._learned()
-        mean, covariance = exact_kernels.predict(self._shapes, self.hyperparameters, rows, learned, X.double())
+        mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, X.double())
         log_weights = learned.log_evidence.log_softmax(-1)
         return MixturePosterior(log_weights.to(X), mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
 
@@ -181,9 +191,9 @@ class ExactEnsembleModel(MixtureModel):
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()
         check_varies(self.data.Y)
-        first = exact_kernels.initial_hyperparameters(self._shapes, self.data.X.shape[-1])
+        first = exact_kernels.initial_hyperparameters(self._kernels, self.lengthscale.shape[-1])
         starts = [first] if start is None else [start, first]
-        return self.with_hyperparameters_(exact_kernels.fit(self._shapes, self._own_rows(), starts).hyperparameters)
+        return self.with_hyperparameters_(exact_kernels.fit(self._kernels, self._own_rows(), starts).hyperparameters)
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
         """Take hyperparameters, in place."""
@@ -207,7 +217,7 @@ class ExactEnsembleModel(MixtureModel):
     def _learned(self) -> tuple[Rows, Conditioned]:
         if self._cache is None:
             rows = self._own_rows()
-            self._cache = rows, exact_kernels.condition(self._shapes, rows, self.hyperparameters)
+            self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
         return self._cache
 
     def __getstate__(self) -> dict[str, Any]:
@@ -218,12 +228,12 @@ class ExactEnsembleModel(MixtureModel):
         if (after.dtype, after.device) == (before.dtype, before.device):  # BoTorch often calls it in vain
             return self
         self._unshare_parts()
-        own = (*Hyperparameters._fields, "_shapes")
-        kept = {name: self._buffers.pop(name) for name in own}
+        kept = {name: self._buffers.pop(name) for name in Hyperparameters._fields}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, value in kept.items():  # double precision stays
             assert value is not None
             self._buffers[name] = value.to(after.device)
+        self._kernels = self._kernels.to(after.device)
         _forget(self)
         if self._rows_imagined is not None:
             self._rows_imagined = self._rows_imagined.map(fn)

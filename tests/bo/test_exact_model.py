@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -10,11 +11,14 @@ from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLog
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf
+from botorch.models.transforms.input import NumericToCategoricalEncoding
+from botorch.optim import optimize_acqf, optimize_acqf_mixed
+from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import ConstantKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch.nn.functional import one_hot
 
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
 from gp_ensembles.bo.exact_kernels import (
@@ -23,9 +27,9 @@ from gp_ensembles.bo.exact_kernels import (
     condition,
     fit,
     initial_hyperparameters,
-    kernel_shapes,
     log_posterior,
     log_posterior_gradient,
+    make_kernels,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -79,11 +83,11 @@ def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise):
 
 def test_evidence_and_gradient_are_those_of_dense_matrices(generator):
     X, Y = made_up(generator)
-    shapes = kernel_shapes(SMOOTHNESSES, X)
+    kernels = make_kernels(SMOOTHNESSES, X)
     values = some_hyperparameters(generator)
     rows = Rows(X, Y.squeeze(-1), None)
-    found = log_posterior(shapes, rows, values)
-    gradient = log_posterior_gradient(shapes, rows, values)
+    found = log_posterior(kernels, rows, values)
+    gradient = log_posterior_gradient(kernels, rows, values)
     for number, nu in enumerate(SMOOTHNESSES):
         own = [part[number].clone().requires_grad_() for part in values]
         value = dense_log_posterior(nu, X, rows.y, *own)
@@ -139,16 +143,16 @@ def test_known_noise_takes_the_place_of_the_own(generator):
 def test_fits_climb_and_warm_starts_end_no_lower(num_rows, num_inputs, generator):
     X, Y = made_up(generator, num_rows, num_inputs)
     y = (Y - Y.mean()) / Y.std()
-    shapes = kernel_shapes(SMOOTHNESSES, X)
+    kernels = make_kernels(SMOOTHNESSES, X)
     rows, fewer = Rows(X, y.squeeze(-1), None), Rows(X[:-1], y[:-1, 0], None)
-    start = initial_hyperparameters(shapes, num_inputs)
-    cold = fit(shapes, rows, [start])
-    before = fit(shapes, fewer, [start])
-    warm = fit(shapes, rows, [before.hyperparameters, start])
-    assert bool((cold.log_posterior >= log_posterior(shapes, rows, start)).all())
+    start = initial_hyperparameters(kernels, num_inputs)
+    cold = fit(kernels, rows, [start])
+    before = fit(kernels, fewer, [start])
+    warm = fit(kernels, rows, [before.hyperparameters, start])
+    assert bool((cold.log_posterior >= log_posterior(kernels, rows, start)).all())
     assert bool((warm.log_posterior >= cold.log_posterior - 1e-3).all())  # tolerance of the search: 1e-6 n nats
-    torch.testing.assert_close(warm.log_posterior, log_posterior(shapes, rows, warm.hyperparameters))
-    alone = fit(shapes, rows, [before.hyperparameters])
+    torch.testing.assert_close(warm.log_posterior, log_posterior(kernels, rows, warm.hyperparameters))
+    alone = fit(kernels, rows, [before.hyperparameters])
     assert alone.num_evaluations <= cold.num_evaluations
     assert bool((cold.log_posterior - alone.log_posterior < 0.5).all())  # without the other start: about the same
 
@@ -164,9 +168,9 @@ def test_a_fit_is_no_worse_than_gpytorchs(generator):
         model.likelihood.noise.detach().expand(3),
     )
     rows = Rows(X, own.train_targets, None)
-    shapes = kernel_shapes(SMOOTHNESSES, X)
-    theirs = log_posterior(shapes, rows, values)[0]
-    assert float(log_posterior(shapes, rows, own.hyperparameters)[0]) >= float(theirs) - 1e-3
+    kernels = make_kernels(SMOOTHNESSES, X)
+    theirs = log_posterior(kernels, rows, values)[0]
+    assert float(log_posterior(kernels, rows, own.hyperparameters)[0]) >= float(theirs) - 1e-3
 
 
 def test_expected_improvement_is_that_of_draws(generator):
@@ -268,22 +272,140 @@ def test_what_cannot_be_done_is_said():
     with pytest.raises(ValueError, match="noise must have shape"):
         model.with_hyperparameters_(model.hyperparameters._replace(noise=torch.ones(4)))
     with pytest.raises(ValueError, match="a smoothness must be"):
-        kernel_shapes([0.7], X)
+        make_kernels([0.7], X)
     with pytest.raises(UnsupportedError, match="no data of its own"):
         ExactEnsembleModel(X, X).condition_on_observations(X.unsqueeze(-2), X.unsqueeze(-2)).fit()
-    shapes = kernel_shapes(SMOOTHNESSES, X)
-    learned = condition(shapes, Rows(X, X.squeeze(-1), None), initial_hyperparameters(shapes, 1))
+    kernels = make_kernels(SMOOTHNESSES, X)
+    learned = condition(kernels, Rows(X, X.squeeze(-1), None), initial_hyperparameters(kernels, 1))
     assert learned.whitener.shape == (3, 5, 5)
 
 
 def test_a_covariance_that_cannot_be_factorized_is_infinitely_bad():
     X = torch.zeros(12, 1, dtype=torch.float64)
     X[6:] = 1e-9
-    shapes = kernel_shapes(SMOOTHNESSES, X)
-    values = initial_hyperparameters(shapes, 1)
+    kernels = make_kernels(SMOOTHNESSES, X)
+    values = initial_hyperparameters(kernels, 1)
     hopeless = values._replace(outputscale=torch.full_like(values.outputscale, 1e18))
     rows = Rows(X, X.squeeze(-1), None)
-    assert bool((log_posterior(shapes, rows, hopeless) == -torch.inf).all())
+    assert bool((log_posterior(kernels, rows, hopeless) == -torch.inf).all())
     with pytest.raises(NumericalError, match="the covariance of process 0 cannot be factorized"):
-        fit(shapes, rows, [hopeless])
-    assert bool(fit(shapes, rows, [hopeless, values]).log_posterior.isfinite().all())
+        fit(kernels, rows, [hopeless])
+    assert bool(fit(kernels, rows, [hopeless, values]).log_posterior.isfinite().all())
+
+
+def mixed(generator, num_rows):
+    """A number, a category of three, a number, a category of two."""
+    parts = [torch.rand(num_rows, 2, generator=generator, dtype=torch.float64)]
+    parts += [torch.randint(levels, (num_rows, 1), generator=generator).double() for levels in (3, 2)]
+    X = torch.cat(parts, dim=-1)[:, [0, 2, 1, 3]]
+    return X, (4 * X[:, :1]).sin() * (1 + X[:, 1:2]) + X[:, 2:3] - X[:, 3:]
+
+
+def dense_kernel(nu, X, Z, lengthscale, outputscale, categories):
+    """Pair by pair."""
+    rows = []
+    for x in X:
+        row = []
+        for z in Z:
+            square, constants = 0.0, 1.0
+            for column, (one, other) in enumerate(zip(x, z, strict=True)):
+                if column in categories:
+                    square = square + (0.0 if one == other else 1.0) / lengthscale[column] ** 2
+                    constants = constants + (1.0 if one == other else 0.0)
+                else:
+                    square = square + (one - other) ** 2 / lengthscale[column] ** 2
+            r = math.sqrt(square)
+            if math.isinf(nu):
+                value = math.exp(-square / 2)
+            elif nu == 2.5:
+                value = (1 + math.sqrt(5) * r + 5 * square / 3) * math.exp(-math.sqrt(5) * r)
+            else:
+                value = (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)
+            row.append(outputscale * value + constants)
+        rows.append(row)
+    return X.new_tensor(rows)
+
+
+def test_categories_by_dense_matrices(generator):
+    X, Y = mixed(generator, 14)
+    places, _ = mixed(generator, 3)
+    model = ExactEnsembleModel(X, Y, outcome_transform=None, cat_dims=[1, -1])
+    values = Hyperparameters(
+        *(part + 0.3 * torch.rand(part.shape, generator=generator) for part in model.hyperparameters)
+    )
+    values = values._replace(noise=0.1 * values.noise)
+    model.with_hyperparameters_(values)
+    joint, alone = model.posterior(places), model.posterior(places.unsqueeze(-2))
+    evidence = []
+    for number, nu in enumerate(SMOOTHNESSES):
+        lengthscale, outputscale, noise = (part[number].tolist() for part in values)
+
+        def kernel(first, second, nu=nu, lengthscale=lengthscale, outputscale=outputscale):
+            return dense_kernel(nu, first, second, lengthscale, outputscale, {1, 3})
+
+        covariance = kernel(X, X) + noise * torch.eye(14, dtype=X.dtype)
+        cross = kernel(places, X)
+        mean = cross @ torch.linalg.solve(covariance, Y)
+        after = kernel(places, places) - cross @ torch.linalg.solve(covariance, cross.mT)
+        torch.testing.assert_close(joint.component_mean[number], mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(joint.component_covariance[number, 0], after, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close(
+            alone.component_covariance[:, number].flatten(), after.diagonal(), rtol=1e-7, atol=1e-8
+        )
+        normal = torch.distributions.MultivariateNormal(torch.zeros_like(Y.squeeze(-1)), covariance)
+        evidence.append(normal.log_prob(Y.squeeze(-1)))
+    torch.testing.assert_close(model.log_evidence, torch.stack(evidence))
+
+
+def test_the_gradient_with_categories_is_that_of_differences(generator):
+    X, Y = mixed(generator, 14)
+    kernels, rows = make_kernels(SMOOTHNESSES, X, [1, 3]), Rows(X, Y.squeeze(-1), None)
+    values = initial_hyperparameters(kernels, 4)
+    gradient = log_posterior_gradient(kernels, rows, values)
+    step = 1e-5
+    for column in range(4):  # differences of second order: an error of about step squared times a third derivative
+        moved = torch.zeros(4, dtype=torch.float64)
+        moved[column] = step
+        ends = [
+            log_posterior(kernels, rows, values._replace(lengthscale=values.lengthscale + sign * moved))
+            for sign in (1, -1)
+        ]
+        torch.testing.assert_close(
+            gradient.lengthscale[:, column], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_names_of_categories_do_not_matter(generator):
+    X, Y = mixed(generator, 14)
+    other = X.clone()
+    other[:, 1] = X.new_tensor([7.0, -2.0, 0.5])[X[:, 1].long()]
+    first, second = (ExactEnsembleModel(inputs, Y, cat_dims=[1, 3]).fit() for inputs in (X, other))
+    assert torch.equal(first.posterior(X).mean, second.posterior(other).mean)
+
+
+def test_the_best_of_numbers_and_categories_is_found(generator):
+    X, Y = mixed(generator, 24)
+    model = ExactEnsembleModel(X, Y, cat_dims=[1, 3]).fit()
+    acquisition = qLogExpectedImprovement(model, best_f=Y.max())
+    bounds = torch.stack([X.new_zeros(4), X.new_tensor([1.0, 2.0, 1.0, 1.0])])
+    choices = [{1: float(one), 3: float(two)} for one in range(3) for two in range(2)]
+    best, _ = optimize_acqf_mixed(
+        acquisition, bounds, q=1, num_restarts=2, raw_samples=16, fixed_features_list=choices, options={"maxiter": 20}
+    )
+    assert best[0, [1, 3]].tolist() == [2.0, 0.0]
+    fantasies = model.fantasize(best, SobolQMCNormalSampler(torch.Size([4]), seed=0))
+    assert fantasies.posterior(X).mean.shape == (4, 24, 1)
+    with pytest.raises(AttributeError, match="covar_module"):
+        _ = model.covar_module
+    with pytest.raises(ValueError, match="4 columns"):
+        ExactEnsembleModel(X, Y, cat_dims=[4])
+
+
+def test_an_input_transform_may_change_the_number_of_columns(generator):
+    X, Y = mixed(generator, 14)
+    encode = NumericToCategoricalEncoding(
+        4, {1: 3, 3: 2}, {1: partial(one_hot, num_classes=3), 3: partial(one_hot, num_classes=2)}
+    )
+    model = ExactEnsembleModel(X, Y, input_transform=encode).fit()
+    assert model.lengthscale.shape == (3, 7)
+    assert float((model.posterior(X).mean - Y).abs().max()) < 0.3
