@@ -8,14 +8,16 @@ from botorch.exceptions.warnings import InputDataWarning
 from gpytorch.mlls import ExactMarginalLogLikelihood, MarginalLogLikelihood
 
 from gp_ensembles.bo.data import check_varies
+from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.model import EnsembleModel
 
 
 def register() -> None:
-    """Tell Ax how an :class:`~gp_ensembles.bo.model.EnsembleModel` is fitted, and its name in files of experiments.
+    """Tell Ax how ``ExactEnsembleModel`` and ``EnsembleModel`` are fitted, and their names in files of experiments.
 
-    Call it once, before the first trial; calling it again changes nothing. After that ``EnsembleModel`` may stand as
-    ``botorch_model_class`` in a ``ModelConfig``, with an ``ensemble`` or a preset in its ``model_options`` if wanted.
+    Call it once, before the first trial; calling it again changes nothing. After that either may stand as
+    ``botorch_model_class`` in a ``ModelConfig``, the second with an ``ensemble`` or a preset in its ``model_options``
+    if wanted.
 
     Raises:
         ImportError: If Ax is not installed.
@@ -26,12 +28,13 @@ def register() -> None:
     except ImportError:
         raise ImportError("register() needs Ax; install gp_ensembles[ax]") from None
 
-    fit_botorch_model.register(EnsembleModel)(fit_surrogate)
-    register_model(EnsembleModel)
+    for kind in (ExactEnsembleModel, EnsembleModel):
+        fit_botorch_model.register(kind)(fit_surrogate)
+        register_model(kind)
 
 
 def fit_surrogate(
-    model: EnsembleModel,
+    model: ExactEnsembleModel | EnsembleModel,
     mll_class: type[MarginalLogLikelihood] = ExactMarginalLogLikelihood,
     mll_options: dict[str, Any] | None = None,
 ) -> None:
@@ -51,10 +54,10 @@ def fit_surrogate(
     Example:
         >>> import torch
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> before = model.ensemble.experts[0].likelihood.noise.item()
+        >>> model = ExactEnsembleModel(X, X.sin())
+        >>> before = model.noise
         >>> fit_surrogate(model)
-        >>> model.ensemble.experts[0].likelihood.noise.item() < before
+        >>> bool((model.noise < before).all())
         True
     """
     if mll_class is not ExactMarginalLogLikelihood or mll_options:

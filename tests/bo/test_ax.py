@@ -25,7 +25,7 @@ from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import fit_botorch_model
 
-from gp_ensembles.bo import EnsembleModel, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, kernel_ensemble
 from gp_ensembles.bo.ax import fit_surrogate, register
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import oebe
@@ -104,7 +104,7 @@ def close(a, b, tolerance=1e-8):
 
 
 def evidence(model):
-    rows = model._all_rows()
+    rows = model.rows()
     with torch.no_grad():
         return torch.stack([expert.log_evidence(rows.X, rows.Y.squeeze(-1)).sum() for expert in model.ensemble.experts])
 
@@ -117,7 +117,7 @@ def test_the_example_of_the_docs_improves_on_its_initial_design(capsys):
     assert len(values) == 10
     assert min(values[5:]) < min(values[:5])
     assert namespace["branin"].optimal_value <= min(values) < 3
-    assert isinstance(namespace["client"]._generation_strategy.adapter.generator.surrogate.model, EnsembleModel)
+    assert isinstance(namespace["client"]._generation_strategy.adapter.generator.surrogate.model, ExactEnsembleModel)
     assert "the minimum is 0.40" in capsys.readouterr().out
 
 
@@ -211,14 +211,17 @@ def left_out(model):
     found = []
     for row in range(NUM_TRIALS):
         rest = torch.arange(NUM_TRIALS) != row
-        held = EnsembleModel(
+        is_exact = isinstance(model, ExactEnsembleModel)
+        held = type(model)(
             model.data.X[rest],
             model.data.Y[rest],
             None if model.data.Yvar is None else model.data.Yvar[rest],
-            ensemble=copy.deepcopy(model.ensemble),
+            **({} if is_exact else {"ensemble": copy.deepcopy(model.ensemble)}),
             outcome_transform=None,
             input_transform=copy.deepcopy(model.input_transform),
         )
+        if is_exact:
+            held.with_hyperparameters_(model.hyperparameters)
         found.append(moments(held, model.data.X[row : row + 1]))
     return torch.cat(found, -2)
 
@@ -235,6 +238,9 @@ TWO_METRICS = {"objective": "-bumpy", "constraints": ["sloping <= 2"]}
 CASES = {
     "one metric": ({}, {}),
     "known noise": ({"sem": 0.1}, {}),
+    "exact": ({}, {"model_class": ExactEnsembleModel}),
+    "exact, known noise": ({"sem": 0.1}, {"model_class": ExactEnsembleModel}),
+    "exact, two metrics": (TWO_METRICS, {"model_class": ExactEnsembleModel}),
     "a preset": ({}, {"model_options": {"ensemble": replace(oebe, bases=(LinearBasis(), FourierBasis(20)))}}),
     "forgetting": ({}, {"model_options": {"ensemble": small_ensemble(forgetting=[0.9])}}),
     "two metrics": (TWO_METRICS, {"model_options": {"ensemble": small_ensemble()}}),
@@ -286,8 +292,9 @@ def test_two_metrics_become_a_list_of_ensembles(objective, constraints):
         assert evaluate(best)["sloping"] <= 2
 
 
-def test_an_experiment_is_saved_and_resumed(tmp_path):
-    client = searching(experiment(), surrogate())
+@pytest.mark.parametrize("model_class", [ExactEnsembleModel, EnsembleModel])
+def test_an_experiment_is_saved_and_resumed(tmp_path, model_class):
+    client = searching(experiment(), surrogate(model_class))
     ((index, parameters),) = client.get_next_trials(max_trials=1).items()
     client.complete_trial(index, raw_data={"bumpy": evaluate(parameters)["bumpy"]})
     path = str(tmp_path / "experiment.json")
@@ -295,4 +302,4 @@ def test_an_experiment_is_saved_and_resumed(tmp_path):
     resumed = Client.load_from_json_file(path)
     ((index, _),) = resumed.get_next_trials(max_trials=1).items()
     assert index == NUM_TRIALS + 1
-    assert isinstance(resumed._generation_strategy.adapter.generator.surrogate.model, EnsembleModel)
+    assert isinstance(resumed._generation_strategy.adapter.generator.surrogate.model, model_class)
