@@ -3,7 +3,7 @@
 ``selection``
     :func:`select_knots` for normal targets (the first call to try), :func:`select_variational_knots` for any targets by
     the evidence lower bound, :func:`select_laplace_knots` for counts and labels by Laplace's evidence. Each returns a
-    :class:`Selection`: knots, model, history and stop reason.
+    :class:`Selection`: knots, model, history, stop reason; ``predict`` of normal targets.
 ``strategies``, ``enough``, ``greedy``, ``one_at_a_time``
     How knots are chosen, each a :class:`Strategy`: :class:`EnoughKnots` (the default: all rows where that can be had,
     else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see
@@ -24,6 +24,8 @@
 ``fitting``, ``optimizers``
     :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :class:`KnotOptimizer`:
     :class:`LBFGSB`, or :class:`Adadelta` as published.
+``tails``
+    The tails of those predictions: Student's t of the errors of rows left out.
 ``online``, ``fitted_expert``
     :func:`start_online` makes fitted models the experts of an online ensemble; :func:`inducing_features` and
     :func:`weights_posterior` are its parts.

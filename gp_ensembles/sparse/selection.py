@@ -1,5 +1,6 @@
 """Selection of knots: for normal targets, for any targets, and by Laplace's evidence."""
 
+import math
 import warnings
 from copy import deepcopy
 from typing import Any
@@ -12,7 +13,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.sparse.base import ModelT, check_rows
+from gp_ensembles.sparse.base import ModelT, SparseModel, check_rows
 from gp_ensembles.sparse.collapsed import Approximation
 from gp_ensembles.sparse.enough import EnoughKnots
 from gp_ensembles.sparse.fitting import Coordinates, has_free_hyperparameters
@@ -26,6 +27,7 @@ from gp_ensembles.sparse.variational import SparseVariationalGP
 
 _LEAST_NOISE = 1e-6  # share of the targets' variance
 _ROWS_PER_WEIGHT = 10  # of a linear mean
+_OPEN_GAP = 0.1  # nats a row
 
 
 def select_knots(
@@ -41,7 +43,7 @@ def select_knots(
     progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Selection[Any]:
-    """Choose knots and fit hyperparameters.
+    """Choose knots and fit hyperparameters; ``predict`` of the result predicts targets.
 
     The model is a :class:`SparseGP`; an :class:`ExactGP` where :class:`EnoughKnots` finds that all rows can be knots.
 
@@ -62,7 +64,9 @@ def select_knots(
         generator: Source of randomness.
 
     Returns:
-        Knots, model and history; after an interruption from the keyboard the best so far, with a warning.
+        Knots, model, history, and ``predict(X)``: distributions of targets with the tails of the errors of rows left
+        out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
+        :class:`EnoughKnots` leaves the bounds of the log evidence more than a tenth of a nat a row apart.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, or targets are constant.
@@ -73,8 +77,11 @@ def select_knots(
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> select_knots(X, y).stop_reason
+        >>> found = select_knots(X, y)
+        >>> found.stop_reason
         'all 50 distinct rows are knots: the model is exact'
+        >>> found.predict(X[:3]).mean.shape
+        torch.Size([3])
         >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks())
         >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
@@ -242,6 +249,8 @@ def _search(
         run = SelectionRun(model, bar, generator)
         try:
             stop_reason = strategy.search(run)
+            if isinstance(strategy, EnoughKnots):  # in the others the number of knots is what was asked for
+                _warn_of_gap(run.model)
         except KeyboardInterrupt:
             run.record(run.model, "interrupted")  # what was being fitted has its best parameters so far
             stop_reason = "interrupted"
@@ -253,6 +262,16 @@ def _search(
         )
     run.model.eval()
     return run.result(stop_reason)
+
+
+def _warn_of_gap(model: SparseModel) -> None:
+    gap, num_rows = model.bound_gap(), len(model.train_y)
+    if _OPEN_GAP * num_rows < gap < math.inf:
+        warnings.warn(
+            f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
+            f"{gap / num_rows:.2g} a row: more knots may predict better",
+            stacklevel=4,
+        )
 
 
 def _check(X: Tensor, y: Tensor) -> Tensor:

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.sparse.base import ModelT, check_knots, check_positive
+from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.fitting import fit_hyperparameters, fit_sparse
 from gp_ensembles.sparse.initialization import KnotInitializer, kmeans_knots
 from gp_ensembles.sparse.optimizers import LBFGSB, KnotOptimizer
+from gp_ensembles.sparse.regression import SparseGP
+from gp_ensembles.sparse.tails import Tails, fit_tails
 
 
 class SelectionStep(NamedTuple):
@@ -43,12 +47,37 @@ class Selection(NamedTuple, Generic[ModelT]):
         model: The model with them, a copy of what was given.
         history: The steps.
         stop_reason: Why no further knot was added.
+        tails: Student's t of the model's errors on rows left out; ``None`` for counts and labels.
     """
 
     knots: Tensor
     model: ModelT
     history: tuple[SelectionStep, ...]
     stop_reason: str
+    tails: Tails | None
+
+    def predict(self, X: Tensor) -> StudentTMixture:
+        """Predictive distributions of normal targets at rows X (N, D), with the tails of errors of rows left out.
+
+        They are :meth:`~gp_ensembles.sparse.tails.Tails.predict`; ``model.posterior`` is the normal posterior.
+
+        Raises:
+            ValueError: If the targets are counts or labels.
+
+        Example:
+            >>> import torch
+            >>> from gp_ensembles.sparse import select_knots
+            >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+            >>> found = select_knots(X, torch.sin(6.0 * X.squeeze(-1)))
+            >>> predictions = found.predict(X[:3])
+            >>> predictions.mean.shape, predictions.quantile(0.95).shape
+            (torch.Size([3]), torch.Size([3]))
+        """
+        if self.tails is None:
+            raise ValueError(
+                f"a {type(self.model).__name__} predicts the latent function: take its posterior, and the likelihood"
+            )
+        return self.tails.predict(self.model, X)
 
 
 class SelectionRun(Generic[ModelT]):
@@ -80,7 +109,9 @@ class SelectionRun(Generic[ModelT]):
 
     def result(self, stop_reason: str) -> Selection[ModelT]:
         """The selection so far."""
-        return Selection(self.model.knots.detach(), self.model, tuple(self.history), stop_reason)
+        model: Any = self.model
+        tails = fit_tails(model, generator=self.generator) if isinstance(model, ExactGP | SparseGP) else None
+        return Selection(self.model.knots.detach(), self.model, tuple(self.history), stop_reason, tails)
 
 
 class Strategy(ABC):

@@ -26,6 +26,7 @@ from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.regression import SparseGP, noise_of
 
 _DEGREES_OF_FREEDOM = (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, math.inf)
+_ROWS = 1000  # that are predicted at a time
 _STEPS = 100  # of the fixed point of the scale
 _LEAST = 1e-8  # of 1 - h, where the noise is next to nothing
 
@@ -47,16 +48,17 @@ class Tails(NamedTuple):
 
         Example:
             >>> import torch
-            >>> from gp_ensembles.sparse import select_knots
+            >>> from gpytorch.kernels import RBFKernel
             >>> X = torch.linspace(0, 1, 40, dtype=torch.float64).unsqueeze(-1)
             >>> noise = torch.distributions.StudentT(3.0).sample((40,)).double()
-            >>> model = select_knots(X, (6 * X.squeeze(-1)).sin() + 0.1 * noise).model
+            >>> model = ExactGP(X, (6 * X.squeeze(-1)).sin() + 0.1 * noise, RBFKernel())
             >>> fit_tails(model).predict(model, X[:3]).quantile(0.9).shape
             torch.Size([3])
         """
         with torch.no_grad():
-            posterior: Any = model.posterior(X.unsqueeze(-2), observation_noise=True)
-            mean, variance = posterior.mean.reshape(1, -1), posterior.variance.reshape(1, -1)
+            parts: list[Any] = [model.posterior(rows, observation_noise=True) for rows in X.unsqueeze(-2).split(_ROWS)]
+            mean = torch.cat([part.mean.reshape(1, -1) for part in parts], -1)
+            variance = torch.cat([part.variance.reshape(1, -1) for part in parts], -1)
         df = self.degrees_of_freedom
         wider = self.scale**2 * (1.0 if math.isinf(df) else df / (df - 2))
         return StudentTMixture(mean.new_zeros(1), mean, wider * variance, torch.full_like(mean, df))

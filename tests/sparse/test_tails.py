@@ -8,7 +8,8 @@ import scipy.stats
 import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
-from gp_ensembles.sparse import DTC, FIC, VFE, SparseGP, select_knots
+from gp_ensembles.likelihoods import LogPoissonLikelihood
+from gp_ensembles.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots, select_variational_knots
 from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.tails import Tails, fit_tails, leave_one_out
 
@@ -110,13 +111,47 @@ def test_heavy_tails_are_found_and_pay():
     X, y = rows(300, seed=4)
     heavy = torch.from_numpy(scipy.stats.t(2.5).rvs(600, random_state=5)) * 0.3
     test_X, test_y = rows(300, seed=6)
-    model = select_knots(X, y + heavy[:300]).model
+    found = select_knots(X, y + heavy[:300])
+    model = found.model
     tails = fit_tails(model, max_rows=200, generator=torch.Generator().manual_seed(0))
     posterior = model.posterior(test_X.unsqueeze(-2), observation_noise=True)
     plain = torch.distributions.Normal(posterior.mean.flatten(), posterior.variance.flatten().sqrt())
     gain = tails.predict(model, test_X).log_prob(test_y + heavy[300:]) - plain.log_prob(test_y + heavy[300:])
     assert tails.degrees_of_freedom <= 8
     assert float(gain.mean()) > 0.05
+    assert found.tails == fit_tails(model)
+    same = found.predict(test_X).log_prob(test_y) == found.tails.predict(model, test_X).log_prob(test_y)
+    assert bool(same.all())
+
+
+@pytest.mark.parametrize("max_knots", [5, 1000])
+def test_a_selection_predicts_by_itself_a_row_at_a_time(monkeypatch, max_knots):
+    X, y = rows(60, seed=7)
+    found = select_knots(X, y, strategy=GreedyBlocks(max_knots=max_knots))
+    whole = found.predict(X)
+    monkeypatch.setattr("gp_ensembles.sparse.tails._ROWS", 7)
+    for name in ("mean", "variance"):
+        torch.testing.assert_close(getattr(found.predict(X), name), getattr(whole, name), rtol=1e-6, atol=1e-6)
+
+
+def test_single_precision():
+    X, y = rows(60, seed=8)
+    got, want = (
+        select_knots(X.to(kind), y.to(kind)).predict(X.to(kind)[:9]) for kind in (torch.float32, torch.float64)
+    )
+    assert got.mean.dtype == torch.float32
+    torch.testing.assert_close(got.mean.double(), want.mean, rtol=0, atol=0.02)
+    torch.testing.assert_close(got.stddev.double(), want.stddev, rtol=0.1, atol=0)
+
+
+def test_counts_have_no_such_predictions():
+    X, _ = rows()
+    counts = (4 * X[:, 0]).round()
+    found = select_variational_knots(X, counts, ScaleKernel(MaternKernel()), LogPoissonLikelihood(),
+                                     strategy=GreedyBlocks(max_knots=4, fit_iterations=3))  # fmt: skip
+    assert found.tails is None
+    with pytest.raises(ValueError, match="SparseVariationalGP predicts the latent function"):
+        found.predict(X)
 
 
 def test_no_rows_is_an_error():
