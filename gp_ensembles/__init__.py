@@ -8,7 +8,7 @@
 - ``auto`` and the papers' ensembles (``oebe``, ..., ``ie_gp``, ...): ``EnsembleSpec`` records. ``auto.fit(X, y)`` gives
   an ``OnlineEnsemble``; ``dataclasses.replace(auto, bases=..., target=...)`` makes another record.
 - ``Ensemble``: the same as pure functions, from experts and a weight rule of your own.
-- ``EnsembleModel``, ``ThompsonLoop``: for BoTorch.
+- ``ExactEnsembleModel``, beyond a thousand rows ``EnsembleModel``; ``ThompsonLoop``: for BoTorch.
 - ``select_knots``, ``marginalize``, ``fit_fusion``, ``ie_gplvm``: the offline papers.
 - The modules ``bases``, ``targets``, ``experts``, ``features``, ``filters``, ``meta_learners`` (weight rules),
   ``metrics``, ``data``, ``plots``.

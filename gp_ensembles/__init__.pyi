@@ -8,6 +8,7 @@ from . import metrics as metrics
 from . import plots as plots
 from .bayesian_quadrature import marginalize as marginalize
 from .bo import EnsembleModel as EnsembleModel
+from .bo import ExactEnsembleModel as ExactEnsembleModel
 from .bo import ThompsonLoop as ThompsonLoop
 from .ensembles import Ensemble as Ensemble
 from .ensembles import EnsembleSpec as EnsembleSpec

@@ -1,12 +1,15 @@
 """Bayesian optimization: ensembles as BoTorch models.
 
-``EnsembleModel`` replaces ``SingleTaskGP``; its posterior is a weighted mixture of normal distributions.
+Begin with ``ExactEnsembleModel(X, Y).fit()`` in place of ``SingleTaskGP(X, Y)``; its posterior is a weighted mixture of
+normal distributions. ``EnsembleModel`` is for more than a thousand rows, several outputs, objectives that drift and
+ensembles of your own.
 
 - ``mixture_model``: ``MixtureModel``, the contract of every model of the library that BoTorch takes, also those of
   ``sparse``, ``fusion`` and ``bayesian_quadrature``; docs/botorch_models.md has the list.
-- ``model``: ``EnsembleModel``, the BoTorch model: posterior, conditioning, fantasies, fitting.
-- ``exact_model``: ``ExactEnsembleModel``, the same kernels without features, for up to a thousand observations;
+- ``exact_model``: ``ExactEnsembleModel``, exact processes with three kernels, numbers and categories;
   ``exact_kernels`` is its mathematics.
+- ``model``: ``EnsembleModel``, an online ensemble: experts in finite features, a row at the same cost whatever came
+  before.
 - ``default_ensemble``: ``kernel_ensemble``, Matern and RBF experts with BoTorch's priors.
 - ``data``: training data, their transforms, and every check of them.
 - ``conditioning``: the posterior of the experts' weights after rows and in batches of fantasies; joint predictions.
