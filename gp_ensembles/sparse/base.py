@@ -269,8 +269,8 @@ class SparseModel(MixtureModel, ABC):
         """The exact model of some distinct rows only: all of them are knots."""
 
     @abstractmethod
-    def training_prior(self, X: Tensor) -> MultivariateNormal:
-        """The distribution that GPyTorch's objectives take in training mode, if there is one."""
+    def training_prior(self) -> MultivariateNormal:
+        """The distribution of the training rows that GPyTorch's objectives take, if there is one."""
 
     @abstractmethod
     def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
@@ -392,11 +392,16 @@ class SparseModel(MixtureModel, ABC):
         return data_arguments(training_data, options)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The function at points as the process has them; in training mode :meth:`training_prior` of the rows."""
+        """The function at points as the process has them; in training mode :meth:`training_prior` of the rows.
+
+        Raises:
+            ValueError: If these are not the training inputs, in training mode.
+        """
         if not self.training:
             return _joint_normal(*self.latent(X))
-        is_data = X.shape == self.data.X.shape and torch.equal(X, self.data.X)
-        return self.training_prior(self.train_X if is_data else X)
+        if not any(X.shape == rows.shape and torch.equal(X, rows) for rows in (self.data.X, self.train_X)):
+            raise ValueError("in training mode a model takes its training inputs only; call eval() to predict")
+        return self.training_prior()
 
     def with_knots(self, knots: Tensor) -> Self:
         """A model of the same rows and (copied) hyperparameters with other knots."""

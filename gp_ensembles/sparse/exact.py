@@ -143,15 +143,9 @@ class ExactGP(SparseModel):
         noise = self.likelihood.noise
         return other._settled(noise[rows] if len(noise) > 1 else noise)
 
-    def training_prior(self, X: Tensor) -> MultivariateNormal:
-        """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N.
-
-        Raises:
-            ValueError: If these are not the training inputs.
-        """
-        if X.shape != self.train_X.shape or not torch.equal(X, self.train_X):
-            raise ValueError("in training mode a model takes its training inputs only; call eval() to predict")
-        return MultivariateNormal(self.mean_module(X), self.covar_module(X))
+    def training_prior(self) -> MultivariateNormal:
+        """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
+        return MultivariateNormal(self.mean_module(self.train_X), self.covar_module(self.train_X))
 
     def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
         """What the targets leave open."""

@@ -337,7 +337,7 @@ class SparseLaplaceGP(SparseModel):
         other._start = None
         return other
 
-    def training_prior(self, X: Tensor) -> MultivariateNormal:
+    def training_prior(self) -> MultivariateNormal:
         """None: GPyTorch's objectives do not fit.
 
         Raises:

@@ -189,14 +189,8 @@ class SparseGP(SparseModel):
         other.approximation = VFE()
         return other
 
-    def training_prior(self, X: Tensor) -> MultivariateNormal:
-        """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N.
-
-        Raises:
-            ValueError: If these are not the training inputs.
-        """
-        if X.shape != self.train_X.shape or not torch.equal(X, self.train_X):
-            raise ValueError("in training mode a model takes its training inputs only; call eval() to predict")
+    def training_prior(self) -> MultivariateNormal:
+        """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
         projection = self.projection()
         penalty = _Penalty(self.approximation.penalty(projection))
         self.update_added_loss_term("penalty", penalty)  # type: ignore[operator]
@@ -204,7 +198,7 @@ class SparseGP(SparseModel):
         covariance = LowRankRootAddedDiagLinearOperator(
             LowRankRootLinearOperator(projection.projected.mT), DiagLinearOperator(extra)
         )
-        return MultivariateNormal(self.mean_module(X), covariance)
+        return MultivariateNormal(self.mean_module(self.train_X), covariance)
 
     def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
         """That of the approximation."""

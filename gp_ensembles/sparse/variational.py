@@ -347,7 +347,7 @@ class SparseVariationalGP(SparseModel):
         other._sites = Sites(*(part[rows] for part in self._sites))
         return other
 
-    def training_prior(self, X: Tensor) -> MultivariateNormal:
+    def training_prior(self) -> MultivariateNormal:
         """None: GPyTorch's objectives do not fit.
 
         Raises:
