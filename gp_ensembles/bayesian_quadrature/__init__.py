@@ -23,7 +23,7 @@ default_priors    ``default_prior`` and ``paper_prior``, made from the data
 spectral_mixture  ``SpectralMixtures`` and their covariance; ``SpectralMixtureKernel`` for GPyTorch; reflection of
                   components ``AT_ORIGIN`` or, for products of cosines, ``IN_EACH_INPUT``
 hyperkernel       the kernel between kernels: ``MaximumMeanDiscrepancy`` of mixtures with an ``EnergyDistance`` or
-                  ``MaternDistance`` between ``AtomCoordinates``; ``KernelDistance``, to be given to a problem
+                  ``MaternDistance`` between ``AtomCoordinates``; ``KernelDistance``, of a problem's kernels
 surrogate         the Gaussian process on the square root of the likelihood (WSABI-L), and its fit
 evidence          ``Evidence`` for each number of components by importance sampling; why it is doubted, if it is
 importance        integrals by adaptive importance sampling; ``ImportanceDraws`` and their ``ImportanceEstimate``

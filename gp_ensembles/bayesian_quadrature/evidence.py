@@ -225,8 +225,8 @@ class EvidenceSampler:
             given_up = any(draws is not None and draws.is_hopeless for draws in state.draws)
             remedy = "" if given_up else "the budget more draws, or "
             doubt = (
-                f"importance weights are not to be trusted (Pareto k above {TRUSTED_K}) for {', '.join(doubts)} after "
-                f"{state.num_evaluations} likelihoods; give {remedy}the prior fewer components"
+                f"no evidence that can be trusted was found after {state.num_evaluations} likelihoods of importance "
+                f"sampling: {', '.join(doubts)}; give {remedy}the prior fewer components"
             )
         sd = math.inf if doubts or not math.isfinite(total) else math.sqrt(variance)
         return Evidence(parts, parts.new_tensor(deviations), total, sd, doubt)
@@ -261,7 +261,9 @@ class EvidenceSampler:
                 f"given up: {draws.effective[-1]:.0f} effective draws in {draws.points.shape[-1]} dimensions and "
                 f"k = {draws.pareto_k:.2f} after {len(draws.effective)} refits"
             )
-        return "no draws of a settled proposal" if math.isinf(found.pareto_k) else f"k = {found.pareto_k:.2f}"
+        if math.isinf(found.pareto_k):
+            return "its proposal is still being adapted"
+        return f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
 
     def _bound(self, state: EvidenceState, components: int) -> float:
         """What the part of n components cannot exceed."""

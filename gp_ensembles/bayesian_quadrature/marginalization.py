@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,6 +87,7 @@ def marginalize(
     Raises:
         ValueError: If the budget is below five evaluations or has an impossible number, no kernel has a likelihood, or
             the checkpoint belongs to another problem or search.
+        TypeError: If the evaluations or the draws of the budget are no whole numbers.
 
     Example:
         >>> import torch
@@ -140,6 +142,9 @@ def _save(state: SearchState, path: Path | None, mark: str) -> None:
 
 
 def _check_budget(budget: Budget) -> None:
+    for name, count in (("evaluations", budget.evaluations), ("draws", budget.draws)):
+        if not isinstance(count, Integral):
+            raise TypeError(f"the {name} of a budget must be a whole number, got {count!r}")
     if not budget.evaluations >= _FEWEST:
         raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
     if not budget.draws >= 0:

@@ -23,8 +23,6 @@ class RegressionProblem:
         prior: Prior over kernels; :func:`default_prior` of the data if ``None``.
         mean: Prior mean of the targets, not inferred; their average if ``None``.
         reflection: How the kernels' components are made symmetric.
-        kernel_distance: Distances between kernels; if ``None``, maximum mean discrepancies of a Matern-5/2 kernel of
-            bandwidth :math:`2 \sqrt{D}` between atoms standardized by the prior.
         likelihood: How likelihoods are computed and predictions made: the dense way is exact for any inputs and costs
             O(N^3); see :mod:`~gp_ensembles.bayesian_quadrature.toeplitz` for series on a grid, and
             :mod:`~gp_ensembles.bayesian_quadrature.low_rank` for many rows.
@@ -51,7 +49,6 @@ class RegressionProblem:
         *,
         mean: float | None = None,
         reflection: Reflection = AT_ORIGIN,
-        kernel_distance: KernelDistance | None = None,
         likelihood: Likelihood = DenseLikelihood(),  # noqa: B008 (immutable)
     ) -> None:
         check_data(X, y)
@@ -61,9 +58,6 @@ class RegressionProblem:
         self.mean = y.mean() if mean is None else y.new_tensor(mean)
         self.likelihood = likelihood
         self.likelihoods = likelihood.bind(X, y - self.mean, reflection)
-        if kernel_distance is None:
-            kernel_distance = KernelDistance(self.prior, MaternDistance(_BANDWIDTH * X.shape[1] ** 0.5))
-        self.kernel_distance = kernel_distance
 
     @property
     def X(self) -> Tensor:
@@ -79,6 +73,15 @@ class RegressionProblem:
     def reflection(self) -> Reflection:
         """How the kernels' components are made symmetric."""
         return self.likelihoods.reflection
+
+    @property
+    def kernel_distance(self) -> KernelDistance:
+        r"""Distances between kernels, on which the surrogate of the likelihood rests.
+
+        Maximum mean discrepancies of a Matern-5/2 kernel of bandwidth :math:`2 \sqrt{D}` between atoms standardized by
+        the prior.
+        """
+        return KernelDistance(self.prior, MaternDistance(_BANDWIDTH * self.prior.num_inputs**0.5))
 
     @torch.no_grad()
     def evaluate(self, cube: Tensor) -> Tensor:

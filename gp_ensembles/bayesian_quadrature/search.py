@@ -261,8 +261,7 @@ def fingerprint(problem: RegressionProblem, search: Search) -> str:
     for tensor in tensors:
         digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
     digest.update(repr((prior.outputscale, prior.noise, prior.concentration, problem.reflection)).encode())
-    discrepancy = problem.kernel_distance.discrepancy
-    digest.update(repr((discrepancy.dissimilarity, discrepancy.coordinates.reflected, _name(search.policy))).encode())
+    digest.update(_name(search.policy).encode())
     digest.update(repr(search._replace(policy=None)).encode())
     digest.update(_name(problem.likelihood).encode())
     return digest.hexdigest()

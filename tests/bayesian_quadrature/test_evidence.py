@@ -436,10 +436,16 @@ def test_impossible_budgets_are_refused(budget, message):
         marginalize(problem_of(), budget)
 
 
+@pytest.mark.parametrize("budget", [Budget(10.5), Budget(10, draws=0.5), Budget(math.nan)])
+def test_budgets_are_whole_numbers(budget):
+    with pytest.raises(TypeError, match=r"the (evaluations|draws) of a budget must be a whole number, got "):
+        marginalize(problem_of(), budget)
+
+
 SMALL = {
     "no draws": (Budget(5, draws=0), "left no draws"),
     "no seconds": (Budget(10, seconds=0.0), "left no draws"),
-    "one draw": (Budget(5, draws=1), "n = 1 (no draws of a settled proposal), n = 2 (not begun)"),
+    "one draw": (Budget(5, draws=1), "n = 1 (its proposal is still being adapted), n = 2 (not begun)"),
 }
 
 
