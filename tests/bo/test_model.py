@@ -1,6 +1,7 @@
 """The BoTorch model against exact GPs, against filtering from scratch, and against what a user may do wrong."""
 
 import copy
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -781,3 +782,18 @@ def test_what_fantasies_cannot_do_is_said():
     fantasies = ours.fantasize(rows(1)[0], IIDNormalSampler(Size([4]), seed=0))
     with pytest.raises(UnsupportedError, match="no data of its own"):
         fantasies.fit()
+
+
+def test_fantasies_are_copied_saved_and_moved():
+    """They are made of rows, not of functions; float32 keeps seven digits of numbers near one."""
+    X, Y = (torch.rand(8, width, generator=generator(), dtype=torch.float64) for width in (2, 1))
+    model = EnsembleModel(X, Y, ensemble=kernel_ensemble(X, num_features=16, generator=generator()))
+    fantasies = model.fantasize(X[:2], SobolQMCNormalSampler(torch.Size([3]), seed=0))
+    again = fantasies.condition_on_observations(X[4:5].expand(3, 1, 2), Y[4:5].expand(3, 1, 1))
+    for each in (fantasies, again):
+        expected = each.posterior(X).mean
+        for other in (copy.deepcopy(each), pickle.loads(pickle.dumps(each))):
+            assert torch.equal(other.posterior(X).mean, expected)
+        moved = copy.deepcopy(each).float()
+        torch.testing.assert_close(moved.posterior(X.float()).mean.double(), expected, rtol=1e-3, atol=1e-3)
+    assert model.posterior(X).mean.dtype == torch.float64
