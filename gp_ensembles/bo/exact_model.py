@@ -20,7 +20,6 @@ from gp_ensembles.bo import exact_kernels, imagined
 from gp_ensembles.bo.data import (
     Observations,
     TrainingData,
-    check_input_transform,
     check_training_data,
     check_varies,
     data_arguments,
@@ -28,6 +27,7 @@ from gp_ensembles.bo.data import (
     refuse_settings,
 )
 from gp_ensembles.bo.exact_kernels import Conditioned, Hyperparameters, Rows
+from gp_ensembles.bo.fitting import ROUNDS, is_learned, maximize_in_transform
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
@@ -48,7 +48,8 @@ class ExactEnsembleModel(MixtureModel):
         train_Y: Observations, shape (n, 1), in their order.
         train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``; it has to leave the categories' columns alone.
+        input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
+            has to leave the categories' columns alone.
         cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
             distance of one, as the ends of the unit interval are, and each has a constant of unit prior variance.
 
@@ -79,7 +80,6 @@ class ExactEnsembleModel(MixtureModel):
         cat_dims: Sequence[int] = (),
     ) -> None:
         check_training_data(train_X, train_Y, train_Yvar)
-        check_input_transform(input_transform)
         if train_Y.shape[-1] > 1:
             raise UnsupportedError("exact processes have one output; build a model for each, and a ModelList of them")
         if isinstance(outcome_transform, _DefaultType):
@@ -179,6 +179,9 @@ class ExactEnsembleModel(MixtureModel):
     def fit(self, start: Hyperparameters | None = None) -> Self:
         """Maximize the evidence of all rows, with priors, in place.
 
+        Processes are fitted each by its own evidence, and parameters of the input transform in turn by that of them
+        all.
+
         Args:
             start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows; each
                 process takes the better end.
@@ -193,7 +196,13 @@ class ExactEnsembleModel(MixtureModel):
         check_varies(self.data.Y)
         first = exact_kernels.initial_hyperparameters(self._kernels, self.lengthscale.shape[-1])
         starts = [first] if start is None else [start, first]
-        return self.with_hyperparameters_(exact_kernels.fit(self._kernels, self._own_rows(), starts).hyperparameters)
+        transform = self._modules.get("input_transform")
+        for _ in range(ROUNDS if isinstance(transform, InputTransform) and is_learned(transform) else 0):
+            self._fit(starts)
+            self._unshare_parts()
+            maximize_in_transform(cast(InputTransform, self._modules["input_transform"]), self._log_evidences)
+            starts = [self.hyperparameters, first]
+        return self._fit(starts)
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
         """Take hyperparameters, in place."""
@@ -208,6 +217,14 @@ class ExactEnsembleModel(MixtureModel):
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
         """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`."""
         return mll.eval() if self.fit() else mll
+
+    def _fit(self, starts: Sequence[Hyperparameters]) -> Self:
+        with torch.no_grad():
+            found = exact_kernels.fit(self._kernels, self._own_rows(), starts)
+        return self.with_hyperparameters_(found.hyperparameters)
+
+    def _log_evidences(self) -> Tensor:
+        return exact_kernels.condition(self._kernels, self._own_rows(), self.hyperparameters).log_evidence
 
     def _own_rows(self) -> Rows:
         X, Y, noise = self.rows().map(Tensor.double)

@@ -20,6 +20,7 @@ from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
 
 _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
+ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the components
 _INPUT_ITERATIONS = 25
 
 
@@ -43,38 +44,55 @@ def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False)
 
 
 def fit_inputs(ensemble: Ensemble, transform: InputTransform, rows: Callable[[], Observations]) -> None:
-    r"""Maximize the evidence of the ensemble plus log priors in an input transform's parameters, in place.
-
-    .. math:: \log \frac1M \sum_m p(Y \mid g_\phi(X), m) + \log p(\phi)
+    """:func:`maximize_in_transform` with the evidence of the experts of an ensemble, which stays as it is.
 
     Args:
-        ensemble: The ensemble; it stays as it is.
-        transform: The transform g.
+        ensemble: The ensemble.
+        transform: The transform.
         rows: The rows at the transform's present parameters, differentiable in them.
     """
-    parameters, bounds = get_parameters_and_bounds(transform, requires_grad=True)
 
-    def loss() -> Tensor:
+    def log_evidences() -> Tensor:
         X, Y, noise = rows()
         targets = Y.squeeze(-1) if Y.shape[-1] == 1 else Y
         each = [_SequentialEvidence(expert, noise).log_evidence(X, targets).flatten() for expert in ensemble.experts]
-        value = torch.cat(each).logsumexp(0)
-        for _, module, prior, closure, _ in transform.named_priors() if isinstance(transform, GPyTorchModule) else ():
-            value = value + prior.log_prob(closure(module)).sum()
-        return -value
+        return torch.cat(each)
 
     frozen = [p for expert in ensemble.experts for p in expert.parameters() if p.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
     try:
-        scipy_minimize(
-            ForwardBackwardClosure(loss, parameters), parameters, bounds, options={"maxiter": _INPUT_ITERATIONS}
-        )
+        maximize_in_transform(transform, log_evidences)
     finally:
         for parameter in frozen:
             parameter.requires_grad_(True)
-        for value in parameters.values():
-            value.grad = None
+
+
+def is_learned(transform: object) -> bool:
+    """Whether an input transform, if it is one, has parameters to be trained."""
+    return isinstance(transform, InputTransform) and any(p.requires_grad for p in transform.parameters())
+
+
+def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[], Tensor]) -> None:
+    r"""Maximize the evidence of a mixture plus log priors in an input transform's parameters, in place.
+
+    .. math:: \log \sum_m p(Y \mid g_\phi(X), m) + \log p(\phi)
+
+    Args:
+        transform: The transform g.
+        log_evidences: Log evidence of every component, shape (M,), at the transform's present parameters.
+    """
+    parameters, bounds = get_parameters_and_bounds(transform, requires_grad=True)
+
+    def loss() -> Tensor:
+        value = log_evidences().logsumexp(0)
+        for _, module, prior, closure, _ in transform.named_priors() if isinstance(transform, GPyTorchModule) else ():
+            value = value + prior.log_prob(closure(module)).sum()
+        return -value
+
+    scipy_minimize(ForwardBackwardClosure(loss, parameters), parameters, bounds, options={"maxiter": _INPUT_ITERATIONS})
+    for value in parameters.values():
+        value.grad = None
 
 
 class _SequentialEvidence(Expert):

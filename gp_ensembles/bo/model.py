@@ -29,7 +29,7 @@ from gp_ensembles.bo.data import (
     refuse_settings,
 )
 from gp_ensembles.bo.default_ensemble import make_ensemble
-from gp_ensembles.bo.fitting import fit_ensemble, fit_inputs
+from gp_ensembles.bo.fitting import ROUNDS, fit_ensemble, fit_inputs, is_learned
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
@@ -37,8 +37,6 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.features.rebatch import take_experts
-
-_ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the experts
 
 
 @final
@@ -215,8 +213,8 @@ class EnsembleModel(MixtureModel):
         self._unshare()
         fit_ensemble(self.ensemble, self.rows().map(Tensor.detach), progress)
         transform = self._modules.get("input_transform")
-        if isinstance(transform, InputTransform) and any(p.requires_grad for p in transform.parameters()):
-            for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
+        if isinstance(transform, InputTransform) and is_learned(transform):
+            for _ in range(ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
                 fit_inputs(self.ensemble, transform, self.rows)
                 fit_ensemble(self.ensemble, self.rows().map(Tensor.detach), progress)
         self._cache = None

@@ -11,13 +11,14 @@ from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLog
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.models.transforms.input import NumericToCategoricalEncoding
+from botorch.models.transforms.input import NumericToCategoricalEncoding, Warp
 from botorch.optim import optimize_acqf, optimize_acqf_mixed
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import ConstantKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
 
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
@@ -31,6 +32,7 @@ from gp_ensembles.bo.exact_kernels import (
     log_posterior_gradient,
     make_kernels,
 )
+from gp_ensembles.bo.fitting import maximize_in_transform
 from gp_ensembles.numerics.cholesky import NumericalError
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
@@ -409,3 +411,28 @@ def test_an_input_transform_may_change_the_number_of_columns(generator):
     model = ExactEnsembleModel(X, Y, input_transform=encode).fit()
     assert model.lengthscale.shape == (3, 7)
     assert float((model.posterior(X).mean - Y).abs().max()) < 0.3
+
+
+def test_input_transforms_with_parameters_are_learned(generator):
+    """A function that is smooth in warped inputs only: the evidence rises, to where it is flat in the transform."""
+    X = torch.rand(30, 2, generator=generator, dtype=torch.float64)
+    places = torch.rand(100, 2, generator=generator, dtype=torch.float64)
+    Y, truth = ((8 * inputs[:, :1] ** 0.25).sin() for inputs in (X, places))
+    bounds = torch.stack([X.new_zeros(2), X.new_ones(2)])
+    priors = {f"concentration{number}_prior": LogNormalPrior(0.0, 0.75**0.5) for number in (0, 1)}
+    plain = ExactEnsembleModel(X, Y).fit()
+    start = ExactEnsembleModel(X, Y, input_transform=Warp(d=2, indices=[0], bounds=bounds, **priors))
+    fantasies = start.condition_on_observations(X[:1].unsqueeze(0), Y[:1].unsqueeze(0))  # shares the transform
+    before = fantasies.posterior(places).mean
+    warped = start.fit()
+    assert torch.equal(fantasies.posterior(places).mean, before)
+    assert float(warped.log_evidence.logsumexp(0)) > float(plain.log_evidence.logsumexp(0)) + 1.0
+    errors = [(model.posterior(places).mean - truth).square().mean().sqrt().detach() for model in (warped, plain)]
+    assert float(errors[0]) < 0.9 * float(errors[1])
+    learned = warped.input_transform
+    maximize_in_transform(learned, warped._log_evidences)
+    value = warped._log_evidences().logsumexp(0)
+    for name, prior in priors.items():
+        value = value + prior.log_prob(getattr(learned, name.removesuffix("_prior"))).sum()
+    slopes = torch.autograd.grad(value, [learned.concentration0, learned.concentration1])
+    assert max(float(slope.abs().max()) for slope in slopes) < 0.05
