@@ -385,6 +385,7 @@ def test_names_of_categories_do_not_matter(generator):
     assert torch.equal(first.posterior(X).mean, second.posterior(other).mean)
 
 
+@pytest.mark.processor
 def test_the_best_of_numbers_and_categories_is_found(generator):
     X, Y = mixed(generator, 24)
     model = ExactEnsembleModel(X, Y, cat_dims=[1, 3]).fit()
@@ -413,6 +414,7 @@ def test_an_input_transform_may_change_the_number_of_columns(generator):
     assert float((model.posterior(X).mean - Y).abs().max()) < 0.3
 
 
+@pytest.mark.processor
 def test_input_transforms_with_parameters_are_learned(generator):
     """A function that is smooth in warped inputs only: the evidence rises, to where it is flat in the transform."""
     X = torch.rand(30, 2, generator=generator, dtype=torch.float64)
