@@ -507,8 +507,8 @@ def sections() -> dict[str, list[str]]:
 PREFACE = f"""# Which acquisition function takes which view
 
 `ExactEnsembleModel` and `EnsembleModel` are BoTorch models whose posterior is a mixture of normal distributions with
-unequal weights (`MixturePosterior`). BoTorch has no such posterior: acquisition functions that draw samples are right with the model
-itself, those with a formula for one normal distribution need a view of it. This table holds for botorch
+unequal weights (`MixturePosterior`). BoTorch has no such posterior: acquisition functions that draw samples are right
+with the model itself, those with a formula for one normal distribution need a view of it. This table holds for botorch
 {botorch.__version__}. It is written by `python tests/bo/acquisition_cases.py` and every line of it is tried by
 `tests/bo/test_acquisitions.py`; values of those that are expectations are compared with plain Monte Carlo over the
 weighted mixture in `tests/bo/test_acquisition_values.py`.
