@@ -82,7 +82,7 @@ class FusionModel(ABC):
         # Prior mean and standard deviation of each parameter.
         self.prior_mean = torch.cat(means) if means else X.new_zeros(0)
         self.prior_stddev = torch.cat(stddevs) if stddevs else X.new_zeros(0)
-        self._standard = all(group.prior.prior_stddev is None for group in self.functions.values())
+        self.samples_hyperparameters = any(group.prior.prior_stddev is not None for group in self.functions.values())
         self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
         # Bases with fixed hyperparameters are computed once.
         self._bases = {
@@ -193,7 +193,7 @@ class FusionModel(ABC):
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """Log prior density of the parameters (..., P), normalized, shape (...)."""
-        standard = theta if self._standard else (theta - self.prior_mean) / self.prior_stddev
+        standard = (theta - self.prior_mean) / self.prior_stddev if self.samples_hyperparameters else theta
         return self._log_normalizer - 0.5 * standard.square().sum(-1)
 
     def log_joint(self, theta: Tensor) -> Tensor:

@@ -60,10 +60,11 @@ class FittedFusion:
         >>> import torch
         >>> from gp_ensembles.fusion.models import PoGPE
         >>> from gp_ensembles.fusion.function_priors import FourierPrior
+        >>> from gp_ensembles.fusion.modes import MAP
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
-        >>> fitted = fit_fusion(model, LaplaceApproximation(num_draws=50))
+        >>> fitted = fit_fusion(model, MAP())
         >>> fitted.predict(X).mean.shape, fitted.expert_weights(X).quantiles.shape
         (torch.Size([20]), torch.Size([3, 2, 20]))
     """

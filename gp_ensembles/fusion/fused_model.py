@@ -56,20 +56,21 @@ class FusedModel(MixtureModel):
     Args:
         fitted: The fitted fusion.
         experts: The experts whose predictions it stacks (BHS, P-BHS), each as for
-            :func:`~gp_ensembles.fusion.experts.predict_expert`; none for models that learn their own. Several points
-            and further rows need experts that predict jointly: BoTorch models, or GPyTorch's.
+            :func:`~gp_ensembles.fusion.experts.predict_expert`; ``None`` for those from which the weights were
+            learned, and for models that learn their own. Several points and further rows need experts that predict
+            jointly: BoTorch models, or GPyTorch's.
         input_transform: The transform by which the fusion's inputs came about, if any; it is applied to others.
         outcome_transform: The transform by which its targets came about, if any; it is undone in predictions.
 
     Raises:
-        ValueError: If the number of experts is not the fusion's.
+        ValueError: If the number of experts is not the fusion's, or the fusion knows their forecasts only.
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion import FourierPrior, LaplaceApproximation, PoGPE, fit_fusion
+        >>> from gp_ensembles.fusion import FourierPrior, HetGP, LaplaceApproximation, fit_fusion
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
-        >>> fusion = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
+        >>> fusion = HetGP(X, (2 * X).sin().squeeze(-1), prior, prior)
         >>> model = FusedModel(fit_fusion(fusion, LaplaceApproximation(num_draws=50)))
         >>> model.posterior(X[:3]).mean.shape
         torch.Size([3, 1])
@@ -81,14 +82,12 @@ class FusedModel(MixtureModel):
     def __init__(
         self,
         fitted: FittedFusion,
-        experts: Sequence[object] = (),
+        experts: Sequence[object] | None = None,
         *,
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        wanted = fitted.model.num_experts if isinstance(fitted.model, BHS | PBHS) else 0
-        if len(experts) != wanted:
-            raise ValueError(f"a fitted {type(fitted.model).__name__} takes {wanted} experts here, got {len(experts)}")
+        experts = _predictors(fitted.model, experts)
         X, Y = fitted.model.X, fitted.model.y.unsqueeze(-1)
         outcomes = MixtureOutcomeTransform(outcome_transform).eval()
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
@@ -305,6 +304,27 @@ class FusedModel(MixtureModel):
             for expert in self._modules_of_experts:  # GPyTorch forgets what it has computed when modes change
                 expert.train().eval()
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+
+
+def _predictors(model: FusionModel, experts: Sequence[object] | None) -> Sequence[object]:
+    """The experts that predict new inputs; none for models that learn theirs.
+
+    Raises:
+        ValueError: If their number is not the fusion's, or one is but a forecast of certain rows.
+    """
+    name, wanted = type(model).__name__, 0
+    known: Sequence[object] = ()
+    if isinstance(model, BHS | PBHS):
+        wanted, known = model.num_experts, model.experts
+        if experts is None and not known:
+            raise ValueError(f"the weights of this {name} were learned from a table of predictions: give its experts")
+    experts = known if experts is None else experts
+    if len(experts) != wanted:
+        raise ValueError(f"a fitted {name} takes {wanted} experts here, got {len(experts)}")
+    forecasts = [k for k, expert in enumerate(experts) if isinstance(expert, ExpertPredictions)]
+    if forecasts:
+        raise ValueError(f"experts {forecasts} are forecasts of other rows: give experts that predict new inputs")
+    return experts
 
 
 def _with_noise(posterior: Posterior, noise: Tensor) -> Posterior:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gp_ensembles.fusion.adaptation import ChEES
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
@@ -24,7 +25,7 @@ from gp_ensembles.fusion.inference import (
     without_parameters,
 )
 from gp_ensembles.fusion.laplace import covariance_factor
-from gp_ensembles.fusion.leapfrog import evaluate
+from gp_ensembles.fusion.leapfrog import Points, evaluate
 from gp_ensembles.fusion.modes import find_modes, finite_starts
 from gp_ensembles.fusion.psis import psis_loo
 from gp_ensembles.metrics.regret import best_fixed_mixture
@@ -232,19 +233,36 @@ class HMC(InferenceMethod):
     def _start(self, model: FusionModel, generator: torch.Generator | None, progress: bool) -> ChainState:
         factor = None
         if self.start_iterations:
-            found = find_modes(
-                model, self.num_chains, self.start_iterations, hold=True, generator=generator, progress=progress
-            )
-            start, value = found.points.theta, found.points.log_density
+            found = self._modes(model, model.prior_mean, generator, progress)
+            start, value = found.theta, found.log_density
             if float(value.amax() - value.amin()) < _ONE_MODE and model.num_parameters <= _MOST_PARAMETERS:
                 factor = covariance_factor(model.log_joint, start[int(value.argmax())], model.prior_stddev)
         else:
             start = model.draw_prior(self.num_chains, generator=generator)
+        first = self._near(model, start, factor, generator)
+        if factor is None or not model.samples_hyperparameters:
+            return first
+        pilot = replace(self.settings, num_draws=0, num_warmup=self.settings.num_warmup // 2)
+        arrived = sample_hmc(model.log_joint, first, pilot, progress=progress).state.points.theta
+        start = self._modes(model, arrived.mean(0), generator, progress).theta
+        factor = covariance_factor(model.log_joint, start[0], model.prior_stddev)
+        return self._near(model, start, factor, generator)
+
+    def _near(
+        self, model: FusionModel, start: Tensor, factor: Tensor | None, generator: torch.Generator | None
+    ) -> ChainState:
+        """Chains that start near positions (C, P)."""
         noise = torch.empty_like(start).normal_(generator=generator)
         # In units of the posterior where they are known: a tenth of the prior's may lie far up a wall.
         noise = model.prior_stddev * noise if factor is None else noise @ factor.mT
         start = finite_starts(model, start + self.jitter * noise)
         return init_chains(model.log_joint, start, factor, generator=generator)
+
+    def _modes(self, model: FusionModel, held_at: Tensor, generator: torch.Generator | None, progress: bool) -> Points:
+        """Modes of the coefficients, with hyperparameters held as in some parameters (P,)."""
+        return find_modes(
+            model, self.num_chains, self.start_iterations, held_at=held_at, generator=generator, progress=progress
+        ).points
 
     def _run(
         self,
@@ -256,6 +274,9 @@ class HMC(InferenceMethod):
         progress: bool,
         began: float,
     ) -> PosteriorDraws:
+        trajectory = settings.trajectory
+        if start.factor is not None and model.samples_hyperparameters and isinstance(trajectory, ChEES):
+            settings = replace(settings, trajectory=replace(trajectory, start=2.0 * trajectory.start))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             draws = sample_hmc(model.log_joint, start, settings, progress=progress)

@@ -158,20 +158,21 @@ def find_modes(
     num_restarts: int,
     max_iterations: int,
     *,
-    hold: bool = False,
+    held_at: Tensor | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> ModeSearch:
     """Modes of a model's joint density from draws of its prior, all at once.
 
     The joint density of coefficients and hyperparameters may have high spikes without mass, at short length scales and
-    large amplitudes: held at their prior means, hyperparameters leave modes near which the mass is.
+    large amplitudes: held, for instance at their prior means, hyperparameters leave modes near which the mass is.
 
     Args:
         model: The model, with at least one parameter.
         num_restarts: Number of starts R.
         max_iterations: Most L-BFGS steps of each.
-        hold: Whether sampled hyperparameters are held at their prior means, so that coefficients alone are searched.
+        held_at: Parameters, shape (P,), at whose hyperparameters sampled ones are held, so that coefficients alone are
+            searched; ``None`` searches all.
         generator: Source of randomness.
         progress: Whether to show a progress bar.
 
@@ -189,11 +190,12 @@ def find_modes(
         >>> bool((modes.points.gradient.abs() < 1e-2).all())
         True
     """
-    free = torch.cat([torch.full_like(part, not (hold and name in _sampled(model))).flatten()
-                      for name, part in model.unpack(model.prior_mean).items()])  # fmt: skip
+    fixed = model.prior_mean if held_at is None else held_at
+    free = torch.cat([torch.full_like(part, held_at is None or name not in _sampled(model)).flatten()
+                      for name, part in model.unpack(fixed).items()])  # fmt: skip
 
     def held(theta: Tensor) -> Tensor:
-        return model.prior_mean + free * (theta - model.prior_mean)
+        return fixed + free * (theta - fixed)
 
     start = finite_starts(model, held(model.draw_prior(num_restarts, generator=generator)))
     return climb(lambda theta: model.log_joint(held(theta)), start, max_iterations=max_iterations, progress=progress)

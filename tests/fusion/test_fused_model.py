@@ -225,6 +225,7 @@ def test_further_rows_are_predicted_weighed_and_learned(stacked, data, experts):
     torch.testing.assert_close(density, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the posterior is far from normal")  # of products, whose weights and noises trade
 @pytest.mark.parametrize("kind", [MoGPE, PoGPE, HetGP])
 def test_models_that_learn_their_experts_weigh_their_draws(data, kind):
     X, y = data
@@ -273,3 +274,33 @@ def test_experts_of_every_kind_predict_jointly(data, experts):
         alone.posterior(at).component_covariance.squeeze(), gp.posterior(at).distribution.covariance_matrix.squeeze()
     )
     assert alone.num_experts == 1
+
+
+@pytest.mark.parametrize("kind", [BHS, PBHS])
+def test_a_fusion_of_experts_brings_them_along(kind, data, experts):
+    """The experts that were weighed are those that predict; several points are optimized together."""
+    X, y = data
+    fitted = fit_fusion(
+        kind(X[20:], y[20:], experts, prior()),
+        LaplaceApproximation(num_draws=8),
+        generator=torch.Generator().manual_seed(2),
+    )
+    model, named = FusedModel(fitted), FusedModel(fitted, experts)
+    at = X[:3].unsqueeze(0)
+    torch.testing.assert_close(model.posterior(at).mean, named.posterior(at).mean, rtol=0, atol=0)
+    assert model.posterior(at).rsample(torch.Size([4])).shape == (4, 1, 3, 1)
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    sampler = SobolQMCNormalSampler(torch.Size([16]), seed=0)
+    acquisition = qUpperConfidenceBound(model, beta=1.0, sampler=sampler)
+    points, value = optimize_acqf(acquisition, bounds, q=2, num_restarts=2, raw_samples=8, options={"maxiter": 5})
+    assert points.shape == (2, 1)
+    assert float(value.detach()) >= float(acquisition(X[:2].unsqueeze(0)).detach())
+
+
+def test_forecasts_cannot_predict_new_inputs(stacked, data, experts):
+    with pytest.raises(ValueError, match="from a table of predictions: give its experts"):
+        FusedModel(stacked)
+    X, y = data
+    mixed = [experts[0], predict_experts(experts[1:], X[20:])]
+    with pytest.raises(ValueError, match=r"experts \[1\] are forecasts of other rows"):
+        FusedModel(fit_fusion(PBHS(X[20:], y[20:], mixed, prior()), LaplaceApproximation(num_draws=4)))

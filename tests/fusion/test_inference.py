@@ -491,3 +491,22 @@ def test_unfinished_search_is_said():
 def test_bad_settings(make):
     with pytest.raises(ValueError, match=r"must be|cannot be"):
         make()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_spike_without_mass_is_not_passed_over(seed):
+    """Log amplitude and length scale sampled: draws about the best joint mode lie where the density is next to none."""
+    generator = torch.Generator().manual_seed(7)
+    X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
+    y = (4.0 * X[:, 0]).sin() + 0.1 * torch.randn(60, generator=generator, dtype=torch.float64)
+    frequencies = torch.randn(10, 1, generator=generator, dtype=torch.float64)
+    for stddev in (None, 1.0):
+        model = HetGP(X, y, *(FourierPrior(frequencies, 0.5, prior_stddev=stddev),) * 2)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = LaplaceApproximation().infer(model, generator=torch.Generator().manual_seed(seed))
+        about = [str(one.message) for one in caught if "far from normal" in str(one.message)]
+        assert bool(about) == (stddev is not None), (stddev, about)
+        assert list(found.report.cautions) == [str(one.message) for one in caught]
+        if stddev is not None:
+            assert "maximize_evidence(model)" in about[0]

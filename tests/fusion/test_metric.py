@@ -61,7 +61,7 @@ def test_the_factor_is_that_of_the_covariance():
 @pytest.mark.parametrize("prior_stddev", [None, 0.3])
 def test_hyperparameters_are_held(prior_stddev):
     model = stacking(prior_stddev)
-    found = find_modes(model, 3, 100, hold=True, generator=seeded())
+    found = find_modes(model, 3, 100, held_at=model.prior_mean, generator=seeded())
     if prior_stddev is not None:
         held = model.unpack(found.points.theta)["weights_hyperparameters"]
         torch.testing.assert_close(held, model.functions["weights"].prior.log_hyperparameters.expand_as(held))
