@@ -3,6 +3,7 @@
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER [--sets airline co2] [--seeds 10]
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER --evidence airline --components 3
+OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --data FOLDER --predictions airline --components 5
 OMP_NUM_THREADS=1 python benchmarks/bench_bayesian_quadrature.py --likelihoods 1000
 """
 
@@ -52,6 +53,8 @@ EVIDENCE_SETS = {  # and every how many-th row is used
     "solar": ("solar_lean2004", 2),
     "yacht": ("yacht", 1),
 }
+_NEAR, _NEAR_EACH = 0.6, 0.8  # width of where tempering starts, in deviations of the prior; for several inputs
+_WIDE = 1.5  # of where mean frequencies of several inputs are first sought, in deviations of the prior
 LAST_YEAR_OF_CO2 = 2020.6  # the series as it stood when the paper was written
 
 
@@ -268,37 +271,81 @@ def evidence_table(folder: str, name: str, components: int, seeds: int) -> None:
             print(f"tempered sequential Monte Carlo, n = {count}: log Z {value:.2f}, {calls} likelihoods", flush=True)
 
 
-def tempered(
-    problem: RegressionProblem, best: Tensor, seed: int, particles: int = 1000, width: float = 0.6
-) -> tuple[float, int]:
+def predictions_table(folder: str, name: str, components: int, splits: int) -> None:
+    """Predictions by the weights of importance sampling beside those of the same search alone, split by split."""
+    file, every = EVIDENCE_SETS[name]
+    table = load_folder(folder, file)
+    X, y = table.X.double()[::every], table.y.double()[::every]
+    print(f"{name}, {len(y)} rows, up to {components} component(s), 200 likelihoods of a search and up to 20 000 draws")
+    print(f"{'split':8}{'RMSE':>8}{'alone':>8}{'NLPD':>9}{'alone':>9}{'log evidence':>16}{'seconds':>9}")
+    rows = []
+    for seed in range(splits):
+        part = split(X, y, seed)
+        problem = RegressionProblem(part.X, part.y, default_prior(part.X, part.y, components))
+        start = time.perf_counter()
+        found = marginalize(problem, Budget(200), generator=torch.Generator().manual_seed(seed))
+        elapsed = time.perf_counter() - start
+        alone = Marginalization(problem, found.state._replace(importance=None), Search())
+        scores = [*scores_of(found, part), *scores_of(alone, part)]
+        rows.append([scores[0], scores[2], scores[1], scores[3]])
+        cells = "".join(f"{value:{width}.3f}" for value, width in zip(rows[-1], (8, 8, 9, 9), strict=True))
+        evidence = f"{found.log_evidence:.2f} ± {found.log_evidence_sd:.2f}"
+        print(f"{seed:<8}{cells}{evidence:>16}{elapsed:>9.1f}  {found.doubt or 'trusted'}", flush=True)
+    means = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
+    print(f"{'mean':8}" + "".join(f"{value:{width}.3f}" for value, width in zip(means, (8, 8, 9, 9), strict=True)))
+
+
+def scores_of(found: Marginalization, part: Split) -> tuple[float, float]:
+    """RMSE, and the mean negative log density of the test rows, each on its own."""
+    posterior = found.model().posterior(part.X_test.unsqueeze(-2), observation_noise=True)
+    assert isinstance(posterior, MixturePosterior)
+    density = posterior.log_prob(part.y_test.reshape(-1, 1, 1)).mean()
+    return float((posterior.mean.flatten() - part.y_test).square().mean().sqrt()), -float(density)
+
+
+def tempered(problem: RegressionProblem, best: Tensor, seed: int, particles: int = 1000) -> tuple[float, int]:
     """An oracle from nothing: sequential Monte Carlo from a broad normal distribution around a kernel to the posterior.
 
-    On kernels whose mean frequencies ascend, times n!. The start is only where to look; moves are by differences.
+    On kernels whose mean frequencies ascend, times n!; of several inputs, with one component, on a half of the space of
+    mean frequencies, twice, from all of that half. The start is only where to look; moves are by differences.
     """
     prior, generator = problem.prior, torch.Generator().manual_seed(seed)
-    count = int(prior.num_components(best))
+    count, on_a_line = int(prior.num_components(best)), prior.num_inputs == 1
     columns = prior.active_columns(count)
     center = torch.special.ndtri(best[columns])
-    means = slice(count - 1, count - 1 + count)
-    order = center[means].argsort() if count > 1 else torch.arange(1)
-    center = torch.cat([0.0 * center[: count - 1], center[means][order], *_reordered(center, order, count)])
     size = len(columns)
+    widths = torch.full_like(center, _NEAR if on_a_line else _NEAR_EACH)
+    means = slice(count - 1, count - 1 + count * prior.num_inputs)
+    half = center[means].clone()
+    if on_a_line:
+        order = center[means].argsort() if count > 1 else torch.arange(1)
+        center = torch.cat([0.0 * center[: count - 1], center[means][order], *_reordered(center, order, count)])
+    else:
+        center[means], widths[means] = 0.0, _WIDE
+    copies = math.lgamma(count + 1) if on_a_line else math.log(2.0)
+
+    def is_inside(v: Tensor) -> Tensor:
+        return (v[:, means].diff(dim=-1) > 0).all(-1) if on_a_line else v[:, means] @ half > 0
 
     def log_start(v: Tensor) -> Tensor:
-        return -0.5 * ((v - center) / width).square().sum(-1) - size * math.log(width * math.sqrt(2.0 * math.pi))
+        value = -0.5 * ((v - center) / widths).square().sum(-1) - widths.log().sum()
+        return value - 0.5 * size * math.log(2.0 * math.pi) + (0.0 if on_a_line else copies)
 
     def log_target(v: Tensor) -> Tensor:
         value = torch.full((len(v),), -1e10, dtype=v.dtype)
-        inside = (v[:, means].diff(dim=-1) > 0).all(-1) if prior.num_inputs == 1 else value < 0
+        inside = is_inside(v)
         cube = prior.embed(torch.special.ndtr(v[inside]).clamp(EDGE, 1.0 - EDGE), count)
         log_prior = -0.5 * v[inside].square().sum(-1) - 0.5 * size * math.log(2.0 * math.pi)
-        value[inside] = problem.evaluate(cube).nan_to_num(nan=-1e10) + log_prior
+        log_likelihood = problem.evaluate(cube) if on_a_line else of_one_component(problem, cube)
+        value[inside] = log_likelihood.nan_to_num(nan=-1e10) + log_prior
         return value
 
     def draw(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
-    v = center + width * torch.randn(particles, size, generator=generator, dtype=torch.float64)
+    v = center + widths * torch.randn(particles, size, generator=generator, dtype=torch.float64)
+    if not on_a_line:
+        v[:, means] *= (v[:, means] @ half).sign().unsqueeze(-1)
     target, start = log_target(v), log_start(v)
     power, log_evidence, calls = 0.0, 0.0, particles
     while power < 1.0:
@@ -325,7 +372,27 @@ def tempered(
             moved = draw(particles).log() < gain
             v = torch.where(moved.unsqueeze(-1), proposed, v)
             target, start = torch.where(moved, new_target, target), torch.where(moved, new_start, start)
-    return log_evidence + (math.lgamma(count + 1) if prior.num_inputs == 1 else 0.0), calls
+    return log_evidence + copies, calls
+
+
+def of_one_component(problem: RegressionProblem, cube: Tensor) -> Tensor:
+    """Log likelihoods of kernels of one component, reflected at the origin, anew and one by one: shape (A,)."""
+    mixtures, scale, noise = problem.prior.hyperparameters(cube)
+    constant = 0.5 * len(problem.y) * math.log(2.0 * math.pi)
+    values = []
+    for k in range(len(noise)):
+        rows = 2.0 * math.pi * mixtures.scales[k, 0] * problem.X
+        squares = rows.square().sum(-1)
+        envelope = (rows @ rows.mT - 0.5 * squares - 0.5 * squares.unsqueeze(-1)).exp()
+        angle = 2.0 * math.pi * problem.X @ mixtures.means[k, 0]
+        waves = torch.stack([angle.cos(), angle.sin()], -1)
+        matrix = scale[k] * mixtures.weights[k, 0] * (waves @ waves.mT) * envelope
+        matrix.diagonal().add_(noise[k])
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        white = torch.linalg.solve_triangular(factor, problem.y.unsqueeze(-1), upper=False)
+        value = -0.5 * white.square().sum() - factor.diagonal().log().sum() - constant
+        values.append(value if int(info) == 0 else value * torch.nan)
+    return torch.stack(values) if values else problem.y.new_zeros(0)
 
 
 def _reordered(center: Tensor, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -343,7 +410,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10, help="random splits for the accuracy")
     parser.add_argument("--evaluations", type=int, default=200)
     parser.add_argument("--evidence", choices=list(EVIDENCE_SETS), help="only the log evidence of a set, by all ways")
-    parser.add_argument("--components", type=int, default=3, help="most components for --evidence")
+    parser.add_argument("--predictions", choices=list(EVIDENCE_SETS), help="only predictions, on --seeds splits")
+    parser.add_argument("--components", type=int, default=3, help="most components for --evidence and --predictions")
     parser.add_argument("--likelihoods", type=int, help="only likelihoods by every way, on a grid of so many cells")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -354,6 +422,11 @@ def main() -> None:
         if arguments.data is None:
             parser.error("--evidence needs --data")
         evidence_table(arguments.data, arguments.evidence, arguments.components, min(arguments.seeds, 2))
+        return
+    if arguments.predictions is not None:
+        if arguments.data is None:
+            parser.error("--predictions needs --data")
+        predictions_table(arguments.data, arguments.predictions, arguments.components, arguments.seeds)
         return
     part = split(*monthly(), 0)
     problem = RegressionProblem(part.X, part.y)

@@ -29,7 +29,9 @@ from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 TARGET_SD = 0.2  # of the log evidence, unless a budget asks for less
 _NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
 _PRIOR_STARTS = 60  # draws of the prior among which starts are sought
-_ENDS, _OTHERS, _NESTED = 3, 4, 4  # starts of ascents: ends of earlier ones, other evaluations, nested kernels
+_ENDS, _OTHERS = 3, 8  # starts of ascents: ends of earlier ones, other evaluations
+_DRAWN, _NESTED = 8, 4  # and draws of the prior, nested kernels
+_APART = 0.1  # of other evaluations in a column of the cube
 _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
 _SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
 _TABLES = 6  # of the size of a covariance, alive while it is differentiated
@@ -126,6 +128,26 @@ def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: tor
     levels[:, first : first + size] = scales
     levels[:, levels.shape[-1] - prior.num_scalars :] = scalars
     return prior.embed(levels.clamp(EDGE, 1.0 - EDGE), components + 1)
+
+
+def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
+    """The most likely kernels (at most ``count``, C) that differ by a tenth in one of the columns, best first.
+
+    The best of all evaluations are steps of one ascent, which lead to one mode.
+
+    Example:
+        >>> import torch
+        >>> cube, values = torch.tensor([[0.50], [0.51], [0.9]]), torch.tensor([1.0, 2.0, 0.0])
+        >>> best_apart(Evaluations(cube, values), torch.tensor([0]), 2)
+        tensor([[0.5100],
+                [0.9000]])
+    """
+    cube = evaluations.best(len(evaluations.cube)).cube
+    kept: list[Tensor] = []
+    while len(cube) and len(kept) < count:
+        kept.append(cube[0])
+        cube = cube[(cube - cube[0])[:, columns].abs().amax(-1) >= _APART]
+    return torch.stack(kept) if kept else cube
 
 
 class EvidenceState(NamedTuple):
@@ -310,14 +332,15 @@ class EvidenceSampler:
             candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
         chosen = []
         used = 0
-        for cube, count in zip(candidates, (_OTHERS, _NESTED), strict=False):
+        for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False):
             values = self.problem.evaluate(cube)
             used += len(cube)
             chosen.append(Evaluations(cube, values).best(count).cube)
         mine = prior.num_components(evaluations.cube) == components
         ends = [row for row in self.ends if bool(mine[row])]
         chosen.append(Evaluations(evaluations.cube[ends], evaluations.log_likelihood[ends]).best(_ENDS).cube)
-        chosen.append(Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine]).best(_OTHERS).cube)
+        others = Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine])
+        chosen.append(best_apart(others, columns, _OTHERS))
         rows = torch.cat(chosen).unique(dim=0)
         return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
@@ -83,6 +84,30 @@ class DenseLikelihood:
         return DenseLikelihoods(X, y, reflection)
 
 
+def in_chunks(values: Callable[[Hyperparameters], Tensor], kernels: Hyperparameters, count: int) -> Tensor:
+    """Values of B kernels, shape (B,), so many kernels at a time, and those of one size together: no work on padding.
+
+    Args:
+        values: Of some kernels, whose mixtures are as long as the longest of them.
+        kernels: All of them.
+        count: Most kernels at a time; at least one.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.tensor([[0.5, 0.5, 1.0, 2.0, 1.0, 1.0], [1.0, 0.0, 3.0, 0.0, 1.0, 0.0]])
+        >>> kernels = Hyperparameters(SpectralMixtures.unflatten(rows, 1), torch.ones(2), torch.ones(2))
+        >>> in_chunks(lambda some: some.mixtures.means.flatten(-2).sum(-1), kernels, 1)
+        tensor([3., 3.])
+    """
+    mixtures, outputscale, noise = kernels
+    if not len(noise):
+        return noise.new_zeros(0)
+    order = mixtures.num_components.argsort(stable=True)
+    parts = order.split(max(1, count))
+    found = [values(Hyperparameters(mixtures.take(rows).trim(), outputscale[rows], noise[rows])) for rows in parts]
+    return torch.cat(found)[order.argsort()]
+
+
 class Lags(NamedTuple):
     """The distinct lags of a set of inputs on a line.
 
@@ -162,14 +187,14 @@ class DenseLikelihoods:
         Returns:
             Shape (B,), differentiable; NaN where a covariance cannot be factorized.
         """
-        order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
-        chunk = max(1, CHUNK_BYTES // self.bytes_each)
-        values = []
-        for rows in order.split(chunk):
-            matrices = outputscale[rows, None, None] * self.covariance(mixtures.take(rows).trim())
-            matrices.diagonal(dim1=-2, dim2=-1).add_(noise[rows, None])  # of a product, which nothing else sees
-            values.append(log_marginal(matrices, self.y))
-        return torch.cat(values)[order.argsort()] if values else self.y.new_zeros(0)
+
+        def values(some: Hyperparameters) -> Tensor:
+            matrices = some.outputscale[:, None, None] * self.covariance(some.mixtures)
+            matrices.diagonal(dim1=-2, dim2=-1).add_(some.noise[:, None])  # of a product, which nothing else sees
+            return log_marginal(matrices, self.y)
+
+        kernels = Hyperparameters(mixtures, outputscale, noise)
+        return in_chunks(values, kernels, CHUNK_BYTES // self.bytes_each)
 
     @property
     def bytes_each(self) -> int:

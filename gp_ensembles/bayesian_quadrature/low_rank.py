@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.conditioning import Processes
-from gp_ensembles.bayesian_quadrature.likelihoods import CHUNK_BYTES, check_data
+from gp_ensembles.bayesian_quadrature.likelihoods import CHUNK_BYTES, check_data, in_chunks
 from gp_ensembles.bayesian_quadrature.prior import Hyperparameters
 from gp_ensembles.bayesian_quadrature.spectral_mixture import Reflection, SpectralMixtures, covariance
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -222,14 +222,8 @@ class LowRankLikelihoods:
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, or lower bounds of them, shape (B,); NaN where there is none."""
-        if not len(noise):
-            return self.y.new_zeros(0)
-        count = max(1, CHUNK_BYTES // (self.bytes_each * int(mixtures.num_components.max())))
-        order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
-        values = [
-            self._values(mixtures.take(some).trim(), outputscale[some], noise[some]) for some in order.split(count)
-        ]
-        return torch.cat(values)[order.argsort()]
+        largest = self.bytes_each * int(mixtures.num_components.max()) if len(noise) else 1
+        return in_chunks(self._values, Hyperparameters(mixtures, outputscale, noise), CHUNK_BYTES // largest)
 
     def condition(self, hyperparameters: Hyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the data.
@@ -248,7 +242,8 @@ class LowRankLikelihoods:
         factor, coefficients = (torch.cat([getattr(fit, name) for fit in fits]) for name in _Fit._fields[:2])
         return LowRankProcesses(kernels, self.X, self.features, factor, coefficients, self.reflection)
 
-    def _values(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
+    def _values(self, kernels: Hyperparameters) -> Tensor:
+        mixtures, outputscale, noise = kernels
         features, y = self.features(mixtures, outputscale, self.X), self.y
         known = features.detach().isfinite().all(-1).all(-1)
         features = torch.where(known[:, None, None], features, 0.0)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.conditioning import Processes
-from gp_ensembles.bayesian_quadrature.likelihoods import CHUNK_BYTES, check_data
+from gp_ensembles.bayesian_quadrature.likelihoods import CHUNK_BYTES, check_data, in_chunks
 from gp_ensembles.bayesian_quadrature.prior import Hyperparameters
 from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     Reflection,
@@ -362,16 +362,13 @@ class ToeplitzLikelihoods:
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
-        count = max(
-            1, min(_RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
-        )
-        order = mixtures.num_components.argsort(stable=True)  # mixtures of one size together: no work on padding
-        values = []
-        for some in order.split(count):
-            column = self._columns(mixtures.take(some).trim(), outputscale[some], noise[some])
-            value: Tensor = _LogMarginal.apply(column, self.y, self.grid)  # type: ignore[no-untyped-call]
-            values.append(value)
-        return torch.cat(values)[order.argsort()]
+        count = min(_RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
+
+        def values(some: Hyperparameters) -> Tensor:
+            value: Tensor = _LogMarginal.apply(self._columns(*some), self.y, self.grid)  # type: ignore[no-untyped-call]
+            return value
+
+        return in_chunks(values, Hyperparameters(mixtures, outputscale, noise), count)
 
     def condition(self, hyperparameters: Hyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the rows of the grid.

@@ -17,12 +17,19 @@ from gp_ensembles.bayesian_quadrature import (
     marginalize,
 )
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
-from gp_ensembles.bayesian_quadrature.evidence import EvidenceSampler, integrand_for, nested_kernels, rows_of
+from gp_ensembles.bayesian_quadrature.evidence import (
+    EvidenceSampler,
+    best_apart,
+    integrand_for,
+    nested_kernels,
+    rows_of,
+)
 from gp_ensembles.bayesian_quadrature.importance import ImportanceDraws, draw_round, estimate, round_size, start_draws
 from gp_ensembles.bayesian_quadrature.kernel_weights import WeightedKernels
 from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.bayesian_quadrature.prediction import weighted_predictor
 from gp_ensembles.bayesian_quadrature.prior import EDGE, HalfNormal, LogNormal, Normal
+from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.relabeling import Relabeling, log_permanent
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
 
@@ -417,6 +424,16 @@ def test_a_hopeless_part_that_does_not_count_ends_nothing(monkeypatch):
     empty = problem.prior.num_components(sampler.evaluations.cube) == 1
     sampler.evaluations.log_likelihood[empty] = -1e3
     assert not sampler.is_hopeless(state._replace(draws=(far_below, *state.draws[1:])))
+
+
+def test_starts_are_apart_from_one_another():
+    """Steps of one ascent are one start, however likely; kernels without a likelihood are none."""
+    cube = torch.tensor([[0.50, 0.0], [0.52, 0.9], [0.55, 0.0], [0.8, 0.0], [0.1, 0.0]], dtype=torch.float64)
+    values = torch.tensor([3.0, 4.0, 5.0, 1.0, math.nan], dtype=torch.float64)
+    evaluations, first = Evaluations(cube, values), torch.tensor([0])
+    torch.testing.assert_close(best_apart(evaluations, first, 8), cube[[2, 3]])
+    torch.testing.assert_close(best_apart(evaluations, torch.tensor([0, 1]), 2), cube[[2, 1]])
+    assert best_apart(Evaluations(cube[:0], values[:0]), first, 2).shape == (0, 2)
 
 
 # --- small budgets -------------------------------------------------------------------------------------------------
