@@ -17,9 +17,14 @@ from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.gathering import Experts, gather_predictions
-from gp_ensembles.fusion.inference import ChainDiagnostics, InferenceMethod, InferenceReport, PosteriorDraws
+from gp_ensembles.fusion.inference import (
+    ChainDiagnostics,
+    ChainInference,
+    InferenceMethod,
+    InferenceReport,
+    PosteriorDraws,
+)
 from gp_ensembles.fusion.laplace import LaplaceApproximation
-from gp_ensembles.fusion.mcmc import HMC
 from gp_ensembles.fusion.models import BHS, PBHS
 
 Array = npt.NDArray[Any]
@@ -179,12 +184,12 @@ class FittedFusion:
             progress: Whether to show a progress bar.
 
         Raises:
-            TypeError: If the inference method is not :class:`HMC`.
+            TypeError: If the inference method cannot go on, as :class:`~gp_ensembles.fusion.mcmc.HMC` can.
             ValueError: If there is no inference method, as after loading without one.
         """
         if self.inference is None:
             raise ValueError("sample_more needs the inference method of before; give it to load(..., inference=)")
-        if not isinstance(self.inference, HMC):
+        if not isinstance(self.inference, ChainInference):
             raise TypeError(f"{type(self.inference).__name__} cannot continue; fit again with more draws, or use HMC")
         more = self.inference.sample_more(self.model, self.posterior, num_draws, progress=progress)
         return FittedFusion(self.model, more, self.inference)
