@@ -7,6 +7,7 @@ import torch
 
 from gp_ensembles.fusion import HMC, PBHS, HMCSettings, MoGPE, fit_fusion, moment_forecast
 from gp_ensembles.fusion.chees import sample_hmc
+from gp_ensembles.fusion.diagnostics import mcse_mean, rank_rhat
 from gp_ensembles.fusion.fitted import FittedFusion
 from gp_ensembles.fusion.function_priors import FourierPrior
 from gp_ensembles.fusion.laplace import covariance_factor
@@ -86,8 +87,26 @@ def test_chains_of_a_mixture_have_no_common_metric():
     assert found.chains.state.factor is None
 
 
-def test_saved_chains_go_on_with_their_metric(tmp_path):
-    model, inference = stacking(number=40), HMC(4, HMCSettings(6, 10))
+@pytest.mark.slow
+def test_sampled_hyperparameters_against_chains_without_a_metric():
+    """Log length scale and amplitude: means within five standard errors of long runs of the plain sampler."""
+    model = stacking(0.5, number=30)
+    with warnings.catch_warnings(action="ignore"):
+        found = HMC(16, HMCSettings(300, 200)).infer(model, generator=seeded()).chains
+        start = 0.1 * model.draw_prior(16, generator=seeded(1)) + 0.9 * model.prior_mean
+        plain = sample_hmc(model.log_joint, start, HMCSettings(600, 400), generator=seeded(2))
+    parts = [draws.theta[..., -2:] for draws in (found, plain)]
+    assert float(rank_rhat(parts[0]).max()) < 1.1
+    error = sum(mcse_mean(part).square() for part in parts).sqrt()
+    difference = parts[0].mean((0, 1)) - parts[1].mean((0, 1))
+    assert bool((difference.abs() < 5 * error).all()), (difference, error)
+    spread = [part.flatten(0, 1).std(0) for part in parts]
+    torch.testing.assert_close(*spread, rtol=0.15, atol=0)
+
+
+@pytest.mark.parametrize("prior_stddev", [None, 0.3])
+def test_saved_chains_go_on_with_their_metric(prior_stddev, tmp_path):
+    model, inference = stacking(prior_stddev, number=40), HMC(4, HMCSettings(6, 10))
     with warnings.catch_warnings(action="ignore"):
         fitted = fit_fusion(model, inference, generator=seeded())
         fitted.save(tmp_path / "fusion.npz")
