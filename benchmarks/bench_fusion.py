@@ -162,6 +162,9 @@ def mixing(name: str, model: FusionModel, chains: Chains) -> None:
     steps, lost = int(chains.num_steps.sum()), int(chains.divergent.sum())
     print(f"{name}: R-hat {rhat:.3f}, {effective:.0f} effective draws, {steps} gradients, "
           f"{effective / steps:.2f} each, {lost} divergences", flush=True)  # fmt: skip
+    for block, part in model.unpack(chains.theta).items():
+        if block.endswith("_hyperparameters"):
+            print(f"    R-hat of {block}: {[round(value, 3) for value in rank_rhat(part).tolist()]}", flush=True)
 
 
 def main() -> None:
