@@ -276,7 +276,7 @@ def predictions_table(folder: str, name: str, components: int, splits: int) -> N
     file, every = EVIDENCE_SETS[name]
     table = load_folder(folder, file)
     X, y = table.X.double()[::every], table.y.double()[::every]
-    print(f"{name}, {len(y)} rows, up to {components} component(s), 200 likelihoods of a search and up to 20 000 draws")
+    print(f"{name}, {len(y)} rows, up to {components} component(s), 200 likelihoods of a search and up to 30 000 draws")
     print(f"{'split':8}{'RMSE':>8}{'alone':>8}{'NLPD':>9}{'alone':>9}{'log evidence':>16}{'seconds':>9}")
     rows = []
     for seed in range(splits):

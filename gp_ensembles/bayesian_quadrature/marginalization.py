@@ -1,8 +1,8 @@
 """Marginalization over kernels: the loop over rounds of evaluations within a budget."""
 
+import operator
 import time
 import warnings
-from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ class Budget(NamedTuple):
     evaluations: int = 200
     seconds: float | None = None
     log_evidence_sd: float | None = None
-    draws: int = 20_000
+    draws: int = 30_000
 
 
 def marginalize(
@@ -143,8 +143,10 @@ def _save(state: SearchState, path: Path | None, mark: str) -> None:
 
 def _check_budget(budget: Budget) -> None:
     for name, count in (("evaluations", budget.evaluations), ("draws", budget.draws)):
-        if not isinstance(count, Integral):
-            raise TypeError(f"the {name} of a budget must be a whole number, got {count!r}")
+        try:
+            operator.index(count)
+        except TypeError as error:
+            raise TypeError(f"the {name} of a budget must be a whole number, got {count!r}") from error
     if not budget.evaluations >= _FEWEST:
         raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
     if not budget.draws >= 0:
