@@ -33,6 +33,7 @@ def test_groups_have_chains_and_draws_first(fitted):
     assert groups["observed_data"]["y"].shape == (30,)
 
 
+@pytest.mark.filterwarnings("ignore:the posterior is far from normal")  # thirty rows; only the groups matter here
 def test_an_inference_without_chains_is_one(fitted):
     quick = fit_fusion(fitted.model, LaplaceApproximation(num_draws=20), generator=torch.Generator().manual_seed(0))
     groups = arviz_groups(quick)
