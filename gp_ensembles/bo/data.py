@@ -73,8 +73,8 @@ class TrainingData(nn.Module):
         Yvar = rows.noise
         if Yvar is not None and outcome_transform is not None:
             Yvar = outcome_transform.untransform(rows.Y, Yvar)[1]
-        both = None if self.Yvar is None or Yvar is None else torch.cat([self.Yvar, Yvar.detach()])
-        return TrainingData(torch.cat([self.X, X.detach()]), torch.cat([self.Y, Y.detach()]), both)
+        both = None if self.Yvar is None or Yvar is None else torch.cat([self.Yvar, Yvar.detach()], dim=-2)
+        return TrainingData(torch.cat([self.X, X.detach()], dim=-2), torch.cat([self.Y, Y.detach()], dim=-2), both)
 
 
 def transform_rows(
@@ -109,7 +109,7 @@ def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any])
 
 
 def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    """GPyTorch's likelihood with this noise variance, or with those known of all rows (n, 1).
+    r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with those known of all rows, (\*b, n, 1).
 
     Example:
         >>> import torch
@@ -118,8 +118,8 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
     """
     if known_noise is not None:
         return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
-    likelihood = GaussianLikelihood().to(noise)
-    likelihood.noise = noise
+    likelihood = GaussianLikelihood(batch_shape=noise.shape).to(noise)
+    likelihood.noise = noise.unsqueeze(-1)
     return likelihood
 
 

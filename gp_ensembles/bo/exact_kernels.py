@@ -9,7 +9,8 @@ between rows, with columns d of numbers and c of categories. The one is a consta
 category of a column has one, too. Any two categories are equally far apart: half the squared distance of their one-hot
 vectors, so that :math:`k_m` is positive definite. With
 :math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. All is written out for
-matrices of the batch, which costs a fraction of what kernels composed of lazy operators do on small data.
+matrices of the batch, which costs a fraction of what kernels composed of lazy operators do on small data. Predictions
+and conditioning take a batch of data sets, *b, before the M processes of each; a fit is of one data set.
 """
 
 import math
@@ -35,12 +36,12 @@ _LOG_NOISE_MEAN, _LOG_NOISE_SCALE = -4.0, 1.0
 
 
 class Hyperparameters(NamedTuple):
-    """Of M processes, in double precision.
+    r"""Of M processes, in double precision.
 
     Attributes:
-        lengthscale: Shape (M, D).
-        outputscale: Prior variance of the function without its constant, shape (M,).
-        noise: Observation noise variance, shape (M,).
+        lengthscale: Shape (\*b, M, D).
+        outputscale: Prior variance of the function without its constant, shape (\*b, M).
+        noise: Observation noise variance, shape (\*b, M).
     """
 
     lengthscale: Tensor
@@ -49,12 +50,12 @@ class Hyperparameters(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Data in transformed units and double precision.
+    r"""Data in transformed units and double precision.
 
     Attributes:
-        X: Inputs in their order, shape (n, D).
-        y: Targets, shape (n,).
-        noise: Known noise variances, shape (n,); ``None`` if it is inferred.
+        X: Inputs in their order, shape (\*b, n, D).
+        y: Targets, shape (\*b, n).
+        noise: Known noise variances, shape (\*b, n); ``None`` if it is inferred.
     """
 
     X: Tensor
@@ -63,12 +64,12 @@ class Rows(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    """What the rows have taught.
+    r"""What the rows have taught.
 
     Attributes:
-        whitener: Inverse of the lower Cholesky factor of the targets' covariance, shape (M, n, n).
-        coefficients: Covariance of the targets inverted times the targets, shape (M, n).
-        log_evidence: Log density of all targets, shape (M,).
+        whitener: Inverse of the lower Cholesky factor of the targets' covariance, shape (\*b, M, n, n).
+        coefficients: Covariance of the targets inverted times the targets, shape (\*b, M, n).
+        log_evidence: Log density of all targets, shape (\*b, M).
     """
 
     whitener: Tensor
@@ -190,14 +191,14 @@ def condition(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) ->
     Raises:
         NumericalError: Naming the process, if a covariance cannot be factorized.
     """
-    num_rows = rows.y.shape[0]
+    num_rows = rows.y.shape[-1]
     covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X)
-    noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise
-    covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[0], num_rows))
+    noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise.unsqueeze(-2)
+    covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))
     factor = cholesky(covariance, "the covariance of the targets")
     identity = torch.eye(num_rows, dtype=factor.dtype, device=factor.device)
     whitener = torch.linalg.solve_triangular(factor, identity, upper=False)
-    white = whitener @ rows.y
+    white = (whitener @ rows.y[..., None, :, None]).squeeze(-1)
     evidence = -0.5 * (white.square().sum(-1) + num_rows * math.log(2 * math.pi))
     evidence = evidence - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     coefficients = (whitener.mT @ white.unsqueeze(-1)).squeeze(-1)
@@ -207,26 +208,34 @@ def condition(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) ->
 def predict(
     kernels: Kernels, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""The function at q points jointly: means (\*t, M, q) and covariances (\*t, M, q, q).
+    r"""The function at q points jointly: means (\*t, M, q) and covariances (\*t, M, q, q); \*t ends in \*b.
 
     Args:
         kernels: The kernels.
         hyperparameters: Their hyperparameters.
         rows: The rows.
         learned: What :func:`condition` returned for these.
-        X: Inputs, shape (\*t, q, D), in double precision; the result is differentiable in them.
+        X: Inputs, shape (\*t, q, D) or what broadcasts to it, in double precision; the result is differentiable in
+            them.
     """
-    lead, (q, num_inputs) = X.shape[:-2], X.shape[-2:]
-    flat = X.reshape(-1, num_inputs)
-    cross = covariance_between(kernels, hyperparameters, flat, rows.X)  # (M, tq, n)
-    mean = (cross @ learned.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*lead, q)).movedim(0, -2)
+    batch, q = rows.X.shape[:-2], X.shape[-2]
+    shape: torch.Size = torch.broadcast_shapes(X.shape[:-2], batch)
+    num = shape[: len(shape) - len(batch)].numel()
+
+    def blocks(values: Tensor) -> Tensor:  # from (*b, M, num q, k) to (*t, M, q, k)
+        apart: Tensor = values.unflatten(-2, (num, q)).movedim(-3, 0)
+        return apart.reshape(*shape, *apart.shape[-3:])
+
+    X = X.expand(*shape, *X.shape[-2:])
+    flat = X.reshape(num, *batch, *X.shape[-2:]).movedim(0, -3).flatten(-3, -2)
+    cross = covariance_between(kernels, hyperparameters, flat, rows.X)  # (*b, M, num q, n)
+    mean = blocks(cross @ learned.coefficients.unsqueeze(-1)).squeeze(-1)
     white = cross @ learned.whitener.mT
     if q == 1:
         num_constants = 1.0 if kernels.categorical is None else 1.0 + kernels.categorical.sum()
         prior = hyperparameters.outputscale.unsqueeze(-1) + num_constants
-        own = prior - white.square().sum(-1)
-        return mean, own.unflatten(-1, (*lead, 1)).movedim(0, -2).unsqueeze(-1)
-    white = white.unflatten(-2, (*lead, q)).movedim(0, -3)
+        return mean, blocks((prior - white.square().sum(-1)).unsqueeze(-1))
+    white = blocks(white)
     return mean, covariance_between(kernels, hyperparameters, X, X) - white @ white.mT
 
 
@@ -244,7 +253,7 @@ def covariance_between(kernels: Kernels, hyperparameters: Hyperparameters, X: Te
     distance = (square + torch.finfo(square.dtype).eps).sqrt()
     a, b, c1, c2, _, _ = kernels.shapes[..., None, None].unbind(-3)
     value = (1.0 + c1 * distance + c2 * square) * (-a * distance - b * square).exp()
-    return hyperparameters.outputscale[:, None, None] * value + _constants(kernels, X, Z)
+    return hyperparameters.outputscale[..., None, None] * value + _constants(kernels, X, Z)
 
 
 class _Evidence:

@@ -1,11 +1,12 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, Self, cast, final
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.posteriors.posterior import Posterior
@@ -44,10 +45,13 @@ class ExactEnsembleModel(MixtureModel):
     evaluated as one batch, in double precision whatever the dtype of the rows.
 
     Args:
-        train_X: Inputs, shape (n, D); about the unit cube, or with an ``input_transform`` that puts them there.
-        train_Y: Observations, shape (n, 1), in their order.
-        train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
-        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
+        train_X: Inputs, shape (n, D); about the unit cube, or with an ``input_transform`` that puts them there. With
+            shape (\*b, n, D) they are those of a batch of data sets, as of the folds of cross-validation: each has
+            hyperparameters and weights of its own, and posteriors have the batch shape (\*t, \*b).
+        train_Y: Observations, shape (\*b, n, 1), in their order.
+        train_Yvar: Known noise variances, shape (\*b, n, 1); inferred if ``None``.
+        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none; for a batch of
+            data sets one with their ``batch_shape``.
         input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
             has to leave the categories' columns alone.
         cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
@@ -55,7 +59,7 @@ class ExactEnsembleModel(MixtureModel):
 
     Raises:
         BotorchError: If a shape or dtype is wrong, a value is not finite, there is only one observation or more than
-            one output.
+            one output; of a batch, the first data set that is wrong is described.
         ValueError: If a column of categories does not exist.
 
     Example:
@@ -79,11 +83,11 @@ class ExactEnsembleModel(MixtureModel):
         input_transform: InputTransform | None = None,
         cat_dims: Sequence[int] = (),
     ) -> None:
-        check_training_data(train_X, train_Y, train_Yvar)
+        batch = _check_data_sets(train_X, train_Y, train_Yvar)
         if train_Y.shape[-1] > 1:
             raise UnsupportedError("exact processes have one output; build a model for each, and a ModelList of them")
         if isinstance(outcome_transform, _DefaultType):
-            outcome_transform = Standardize(m=1)
+            outcome_transform = Standardize(m=1, batch_shape=batch)
         outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
         inputs = None if input_transform is None else input_transform.to(train_X).train()
         super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
@@ -95,14 +99,14 @@ class ExactEnsembleModel(MixtureModel):
         self._kernels = exact_kernels.make_kernels(SMOOTHNESSES, X, cat_dims)
         start = exact_kernels.initial_hyperparameters(self._kernels, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
-            self.register_buffer(name, value)
+            self.register_buffer(name, value.expand(*batch, *value.shape).clone())
         self._cache: tuple[Rows, Conditioned] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @property
     def num_experts(self) -> int:
         """Number of processes M."""
-        return self.noise.shape[0]
+        return self.noise.shape[-1]
 
     @property
     def hyperparameters(self) -> Hyperparameters:
@@ -111,7 +115,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def log_evidence(self) -> Tensor:
-        """Log density of all targets, in transformed outcomes, under each process, shape (M,)."""
+        r"""Log density of all targets, in transformed outcomes, under each process, shape (\*b, M)."""
         return self._learned()[1].log_evidence
 
     @property
@@ -123,7 +127,7 @@ class ExactEnsembleModel(MixtureModel):
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
         """A likelihood with the processes' weighted mean noise, or the known noise; in transformed outcomes."""
-        noise = (self.log_evidence.softmax(-1) * self.noise).sum().to(self.data.X)
+        noise = (self.log_evidence.softmax(-1) * self.noise).sum(-1).to(self.data.X)
         return normal_likelihood(noise, self.rows().noise)
 
     @property
@@ -133,8 +137,10 @@ class ExactEnsembleModel(MixtureModel):
         No kernel has the mixture's covariance; the constant is left out.
 
         Raises:
-            AttributeError: If there are categories: GPyTorch has no such kernel.
+            AttributeError: If there are categories, for which GPyTorch has no such kernel, or several data sets.
         """
+        if self.data.X.ndim > 2:
+            raise AttributeError("the data sets have kernels of their own; read model.lengthscale")
         if self._kernels.categorical is not None:
             raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
         weights = self.log_weights.flatten(0, -2).mean(0) if self.batch_shape else self.log_weights
@@ -180,7 +186,7 @@ class ExactEnsembleModel(MixtureModel):
         """Maximize the evidence of all rows, with priors, in place.
 
         Processes are fitted each by its own evidence, and parameters of the input transform in turn by that of them
-        all.
+        all; data sets of a batch one after another.
 
         Args:
             start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows; each
@@ -193,15 +199,15 @@ class ExactEnsembleModel(MixtureModel):
         if self._rows_imagined is not None:
             raise UnsupportedError("this model has no data of its own; fit the model that it came from")
         self._enter_evaluation()
-        check_varies(self.data.Y)
-        first = exact_kernels.initial_hyperparameters(self._kernels, self.lengthscale.shape[-1])
-        starts = [first] if start is None else [start, first]
+        for index in _indices(self.data.Y.shape[:-2]):
+            check_varies(self.data.Y[index])
+        starts = [] if start is None else [start]
         transform = self._modules.get("input_transform")
         for _ in range(ROUNDS if isinstance(transform, InputTransform) and is_learned(transform) else 0):
             self._fit(starts)
             self._unshare_parts()
             maximize_in_transform(cast(InputTransform, self._modules["input_transform"]), self._log_evidences)
-            starts = [self.hyperparameters, first]
+            starts = [self.hyperparameters]
         return self._fit(starts)
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
@@ -220,8 +226,14 @@ class ExactEnsembleModel(MixtureModel):
 
     def _fit(self, starts: Sequence[Hyperparameters]) -> Self:
         with torch.no_grad():
-            found = exact_kernels.fit(self._kernels, self._own_rows(), starts)
-        return self.with_hyperparameters_(found.hyperparameters)
+            X, y, noise = self._own_rows()
+            modes, found = exact_kernels.initial_hyperparameters(self._kernels, X.shape[-1]), []
+            for index in _indices(X.shape[:-2]):
+                rows = Rows(X[index], y[index], None if noise is None else noise[index])
+                own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
+                found.append(exact_kernels.fit(self._kernels, rows, [*own, modes]).hyperparameters)
+        each = (torch.stack(values).reshape(*X.shape[:-2], *values[0].shape) for values in zip(*found, strict=True))
+        return self.with_hyperparameters_(Hyperparameters(*each))
 
     def _log_evidences(self) -> Tensor:
         return exact_kernels.condition(self._kernels, self._own_rows(), self.hyperparameters).log_evidence
@@ -260,3 +272,25 @@ class ExactEnsembleModel(MixtureModel):
 def _forget(model: ExactEnsembleModel, *_: object) -> None:
     """After hyperparameters were loaded or moved: the rows are learned anew with them."""
     model._cache = None
+
+
+def _indices(batch: torch.Size) -> Iterator[tuple[int, ...]]:
+    """The index of every data set of a batch; the empty index for one alone."""
+    return product(*map(range, batch))
+
+
+def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> torch.Size:
+    """The batch shape of data sets, each of which is checked."""
+    given = [part for part in (X, Y, Yvar) if part is not None]
+    if not all(isinstance(part, Tensor) for part in given) or max(X.ndim, Y.ndim) < 3:
+        check_training_data(X, Y, Yvar)
+        return torch.Size()
+    batch = X.shape[:-2]
+    if 0 in batch or any(part.shape[:-2] != batch for part in given):
+        raise BotorchTensorDimensionError(
+            f"inputs, targets and their noise must have the same batch of data sets, got shapes "
+            f"{[tuple(part.shape) for part in given]}"
+        )
+    for index in _indices(batch):
+        check_training_data(X[index], Y[index], None if Yvar is None else Yvar[index])
+    return batch

@@ -80,12 +80,13 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
 
     Args:
         transform: The transform g.
-        log_evidences: Log evidence of every component, shape (M,), at the transform's present parameters.
+        log_evidences: Log evidence of every component, shape (\*b, M), at the transform's present parameters; data sets
+            of a batch add up.
     """
     parameters, bounds = get_parameters_and_bounds(transform, requires_grad=True)
 
     def loss() -> Tensor:
-        value = log_evidences().logsumexp(0)
+        value = log_evidences().logsumexp(-1).sum()
         for _, module, prior, closure, _ in transform.named_priors() if isinstance(transform, GPyTorchModule) else ():
             value = value + prior.log_prob(closure(module)).sum()
         return -value

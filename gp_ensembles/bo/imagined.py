@@ -59,7 +59,7 @@ def predict(
 
     Args:
         joint: The model's joint prediction of the function at points (\*t, n, D), before them.
-        own_noise: Noise variance of each component, shape (M,).
+        own_noise: Noise variance of each component, shape (M,) or (\*b, M).
         rows: The imagined rows, if any.
         X: Inputs, shape (\*t, q, D).
         noise: As in :meth:`~gp_ensembles.bo.mixture_model.MixtureModel.predict`.
@@ -78,7 +78,7 @@ def predict(
         return _widened(add_noise(joint(X), own_noise, noise), batch_shape(rows))
     places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
     both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
-    spread = own_noise[:, None, None] if rows.noise is None else rows.noise.mT.unsqueeze(-3)
+    spread = own_noise[..., None, None] if rows.noise is None else rows.noise.mT.unsqueeze(-3)
     return add_noise(condition_mixture(joint(both), rows.Y, spread), own_noise, noise)
 
 
@@ -116,9 +116,9 @@ def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> Mi
 def log_weights_after(
     joint: Callable[[Tensor], MixturePosterior], own_noise: Tensor, rows: Observations | None, log_weights: Tensor
 ) -> Tensor:
-    r"""Log weights (\*batch, M) of the components after the imagined rows; before them they are (M,)."""
+    r"""Log weights (\*batch, M) of the components after the imagined rows; before them they are (\*b, M)."""
     if rows is None or not rows.X.shape[-2]:
-        return log_weights.expand(*batch_shape(rows), *log_weights.shape[-1:])
+        return log_weights.expand(*torch.broadcast_shapes(batch_shape(rows), log_weights.shape[:-1]), -1)
     return predict(joint, own_noise, rows, rows.X[..., :1, :], False).log_weights
 
 
@@ -127,7 +127,7 @@ def add_noise(mixture: MixturePosterior, own_noise: Tensor, noise: bool | Tensor
     if noise is False:
         return mixture
     q = mixture.component_mean.shape[-2]
-    added = noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise[:, None, None]
+    added = noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise[..., None, None]
     covariance = mixture.component_covariance + torch.diag_embed(added.expand(*added.shape[:-1], q))
     return MixturePosterior(mixture.log_weights, mixture.component_mean, covariance)
 

@@ -108,8 +108,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Shape of the batch of imagined rows; empty for a model of data."""
-        return imagined.batch_shape(self._rows_imagined)
+        """Shape of the batch of data sets or of imagined rows; empty for a model of one data set."""
+        shape: torch.Size = torch.broadcast_shapes(self.data.X.shape[:-2], imagined.batch_shape(self._rows_imagined))
+        return shape
 
     @property
     def num_outputs(self) -> int:
@@ -162,7 +163,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **settings: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.
 
-        Without a batch dimension they are learned for good; with one, the result is a batch of fantasy models.
+        With the batch shape of the data, which is empty for one data set, they are learned for good; with another, the
+        result is a batch of fantasy models.
 
         Args:
             X: Inputs, shape (\*t, n, D).
@@ -181,7 +183,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if noise is None and self.data.Yvar is not None:
             raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
         rows = self._rows(X, Y)._replace(noise=noise)
-        if X.ndim == 2 and Y.ndim == 2 and not self._is_imaginary:
+        if X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_imaginary:
             return self.learned(rows, self.data.extended_by(X, Y, rows, self._outcome_transform), settings)
         if settings:
             raise UnsupportedError(f"a batch of observations takes no {sorted(settings)}")

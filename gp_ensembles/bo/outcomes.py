@@ -52,8 +52,7 @@ class MixtureOutcomeTransform(OutcomeTransform):
         if transform is None:
             return posterior
         if isinstance(posterior, MixturePosterior):
-            points = None if X is None else X.unsqueeze(-3)
-            return posterior.map_components(lambda each: transform.untransform_posterior(each, X=points))
+            return posterior.map_components(lambda each: transform.untransform_posterior(each, X=X))
         return transform.untransform_posterior(posterior, X=X)
 
     def subset_output(self, idcs: list[int]) -> "MixtureOutcomeTransform":

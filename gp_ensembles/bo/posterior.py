@@ -173,7 +173,7 @@ class MixturePosterior(ComponentsPosterior):
         r"""Transform each expert's normal posterior and mix the results; mean and variance stay exact.
 
         Args:
-            transform: A function of a normal posterior of batch shape (\*batch, M).
+            transform: A function of a normal posterior of batch shape (M, \*batch).
 
         Returns:
             A :class:`MixturePosterior` if the transform gives a normal posterior; if it gives a
@@ -182,24 +182,25 @@ class MixturePosterior(ComponentsPosterior):
         Raises:
             UnsupportedError: If the transform gives anything else.
         """
-        changed = transform(self.components())
+        each = self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:])
+        changed = transform(_normal_posterior(self.component_mean.movedim(-3, 0), each.movedim(-4, 0)))
         if isinstance(changed, GPyTorchPosterior):
-            return MixturePosterior(self.log_weights, changed.mean, output_covariances(changed))
+            return self._with_moments_of(changed)
         if not isinstance(changed, TransformedPosterior) or not isinstance(changed._posterior, GPyTorchPosterior):
             raise UnsupportedError(
                 f"a transform that gives a {type(changed).__name__} is not supported; apply it to samples instead"
             )
-        normal, weights = changed._posterior, self._weights
-        base = MixturePosterior(self.log_weights, normal.mean, output_covariances(normal))
+        weights = self._weights.expand(*self.batch_shape, *self._weights.shape[-3:]).movedim(-3, 0)
 
         def mean(*_: Tensor) -> Tensor:
-            return (weights * changed.mean).sum(-3)
+            return (weights * changed.mean).sum(0)
 
         def variance(*_: Tensor) -> Tensor:
-            deviation = changed.mean - mean().unsqueeze(-3)
-            return (weights * (changed.variance + deviation.square())).sum(-3)
+            return (weights * (changed.variance + (changed.mean - mean()).square())).sum(0)
 
-        return TransformedPosterior(base, changed._sample_transform, mean, variance)
+        return TransformedPosterior(
+            self._with_moments_of(changed._posterior), changed._sample_transform, mean, variance
+        )
 
     def alone(self) -> GPyTorchPosterior:
         """The posterior of a mixture of one component, without the components' dimension."""
@@ -241,6 +242,10 @@ class MixturePosterior(ComponentsPosterior):
         )
 
     mvn = covariance_matrix = distribution  # other names that BoTorch asks for
+
+    def _with_moments_of(self, each: GPyTorchPosterior) -> "MixturePosterior":
+        """The mixture, with the same weights, of normal posteriors along the first dimension."""
+        return MixturePosterior(self.log_weights, each.mean.movedim(0, -3), output_covariances(each).movedim(0, -4))
 
     @property
     def _weights(self) -> Tensor:
