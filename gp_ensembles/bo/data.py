@@ -163,8 +163,8 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
             raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; name the argument you mean")
     if X.ndim != 2 or X.shape[1] == 0:
         raise BotorchTensorDimensionError(
-            f"train_X must have shape (n, d), got {tuple(X.shape)}; batches of data sets are not supported, build a "
-            f"model for each and join them in a ModelList"
+            f"train_X must have shape (n, d), got {tuple(X.shape)}; ExactEnsembleModel takes batches of data sets, of "
+            f"others build a model for each and join them in a ModelList"
         )
     _check_targets(X, Y)
     if X.shape[0] < _MIN_ROWS:

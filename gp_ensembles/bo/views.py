@@ -102,12 +102,12 @@ class EquallyWeightedView(Model):
     kept to within :math:`1/K`.
 
     Args:
-        model: The ensemble, not a batch of fantasies.
+        model: The ensemble, not a batch of fantasies or of data sets.
         num_models: K.
 
     Raises:
         ValueError: If K is not positive.
-        UnsupportedError: If the model is a batch of fantasies.
+        UnsupportedError: If the model is a batch of fantasies or of data sets.
 
     Example:
         >>> import torch
@@ -126,7 +126,7 @@ class EquallyWeightedView(Model):
         if num_models < 1:
             raise ValueError(f"an equally weighted view needs at least one model, got {num_models}")
         if model.batch_shape:
-            raise UnsupportedError("an equally weighted view is for a model of data, not for a batch of fantasies")
+            raise UnsupportedError("an equally weighted view is for a model of one data set, not for a batch")
         self.model = model
         self.num_mcmc_samples = num_models
 

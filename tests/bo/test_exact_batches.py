@@ -8,14 +8,20 @@ import torch
 from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.transforms.input import Normalize, Warp
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Size
 
-from gp_ensembles.bo import ExactEnsembleModel, GaussianView, WeightedAcquisition
+from gp_ensembles.bo import (
+    EnsembleModel,
+    EquallyWeightedView,
+    ExactEnsembleModel,
+    GaussianView,
+    WeightedAcquisition,
+)
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.bo.posterior import MixturePosterior
 
@@ -241,3 +247,7 @@ def test_what_cannot_be_done_is_said(generator):
         ExactEnsembleModel(X, torch.cat([Y[:2], torch.ones_like(Y[:1])])).fit()
     with pytest.raises(AttributeError, match="covar_module"):
         _ = ExactEnsembleModel(X, Y).covar_module
+    with pytest.raises(UnsupportedError, match="one data set"):
+        EquallyWeightedView(ExactEnsembleModel(X, Y), 4)
+    with pytest.raises(BotorchTensorDimensionError, match="ExactEnsembleModel takes batches"):
+        EnsembleModel(X, Y)
