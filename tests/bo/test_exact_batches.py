@@ -124,6 +124,7 @@ def test_transforms_are_undone_for_each_data_set(name, generator):
         close(together.posterior(X, posterior_transform=weighed).mean, 1 + 2 * together.posterior(X).mean)
 
 
+@pytest.mark.processor
 @every
 def test_fits_are_those_of_each_data_set(batch, generator):
     X, Y = data(generator, batch)
@@ -138,6 +139,7 @@ def test_fits_are_those_of_each_data_set(batch, generator):
     assert bool((again.log_evidence.logsumexp(-1) > together.log_evidence.logsumexp(-1) - 0.1).all())
 
 
+@pytest.mark.processor
 def test_a_transform_of_all_data_sets_is_learned_from_their_sum(generator):
     X, Y = data(generator, Size([2]))
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DTYPE)
@@ -203,6 +205,7 @@ def test_acquisition_functions_are_those_of_each_data_set(generator):
     assert improvement(fantasies)(X).shape == (4, 5, 2)
 
 
+@pytest.mark.processor
 def test_leaving_one_out_as_botorchs_tutorials_do(generator):
     X, Y = data(generator, Size(), 8)
     folds = gen_loo_cv_folds(X, Y)
