@@ -54,7 +54,8 @@ class HMCSettings:
 
     Args:
         num_draws: Draws of each chain after the warm-up.
-        num_warmup: Transitions in which step size, trajectory length and metric are adapted; discarded.
+        num_warmup: Transitions in which step size, trajectory length and metric are adapted; discarded. ``HMC`` makes
+            half as many before these where hyperparameters are sampled and all searches end at one mode.
         target_acceptance: Target of the harmonic mean of the chains' acceptance probabilities.
         trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not; ``NoUTurn()`` makes
             the no-U-turn sampler of it.

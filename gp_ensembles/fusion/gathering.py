@@ -9,7 +9,7 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert, predict_experts
-from gp_ensembles.fusion.regressors import Regressor, scale_regressors
+from gp_ensembles.fusion.regressors import Regressor, scale_numbered
 
 Experts = ExpertPredictions | Sequence[object]
 # Mean squared errors, in variances stated, below which an expert is suspected to have seen the rows; rows it takes.
@@ -133,7 +133,7 @@ def _is_bare(expert: object) -> bool:
 def _scaled(expert: object, number: int, X: Tensor, y: Tensor) -> tuple[object, ExpertPredictions]:
     if _is_bare(expert):
         assert isinstance(expert, Regressor)
-        found = scale_regressors([expert], X, y)
+        found = scale_numbered({number: expert}, X, y)
         return found.experts[0], found.predictions
     return expert, _one(expert, number, X)
 

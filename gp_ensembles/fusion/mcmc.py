@@ -157,9 +157,11 @@ class HMC(InferenceMethod):
 
     Chains start at the modes of as many restarts, plus noise; sampled hyperparameters start at their prior means. Where
     all searches end at one mode, as those of stacking do, the metric is that of a Laplace approximation there: it
-    removes the ridges along which chains creep. Chains of a mixture model stay in the modes they start
-    in, here as with any sampler: the chains are weighted by how well they predict, and the report shows quantities that
-    no permutation of the experts changes. A report without cautions is no proof of convergence.
+    removes the ridges along which chains creep. Where hyperparameters are sampled, a first warm-up of half the
+    length, beyond what the settings name, finds the place at which the metric is taken. Chains of a mixture model
+    stay in the modes they start in, here as with any sampler: the chains are weighted by how well they predict, and
+    the report shows quantities that no permutation of the experts changes. A report without cautions is no proof of
+    convergence.
 
     Args:
         num_chains: Number of chains C; with fewer than four the length of trajectories is not adapted.

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -79,7 +79,7 @@ class RegressorExpert(PredictiveExpert):
         Raises:
             ValueError: If the regressor does not predict one finite number for each row.
         """
-        mean, own = _predicted(self.regressor, X)
+        mean, own = _predicted(self.regressor, X, f"a {type(self.regressor).__name__}")
         return _row(mean, self.scale.variance(X, mean, own))
 
 
@@ -125,8 +125,21 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
         >>> scaled.predictions.mean.shape, scaled.experts[0].predict(X[:3]).mean.shape
         (torch.Size([1, 20]), torch.Size([1, 3]))
     """
+    return scale_numbered(dict(enumerate(regressors)), X, y)
+
+
+def scale_numbered(regressors: Mapping[int, Regressor], X: Tensor, y: Tensor) -> ScaledRegressors:
+    """As :func:`scale_regressors`, for regressors that have numbers among other experts, which errors name.
+
+    Example:
+        >>> import torch
+        >>> scale_numbered({7: "a line"}, torch.zeros(10, 1), torch.zeros(10))
+        Traceback (most recent call last):
+        ...
+        TypeError: expert 7, a str, is no regressor: it needs fit and predict
+    """
     _checked_rows(X, y)
-    predicted = [_predicted(_checked(one, k), X) for k, one in enumerate(regressors)]
+    predicted = [_predicted(_checked(one, k), X, _name(one, k)) for k, one in regressors.items()]
     return _scaled(regressors, X, y, predicted, torch.arange(len(y), device=y.device) % _FOLDS)
 
 
@@ -177,10 +190,14 @@ def cross_fit(
         for label in folds.unique():
             held_out = folds == label
             fold = _fitted(_checked(one, k), X[~held_out], y[~held_out])
-            mean[held_out], own[held_out] = _predicted(fold, X[held_out])
+            mean[held_out], own[held_out] = _predicted(fold, X[held_out], _name(one, k))
         fitted.append(_fitted(one, X, y))
         predicted.append((mean, own))
-    return _scaled(fitted, X, y, predicted, folds)
+    return _scaled(dict(enumerate(fitted)), X, y, predicted, folds)
+
+
+def _name(regressor: object, number: int) -> str:
+    return f"expert {number}, a {type(regressor).__name__},"
 
 
 def _fitted(regressor: Regressor, X: Tensor, y: Tensor) -> Regressor:
@@ -191,7 +208,7 @@ def _fitted(regressor: Regressor, X: Tensor, y: Tensor) -> Regressor:
 
 def _checked(regressor: object, number: int) -> Regressor:
     if not isinstance(regressor, Regressor):
-        raise TypeError(f"expert {number}, a {type(regressor).__name__}, is no regressor: it needs fit and predict")
+        raise TypeError(f"{_name(regressor, number)} is no regressor: it needs fit and predict")
     return regressor
 
 
@@ -203,38 +220,40 @@ def _checked_rows(X: Tensor, y: Tensor) -> None:
         raise ValueError(f"{len(y)} rows are too few to learn the scale of errors: give at least {_FEWEST}")
 
 
-def _predicted(regressor: Regressor, X: Tensor) -> tuple[Tensor, Tensor]:
-    """A regressor's predictions, and the variances that it states or ones, each (N,)."""
+def _predicted(regressor: Regressor, X: Tensor, who: str) -> tuple[Tensor, Tensor]:
+    """A regressor's predictions, and the variances that it states or ones, each (N,); errors say who it is."""
     rows = X.detach().cpu().numpy()
     states = "return_std" in inspect.signature(regressor.predict).parameters
-    if states:
-        mean, deviation = regressor.predict(rows, return_std=True)  # type: ignore[call-arg]
-    else:
-        mean, deviation = regressor.predict(rows), np.ones(len(rows))
+    try:
+        if states:
+            mean, deviation = regressor.predict(rows, return_std=True)  # type: ignore[call-arg]
+        else:
+            mean, deviation = regressor.predict(rows), np.ones(len(rows))
+    except ValueError as error:  # not fitted, or to rows of another width: scikit-learn's errors for both are these
+        raise ValueError(f"{who} does not predict these rows of {X.shape[1]} column(s): {error}") from error
     found = (
         torch.as_tensor(np.asarray(mean)).to(X).reshape(-1),
         torch.as_tensor(np.asarray(deviation)).to(X).reshape(-1),
     )
-    name = type(regressor).__name__
     for part in found:
         if part.shape != X.shape[:1] or not bool(part.isfinite().all()):
             raise ValueError(
-                f"a {name} must predict one finite number for each of {len(X)} rows, got shape {tuple(part.shape)}"
+                f"{who} must predict one finite number for each of {len(X)} rows, got shape {tuple(part.shape)}"
             )
     if not bool((found[1] > 0).all()):
-        raise ValueError(f"a {name} states deviations that are not positive; wrap it in a PredictiveExpert of your own")
+        raise ValueError(f"{who} states deviations that are not positive; wrap it in a PredictiveExpert of your own")
     return found[0], found[1].square()
 
 
 def _scaled(
-    regressors: Sequence[Regressor], X: Tensor, y: Tensor, predicted: list[tuple[Tensor, Tensor]], folds: Tensor
+    regressors: Mapping[int, Regressor], X: Tensor, y: Tensor, predicted: list[tuple[Tensor, Tensor]], folds: Tensor
 ) -> ScaledRegressors:
     experts, rows = [], []
-    for k, (regressor, (mean, own)) in enumerate(zip(regressors, predicted, strict=True)):
+    for (k, regressor), (mean, own) in zip(regressors.items(), predicted, strict=True):
         error = (y - mean) / own.sqrt()
         if not float(error.square().mean().sqrt()) > 1e-9 * max(float(y.std()), 1e-300) / float(own.sqrt().amax()):
             raise ValueError(
-                f"expert {k}, a {type(regressor).__name__}, makes no errors on these rows, so it has seen them or "
+                f"{_name(regressor, k)} makes no errors on these rows, so it has seen them or "
                 "copies the targets: give rows that it was not fitted to"
             )
         g = torch.cat([X, mean.unsqueeze(-1)], -1)

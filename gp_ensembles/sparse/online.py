@@ -5,6 +5,7 @@ from copy import deepcopy
 from typing import NamedTuple
 
 import torch
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 from torch.nn.functional import pad
@@ -59,6 +60,8 @@ class WeightsPosterior(NamedTuple):
 def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
     r"""The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
 
+    Its inputs are the process's: those after the model's input transform, if it has one.
+
     A ``GaussianExpert`` on it, started from its prior, has the posterior of a :class:`SparseGP` with the approximation
     ``DIC``, for targets less the model's prior mean.
 
@@ -99,7 +102,7 @@ def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPos
         models: As in :func:`inducing_features`.
 
     Returns:
-        The posterior, for targets less each model's prior mean.
+        The posterior, for targets (after the outcome transform, if there is one) less each model's prior mean.
 
     Raises:
         ValueError: As :func:`inducing_features`.
@@ -133,7 +136,8 @@ def start_online(
     (2000 at most), which forgets the oldest when it is full; a larger one goes on by a thousand of its rows as knots.
     Prior means of every kind stay as they were learned. Models of counts and labels go on as
     :class:`~gp_ensembles.experts.LaplaceExpert` of their likelihood, with a constant prior mean, and without the latent
-    noise that ``SparseLaplaceGP`` has and the variance off the knots.
+    noise that ``SparseLaplaceGP`` has and the variance off the knots. Online experts have no transforms and one noise
+    variance for all rows: models with others are refused.
 
     Args:
         models: Fitted models of one kind of target, on the same columns; of any kernels, means and numbers of knots.
@@ -145,8 +149,8 @@ def start_online(
         The ensemble, with M experts in the order of the models.
 
     Raises:
-        ValueError: If there is no model, they do not fit together, or the prior mean of a model of counts or labels is
-            not constant.
+        ValueError: If there is no model, they do not fit together, one has an input or outcome transform or was given
+            the noise of its rows (``train_Yvar``), or the prior mean of a model of counts or labels is not constant.
 
     Example:
         >>> import torch
@@ -164,6 +168,8 @@ def start_online(
     listed = _listed(models)
     if not listed:
         raise ValueError("there is no model; give at least one")
+    for number, model in enumerate(listed):
+        _check_plain(model, number)
     with torch.no_grad():
         parts = [_expert(model) for model in listed]
         ensemble = Ensemble([expert for expert, _ in parts], rule, names)
@@ -172,6 +178,21 @@ def start_online(
 
 def _listed(models: SparseModel | Sequence[SparseModel]) -> list[SparseModel]:
     return [models] if isinstance(models, SparseModel) else list(models)
+
+
+def _check_plain(model: SparseModel, number: int) -> None:
+    """Refuse what an online expert has not: transforms, and a noise variance of each row."""
+    for name, rows in (("input_transform", "inputs"), ("outcome_transform", "targets")):
+        if getattr(model, name, None) is not None:
+            raise ValueError(
+                f"model {number} has an {name}, and online experts have none: transform the {rows} first, fit the "
+                f"model to these without {name}=, and give the ensemble {rows} that are transformed likewise"
+            )
+    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        raise ValueError(
+            f"model {number} was given the noise variances of its rows (train_Yvar), and rows that come online have "
+            f"none: fit it with a likelihood whose noise is learned"
+        )
 
 
 def _expert(model: SparseModel) -> tuple[Expert, FilterState]:

@@ -276,6 +276,8 @@ def _warn_of_gap(model: SparseModel) -> None:
 
 def _check(X: Tensor, y: Tensor) -> Tensor:
     y = check_rows(X, y)
+    if len(y) == 1:
+        raise ValueError("there is one row; give at least two, with different targets")
     if not bool(y.amax() > y.amin()):
         raise ValueError("the targets are constant; there is nothing to learn from them")
     return y

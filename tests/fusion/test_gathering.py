@@ -18,6 +18,7 @@ from gp_ensembles.fusion import (
     moment_forecast,
     predict_experts,
     quantile_forecast,
+    scale_regressors,
 )
 from gp_ensembles.fusion.gathering import gather_experts, gather_predictions
 from gp_ensembles.fusion.weight_priors import weight_prior
@@ -142,3 +143,17 @@ def test_forecasts_take_the_precision_of_the_inputs():
     fitted = fit_fusion(model, generator=torch.Generator().manual_seed(0))
     ahead = [moment_forecast(y[:10].double(), 0.2), model.experts[1]]
     assert fitted.predict(X[:10], ahead).mean.dtype == torch.float32
+
+
+def test_errors_of_regressors_name_the_expert():
+    X, y = rows(40)
+    line, wide = LinearRegression().fit(X.numpy(), y.numpy()), torch.cat([X, X], 1)
+    beside = moment_forecast(y, 1.0)
+    with pytest.raises(ValueError, match=r"expert 1, a LinearRegression, does not predict .* not fitted"):
+        gather_experts([beside, LinearRegression()], X, y)
+    with pytest.raises(ValueError, match=r"expert 2, a LinearRegression, does not predict these rows of 2 column\(s\)"):
+        gather_experts([beside, beside, line], wide, y)
+    with pytest.raises(ValueError, match="expert 1, a LinearRegression, makes no errors"):
+        gather_experts([beside, line], X, torch.as_tensor(line.predict(X.numpy())))
+    with pytest.raises(ValueError, match="expert 1, a LinearRegression, does not predict"):
+        scale_regressors([line, LinearRegression()], X, y)

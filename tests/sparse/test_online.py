@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from botorch.models.transforms import Normalize, Standardize
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import LinearMean, ZeroMean
@@ -389,3 +390,24 @@ def test_forms_of_a_posterior() -> None:
     posterior = WeightsPosterior(torch.tensor([1.0, 2.0]), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
     assert posterior.covariance.tolist() == [[4.0, 2.0], [2.0, 2.0]]
     assert posterior.moments.tolist() == [[4.0, 2.0, 1.0], [2.0, 2.0, 2.0]]
+
+
+@pytest.mark.parametrize("kind", [ExactGP, SparseGP])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"input_transform": Normalize(2)}, "model 1 has an input_transform.*transform the inputs first"),
+        ({"outcome_transform": Standardize(1)}, "model 1 has an outcome_transform.*transform the targets first"),
+        (
+            {"train_Yvar": torch.full((40, 1), 0.1).double()},
+            r"model 1 was given the noise .*\(train_Yvar\).*is learned",
+        ),
+    ],
+    ids=["inputs", "outcomes", "noise"],
+)
+def test_transforms_and_known_noise_are_refused(kind: type, option: dict, message: str) -> None:
+    X, y = rows(40)
+    given = (50.0 * X, 7.0 * y.unsqueeze(-1) + 100.0, *((50.0 * X[:8],) if kind is SparseGP else ()))
+    model = kind(*given, KERNELS["rbf"]().double(), **option)
+    with pytest.raises(ValueError, match=message):
+        start_online([sparse(KERNELS["rbf"]()), model], BayesianModelAveraging())

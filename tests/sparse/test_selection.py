@@ -305,6 +305,7 @@ def test_targets_may_be_a_column():
 
 X0, Y0 = make_data(0, 20)
 BAD = {
+    "one row": ((X0[:1], Y0[:1]), "there is one row; give at least two"),
     "constant": ((X0, 0.0 * Y0 + 3.0), "the targets are constant"),
     "nan target": ((X0, Y0.index_fill(0, torch.tensor([4]), torch.nan)), "targets must be finite, but row 4"),
     "nan input": ((X0.index_fill(0, torch.tensor([3]), torch.nan), Y0), "inputs must be finite, but row 3, column 0"),
