@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from gpytorch.models import ExactGP
 from torch import Tensor
 
 from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert, predict_experts
-from gp_ensembles.fusion.regressors import Regressor, scale_numbered
+from gp_ensembles.fusion.known_rows import known_rows
+from gp_ensembles.fusion.regressors import Regressor, RegressorExpert, scale_numbered
 
 Experts = ExpertPredictions | Sequence[object]
 # Mean squared errors, in variances stated, below which an expert is suspected to have seen the rows; rows it takes.
@@ -69,8 +69,9 @@ def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
 def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> Gathered:
     """Predictions of rows with known targets, from which weights are learned; regressors get scales of their errors.
 
-    Warns of experts that seem to have been trained on these rows: their training inputs are among them, or their errors
-    are far below the deviations that they state.
+    Warns of experts that seem to have been trained on these rows: :func:`~gp_ensembles.fusion.known_rows.known_rows`
+    sees it, or their errors are far below the deviations that they state. Regressors state none of their own, and ones
+    that keep no rows pass unseen.
 
     Args:
         experts: As for :func:`gather_predictions`, or fitted regressors in scikit-learn's manner, which get a scale by
@@ -96,7 +97,7 @@ def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> Gathered:
         predictions = gather_predictions([rows for _, rows in known], X)
         gathered = Gathered(predictions, tuple(expert for expert, _ in known))
         for k, expert in enumerate(experts):
-            _warn_of_rows(expert, k, X)
+            _warn_of_rows(expert, k, X, y)
     _warn_of_errors(gathered.predictions, y)
     return gathered
 
@@ -138,22 +139,13 @@ def _scaled(expert: object, number: int, X: Tensor, y: Tensor) -> tuple[object, 
     return expert, _one(expert, number, X)
 
 
-def _warn_of_rows(expert: object, number: int, X: Tensor) -> None:
-    """Warn of an exact Gaussian process some of whose training inputs are these."""
-    model = expert[0] if isinstance(expert, tuple) else expert
-    if not isinstance(model, ExactGP) or model.train_inputs is None:
-        return
-    trained = model.train_inputs[0]
-    if trained.ndim != 2 or trained.shape[1] != X.shape[1]:
-        return
-    transform = getattr(model, "input_transform", None)
-    known = {tuple(row) for row in trained.to(X).tolist()}
-    asked = X if transform is None or model.training else transform(X)
-    shared = sum(tuple(row) in known for row in asked.tolist())
+def _warn_of_rows(expert: object, number: int, X: Tensor, y: Tensor) -> None:
+    """Warn of an expert that was trained on some of these rows, as far as that can be seen."""
+    shared = known_rows(expert.regressor if isinstance(expert, RegressorExpert) else expert, X, y)
     if shared:
         warnings.warn(
             f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
-            "better there than it is: give other rows, or predictions by leave_one_out or k_fold",
+            "better there than it is: give other rows, or predictions by leave_one_out, k_fold or cross_fit",
             stacklevel=4,
         )
 

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.fusion.cross_validation import random_folds
 from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, check_inputs
+from gp_ensembles.fusion.known_rows import known_rows
 from gp_ensembles.numerics import normal
 
 # Rows below which a scale says little; folds in which scales are compared; Newton steps for one.
@@ -125,7 +127,15 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
         >>> scaled.predictions.mean.shape, scaled.experts[0].predict(X[:3]).mean.shape
         (torch.Size([1, 20]), torch.Size([1, 3]))
     """
-    return scale_numbered(dict(enumerate(regressors)), X, y)
+    found = scale_numbered(dict(enumerate(regressors)), X, y)
+    for k, one in enumerate(regressors):
+        if shared := known_rows(one, X, y):
+            warnings.warn(
+                f"{_name(one, k)} was fitted to {shared} of these {len(X)} rows, and its errors are smaller here than "
+                "elsewhere: give other rows, or take cross_fit",
+                stacklevel=2,
+            )
+    return found
 
 
 def scale_numbered(regressors: Mapping[int, Regressor], X: Tensor, y: Tensor) -> ScaledRegressors:

@@ -5,8 +5,18 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
 from gpytorch.kernels import RBFKernel
+from sklearn.base import clone
+from sklearn.ensemble import BaggingRegressor, ExtraTreesRegressor, GradientBoostingRegressor, RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
 
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.fusion import (
     BHS,
     PBHS,
@@ -21,7 +31,10 @@ from gp_ensembles.fusion import (
     scale_regressors,
 )
 from gp_ensembles.fusion.gathering import gather_experts, gather_predictions
+from gp_ensembles.fusion.known_rows import known_rows
 from gp_ensembles.fusion.weight_priors import weight_prior
+from gp_ensembles.sparse import ExactGP as SparseExactGP
+from gp_ensembles.sparse import SparseGP
 
 
 def rows(number, seed=0):
@@ -157,3 +170,57 @@ def test_errors_of_regressors_name_the_expert():
         gather_experts([beside, line], X, torch.as_tensor(line.predict(X.numpy())))
     with pytest.raises(ValueError, match="expert 1, a LinearRegression, does not predict"):
         scale_regressors([line, LinearRegression()], X, y)
+
+
+PROCESSES = {
+    "exact": lambda X, y: SparseExactGP(X, y, RBFKernel()),
+    "knots": lambda X, y: SparseGP(X, y, X[:5], RBFKernel()),
+    "knots, transformed": lambda X, y: SparseGP(X, y, X[:5], RBFKernel(), input_transform=Normalize(1)),
+    "exact ensemble": lambda X, y: ExactEnsembleModel(X, y.unsqueeze(-1)),
+    "features": lambda X, y: EnsembleModel(X, y.unsqueeze(-1), generator=torch.Generator().manual_seed(0)),
+}
+
+
+@pytest.mark.parametrize("kind", PROCESSES)
+def test_warns_of_every_process_that_keeps_its_rows(kind):
+    X, y = rows(30)
+    y = 5.0 * y
+    model = PROCESSES[kind](X, y)
+    with pytest.warns(UserWarning, match="expert 1 was trained on 10 of the 20 rows"):
+        gather_experts([moment_forecast(y[:20] + 1.0, 1.0), model], torch.cat([X[:10], X[10:20] + 0.01]), y[:20])
+    assert known_rows(model, X + 0.01, y) == 0
+
+
+REGRESSORS = {
+    "forest": RandomForestRegressor(10, random_state=0),
+    "extra trees": ExtraTreesRegressor(5, random_state=0),
+    "tree": DecisionTreeRegressor(),
+    "bagging": BaggingRegressor(n_estimators=5, max_features=0.5, random_state=0),
+    "neighbors": make_pipeline(StandardScaler(), KNeighborsRegressor()),
+    "search": GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2, 3]}),
+    "process": GaussianProcessRegressor(alpha=0.01),
+    "kernel": KernelRidge(),
+}
+
+
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_warns_of_regressors_on_their_own_rows(kind):
+    """Half of the rows are their own; none of the rows that come after, not even where targets are rounded."""
+    X, y = rows(200)
+    X, y = torch.cat([X, X.cos()], 1), (100.0 * y).round() if kind == "forest" else y
+    model = clone(REGRESSORS[kind]).fit(X[:100].numpy(), y[:100].numpy())
+    with pytest.warns(UserWarning, match=r"expert 1 was trained on \d+ of the 100 rows"):
+        gather_experts([moment_forecast(y[50:150] + 1.0, 1.0), model], X[50:150], y[50:150])
+    with pytest.warns(UserWarning, match=r"expert 0, a \w+, was fitted to \d+ of these 100 rows") as caught:
+        scaled = scale_regressors([model], X[50:150], y[50:150])
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="expert 0 was trained on"):
+        gather_experts(scaled.experts, X[50:150], y[50:150])
+    gather_experts([model], X[100:], y[100:])  # warnings are errors
+
+
+def test_regressors_that_smooth_pass_unseen():
+    """As the documentation says."""
+    X, y = rows(100)
+    for kind in (LinearRegression(), GradientBoostingRegressor(), RandomForestRegressor(10, min_samples_leaf=5)):
+        assert known_rows(kind.fit(X.numpy(), y.numpy()), X, y) == 0
