@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.fusion.experts import ExpertPredictions, predict_expert, predict_experts
-from gp_ensembles.fusion.known_rows import known_rows
-from gp_ensembles.fusion.regressors import Regressor, RegressorExpert, scale_numbered
+from gp_ensembles.fusion.known_rows import Regressor, known_rows
+from gp_ensembles.fusion.regressors import RegressorExpert, scale_numbered
 
 Experts = ExpertPredictions | Sequence[object]
 # Mean squared errors, in variances stated, below which an expert is suspected to have seen the rows; rows it takes.

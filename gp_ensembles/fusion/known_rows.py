@@ -1,6 +1,6 @@
 """Whether an expert was trained on given rows: by the inputs that it keeps, or by targets that it knows by heart."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,6 +13,17 @@ from gp_ensembles.fusion.experts import PredictiveExpert
 _KEPT = ("_fit_X", "X_train_", "X_fit_")
 # Members of an ensemble that are looked at; fewest targets, and the least part of them, that cannot be chance.
 _MEMBERS, _FEWEST, _LEAST = 3, 5, 0.2
+
+
+@runtime_checkable
+class Regressor(Protocol):
+    """What scikit-learn calls a regressor: it is fitted to arrays X (N, D) and y (N,), and predicts (N,)."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Learn from rows."""
+
+    def predict(self, X: Any) -> Any:
+        """Predict the targets of rows."""
 
 
 def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
@@ -49,29 +60,27 @@ def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
         # BoTorch's exact processes keep transformed inputs in evaluation mode; those of this library never.
         changed = isinstance(model, ExactGP) and transform is not None and not model.training
         return _shared(kept, transform(X) if changed else X)
-    if isinstance(model, torch.nn.Module | PredictiveExpert) or not (
-        hasattr(model, "fit") and hasattr(model, "predict")
-    ):
+    if isinstance(model, torch.nn.Module | PredictiveExpert) or not isinstance(model, Regressor):
         return 0
     rows = X.detach().cpu().numpy()
-    model = getattr(model, "best_estimator_", model)
-    if hasattr(model, "steps"):
-        if len(model.steps) > 1:
-            rows = model[:-1].transform(rows)
-        model = model[-1]
+    fitted: Any = getattr(model, "best_estimator_", model)
+    steps = getattr(fitted, "steps", [])
+    for _, transform in steps[:-1]:
+        rows = rows if transform in (None, "passthrough") else transform.transform(rows)
+    fitted = steps[-1][1] if steps else fitted
     for name in _KEPT:
-        kept = getattr(model, name, None)
+        kept = getattr(fitted, name, None)
         if isinstance(kept, np.ndarray) and isinstance(rows, np.ndarray):
             return _shared(torch.as_tensor(kept), torch.as_tensor(rows))
-    return _by_heart(model, rows, y.detach().cpu().numpy())
+    return _by_heart(fitted, rows, y.detach().cpu().numpy())
 
 
 def _shared(kept: Tensor, X: Tensor) -> int:
     """How many of the rows (N, D) are among others."""
     if kept.shape[-1:] != X.shape[-1:]:
         return 0
-    known = {tuple(row) for row in kept.reshape(-1, X.shape[-1]).tolist()}
-    return sum(tuple(row) in known for row in X.to(kept).tolist())
+    known = {tuple(row) for row in kept.to(X).reshape(-1, X.shape[-1]).tolist()}
+    return sum(tuple(row) in known for row in X.tolist())
 
 
 def _by_heart(regressor: Any, rows: Any, y: np.ndarray) -> int:

@@ -4,7 +4,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.fusion.cross_validation import random_folds
 from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, check_inputs
-from gp_ensembles.fusion.known_rows import known_rows
+from gp_ensembles.fusion.known_rows import Regressor, known_rows
 from gp_ensembles.numerics import normal
 
 # Rows below which a scale says little; folds in which scales are compared; Newton steps for one.
@@ -23,17 +23,6 @@ _TOLERANCE = 1e-7
 _FITS = 10
 # A scale that depends on the input must gain this many standard errors.
 _EVIDENCE = 2.0
-
-
-@runtime_checkable
-class Regressor(Protocol):
-    """What scikit-learn calls a regressor: it is fitted to arrays X (N, D) and y (N,), and predicts (N,)."""
-
-    def fit(self, X: Any, y: Any) -> Any:
-        """Learn from rows."""
-
-    def predict(self, X: Any) -> Any:
-        """Predict the targets of rows."""
 
 
 class ErrorScale(NamedTuple):
