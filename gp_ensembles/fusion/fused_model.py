@@ -49,9 +49,13 @@ class FusedModel(MixtureModel):
       experts' average with shares :math:`s_k(x) \propto w_k(x) \tau_k(x)`, an approximation;
     - models that learn their experts (MoGPE, PoGPE, HetGP) have no noise apart: given the draw, points are independent.
 
-    Further rows, for good or imagined, are learned one after another: the draws of the parameters are weighed by how
-    well the fusion predicted each row, and then every expert learns it. Weights of experts as functions stay as they
-    were fitted; after many rows, fit again.
+    Further rows, for good or imagined, are learned by Bayes' rule where the joint distribution allows: the draws are
+    weighed by how well they predicted the rows, and a log-linear pool's normal distribution is conditioned on them, so
+    that the mean after a fantasy is on average the mean before. In a linear pool every expert learns every row, one
+    after another, though only the expert that was chosen predicted it: the mean after a fantasy differs on average, by
+    some hundredths of a standard deviation where the experts agree and up to a fifth where they do not (measured on
+    twelve cases), by which knowledge gradients are biased. Weights of experts as functions stay as they were fitted;
+    after many rows, fit again.
 
     Args:
         fitted: The fitted fusion.
@@ -157,15 +161,14 @@ class FusedModel(MixtureModel):
         else:
             places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
             both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
+            if not isinstance(self.fusion, BHS):
+                return self._conditioned(both, rows, noise)
             known = None if rows.noise is None else rows.noise.squeeze(-1)
             found, said = learn(self._jointly(both), rows.Y.squeeze(-1), known)
             draws = self._weighed(ExpertPredictions(*said, torch.zeros_like(said.mean)))
             places = torch.broadcast_shapes(found.mean.shape[:-2], found.covariance.shape[:-3])
         if noise is not True:
-            floor = _FLOOR * float(self.fusion.y.var())
-            own = found.covariance.diagonal(dim1=-2, dim2=-1)
-            lifted = found.covariance + torch.diag_embed((floor - own).clamp_min(0.0))
-            found = JointPredictions(found.mean, lifted, torch.zeros_like(found.noise))
+            found = self._silent(found)
         posterior = self._pooled(X.expand(*places, *X.shape[-2:]), found, draws)
         return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
 
@@ -218,6 +221,26 @@ class FusedModel(MixtureModel):
             mean, variance, noise = columns
             parts.append(JointPredictions(mean, variance.unsqueeze(-1), noise))
         return joined(parts)
+
+    def _silent(self, found: JointPredictions) -> JointPredictions:
+        """Predictions of the function, their variances no less than the floor."""
+        floor = _FLOOR * float(self.fusion.y.var())
+        own = found.covariance.diagonal(dim1=-2, dim2=-1)
+        lifted = found.covariance + torch.diag_embed((floor - own).clamp_min(0.0))
+        return JointPredictions(found.mean, lifted, torch.zeros_like(found.noise))
+
+    def _conditioned(self, both: Tensor, rows: Observations, noise: bool | Tensor) -> Posterior:
+        """A log-linear pool at the last points, given rows at the first: every draw's joint normal conditioned."""
+        q = rows.X.shape[-2]
+        found = self._jointly(both)
+        shown = found if noise is True else self._silent(found)
+        # Of targets: known noise is added to the pool of the function, as in predictions.
+        own = found.noise[..., :q] if rows.noise is None else 0.0 * found.noise[..., :q]
+        shown = shown._replace(noise=torch.cat([own, shown.noise[..., q:]], dim=-1))
+        pooled = as_mixture(self._pooled(both, shown, self.draw_log_weights))
+        added = rows.Y.new_zeros(1, 1, 1) if rows.noise is None else rows.noise.mT.unsqueeze(-3)
+        posterior = imagined.condition_mixture(pooled, rows.Y, added)
+        return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
 
     def _parts(self, X: Tensor, predictions: ExpertPredictions | None) -> tuple[Tensor, PredictiveComponents]:
         """Log weights of the experts (S, K, N) and components at points (N, D), for every draw."""
@@ -293,16 +316,31 @@ class FusedModel(MixtureModel):
             joint_weights, mean, variance = joint_weights.flatten(-2), mean.flatten(-3, -2), variance.flatten(-3, -2)
         return MixturePosterior(joint_weights, mean.unsqueeze(-1), variance.unsqueeze(-1).unsqueeze(-1))
 
+    def _unshare_experts(self) -> None:
+        """Before the experts change in place: copies of those that a fantasy shares with its parent."""
+        before = list(self._modules_of_experts)
+        for expert in before:  # GPyTorch forgets what it has computed, which cannot be copied, when modes change
+            expert.train().eval()
+        self._unshare_parts()
+        now = dict(zip(before, self._modules_of_experts, strict=True))
+        self.experts = tuple(
+            tuple(now.get(part, part) for part in each)
+            if isinstance(each, tuple)
+            else now.get(each, each)
+            if isinstance(each, nn.Module)
+            else each
+            for each in self.experts
+        )
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         after = fn(self.theta[:0])
         if (after.dtype, after.device) != (self.theta.dtype, self.theta.device):  # BoTorch often calls it in vain
+            self._unshare_experts()
             self.fusion = _moved(self.fusion, fn)
             own = (nn.Module, tuple)  # these are submodules
             self.experts = tuple(each if isinstance(each, own) else _moved(each, fn) for each in self.experts)
             if self._rows_imagined is not None:
                 self._rows_imagined = self._rows_imagined.map(fn)
-            for expert in self._modules_of_experts:  # GPyTorch forgets what it has computed when modes change
-                expert.train().eval()
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
 

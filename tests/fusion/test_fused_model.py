@@ -198,8 +198,10 @@ def test_log_linear_pools_have_exact_marginals_and_the_correlation_of_the_averag
         torch.testing.assert_close(own / torch.outer(deviation, deviation), average / torch.outer(root, root))
 
 
-def test_further_rows_are_predicted_weighed_and_learned(stacked, data, experts):
-    """One row after another: densities of every draw by the fusion itself, experts by BoTorch."""
+def test_linear_pools_learn_one_row_after_another(data, experts):
+    """Densities of every draw by the fusion itself, experts by BoTorch."""
+    model = BHS(data[0][20:], data[1][20:], predict_experts(experts, data[0][20:]), prior())
+    stacked = fit_fusion(model, LaplaceApproximation(num_draws=30), generator=torch.Generator().manual_seed(2))
     generator = torch.Generator().manual_seed(5)
     X = torch.rand(3, 1, dtype=torch.float64, generator=generator)
     y = torch.randn(3, 1, dtype=torch.float64, generator=generator)
@@ -223,6 +225,65 @@ def test_further_rows_are_predicted_weighed_and_learned(stacked, data, experts):
     density = torch.stack([posterior.density(at.unsqueeze(-2) + shift) for shift in (0.0, 0.3)]).flatten(1)
     wanted = torch.stack([mixture.log_prob(at.squeeze(-1) + shift).exp() for shift in (0.0, 0.3)])
     torch.testing.assert_close(density, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_log_linear_pools_are_conditioned_normal_distributions(known, data, experts):
+    """Every draw at the rows and the points together, conditioned in numpy; draws weighed by scipy's densities."""
+    model = PBHS(data[0][20:], data[1][20:], predict_experts(experts, data[0][20:]), prior())
+    fitted = fit_fusion(model, LaplaceApproximation(num_draws=6), generator=torch.Generator().manual_seed(2))
+    ours = FusedModel(fitted, experts)
+    both = torch.tensor([[0.1], [0.45], [1.2], [0.15], [0.9]], dtype=torch.float64)
+    y = torch.tensor([[0.7], [-0.2], [-0.5]], dtype=torch.float64)
+    noise = torch.tensor([[0.1], [0.2], [0.05]], dtype=torch.float64) if known else None
+    after = ours.condition_on_observations(both[:3], y, noise=noise).posterior(both[3:], observation_noise=not known)
+    before = ours.posterior(both, observation_noise=not known)
+    expected, weights = [], []
+    for s in range(6):
+        mu, C = (part[s].detach().squeeze().numpy() for part in (before.component_mean, before.component_covariance))
+        seen = C[:3, :3] + (np.diag(noise.flatten().numpy()) if known else 0.0)
+        gain = np.linalg.solve(seen, C[:3, 3:]).T
+        expected.append((mu[3:] + gain @ (y.flatten().numpy() - mu[:3]), C[3:, 3:] - gain @ C[:3, 3:]))
+        density = stats.multivariate_normal(mu[:3], seen).pdf(y.flatten().numpy())
+        weights.append(float(fitted.log_weights[s].exp()) * density)
+    weights = np.array(weights) / np.sum(weights)
+    np.testing.assert_allclose(after.log_weights.detach().exp(), weights, atol=1e-7)
+    for s, (mu, C) in enumerate(expected):
+        np.testing.assert_allclose(after.component_mean[s].detach().squeeze(), mu, atol=1e-7)
+        np.testing.assert_allclose(after.component_covariance[s].detach().squeeze(), C, atol=1e-7)
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [(PBHS, 1e-6), (BHS, 0.3)])
+@pytest.mark.parametrize(("seen", "asked"), [(0.95, 0.9), (1.3, 1.2), (0.1, 0.15), (0.5, 0.5)])
+def test_the_mean_after_a_fantasy_is_on_average_that_before(kind, tolerance, seen, asked, data, experts):
+    """Over a grid of all fantasies with their densities; in deviations. Exact for log-linear pools, as documented."""
+    model = kind(data[0][20:], data[1][20:], predict_experts(experts, data[0][20:]), prior())
+    fitted = fit_fusion(model, LaplaceApproximation(num_draws=30), generator=torch.Generator().manual_seed(2))
+    ours, X, at = FusedModel(fitted, experts), *(torch.full((4001, 1, 1), x).double() for x in (seen, asked))
+    with torch.no_grad():
+        target, before = ours.posterior(X[0], observation_noise=True), ours.posterior(at[0])
+        steps = torch.linspace(-9.0, 9.0, 4001, dtype=torch.float64).reshape(-1, 1, 1)
+        values = target.mean + steps * target.variance.sqrt()
+        share = target.density(values).flatten()
+        after = ours.condition_on_observations(X, values).posterior(at).mean.flatten()
+    bias = (share / share.sum() * after).sum() - before.mean.squeeze()
+    assert abs(float(bias)) < tolerance * float(before.variance.sqrt())
+
+
+@pytest.mark.parametrize("kind", [BHS, PBHS])
+def test_a_fantasy_that_moves_leaves_its_parent(kind, data, experts):
+    X, y = data
+    pair = [experts[0], (experts[1], experts[1].likelihood)]
+    model = kind(X[20:], y[20:], pair, prior())
+    parent = FusedModel(fit_fusion(model, LaplaceApproximation(num_draws=4)))
+    before = parent.posterior(X[:3]).mean
+    fantasy = parent.condition_on_observations(X[:1].expand(2, 1, 1) + 0.01, y[:1].expand(2, 1, 1))
+    wanted = fantasy.posterior(X[:3]).mean
+    moved = fantasy.float()
+    torch.testing.assert_close(moved.posterior(X[:3].float()).mean.double(), wanted, rtol=1e-2, atol=1e-2)
+    assert parent.posterior(X[:3]).mean.dtype == torch.float64
+    torch.testing.assert_close(parent.posterior(X[:3]).mean, before, rtol=0, atol=0)
+    assert next(parent.experts[0].parameters()).dtype == torch.float64
 
 
 @pytest.mark.filterwarnings("ignore:the posterior is far from normal")  # of products, whose weights and noises trade
