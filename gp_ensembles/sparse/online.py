@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
@@ -27,7 +27,9 @@ from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.fitted_expert import FittedExpert
 from gp_ensembles.sparse.initialization import greedy_variance_rows
 from gp_ensembles.sparse.regression import SparseGP
+from gp_ensembles.sparse.strategies import Selection
 
+Fitted = SparseModel | Selection[Any]
 _WINDOW, _LEAST_WINDOW = 2000, 200  # rows of a window: most, and least
 _KNOTS = 1000  # knots of an exact model that has more rows than a window
 
@@ -125,7 +127,7 @@ def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPos
 
 
 def start_online(
-    models: SparseModel | Sequence[SparseModel], rule: MetaLearner, names: Sequence[str] | None = None
+    models: Fitted | Sequence[Fitted], rule: MetaLearner, names: Sequence[str] | None = None
 ) -> OnlineEnsemble:
     r"""An online ensemble whose experts go on where fitted models stand.
 
@@ -140,8 +142,9 @@ def start_online(
     variance for all rows: models with others are refused.
 
     Args:
-        models: Fitted models of one kind of target, on the same columns; of any kernels, means and numbers of knots.
-            They are copied.
+        models: Fitted models of one kind of target, or what a selection of knots returned, on the same columns; of any
+            kernels, means and numbers of knots. They are copied. The tails of a selection stay behind: experts are
+            normal.
         rule: How the experts are weighed, one of ``gp_ensembles.meta_learners``.
         names: A name for each expert; numbers by default.
 
@@ -158,9 +161,9 @@ def start_online(
         >>> from gp_ensembles.sparse import GreedyBlocks, select_knots
         >>> X = torch.linspace(0, 1, 80, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> model = select_knots(X[:50], y[:50], strategy=GreedyBlocks(max_knots=10)).model
-        >>> online = start_online(model, FixedShare(0.01))
-        >>> torch.allclose(online.predict(X).mean, model.posterior(X).mean.squeeze(-1).detach())
+        >>> found = select_knots(X[:50], y[:50], strategy=GreedyBlocks(max_knots=10))
+        >>> online = start_online(found, FixedShare(0.01))
+        >>> torch.allclose(online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach())
         True
         >>> online.observe(X[50:], y[50:]).mean.shape
         torch.Size([30])
@@ -176,8 +179,9 @@ def start_online(
         return OnlineEnsemble(ensemble, ensemble.init()._replace(experts=tuple(state for _, state in parts)))
 
 
-def _listed(models: SparseModel | Sequence[SparseModel]) -> list[SparseModel]:
-    return [models] if isinstance(models, SparseModel) else list(models)
+def _listed(models: Fitted | Sequence[Fitted]) -> list[SparseModel]:
+    listed = [models] if isinstance(models, SparseModel | Selection) else list(models)
+    return [one.model if isinstance(one, Selection) else one for one in listed]
 
 
 def _check_plain(model: SparseModel, number: int) -> None:

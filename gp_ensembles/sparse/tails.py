@@ -17,6 +17,7 @@ import math
 from typing import Any, NamedTuple, final
 
 import torch
+from gpytorch.settings import min_variance
 from torch import Tensor
 
 from gp_ensembles.distributions import StudentTMixture
@@ -55,7 +56,8 @@ class Tails(NamedTuple):
             >>> fit_tails(model).predict(model, X[:3]).quantile(0.9).shape
             torch.Size([3])
         """
-        with torch.no_grad():
+        # GPyTorch rounds variances up to 1e-10, which may be more than those of targets in small units.
+        with torch.no_grad(), min_variance(0.0, 0.0, 0.0):
             parts: list[Any] = [model.posterior(rows, observation_noise=True) for rows in X.unsqueeze(-2).split(_ROWS)]
             mean = torch.cat([part.mean.reshape(1, -1) for part in parts], -1)
             variance = torch.cat([part.variance.reshape(1, -1) for part in parts], -1)

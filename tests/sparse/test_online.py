@@ -357,7 +357,7 @@ def test_from_chosen_knots_to_a_stream() -> None:
         for name in ("rbf", "matern ard")
     ]
     found.append(select_knots(X[:60], y[:60], generator=generator))
-    stream = start_online([one.model for one in found], BayesianModelAveraging()).observe(X[60:], y[60:])
+    stream = start_online(found, BayesianModelAveraging()).observe(X[60:], y[60:])
     each = stream.experts.log_prob.sum(-1)
     assert float(stream.log_prob.sum()) >= float(each.max()) - np.log(3.0) - 1e-9
     error = (stream.mean - y[60:]).square().mean().sqrt()
