@@ -1,5 +1,6 @@
 """Whether an expert was trained on given rows: by the inputs that it keeps, or by targets that it knows by heart."""
 
+from collections import Counter
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,7 +31,7 @@ def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
     """How many of the rows an expert was trained on, as far as can be seen: none is no proof.
 
     Seen are inputs that a model keeps (``train_inputs``; scikit-learn's neighbors and kernels, also at the end of a
-    ``Pipeline``, behind a search), and targets that a regressor, or one of the first members of an ensemble such as a
+    ``Pipeline``, behind a search) and that occur once, and targets that a regressor, or one of the first members of an ensemble such as a
     forest, predicts exactly though no other row has them. Regressors that keep no rows and smooth them, such as boosted
     trees and linear ones, cannot be seen through.
 
@@ -76,11 +77,11 @@ def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
 
 
 def _shared(kept: Tensor, X: Tensor) -> int:
-    """How many of the rows (N, D) are among others."""
+    """How many of the rows (N, D) are among others; those that occur more than once in either may be replicates."""
     if kept.shape[-1:] != X.shape[-1:]:
         return 0
-    known = {tuple(row) for row in kept.to(X).reshape(-1, X.shape[-1]).tolist()}
-    return sum(tuple(row) in known for row in X.tolist())
+    known = Counter(tuple(row) for row in kept.to(X).reshape(-1, X.shape[-1]).tolist())
+    return sum(count == 1 and known[row] == 1 for row, count in Counter(tuple(row) for row in X.tolist()).items())
 
 
 def _by_heart(regressor: Any, rows: Any, y: np.ndarray) -> int:

@@ -189,6 +189,7 @@ def test_warns_of_every_process_that_keeps_its_rows(kind):
     with pytest.warns(UserWarning, match="expert 1 was trained on 10 of the 20 rows"):
         gather_experts([moment_forecast(y[:20] + 1.0, 1.0), model], torch.cat([X[:10], X[10:20] + 0.01]), y[:20])
     assert known_rows(model, X + 0.01, y) == 0
+    assert known_rows(model, X[:1].expand(20, -1), y) == 0  # replicates of one design
 
 
 REGRESSORS = {
