@@ -31,9 +31,9 @@ def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
     """How many of the rows an expert was trained on, as far as can be seen: none is no proof.
 
     Seen are inputs that a model keeps (``train_inputs``; scikit-learn's neighbors and kernels, also at the end of a
-    ``Pipeline``, behind a search) and that occur once, and targets that a regressor, or one of the first members of an ensemble such as a
-    forest, predicts exactly though no other row has them. Regressors that keep no rows and smooth them, such as boosted
-    trees and linear ones, cannot be seen through.
+    ``Pipeline``, behind a search) and that occur once, and targets that a regressor, or one of the first members of an
+    ensemble such as a forest, predicts exactly though no other row has them. Regressors that keep no rows and smooth
+    them, such as boosted trees and linear ones, cannot be seen through.
 
     Args:
         expert: A fitted model, or a pair of a GPyTorch model and its likelihood.
