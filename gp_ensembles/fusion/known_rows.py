@@ -80,7 +80,7 @@ def _shared(kept: Tensor, X: Tensor) -> int:
     """How many of the rows (N, D) are among others; those that occur more than once in either may be replicates."""
     if kept.shape[-1:] != X.shape[-1:]:
         return 0
-    known = Counter(tuple(row) for row in kept.to(X).reshape(-1, X.shape[-1]).tolist())
+    known = Counter(tuple(row) for row in kept.to(X).reshape(-1, *kept.shape[-2:])[0].tolist())
     return sum(count == 1 and known[row] == 1 for row, count in Counter(tuple(row) for row in X.tolist()).items())
 
 
