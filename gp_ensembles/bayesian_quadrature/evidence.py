@@ -19,11 +19,12 @@ from gp_ensembles.bayesian_quadrature.importance import (
 )
 from gp_ensembles.bayesian_quadrature.kernel_weights import WeightedKernels
 from gp_ensembles.bayesian_quadrature.likelihoods import CHUNK_BYTES
-from gp_ensembles.bayesian_quadrature.modes import Integrand
+from gp_ensembles.bayesian_quadrature.modes import EVALUATIONS_PER_AXIS, Integrand, ascend, laplace_modes
 from gp_ensembles.bayesian_quadrature.prior import EDGE, Hyperprior
 from gp_ensembles.bayesian_quadrature.problem import Evaluations, RegressionProblem
 from gp_ensembles.bayesian_quadrature.quadrature import EvidenceEstimate, QuadratureNodes, log_masses
 from gp_ensembles.bayesian_quadrature.relabeling import Relabeling
+from gp_ensembles.bayesian_quadrature.student_mixture import StudentMixture
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
 TARGET_SD = 0.2  # of the log evidence, unless a budget asks for less
@@ -34,6 +35,12 @@ _DRAWN, _NESTED = 4, 4  # and draws of the prior, nested kernels
 _APART = 0.1  # of other evaluations in a column of the cube
 _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
 _SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
+_CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
+_SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
+_NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)  # of an end of an ascent that is news, beside the integral
+_SEARCH_ITERATIONS = 60
+_KEPT = 0.7  # of a known kernel's hyperparameters, in a start
+_NEW_SHARE = 0.3  # of the weight for modes that are added
 _TABLES = 6  # of the size of a covariance, alive while it is differentiated
 
 
@@ -156,10 +163,14 @@ class EvidenceState(NamedTuple):
     Args:
         draws: Draws for n = 1..N, ``None`` where there are none yet.
         num_evaluations: Likelihoods evaluated, those of candidates for starts included.
+        clean: Searches for modes since the last that found a new one, for n = 1..N.
+        sound: The latest draws of which nothing but missing modes was in doubt: predictions are made with them.
     """
 
     draws: tuple[ImportanceDraws | None, ...]
     num_evaluations: int
+    clean: tuple[int, ...]
+    sound: tuple[ImportanceDraws | None, ...] = ()
 
 
 class EvidenceSampler:
@@ -181,15 +192,18 @@ class EvidenceSampler:
 
     def init(self) -> EvidenceState:
         """Nothing drawn."""
-        return EvidenceState((None,) * self.problem.prior.max_components, 0)
+        size = self.problem.prior.max_components
+        return EvidenceState((None,) * size, 0, (0,) * size)
 
     def step(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
         """Begin with the first number of components that has not begun, or else a round where it is needed most.
 
         Where the draws of the one that began last are suspect, a few rounds more before any other: they may tell that
-        all is in vain.
+        all is in vain. Once nothing else is in doubt, modes are searched for again, from other starts.
         """
         waiting = [index for index, draws in enumerate(state.draws) if draws is None]
+        if not waiting and min(state.clean) < _CLEAN_SEARCHES and not self._drawn_evidence(state).doubt:
+            return self._search(state._replace(sound=state.draws), generator)
         index = waiting[0] if waiting else self._neediest(state)
         last = state.draws[index - 1] if waiting and index else None
         if last is not None and last.is_suspect and len(last.counts) < _SUSPECT_REFITS:
@@ -205,14 +219,14 @@ class EvidenceSampler:
             draws = draw_round(integrand, draws, size, share, generator=generator)
             used += draws.num_evaluations - before
         both = (*state.draws[:index], draws, *state.draws[index + 1 :])
-        return EvidenceState(both, state.num_evaluations + used)
+        return EvidenceState(both, state.num_evaluations + used, state.clean, state.sound)
 
     def is_hopeless(self, state: EvidenceState) -> bool:
         """Whether a part that counts is given up, so that further draws would be spent in vain."""
         given_up = [draws is not None and draws.is_hopeless for draws in state.draws]
         if not any(given_up):
             return False
-        total = self.evidence(state).log_evidence
+        total = self._drawn_evidence(state).log_evidence
         return any(
             gone and not self._bound(state, n) < total + math.log(_NEGLIGIBLE) for n, gone in enumerate(given_up, 1)
         )
@@ -225,7 +239,22 @@ class EvidenceSampler:
         ]
 
     def evidence(self, state: EvidenceState) -> Evidence:
-        """The evidence from the draws so far."""
+        """The evidence from the draws so far, in doubt until searches for further modes have found none."""
+        drawn = self._drawn_evidence(state)
+        unsearched = [n for n, clean in enumerate(state.clean, 1) if clean < _CLEAN_SEARCHES]
+        if drawn.doubt or not unsearched:
+            return drawn
+        doubt = (
+            f"no evidence that can be trusted was found after {state.num_evaluations} likelihoods of importance "
+            f"sampling: modes may be missing (n = {', '.join(map(str, unsearched))}: searches from other starts "
+            f"are not done, or found new ones); give a larger budget, or the prior fewer components"
+        )
+        deviations = drawn.log_parts_sd.clone()
+        deviations[[n - 1 for n in unsearched]] = torch.inf
+        return drawn._replace(log_parts_sd=deviations, log_evidence_sd=math.inf, doubt=doubt)
+
+    def _drawn_evidence(self, state: EvidenceState) -> Evidence:
+        """The evidence if all modes are among those found."""
         found = self.estimates(state)
         log_prior = self.problem.prior.log_prob_components
         logs = [-math.inf if one is None else one.log_integral for one in found]
@@ -245,7 +274,7 @@ class EvidenceSampler:
         doubt = ""
         if doubts:
             given_up = any(draws is not None and draws.is_hopeless for draws in state.draws)
-            remedy = "" if given_up else "the budget more draws, or "
+            remedy = "" if given_up else "a larger budget, or "
             doubt = (
                 f"no evidence that can be trusted was found after {state.num_evaluations} likelihoods of importance "
                 f"sampling: {', '.join(doubts)}; give {remedy}the prior fewer components"
@@ -254,7 +283,12 @@ class EvidenceSampler:
         return Evidence(parts, parts.new_tensor(deviations), total, sd, doubt)
 
     def kernels(self, state: EvidenceState) -> WeightedKernels | None:
-        """All draws with their posterior weights, ``None`` if none has any."""
+        """The latest sound draws with their posterior weights, ``None`` if there are none."""
+        if not self._drawn_evidence(state).doubt:
+            state = state._replace(sound=state.draws)
+        if not state.sound:
+            return None
+        state = state._replace(draws=state.sound)
         log_prior = self.problem.prior.log_prob_components
         parts = []
         for n, (one, draws) in enumerate(zip(self.estimates(state), state.draws, strict=True), 1):
@@ -303,7 +337,7 @@ class EvidenceSampler:
 
     def _neediest(self, state: EvidenceState) -> int:
         """The number of components whose part is not trusted and largest; or whose deviation counts most."""
-        evidence = self.evidence(state)
+        evidence = self._drawn_evidence(state)
         total = evidence.log_evidence
         needs = []
         for n, (part, sd) in enumerate(
@@ -319,6 +353,71 @@ class EvidenceSampler:
             else:
                 needs.append((0.0, part + math.log(max(sd, 1e-12))))
         return max(range(len(needs)), key=lambda index: needs[index])
+
+    def _search(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
+        """Ascend from new starts, for the number of components searched least; new modes go into its proposal.
+
+        The end of an ascent is new where the weight of a draw there, which counts permutations and reflections, is far
+        above the integral (the proposal misses it), and Laplace's approximation has a noticeable share of the integral.
+        """
+        index = state.clean.index(min(state.clean))
+        draws, integrand = state.draws[index], self.integrands[index]
+        assert draws is not None
+        starts, used = self._other_starts(state, index + 1, generator)
+        ascents = ascend(integrand, starts, _SEARCH_ITERATIONS)
+        used += ascents.num_evaluations
+        found, news = ascents.points, ascents.points.new_zeros(len(ascents.points), dtype=torch.bool)
+        if len(found) and draws.proposals:
+            relabeling, proposal = self.relabelings[index], draws.proposals[-1]
+            integral = estimate(draws, relabeling.log_share).log_integral
+            height = ascents.log_density + relabeling.log_share(found, proposal) - proposal.log_density(found)
+            news = ~(height < integral + _NEW_HEIGHT)
+        if bool(news.any()):
+            points, log_density = found[news], ascents.log_density[news]
+            added, mass = laplace_modes(integrand, points, log_density)
+            used += EVALUATIONS_PER_AXIS * integrand.dimension * len(points)
+            heavy = mass + math.log(relabeling.num_copies) > integral + _NEW_MASS
+            if bool(heavy.any()):
+                added = StudentMixture(*(part[heavy] for part in added))
+                added = added._replace(log_weights=added.log_weights.log_softmax(-1))
+                counts = (*draws.counts, draws.num_fresh)
+                draws = draws._replace(
+                    counts=counts, proposals=(*draws.proposals, proposal.join(added, _NEW_SHARE)), is_kept=False
+                )
+                draws = draw_round(
+                    integrand, draws, round_size(integrand.dimension), relabeling.log_share, generator=generator
+                )
+                used += round_size(integrand.dimension)
+                clean = (*state.clean[:index], 0, *state.clean[index + 1 :])
+                both = (*state.draws[:index], draws, *state.draws[index + 1 :])
+                return EvidenceState(both, state.num_evaluations + used, clean, state.sound)
+        clean = (*state.clean[:index], state.clean[index] + 1, *state.clean[index + 1 :])
+        return EvidenceState(state.draws, state.num_evaluations + used, clean, state.sound)
+
+    def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
+        """Starts that no other search has: draws of the prior, nested kernels, and known ones with a part redrawn."""
+        prior = self.problem.prior
+        columns = prior.active_columns(components)
+        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
+        for n in (components - 1, components):
+            draws = state.draws[n - 1] if n else None
+            if draws is None or not len(draws.points):
+                continue
+            values = draws.log_likelihood.nan_to_num(nan=-torch.inf)
+            best = rows_of(prior, draws.points[int(values.argmax())].unsqueeze(0), n)[0]
+            if n < components:
+                candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
+            else:
+                drawn = prior.draw(_PRIOR_STARTS, components, generator=generator)
+                kept = torch.rand(drawn.shape, generator=generator, dtype=torch.float64).to(drawn) < _KEPT
+                candidates.append(torch.where(kept, best, drawn))
+        chosen, used = [], 0
+        for cube in candidates:
+            used += len(cube)
+            values = self.problem.evaluate(cube)
+            chosen.append(Evaluations(cube, values).best(_SEARCH_STARTS).cube)
+        rows = torch.cat(chosen)
+        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
 
     def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Points to ascend from, and the likelihoods spent on finding them."""

@@ -23,7 +23,6 @@ from gp_ensembles.bo.data import (
     TrainingData,
     data_arguments,
     normal_likelihood,
-    refuse_noise,
     refuse_settings,
 )
 from gp_ensembles.bo.mixture_model import MixtureModel
@@ -152,7 +151,6 @@ class KernelMixtureModel(MixtureModel):
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """The processes of all rows; their weights by Bayes' rule, their products of roots those of the weights."""
         refuse_settings(settings)
-        refuse_noise(rows, self.data)
         assert self._conditioned is not None  # siblings share it
         other = self._sibling()
         other.data = data
@@ -227,6 +225,11 @@ class KernelMixtureModel(MixtureModel):
             return self.hyperparameters
         return self.hyperparameters._replace(noise=known.mT.expand(self.num_experts, -1))
 
+    def _unshare(self) -> None:
+        """See the base; what was learned is dropped after loading, too."""
+        self._unshare_parts()
+        _forget(self)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}  # it is computed again
 
@@ -234,8 +237,7 @@ class KernelMixtureModel(MixtureModel):
         after = fn(self._X[:0])
         if (after.dtype, after.device) == (self._X.dtype, self._X.device):  # BoTorch often calls it in vain
             return self
-        self._unshare_parts()
-        _forget(self)
+        self._unshare()
         if self._rows_imagined is not None:
             self._rows_imagined = self._rows_imagined.map(fn)
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]

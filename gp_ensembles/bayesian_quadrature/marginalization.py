@@ -133,7 +133,7 @@ def marginalize(
                 f"interrupted after {state.num_evaluations} of {budget.evaluations} likelihoods; the result uses those",
                 stacklevel=2,
             )
-    return Marginalization(problem, state, search)
+    return Marginalization(problem, state, search, _is_late(budget, clock))
 
 
 def _save(state: SearchState, path: Path | None, mark: str) -> None:

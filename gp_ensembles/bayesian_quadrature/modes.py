@@ -136,6 +136,18 @@ def laplace_mixture(integrand: Integrand, points: Tensor, log_density: Tensor) -
         points: Ends, shape (M, d).
         log_density: Their unnormalized log posterior densities, shape (M,).
     """
+    mixture, mass = laplace_modes(integrand, points, log_density)
+    return mixture._replace(log_weights=(_TEMPER * mass).log_softmax(-1))
+
+
+def laplace_modes(integrand: Integrand, points: Tensor, log_density: Tensor) -> tuple[StudentMixture, Tensor]:
+    """Components at the distinct ends of ascents, heights as their log weights, and log Laplace masses, highest first.
+
+    Args:
+        integrand: The posterior.
+        points: Ends, shape (M, d).
+        log_density: Their unnormalized log posterior densities, shape (M,).
+    """
     order = log_density.argsort(descending=True, stable=True)
     points, log_density = points[order], log_density[order]
     mixture = from_precisions(log_density, points, precisions(integrand, points), INFLATION, FLOOR)
@@ -147,4 +159,4 @@ def laplace_mixture(integrand: Integrand, points: Tensor, log_density: Tensor) -
     mixture = StudentMixture(*(part[kept] for part in mixture))
     log_volume = mixture.factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     mass = mixture.log_weights + log_volume + 0.5 * points.shape[-1] * math.log(2.0 * math.pi)
-    return mixture._replace(log_weights=(_TEMPER * mass).log_softmax(-1))
+    return mixture, mass

@@ -125,6 +125,7 @@ class Marginalization:
         problem: Data and prior.
         state: State of the search.
         search: Its settings.
+        is_late: Whether the clock ended it.
 
     Example:
         >>> import torch
@@ -136,9 +137,10 @@ class Marginalization:
         (inf, 'draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling')
     """
 
-    def __init__(self, problem: RegressionProblem, state: SearchState, search: Search) -> None:
+    def __init__(self, problem: RegressionProblem, state: SearchState, search: Search, is_late: bool = False) -> None:
         self.problem = problem
         self.state = state
+        self.is_late = is_late
         self.quadrature = Quadrature(problem, state)
         self.is_covered = prior_covers_likelihood(search, state)
 
@@ -185,23 +187,21 @@ class Marginalization:
     def log_evidence_sd(self) -> float:
         """Standard deviation of the log evidence; infinite where it cannot be trusted: ``doubt`` says why.
 
-        Modes that no ascent found are not accounted for.
+        It is finite only after searches for modes from other starts found nothing new of weight; a mode that all of
+        them missed is not accounted for.
         """
         return self.evidence.log_evidence_sd
 
     @property
     def doubt(self) -> str:
         """Why the evidence cannot be trusted; empty if it can."""
-        return self.evidence.doubt
+        doubt = self.evidence.doubt
+        return f"the seconds of the budget ran out: {doubt}" if doubt and self.is_late else doubt
 
     @property
     def posterior_components(self) -> Tensor:
-        """Posterior probabilities of n = 1..N components, shape (N,); the weights of ``kernels`` where in doubt."""
-        if not self.doubt:
-            return self.evidence.posterior
-        components = self.problem.prior.num_components(self.kernels.cube) - 1
-        weights = self.kernels.log_weights.exp()
-        return weights.new_zeros(self.problem.prior.max_components).index_add(0, components, weights)
+        """Posterior probabilities of n = 1..N components, shape (N,); NaN where the evidence is in doubt."""
+        return torch.full_like(self.evidence.log_parts, torch.nan) if self.doubt else self.evidence.posterior
 
     @property
     def posterior_components_sd(self) -> Tensor:
@@ -213,21 +213,26 @@ class Marginalization:
     @property
     def _is_sampled(self) -> bool:
         """Whether the kernels are those of importance sampling."""
-        return self._sampler is not None and not self.doubt
+        return self._drawn is not None
+
+    @cached_property
+    def _drawn(self) -> WeightedKernels | None:
+        """Draws of importance sampling that are sound, if any are."""
+        importance = self.state.importance
+        return None if self._sampler is None or importance is None else self._sampler.kernels(importance)
 
     @cached_property
     def kernels(self) -> WeightedKernels:
-        """Kernels with posterior weights: up to 64 draws of a trusted importance sampling, else those of the search.
+        """Kernels with posterior weights: up to 64 draws of a sound importance sampling, else those of the search.
 
-        The kernels of the search are weighed by likelihood and by the share of the prior that is nearest to them: where
-        importance sampling failed, they predict better than its few heavy draws.
+        Draws are sound where the weights are, even if modes may be missing. The kernels of the search are weighed by
+        likelihood and by the share of the prior that is nearest to them: where importance sampling failed, they predict
+        better than its few heavy draws.
         """
-        if self._sampler is None or self.doubt or self.state.importance is None:
+        if self._drawn is None:
             return self.quadrature.kernels
-        drawn = self._sampler.kernels(self.state.importance)
-        assert drawn is not None  # or there would be doubt
         generator = torch.Generator().manual_seed(self.state.nodes_seed)
-        return drawn.thin(affordable_kernels(self.problem.likelihoods.bytes_each), generator=generator)
+        return self._drawn.thin(affordable_kernels(self.problem.likelihoods.bytes_each), generator=generator)
 
     @property
     def log_weights(self) -> Tensor:
@@ -309,8 +314,15 @@ class Marginalization:
         smooth; where it is a spike they may not be usable, and positive weights serve.
 
         Raises:
-            ValueError: If X has another number of inputs.
+            ValueError: If X has another shape or data type than the inputs of the problem, or is not finite.
         """
+        like = self.problem.X
+        if X.ndim != 2 or X.shape[-1] != like.shape[-1]:
+            raise ValueError(f"X must have shape (M, {like.shape[-1]}), got {tuple(X.shape)}")
+        if X.dtype != like.dtype:
+            raise ValueError(f"X is {X.dtype}, but the problem's inputs are {like.dtype}; convert one of them")
+        if not bool(X.isfinite().all()):
+            raise ValueError("X has values that are not finite")
         return self._predictor.predict(X)
 
     @cached_property

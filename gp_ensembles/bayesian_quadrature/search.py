@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ _FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as cov
 _CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
 _GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
-_VERSION = 5  # of checkpoints
+_VERSION = 6  # of checkpoints
 
 
 class Search(NamedTuple):
@@ -328,15 +329,23 @@ def load_search(path: Path, mark: str) -> SearchState:
 
 def _plain(importance: EvidenceState) -> tuple[object, ...]:
     """Tuples of tensors and numbers, which files hold."""
-    draws = [
-        None if one is None else (*one._replace(proposals=()), [tuple(mixture) for mixture in one.proposals])
-        for one in importance.draws
-    ]
-    return draws, importance.num_evaluations
+    draws, sound = (
+        [
+            None if one is None else (*one._replace(proposals=()), [tuple(mixture) for mixture in one.proposals])
+            for one in some
+        ]
+        for some in (importance.draws, importance.sound)
+    )
+    return draws, importance.num_evaluations, importance.clean, sound
 
 
-def _importance(draws: list[Any], num_evaluations: int) -> EvidenceState:
-    found = [
+def _importance(draws: list[Any], num_evaluations: int, clean: Sequence[int], sound: list[Any]) -> EvidenceState:
+    found, kept = ([_draws(one) for one in some] for some in (draws, sound))
+    return EvidenceState(tuple(found), num_evaluations, tuple(clean), tuple(kept))
+
+
+def _draws(one: Any) -> ImportanceDraws | None:
+    return (
         None
         if one is None
         else ImportanceDraws(*one[:-1])._replace(
@@ -344,6 +353,4 @@ def _importance(draws: list[Any], num_evaluations: int) -> EvidenceState:
             proposals=tuple(StudentMixture(*mixture) for mixture in one[-1]),
             effective=tuple(one[6]),
         )
-        for one in draws
-    ]
-    return EvidenceState(tuple(found), num_evaluations)
+    )
