@@ -140,7 +140,7 @@ def refuse_noise(rows: Observations, data: TrainingData) -> None:
     """Raise if the noise of further rows is known and that of the first ones is not.
 
     Raises:
-        InputDataError: Saying so.
+        InputDataError: Saying so; it would be lost where the rows are learned anew.
 
     Example:
         >>> import torch
@@ -148,7 +148,28 @@ def refuse_noise(rows: Observations, data: TrainingData) -> None:
         >>> refuse_noise(Observations(one, one, one), TrainingData(one, one, one))
     """
     if rows.noise is not None and data.Yvar is None:
-        raise InputDataError("the model infers its noise; build it with known noise, or leave noise= out")
+        raise InputDataError(
+            "the model infers its noise; build it with that of all rows, or leave noise= out (rows that are imagined, "
+            "with a batch dimension, may have some)"
+        )
+
+
+def check_transformed(
+    input_transform: InputTransform | None, outcome_transform: OutcomeTransform | None, rows: Observations
+) -> None:
+    """Raise if transforms have made values of rows that are not finite.
+
+    Raises:
+        InputDataError: Naming the transform and the row.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 1)
+        >>> check_transformed(None, None, Observations(one, one, None))
+    """
+    for name, transform, values in (("X", input_transform, rows.X), ("Y", outcome_transform, rows.Y)):
+        if transform is not None:
+            _check_finite(f"{type(transform).__name__}() of {name}", values, "take another transform, or other rows")
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
@@ -166,6 +187,8 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
             f"train_X must have shape (n, d), got {tuple(X.shape)}; ExactEnsembleModel takes batches of data sets, of "
             f"others build a model for each and join them in a ModelList"
         )
+    if not X.is_floating_point():
+        raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
     _check_targets(X, Y)
     if X.shape[0] < _MIN_ROWS:
         raise InputDataError(f"{X.shape[0]} observation(s) cannot tell kernels apart; give at least {_MIN_ROWS}")
@@ -299,13 +322,10 @@ def check_domain(ensemble: Ensemble, X: Tensor) -> None:
         features.check_inputs(X.reshape(-1, X.shape[-1]))
 
 
-def _check_finite(name: str, values: Tensor) -> None:
+def _check_finite(name: str, values: Tensor, advice: str = "leave out rows that were not observed") -> None:
     if values.device.type == "meta":
         return
     bad = ~torch.isfinite(values)
     if bool(bad.any()):
         index = tuple(int(i) for i in bad.nonzero()[0])
-        raise InputDataError(
-            f"{name} is {float(values[index])} in row {index[-2]}, column {index[-1]}; leave out rows that were not "
-            f"observed"
-        )
+        raise InputDataError(f"{name} is {float(values[index])} in row {index[-2]}, column {index[-1]}; {advice}")

@@ -91,7 +91,7 @@ class ExactEnsembleModel(MixtureModel):
         outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
         inputs = None if input_transform is None else input_transform.to(train_X).train()
         super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
-        X = self.rows().X  # transforms learn here, and nowhere else
+        X = self._first_rows().X
         self.eval()
         num_inputs = X.shape[-1]
         if any(not -num_inputs <= column < num_inputs for column in cat_dims):
@@ -248,6 +248,11 @@ class ExactEnsembleModel(MixtureModel):
             rows = self._own_rows()
             self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
         return self._cache
+
+    def _unshare(self) -> None:
+        """See the base; what was learned is dropped after loading, too."""
+        self._unshare_parts()
+        _forget(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}  # it is computed again

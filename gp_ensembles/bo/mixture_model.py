@@ -24,9 +24,11 @@ from gp_ensembles.bo.data import (
     TrainingData,
     check_observations,
     check_queries,
+    check_transformed,
+    refuse_noise,
     transform_rows,
 )
-from gp_ensembles.bo.outcomes import apply_transforms
+from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, apply_transforms
 
 
 class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch's marginal likelihoods ask for one
@@ -95,6 +97,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @abstractmethod
     def prepare(self, rows: Observations) -> None:
         r"""Before rows are imagined, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
+
+    @abstractmethod
+    def _unshare(self) -> None:
+        """Before anything changes in place: ``_unshare_parts``, and what was computed with the parts is dropped."""
 
     @classmethod
     @abstractmethod
@@ -169,12 +175,14 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         Args:
             X: Inputs, shape (\*t, n, D).
             Y: Observations, shape (\*y, n, O); in a batch, the dimensions of X that Y lacks are the same for all.
-            noise: Known noise variances in transformed outcomes, (..., n, 1), if the model was built with some.
+            noise: Known noise variances in transformed outcomes, (..., n, 1): if the model was built with some, or of
+                a batch.
             **settings: What the model's own ``learned`` takes besides.
 
         Raises:
             BotorchTensorDimensionError: If a shape is wrong.
-            InputDataError: If a value or dtype is wrong, or known noise is missing.
+            InputDataError: If a value or dtype is wrong, a transformed value is not finite, known noise is missing, or
+                it is given of rows that are learned for good where that of the others is inferred.
             UnsupportedError: If a batch is given to a model whose targets are no values of a function.
         """
         self._enter_evaluation()
@@ -183,7 +191,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if noise is None and self.data.Yvar is not None:
             raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
         rows = self._rows(X, Y)._replace(noise=noise)
+        self._check_transformed(rows)
         if X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_imaginary:
+            refuse_noise(rows, self.data)
             return self.learned(rows, self.data.extended_by(X, Y, rows, self._outcome_transform), settings)
         if settings:
             raise UnsupportedError(f"a batch of observations takes no {sorted(settings)}")
@@ -249,9 +259,30 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self._check_outputs(idcs)
         return self if self.num_outputs == 1 else self.selected(idcs)
 
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, keep_transforms: bool = True
+    ) -> Any:
+        """Load hyperparameters and transforms; this model's own data are then always learned anew with them.
+
+        Models that came from this one, and the one that it came from, stay as they are.
+        """
+        self._unshare()
+        return nn.Module.load_state_dict(self, state_dict, strict, assign)
+
     def rows(self) -> Observations:
         """The data as the components see them."""
         return self._rows(self.data.X, self.data.Y, self.data.Yvar)
+
+    def _first_rows(self) -> Observations:
+        """The data as the components see them, checked: transforms learn here, and nowhere else."""
+        rows = self.rows()
+        self._check_transformed(rows)
+        return rows
+
+    def _check_transformed(self, rows: Observations) -> None:
+        outcomes = self._outcome_transform
+        inner = outcomes.transform if isinstance(outcomes, MixtureOutcomeTransform) else outcomes
+        check_transformed(cast(InputTransform | None, self._modules.get("input_transform")), inner, rows)
 
     @property
     def _outcome_transform(self) -> OutcomeTransform | None:
@@ -273,11 +304,13 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return other
 
     def _unshare_parts(self) -> None:
-        """Before parameters or modules change in place: copies of those that siblings have, if there are siblings."""
+        """Copies of the parameters, buffers and modules that siblings have, if there are siblings."""
         if not self._is_shared:
             return
         self._is_shared = False
-        self._modules.update({name: copy.deepcopy(part) for name, part in self._modules.items()})
+        copied: dict[int, Any] = {}  # parts of one another stay so
+        self._modules.update({name: copy.deepcopy(part, copied) for name, part in self._modules.items()})
+        self._buffers.update({name: None if part is None else part.clone() for name, part in self._buffers.items()})
         for name, part in self._parameters.items():
             self._parameters[name] = None if part is None else nn.Parameter(part.detach().clone(), part.requires_grad)
 

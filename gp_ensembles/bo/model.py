@@ -12,7 +12,7 @@ from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
-from torch import Tensor, nn
+from torch import Tensor
 
 from gp_ensembles.bo import conditioning
 from gp_ensembles.bo.conditioning import CachedPosterior, PredictiveState
@@ -96,7 +96,7 @@ class EnsembleModel(MixtureModel):
         outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
         inputs = None if input_transform is None else input_transform.to(train_X).train()
         super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
-        rows = self.rows()  # transforms learn here, and nowhere else
+        rows = self._first_rows()
         self.eval()
         self.ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         check_ensemble(self.ensemble, rows.X, rows.Y)
@@ -193,13 +193,6 @@ class EnsembleModel(MixtureModel):
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
         """Arguments of the constructor from a data set, ``ensemble`` among the options if wanted."""
         return data_arguments(training_data, options)
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, keep_transforms: bool = True
-    ) -> Any:
-        """Load hyperparameters and transforms; this model's own data are then always learned anew with them."""
-        self._unshare()
-        return nn.Module.load_state_dict(self, state_dict, strict, assign)
 
     def fit(self, *, progress: bool = False) -> Self:
         """Maximize the evidence of all rows, with priors, in place; equal observations are refused with an error.

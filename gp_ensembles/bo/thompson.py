@@ -19,7 +19,9 @@ from tqdm import tqdm
 
 from gp_ensembles.bo.conditioning import WeightPosterior
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_ensemble
+from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.model import EnsembleModel
+from gp_ensembles.bo.views import GaussianView
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.rebatch import take_experts
 
@@ -102,7 +104,7 @@ class EnsemblePath(SamplePath):
 
 @torch.no_grad()
 def draw_paths(
-    model: EnsembleModel,
+    model: MixtureModel,
     sample_shape: torch.Size = torch.Size(),  # noqa: B008 - as in BoTorch
     *,
     generator: torch.Generator | None = None,
@@ -110,12 +112,12 @@ def draw_paths(
     """Functions drawn from the posterior at the next step.
 
     Args:
-        model: The ensemble.
+        model: An ``EnsembleModel``.
         sample_shape: Shape of the sample.
         generator: Source of randomness; torch's global one if ``None``.
 
     Raises:
-        UnsupportedError: If the model is a batch of fantasies.
+        UnsupportedError: If the model is a batch of fantasies, or no ``EnsembleModel``.
 
     Example:
         >>> import torch
@@ -125,6 +127,8 @@ def draw_paths(
         >>> path(X).shape
         torch.Size([3, 6])
     """
+    if not isinstance(model, EnsembleModel):
+        raise _no_paths(model)
     if model.batch_shape:
         raise UnsupportedError("paths are drawn from a model of data, not from a batch of fantasies")
     predictive = model.predictive_state()
@@ -336,6 +340,20 @@ class ThompsonLoop:
 def _draw_matheron_paths(model: EnsembleModel, *, sample_shape: torch.Size, **_: Any) -> EnsemblePath:
     """What BoTorch's pathwise functions call; they seed torch's global generator themselves."""
     return draw_paths(model, sample_shape)
+
+
+@DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
+@DrawMatheronPaths.register(GaussianView)  # type: ignore[untyped-decorator]
+def _refuse_paths(model: object, **_: Any) -> EnsemblePath:
+    """What BoTorch's pathwise functions call for the other models."""
+    raise _no_paths(model)
+
+
+def _no_paths(model: object) -> UnsupportedError:
+    return UnsupportedError(
+        f"draws of {type(model).__name__} are no functions in closed form; give an EnsembleModel, or take the best of "
+        f"model.posterior(grid).rsample(...) on a grid of points"
+    )
 
 
 def _squeezed(features: BoundFeatures) -> BoundFeatures:

@@ -316,7 +316,7 @@ class FusedModel(MixtureModel):
             joint_weights, mean, variance = joint_weights.flatten(-2), mean.flatten(-3, -2), variance.flatten(-3, -2)
         return MixturePosterior(joint_weights, mean.unsqueeze(-1), variance.unsqueeze(-1).unsqueeze(-1))
 
-    def _unshare_experts(self) -> None:
+    def _unshare(self) -> None:
         """Before the experts change in place: copies of those that a fantasy shares with its parent."""
         before = list(self._modules_of_experts)
         for expert in before:  # GPyTorch forgets what it has computed, which cannot be copied, when modes change
@@ -335,7 +335,7 @@ class FusedModel(MixtureModel):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         after = fn(self.theta[:0])
         if (after.dtype, after.device) != (self.theta.dtype, self.theta.device):  # BoTorch often calls it in vain
-            self._unshare_experts()
+            self._unshare()
             self.fusion = _moved(self.fusion, fn)
             own = (nn.Module, tuple)  # these are submodules
             self.experts = tuple(each if isinstance(each, own) else _moved(each, fn) for each in self.experts)

@@ -24,7 +24,6 @@ from gp_ensembles.bo.data import (
     check_input_transform,
     check_noise,
     data_arguments,
-    refuse_noise,
     refuse_settings,
     transform_rows,
 )
@@ -375,7 +374,6 @@ class SparseModel(MixtureModel, ABC):
 
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
-        refuse_noise(rows, self.data)
         rest = dict(settings)
         other = self.with_rows(rows, rest)
         refuse_settings(rest)
@@ -436,6 +434,10 @@ class SparseModel(MixtureModel, ABC):
     def _noise(self) -> Tensor:
         """The noise of a new row, shape (1,)."""
         return self.target_noise().mean().unsqueeze(0)
+
+    def _unshare(self) -> None:
+        """See the base; the cache knows by which parts it was computed."""
+        self._unshare_parts()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._cached = None

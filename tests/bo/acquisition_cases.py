@@ -389,7 +389,9 @@ CASES: dict[str, Case] = {
         GAUSSIAN, on_gaussian(), f"{_MOMENTS}; draws anew in each call", (2,), fixed=False
     ),
     # Thompson samples
-    "PathwiseThompsonSampling": Case(MODEL, on_model(), "an expert by its weight, then one of its functions"),
+    "PathwiseThompsonSampling": Case(
+        MODEL, on_model(), "an `EnsembleModel`; an expert by its weight, then one of its functions"
+    ),
     # Changes of another acquisition function
     "FixedFeatureAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), NUM_INPUTS, [1], [0.4]), num_inputs=1),
     "PenalizedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), L2Penalty(s.X[0]), 0.1)),
@@ -542,8 +544,32 @@ weight.
 `gp_ensembles.bo` has three acquisition functions of its own for active learning; they take the model itself.
 `IntegratedVariance` is minus the expected posterior variance, with weights that move with the fantasies;
 `MixtureEntropy` is the entropy of the mixture at one point; `ExpertInformation` is the mutual information between an
-observation and the index of the right expert. `draw_paths(model, torch.Size([K]))` draws K functions from the
-posterior.
+observation and the index of the right expert.
+
+Functions in closed form are drawn from an `EnsembleModel` only: `draw_paths(model, torch.Size([K]))`, and BoTorch's
+`PathwiseThompsonSampling`, Matheron paths and `get_optimal_samples(model, ...)`, which finds the optima that joint and
+predictive entropy searches ask for. The other models and `GaussianView` refuse them; their optima are the
+best of joint draws on a Sobol grid:
+
+```python
+import warnings
+
+import torch
+from botorch.acquisition.joint_entropy_search import qJointEntropySearch
+from botorch.utils.sampling import draw_sobol_samples
+from gp_ensembles.bo import ExactEnsembleModel, GaussianView
+
+bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+X = torch.rand(10, 2, dtype=torch.float64)
+model = ExactEnsembleModel(X, (6 * X).sin().sum(-1, keepdim=True)).fit()
+grid = draw_sobol_samples(bounds, n=1, q=512).squeeze(0)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # many points of a smooth function: a jitter of 1e-8 is added
+    draws = model.posterior(grid).sample(torch.Size([16])).squeeze(-1)
+best, places = draws.max(-1, keepdim=True)
+acquisition = qJointEntropySearch(GaussianView(model), optimal_inputs=grid[places.squeeze(-1)], optimal_outputs=best)
+print(acquisition(X[:3].unsqueeze(-2)))
+```
 """
 
 if __name__ == "__main__":

@@ -20,11 +20,19 @@ from botorch.posteriors.transformed import TransformedPosterior
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from botorch.sampling.pathwise import draw_matheron_paths
 from gpytorch.likelihoods import GaussianLikelihood
 from scipy import stats
 from torch import Size
 
-from gp_ensembles.bo import EquallyWeightedView, GaussianView, WeightedAcquisition
+from gp_ensembles.bo import (
+    EnsembleModel,
+    EquallyWeightedView,
+    ExactEnsembleModel,
+    GaussianView,
+    WeightedAcquisition,
+    draw_paths,
+)
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import as_mixture, normal_like
 from gp_ensembles.likelihoods import LogisticLikelihood
@@ -73,21 +81,46 @@ def same(a, b, X, tolerance=1e-8):
 # State
 
 
+def changed(model):
+    """A state of somewhat larger numbers."""
+    return {
+        key: value + 0.01 * (torch.arange(value.numel()).reshape(value.shape) + 1.0)
+        if value.is_floating_point() and not value.isinf().any()
+        else value.clone()
+        for key, value in model.state_dict().items()
+    }
+
+
 @every
 def test_state_travels_without_the_data(name):
     ours, other = make(name), make(name)
-    changed = {
-        key: value + 0.01 * (torch.arange(value.numel()).reshape(value.shape) + 1.0)
-        if value.is_floating_point() and not value.isinf().any()
-        else value
-        for key, value in ours.state_dict().items()
-    }
-    other.load_state_dict(changed)
+    other.load_state_dict(changed(ours))
     X = points(3, 1)
     assert not torch.allclose(other.posterior(X).mean, ours.posterior(X).mean)
     other.load_state_dict(ours.state_dict())
     same(other, ours, X)
     assert not any(NUM_ROWS in value.shape for value in ours.state_dict().values()), "rows of data in the state_dict"
+
+
+@every
+@pytest.mark.parametrize("loaded", [0, 1, 2])
+def test_loading_leaves_relatives_alone(name, loaded):
+    parent = make(name)
+    new_X, new_Y = rows(2, seed=8)
+    child = parent.condition_on_observations(new_X, new_Y)
+    fantasy = parent.fantasize(new_X, IIDNormalSampler(Size([2]), seed=0))
+    family, at = [parent, child, fantasy], points(3, 1).unsqueeze(1)
+    before = [model.posterior(at).mean.detach() for model in family]
+    family[loaded].load_state_dict(changed(family[loaded]))
+    for number, (model, mean) in enumerate(zip(family, before, strict=True)):
+        after = model.posterior(at).mean
+        if number == loaded:
+            assert bool(after.isfinite().all())
+            assert not torch.allclose(after, mean)
+        else:
+            close(after, mean)
+            model.load_state_dict(copy.deepcopy(model.state_dict()))
+            close(model.posterior(at).mean, mean, 1e-6)  # learned anew
 
 
 @every
@@ -100,8 +133,10 @@ def test_a_copy_in_single_precision_agrees(name, models):
     close(posterior.mean.double(), wanted.mean, 1e-2)
     close(posterior.variance.double(), wanted.variance, 1e-2)
     assert models[name].posterior(X).mean.dtype == DTYPE
-    if name != "exact ensemble":  # it computes in double precision
-        assert {part.dtype for part in single.buffers() if part.is_floating_point()} == {torch.float32}
+    wide = set(single.hyperparameters._fields) if name == "exact ensemble" else set()  # computed in double precision
+    for key, part in single.named_buffers():
+        if part.is_floating_point():
+            assert part.dtype == (torch.float64 if key in wide else torch.float32), key
     back = single.to(DTYPE).posterior(X)
     close(back.mean, models[name].posterior(X).mean, 1e-2)
 
@@ -408,6 +443,30 @@ def test_known_noise(name):
 
 
 @every
+def test_known_noise_of_further_rows_alone(name, models):
+    """Of rows for good it is refused, for it would be lost; a batch of imagined rows has it."""
+    ours, (X, Y) = models[name], rows(2, seed=8)
+    noise = torch.full((2, 1), 100.0, dtype=DTYPE)
+    with pytest.raises(InputDataError, match="leave noise= out"):
+        ours.condition_on_observations(X, Y, noise=noise)
+    noisy = ours.condition_on_observations(X.unsqueeze(0), Y.unsqueeze(0), noise=noise)
+    plain = ours.condition_on_observations(X.unsqueeze(0), Y.unsqueeze(0))
+    assert not torch.allclose(noisy.posterior(X).mean, plain.posterior(X).mean, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [EnsembleModel, ExactEnsembleModel])
+def test_transforms_that_give_no_numbers_are_named(kind):
+    X, Y = rows()
+    with pytest.raises(InputDataError, match=r"Log\(\) of Y is nan in row"):
+        kind(X, Y, outcome_transform=Log())
+    model = kind(X, Y.exp(), outcome_transform=Log())
+    with pytest.raises(InputDataError, match=r"Log\(\) of Y is nan in row 1"):
+        model.condition_on_observations(X[:2], torch.tensor([[1.0], [-1.0]], dtype=DTYPE))
+    with pytest.raises(InputDataError, match=r"double\(\)"):
+        kind((10 * X).long(), (10 * Y).long())
+
+
+@every
 def test_outputs(name, models):
     ours, X = models[name], points(2, 1)
     assert (ours.num_outputs, ours.batch_shape) == (1, Size())
@@ -504,6 +563,18 @@ def test_views_are_models_too(name, models):
     equal = EquallyWeightedView(ours, 400).posterior(X)
     close(equal.mixture_mean, ours.posterior(X).mean, 0.02)
     assert GaussianView(ours).fantasize(X, IIDNormalSampler(Size([2]), seed=0)).posterior(X).mean.shape == (2, 3, 1, 1)
+
+
+@every
+def test_paths_are_those_of_ensembles(name, models):
+    ours = models[name]
+    if name == "ensemble":
+        assert draw_matheron_paths(ours, Size([2]))(points(3)).shape == (2, 3)
+        return
+    for model in (ours, GaussianView(ours)):
+        for draw in (draw_paths, draw_matheron_paths):
+            with pytest.raises(UnsupportedError, match="closed form"):
+                draw(model, Size([2]))
 
 
 @every

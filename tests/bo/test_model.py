@@ -713,7 +713,7 @@ def test_bad_training_data_are_refused_by_row():
     with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
         EnsembleModel(X, Y, torch.ones_like(Y), own_noise)
     with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
-        EnsembleModel(X, Y, ensemble=own_noise).condition_on_observations(X, Y, noise=torch.ones_like(Y))
+        EnsembleModel(X, Y, ensemble=own_noise).condition_on_observations(X[None], Y[None], noise=torch.ones_like(Y))
     with pytest.raises(InputDataError, match="train_Yvar must be a tensor"):
         EnsembleModel(X, Y, ensemble())
     with pytest.raises(InputDataError, match="nothing to fit"):
