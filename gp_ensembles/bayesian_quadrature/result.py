@@ -318,11 +318,11 @@ class Marginalization:
         """
         like = self.problem.X
         if X.ndim != 2 or X.shape[-1] != like.shape[-1]:
-            raise ValueError(f"X must have shape (M, {like.shape[-1]}), got {tuple(X.shape)}")
+            raise ValueError(f"inputs must have shape (M, {like.shape[-1]}), got {tuple(X.shape)}")
         if X.dtype != like.dtype:
-            raise ValueError(f"X is {X.dtype}, but the problem's inputs are {like.dtype}; convert one of them")
+            raise ValueError(f"inputs are {X.dtype}, but the problem's inputs are {like.dtype}; convert one of them")
         if not bool(X.isfinite().all()):
-            raise ValueError("X has values that are not finite")
+            raise ValueError("inputs have values that are not finite")
         return self._predictor.predict(X)
 
     @cached_property

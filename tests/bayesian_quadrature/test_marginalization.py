@@ -65,7 +65,7 @@ def assert_same(first, second):
     assert first.state.nodes_seed == second.state.nodes_seed
     assert first.log_evidence == second.log_evidence
     assert first.log_evidence_sd == second.log_evidence_sd
-    assert torch.equal(first.posterior_components, second.posterior_components)
+    torch.testing.assert_close(first.posterior_components, second.posterior_components, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(first.log_weights, second.log_weights)
     assert torch.equal(first.quadrature.root_weights, second.quadrature.root_weights)
 

@@ -32,18 +32,17 @@ def problem_of(folder, name, num_rows, max_components):
     return RegressionProblem(X, y, default_prior(X, y, max_components))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("setting", SETS.values(), ids=SETS)
 def test_trusted_evidences_of_several_seeds_agree(shared, setting):
     """Within four of their deviations and 0.2 nats; the others say that they are in doubt."""
     name, num_rows, components, seeds = setting
     problem = problem_of(shared, name, num_rows, components)
     found = [marginalize(problem, Budget(200), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-    print([(round(one.log_evidence, 2), round(one.log_evidence_sd, 2), one.doubt) for one in found])
     for one in found:
         assert math.isinf(one.log_evidence_sd) == bool(one.doubt)
         assert bool(one.posterior_components.isnan().all()) == bool(one.doubt)
     trusted = [one for one in found if not one.doubt]
+    assert components > 2 or len(trusted) == len(found)
     for one, other in itertools.combinations(trusted, 2):
         deviation = math.hypot(one.log_evidence_sd, other.log_evidence_sd)
         assert abs(one.log_evidence - other.log_evidence) < 4.0 * deviation + 0.2
