@@ -409,8 +409,8 @@ class EvidenceSampler:
                 candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
             else:
                 drawn = prior.draw(_PRIOR_STARTS, components, generator=generator)
-                kept = torch.rand(drawn.shape, generator=generator, device=generator.device).to(drawn) < _KEPT
-                candidates.append(torch.where(kept < _KEPT, best, drawn))
+                level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
+                candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
         chosen, used = [], 0
         for cube in candidates:
             used += len(cube)
