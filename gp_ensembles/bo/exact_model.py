@@ -9,6 +9,7 @@ import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
+from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
@@ -81,7 +82,7 @@ class ExactEnsembleModel(MixtureModel):
         train_Yvar: Tensor | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
-        cat_dims: Sequence[int] = (),
+        cat_dims: Sequence[int] | Tensor | None = (),
     ) -> None:
         batch = _check_data_sets(train_X, train_Y, train_Yvar)
         if train_Y.shape[-1] > 1:
@@ -94,9 +95,13 @@ class ExactEnsembleModel(MixtureModel):
         X = self._first_rows().X
         self.eval()
         num_inputs = X.shape[-1]
+        cat_dims = [] if cat_dims is None else [int(column) for column in cat_dims]
         if any(not -num_inputs <= column < num_inputs for column in cat_dims):
             raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {list(cat_dims)}")
         self._kernels = exact_kernels.make_kernels(SMOOTHNESSES, X, cat_dims)
+        numbers = X if self._kernels.categorical is None else X[..., ~self._kernels.categorical]
+        if numbers.shape[-1]:
+            check_min_max_scaling(numbers)  # warns: the priors of length scales are for the unit cube
         start = exact_kernels.initial_hyperparameters(self._kernels, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value.expand(*batch, *value.shape).clone())
@@ -202,6 +207,8 @@ class ExactEnsembleModel(MixtureModel):
         for index in _indices(self.data.Y.shape[:-2]):
             check_varies(self.data.Y[index])
         starts = [] if start is None else [start]
+        for given in starts:
+            self._check_shapes(given)
         transform = self._modules.get("input_transform")
         for _ in range(ROUNDS if isinstance(transform, InputTransform) and is_learned(transform) else 0):
             self._fit(starts)
@@ -212,17 +219,21 @@ class ExactEnsembleModel(MixtureModel):
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
         """Take hyperparameters, in place."""
+        self._check_shapes(hyperparameters)
         for name, value in zip(Hyperparameters._fields, hyperparameters, strict=True):
-            own = getattr(self, name)
-            if value.shape != own.shape:
-                raise ValueError(f"{name} must have shape {tuple(own.shape)}, got {tuple(value.shape)}")
-            setattr(self, name, value.detach().to(own))
+            setattr(self, name, value.detach().to(getattr(self, name)))
         self._cache = None
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
         """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`."""
         return mll.eval() if self.fit() else mll
+
+    def _check_shapes(self, hyperparameters: Hyperparameters) -> None:
+        for name, value in zip(Hyperparameters._fields, hyperparameters, strict=True):
+            wanted = getattr(self, name).shape
+            if value.shape != wanted:
+                raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(value.shape)}")
 
     def _fit(self, starts: Sequence[Hyperparameters]) -> Self:
         with torch.no_grad():

@@ -1,6 +1,7 @@
 """Hyperparameters of a BoTorch model: the evidence of all rows, maximized for each feature map."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -8,7 +9,8 @@ from botorch.optim.closures import ForwardBackwardClosure
 from botorch.optim.core import scipy_minimize
 from botorch.optim.utils import get_parameters_and_bounds
 from gpytorch import Module as GPyTorchModule
-from torch import Tensor
+from linear_operator.utils.errors import NanError
+from torch import Tensor, nn
 
 from gp_ensembles.bo.conditioning import update_expert
 from gp_ensembles.bo.data import Observations
@@ -18,6 +20,7 @@ from gp_ensembles.experts.empirical_bayes import LBFGS, EvidenceFit, fit_empiric
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.numerics.cholesky import NumericalError
 
 _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
 ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the components
@@ -83,17 +86,45 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
         log_evidences: Log evidence of every component, shape (\*b, M), at the transform's present parameters; data sets
             of a batch add up.
     """
-    parameters, bounds = get_parameters_and_bounds(transform, requires_grad=True)
+    parameters, _ = get_parameters_and_bounds(transform, requires_grad=True)
+    parts = list(_gpytorch_parts(transform))
+    bounds = {
+        f"{prefix}{name}": bound
+        for prefix, part in parts
+        for name, bound in get_parameters_and_bounds(part, requires_grad=True)[1].items()
+    }
+    before = [value.detach().clone() for value in parameters.values()]
 
     def loss() -> Tensor:
-        value = log_evidences().logsumexp(-1).sum()
-        for _, module, prior, closure, _ in transform.named_priors() if isinstance(transform, GPyTorchModule) else ():
-            value = value + prior.log_prob(closure(module)).sum()
+        try:
+            value = log_evidences().logsumexp(-1).sum()
+        except NumericalError as error:
+            raise NanError(str(error)) from error  # which BoTorch's search takes for a bad point
+        for _, part in parts:
+            for _, module, prior, closure, _ in part.named_priors():
+                value = value + prior.log_prob(closure(module)).sum()
         return -value
 
-    scipy_minimize(ForwardBackwardClosure(loss, parameters), parameters, bounds, options={"maxiter": _INPUT_ITERATIONS})
-    for value in parameters.values():
-        value.grad = None
+    both = ForwardBackwardClosure(loss, parameters)
+    try:
+        scipy_minimize(both, parameters, bounds, options={"maxiter": _INPUT_ITERATIONS})
+    except BaseException:
+        with torch.no_grad():
+            for value, old in zip(parameters.values(), before, strict=True):
+                value.copy_(old)
+        raise
+    finally:
+        for value in parameters.values():
+            value.grad = None
+
+
+def _gpytorch_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The outermost modules of GPyTorch, which know bounds and priors, and what their parameters' names begin with."""
+    if isinstance(module, GPyTorchModule):
+        yield prefix, module
+        return
+    for name, child in module.named_children():
+        yield from _gpytorch_parts(child, f"{prefix}{name}.")
 
 
 class _SequentialEvidence(Expert):

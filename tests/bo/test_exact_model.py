@@ -9,9 +9,10 @@ import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
 from botorch.exceptions.errors import InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.models.transforms.input import NumericToCategoricalEncoding, Warp
+from botorch.models.transforms.input import ChainedInputTransform, Normalize, NumericToCategoricalEncoding, Warp
 from botorch.optim import optimize_acqf, optimize_acqf_mixed
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
@@ -21,11 +22,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
 
-from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, exact_kernels
 from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
     Rows,
     condition,
+    covariance_between,
     fit,
     initial_hyperparameters,
     log_posterior,
@@ -438,3 +440,77 @@ def test_input_transforms_with_parameters_are_learned(generator):
         value = value + prior.log_prob(getattr(learned, name.removesuffix("_prior"))).sum()
     slopes = torch.autograd.grad(value, [learned.concentration0, learned.concentration1])
     assert max(float(slope.abs().max()) for slope in slopes) < 0.05
+
+
+@pytest.mark.parametrize("categories", [[], [1]])
+def test_distances_by_products_are_those_by_differences(categories, monkeypatch):
+    """Values, and derivatives of first and second order, some at a row itself; lengths of a fortieth of the cube."""
+    generator = torch.Generator().manual_seed(0)
+    Z = torch.rand(6, 3, generator=generator, dtype=torch.float64)
+    Z[:, 1] = (3 * Z[:, 1]).floor()
+    kernels = make_kernels(SMOOTHNESSES, Z, categories)
+    lengthscale = torch.tensor([[0.025, 0.5, 0.3]] * 3, dtype=torch.float64)
+    own = Hyperparameters(lengthscale, torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
+    X = torch.cat([Z[:2], Z[2:4] + 0.01 * (torch.tensor(categories) != 1).all(), Z[4:] + Z[:2] * 0.5])
+    X[:, 1] = X[:, 1].floor() if categories else X[:, 1]
+
+    def total(point):
+        return (covariance_between(kernels, own, point, Z) * torch.arange(1.0, 7.0, dtype=torch.float64)).sum()
+
+    found = []
+    for few in (1 << 18, 0):
+        monkeypatch.setattr(exact_kernels, "_FEW", few)
+        slope = torch.autograd.functional.jacobian(total, X)
+        found.append((covariance_between(kernels, own, X, Z), slope, torch.autograd.functional.hessian(total, X)))
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-6 * float(one.abs().max()))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
+def test_bounds_and_priors_of_transforms_in_a_chain_hold(kind, generator):
+    X, Y = made_up(generator)
+    tight, seeded = LogNormalPrior(0.0, 1e-3), {} if kind is ExactEnsembleModel else {"generator": generator}
+    warp = Warp(d=2, indices=[0, 1], concentration1_prior=tight, concentration0_prior=tight)
+    chain = ChainedInputTransform(scaled=Normalize(2), warped=warp)
+    model = kind(10 * X, Y, input_transform=chain, **seeded).fit()
+    warped = model.input_transform["warped"]
+    for learned in (warped.concentration0, warped.concentration1):
+        assert torch.allclose(learned, torch.ones_like(learned), atol=0.02)
+
+
+def test_a_search_that_fails_leaves_the_transform(generator):
+    warp = Warp(d=2, indices=[0])
+    before = copy.deepcopy(warp.state_dict())
+
+    def log_evidences():
+        if bool((warp.concentration0 == before["concentration0"]).all()):
+            return warp.concentration0.sum().log().reshape(1)
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        maximize_in_transform(warp, log_evidences)
+    assert all(torch.equal(value, before[name]) for name, value in warp.state_dict().items())
+
+
+def test_categories_may_be_a_tensor(generator):
+    X, Y = made_up(generator)
+    X[:, 0] = (3 * X[:, 0]).floor()
+    wanted = ExactEnsembleModel(X, Y, cat_dims=[0]).posterior(X).mean
+    assert torch.equal(ExactEnsembleModel(X, Y, cat_dims=torch.tensor([0])).posterior(X).mean, wanted)
+    assert not torch.equal(ExactEnsembleModel(X / 2, Y, cat_dims=None).posterior(X / 2).mean, wanted)
+
+
+def test_inputs_far_from_the_unit_cube_are_warned_of(generator):
+    X, Y = made_up(generator)
+    with pytest.warns(InputDataWarning, match="unit cube"):
+        ExactEnsembleModel(1e4 * X, Y)
+    ExactEnsembleModel(1e4 * X, Y, input_transform=Normalize(2))  # warnings are errors
+
+
+def test_a_start_of_another_shape_is_refused(generator):
+    X, Y = made_up(generator)
+    model = ExactEnsembleModel(X, Y)
+    start = Hyperparameters(*(value[:1] for value in model.hyperparameters))
+    with pytest.raises(ValueError, match=r"lengthscale must have shape \(3, 2\), got \(1, 2\)"):
+        model.fit(start)
