@@ -123,7 +123,7 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         (3, True)
     """
     if target.is_real and not one_step:
-        return replace(auto, target=target, rule=_slow_rule(), innovations=_TAILS, lags=None, windows=(WindowGP(),))
+        return replace(auto, target=target, rule=_slow_rule(), innovations=_TAILS, lags=None, further=(WindowGP(),))
     if target.is_real:
         return replace(auto, target=target)
     speeds = SPEEDS if target.num_labels is None else _FASTEST

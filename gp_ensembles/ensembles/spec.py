@@ -19,11 +19,11 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
+from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
@@ -108,19 +108,19 @@ class EnsembleSpec:
         lags: Past targets as inputs of further experts; ``None`` for none. Those that predict the previous value and
             that of a season ago are references of the rule, which is not long behind them:
             :class:`~gp_ensembles.meta_learners.ReferenceAveraging`.
-        windows: Exact Gaussian processes of the last rows as further experts.
+        further: Further experts, such as the exact Gaussian process of the last rows.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
         rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows. Their one-step log densities there sum
             to the evidence that their hyperparameters were fitted to; with few rows that is far better than equal
             weights, with which experts else start, as in the papers.
 
-    Innovations, lags, windows and the threshold are for targets of one real number; for others they are left out.
+    Innovations, lags, further experts and the threshold are for targets of one real number; for others they are left out.
 
     Raises:
         TypeError: If a part is not of its kind.
         ValueError: If there is no basis, neither a static expert nor a speed, speeds are not distinct and positive,
-            windows have one name, or a rule for twins has innovations, lags or windows beside it.
+            further experts have one name, or a rule for twins has innovations, lags or further experts beside it.
 
     Example:
         >>> import torch
@@ -145,7 +145,7 @@ class EnsembleSpec:
     target: Target = RealTarget()  # noqa: RUF009 (a frozen record)
     innovations: tuple[InnovationModel, ...] = ()
     lags: TargetLags | None = None
-    windows: tuple[WindowGP, ...] = ()
+    further: tuple[FurtherExpert, ...] = ()
     outlier_threshold: float | None = None
     rank_on_warm_up: bool = False
 
@@ -168,24 +168,24 @@ class EnsembleSpec:
         check_flag(self, "rank_on_warm_up", self.rank_on_warm_up)
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
-        for field, example in (("innovations", "InnovationModel()"), ("windows", "WindowGP()")):
+        for field, example in (("innovations", "InnovationModel()"), ("further", "WindowGP()")):
             if not isinstance(getattr(self, field), list | tuple):
                 raise TypeError(f"{field} must be a tuple such as ({example},), got {getattr(self, field)!r}")
         for number, model in enumerate(self.innovations):
             check_made(f"innovations[{number}]", model, InnovationModel, "InnovationModel(rate=0.05)")
         if self.lags is not None:
             check_made("lags", self.lags, TargetLags, "TargetLags() or TargetLags(lags=(1, 24))")
-        for number, window in enumerate(self.windows):
-            check_made(f"windows[{number}]", window, WindowGP, "WindowGP()")
-        if (self.innovations or self.lags is not None or self.windows) and isinstance(self.rule, GroupedRule):
+        for number, record in enumerate(self.further):
+            check_made(f"further[{number}]", record, FurtherExpert, "WindowGP()")
+        if (self.innovations or self.lags is not None or self.further) and isinstance(self.rule, GroupedRule):
             raise ValueError(
                 f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "
-                f"innovations, lags or windows"
+                f"innovations, lags or further experts"
             )
-        names = [window.name for window in self.windows]
+        names = [record.name for record in self.further]
         if len(set(names)) < len(names):
-            raise ValueError(f"windows must have distinct names, got {names}; give each another name=")
-        object.__setattr__(self, "windows", tuple(self.windows))
+            raise ValueError(f"further experts must have distinct names, got {names}; give each another name=")
+        object.__setattr__(self, "further", tuple(self.further))
         object.__setattr__(self, "innovations", tuple(self.innovations))
         object.__setattr__(self, "bases", tuple(self.bases))
         object.__setattr__(self, "random_walk_variances", tuple(float(speed) for speed in speeds))
@@ -227,8 +227,8 @@ class EnsembleSpec:
             rule = ReferenceAveraging(rule, range(first, first + copies * group_size(lagged.plain)))
             groups.append(lagged.plain)
         if has_layers:
-            settings, width = self.fit_settings, inputs.shape[1]
-            groups.append([window.build(X, y, width, settings, progress) for window in self.windows])
+            warm_up = WarmUp(X, y, inputs, self.fit_settings, generator, progress)
+            groups += [record.build(warm_up) for record in self.further]
         return condition(
             X,
             y,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
 
 from gp_ensembles.ensembles.bases import scaled_kernel
-from gp_ensembles.ensembles.build import FitSettings, NamedExpert
+from gp_ensembles.ensembles.build import NamedExpert
+from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
 from gp_ensembles.ensembles.spec_checks import check_count, check_name, check_smoothness, check_starts
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.window import WindowExpert
@@ -16,7 +16,7 @@ from gp_ensembles.features.compose import SelectColumns
 
 @final
 @dataclass(frozen=True)
-class WindowGP:
+class WindowGP(FurtherExpert):
     """An exact Gaussian process of the last rows, with an ARD Matern or RBF kernel: best where rows are few or smooth.
 
     It sees the inputs, not the lags. Its hyperparameters are fitted to the last ``num_rows`` of the warm-up rows, which
@@ -40,7 +40,7 @@ class WindowGP:
         >>> from gp_ensembles.ensembles.windows import WindowGP
         >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> y = (5 * X).sin().squeeze(-1)
-        >>> online = replace(oebe, bases=(LinearBasis(),), windows=(WindowGP(),), rank_on_warm_up=True).fit(X, y)
+        >>> online = replace(oebe, bases=(LinearBasis(),), further=(WindowGP(),), rank_on_warm_up=True).fit(X, y)
         >>> online.names[int(online.log_weights.argmax())]
         'window/0'
     """
@@ -56,26 +56,17 @@ class WindowGP:
         check_starts(self, self.starts)
         check_name(self, self.name)
 
-    def build(self, X: Tensor, y: Tensor, num_columns: int, fit: FitSettings, progress: bool = False) -> NamedExpert:
-        """The fitted expert, before any data, and its name.
-
-        Args:
-            X: Warm-up inputs, standardized, shape (N, D).
-            y: Warm-up targets, standardized, shape (N,); NaN where missing.
-            num_columns: Columns of the rows that it will be given: D, and those of the lags behind them.
-            fit: How hyperparameters are found; one expert for each start, whatever ``num_samples``.
-            progress: Show a progress bar.
-
-        Raises:
-            NumericalError: If the evidence cannot be computed at the starting hyperparameters.
-        """
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`FurtherExpert.build`; one expert for each start, whatever ``fit.num_samples``."""
+        X, y, fit = warm_up.X, warm_up.y, warm_up.fit
         kernel = scaled_kernel(X, self.nu, self.starts)
         expert = WindowExpert(kernel, X.shape[1], self.num_rows)
         seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
         if fit.method is not None:
-            rows = X[seen], y[seen]
-            fit_empirical_bayes(expert, *rows, fit.method, start_precision=fit.start_precision, progress=progress)
+            precision, progress = fit.start_precision, warm_up.progress
+            fit_empirical_bayes(expert, X[seen], y[seen], fit.method, start_precision=precision, progress=progress)
+        num_columns = warm_up.inputs.shape[1]
         if num_columns == X.shape[1]:
-            return self.name, expert
+            return [(self.name, expert)]
         features = SelectColumns(expert.features, range(X.shape[1]), num_columns)
-        return self.name, WindowExpert(kernel, num_columns, self.num_rows, expert.likelihood, features)
+        return [(self.name, WindowExpert(kernel, num_columns, self.num_rows, expert.likelihood, features))]

@@ -121,21 +121,21 @@ def test_what_cannot_be_is_refused():
         WindowExpert(MaternKernel().double(), D, likelihood=gpytorch.likelihoods.GaussianLikelihood(batch_shape=[3]))
     with pytest.raises(ValueError, match="num_rows"):
         WindowGP(num_rows=0)
-    with pytest.raises(TypeError, match=r"windows\[0\]"):
-        replace(doebe, windows=(LinearBasis(),))
-    with pytest.raises(TypeError, match=r"windows must be a tuple such as \(WindowGP\(\),\)"):
-        replace(doebe, windows=WindowGP())
+    with pytest.raises(TypeError, match=r"further\[0\]"):
+        replace(doebe, further=(LinearBasis(),))
+    with pytest.raises(TypeError, match=r"further must be a tuple such as \(WindowGP\(\),\)"):
+        replace(doebe, further=WindowGP())
     with pytest.raises(ValueError, match="distinct names"):
-        replace(doebe, windows=(WindowGP(30), WindowGP(60)))
+        replace(doebe, further=(WindowGP(30), WindowGP(60)))
     with pytest.raises(ValueError, match="twins"):
-        replace(e_doebe, windows=(WindowGP(),))
+        replace(e_doebe, further=(WindowGP(),))
 
 
 SPEC = replace(
     auto_for(RealTarget(), one_step=False),
     bases=(LinearBasis(),),
     random_walk_variances=(1e-3,),
-    windows=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, starts=(0.3, 1.0), name="long")),
+    further=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, starts=(0.3, 1.0), name="long")),
 )
 
 
@@ -223,7 +223,7 @@ class Stepping(torch.nn.Module):
 
 def test_classes_have_no_windows():
     X, y = rows()
-    spec = replace(doebe, bases=(LinearBasis(),), windows=(WindowGP(),), target=BinaryTarget())
+    spec = replace(doebe, bases=(LinearBasis(),), further=(WindowGP(),), target=BinaryTarget())
     online = spec.fit(X, (y > 0).double())
     assert not any("window" in name for name in online.ensemble.expert_names)
 

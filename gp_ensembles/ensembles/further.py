@@ -1,0 +1,46 @@
+"""Experts that are no basis functions with a transition, as records: what to build of the warm-up rows."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.build import FitSettings, NamedExpert
+
+
+class WarmUp(NamedTuple):
+    """The warm-up rows, and how experts are fitted to them.
+
+    Attributes:
+        X: Inputs, standardized, shape (N, D).
+        y: Targets, standardized, shape (N,); NaN where missing.
+        inputs: Inputs as all experts get them, those of :attr:`X` first and behind them past targets, shape (N, D + P).
+        fit: How hyperparameters are found.
+        generator: Source of randomness.
+        progress: Whether to show progress bars.
+    """
+
+    X: Tensor
+    y: Tensor
+    inputs: Tensor
+    fit: FitSettings
+    generator: torch.Generator | None = None
+    progress: bool = False
+
+
+class FurtherExpert(ABC):
+    """A record: given warm-up rows, expert objects with the names that they are called by.
+
+    Such experts are for targets of one real number. They stand in an ensemble once each, without dynamic twins.
+    """
+
+    name: str
+
+    @abstractmethod
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """Fitted experts, before any data, and their names, which begin with :attr:`name`.
+
+        Raises:
+            NumericalError: If an evidence cannot be computed at the starting hyperparameters.
+        """
