@@ -115,7 +115,7 @@ class EnsembleSpec:
             to the evidence that their hyperparameters were fitted to; with few rows that is far better than equal
             weights, with which experts else start, as in the papers.
 
-    Innovations, lags, further experts and the threshold are for targets of one real number; for others they are left out.
+    Innovations, lags, further experts and the threshold are for targets of one real number; others are without them.
 
     Raises:
         TypeError: If a part is not of its kind.
