@@ -121,6 +121,8 @@ def test_what_cannot_be_is_refused():
         WindowExpert(MaternKernel().double(), D, likelihood=gpytorch.likelihoods.GaussianLikelihood(batch_shape=[3]))
     with pytest.raises(ValueError, match="num_rows"):
         WindowGP(num_rows=0)
+    with pytest.raises(TypeError, match="lags of WindowGP must be True or False"):
+        WindowGP(lags=1)
     with pytest.raises(TypeError, match=r"further\[0\]"):
         replace(doebe, further=(LinearBasis(),))
     with pytest.raises(TypeError, match=r"further must be a tuple such as \(WindowGP\(\),\)"):
@@ -169,6 +171,23 @@ def test_windows_see_inputs_and_not_lags():
     at, of = names.index("window/0") * 3, plain.ensemble.expert_names.index("window/0") * 3
     seen, other = online.predict(X[60:]), plain.predict(X[60:])
     torch.testing.assert_close(seen.component_mean[at], other.component_mean[of])
+
+
+def test_windows_that_see_lags_predict_what_follows_from_the_past():
+    g = torch.Generator().manual_seed(3)
+    X = torch.randn(260, D, generator=g, dtype=torch.float64)
+    y = (0.2 * torch.arange(260, dtype=torch.float64)).sin() + 0.1 * torch.randn(260, generator=g, dtype=torch.float64)
+    blind, seeing = WindowGP(num_rows=60), WindowGP(num_rows=60, lags=True, name="seeing")
+    spec = replace(SPEC, lags=TargetLags(lags=(1, 3), bases=()), further=(blind, seeing))
+    online = spec.fit(X[:100], y[:100])
+    steps = online.observe(X[100:], y[100:])
+    names = online.ensemble.expert_names
+    errors = [(steps.experts.mean[names.index(name) * 3] - y[100:]).square().mean() for name in names[-2:]]
+    assert names[-2:] == ("window/0", "seeing/0")
+    assert errors[1] < 0.2 * errors[0]
+    alone = replace(SPEC, lags=None, further=(replace(seeing, name="window"),)).fit(X[:100], y[:100])
+    plain = replace(SPEC, lags=None, further=(blind,)).fit(X[:100], y[:100])
+    assert torch.equal(alone.predict(X[100:]).mean, plain.predict(X[100:]).mean)  # nothing is remembered
 
 
 def test_the_pure_update_is_that_of_the_shell():
