@@ -1,10 +1,9 @@
 """Log marginal likelihoods of many kernels at once: what computes them, and the dense way, exact for any inputs."""
 
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from gp_ensembles.bayesian_quadrature.spectral_mixture import (
     covariance,
     covariance_at_lags,
 )
+from gp_ensembles.numerics.log_marginal import log_marginal
 
 CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
 _SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
@@ -215,51 +215,6 @@ class DenseLikelihoods:
             return covariance(mixtures, self.X, self.X, self.reflection)
         values = covariance_at_lags(mixtures, self._lags.values)
         return values[..., self._lags.inverse]
-
-
-class _LogMarginal(torch.autograd.Function):
-    r"""Gaussian log density whose gradient needs one inverse: d/dK = (a a^T - K^{-1}) / 2 with a = K^{-1} y."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, y: Tensor) -> Tensor:
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False).squeeze(-1)
-        ctx.save_for_backward(factor, white, info)
-        log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        value = -0.5 * white.square().sum(-1) - log_determinant - 0.5 * y.shape[-1] * math.log(2.0 * math.pi)
-        return torch.where((info == 0) & value.isfinite(), value, torch.nan)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        factor, white, info = ctx.saved_tensors
-        solution = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
-        broken = factor.diagonal(dim1=-2, dim2=-1) == 0  # LAPACK refuses the whole batch for one of them
-        factor = factor.clone()
-        factor.diagonal(dim1=-2, dim2=-1).add_(broken)
-        inverse = torch.cholesky_inverse(factor)
-        slope = 0.5 * (solution @ solution.mT - inverse)
-        good = ((info == 0) & gradient.isfinite())[..., None, None]
-        return torch.where(good, gradient[..., None, None] * slope, 0.0), None
-
-
-def log_marginal(covariance: Tensor, y: Tensor) -> Tensor:
-    r"""Log density of y under normal distributions of mean zero; NaN where a covariance is not positive definite.
-
-    Args:
-        covariance: Covariances, shape (\*batch, N, N), noise included.
-        y: Values, shape (N,).
-
-    Returns:
-        Shape (\*batch), differentiable once in the covariances (Rasmussen and Williams, 2006, equation 5.9).
-
-    Example:
-        >>> import torch
-        >>> eye = torch.diag(torch.ones(2, dtype=torch.float64))
-        >>> log_marginal(torch.stack([eye, -eye]), torch.zeros(2, dtype=torch.float64))
-        tensor([-1.8379,     nan], dtype=torch.float64)
-    """
-    value: Tensor = _LogMarginal.apply(covariance, y)  # type: ignore[no-untyped-call]
-    return value
 
 
 def check_data(X: Tensor, y: Tensor) -> None:

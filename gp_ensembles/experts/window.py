@@ -1,7 +1,6 @@
 """The exact Gaussian process of the last rows, with any kernel."""
 
 import copy
-import math
 from typing import final
 
 import torch
@@ -19,6 +18,7 @@ from gp_ensembles.filters.states import FilterState, StepPredictions, WindowStat
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.filters.window import Window, WindowRows, condition_window, joint_window, own_covariance, window_state
+from gp_ensembles.numerics.log_marginal import log_marginal
 
 _SPARE = 4  # a full window drops the rows that it has beyond its length: one in so many
 
@@ -140,12 +140,7 @@ class WindowExpert(Expert):
         rows = self.features.bind()(X)[..., :-1]
         noise = self.likelihood.noise.expand(*self.batch_shape, X.shape[0])
         matrix = own_covariance(bind_covariance(self.kernel), rows, noise).double()
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        targets = y.double().expand(*self.batch_shape, -1).unsqueeze(-1)
-        whitened = torch.linalg.solve_triangular(factor, targets, upper=False).squeeze(-1)
-        logarithms = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        evidence = -0.5 * (whitened.square().sum(-1) + y.shape[0] * math.log(2 * math.pi)) - logarithms
-        return torch.where(failed == 0, evidence, torch.nan).to(y.dtype)
+        return log_marginal(matrix, y.double()).to(y.dtype)
 
     def take(self, index: Tensor) -> "WindowExpert":
         """See :meth:`Expert.take`."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gp_ensembles.bayesian_quadrature import likelihoods as likelihoods_module
-from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags, log_marginal
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures, covariance
+from gp_ensembles.numerics.log_marginal import log_marginal
 
 REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
 GAPS = [0, 1, 2, 3, 7, 8, 9, 10, 11, 15, 16, 17, 20, 21]
