@@ -52,8 +52,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch"})),
-    # tqdm: fitting hyperparameters takes seconds.
-    "experts": (frozenset({"numerics", "features", "filters", "likelihoods"}), frozenset({"gpytorch", "tqdm"})),
+    # tqdm: fitting hyperparameters takes seconds. sklearn: boosted trees, trained in one thread (threadpoolctl).
+    "experts": (
+        frozenset({"numerics", "features", "filters", "likelihoods"}),
+        frozenset({"gpytorch", "tqdm", "sklearn", "threadpoolctl"}),
+    ),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
     "distributions": (frozenset({"numerics", "likelihoods"}), frozenset({"gpytorch", "scipy"})),
     # gpytorch: presets build kernels and likelihoods.
@@ -129,6 +132,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
     "data": frozenset({"river", "sklearn"}),
+    "experts": frozenset({"sklearn", "threadpoolctl"}),
     "bo": frozenset({"ax"}),
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),

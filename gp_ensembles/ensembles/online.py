@@ -31,6 +31,7 @@ from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
 from gp_ensembles.ensembles.weighing import run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.filters.states import (
+    ExternalState,
     FilterState,
     GaussianState,
     MultiOutputState,
@@ -229,17 +230,17 @@ class OnlineEnsemble(nn.Module):
         compact = {}
         sizes = [expert.num_experts for expert in self.ensemble.experts]
         for number, (state, b, part) in enumerate(zip(self.state.experts, bound, dead.split(sizes), strict=True)):
-            if bool(part.any()) and not isinstance(state, MultiOutputState | WindowState):
+            if bool(part.any()) and not isinstance(state, MultiOutputState | WindowState | ExternalState):
                 compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return compact
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
-        """Move as any module does; a window's numbers keep double precision, see :class:`WindowExpert`."""
+        """Move as any module does; rows that are kept for long keep their precision, see :class:`WindowExpert`."""
         kept = {
             f"expert_{number}_{field}": self._buffer(f"expert_{number}_{field}")
             for number, kind in enumerate(self._kinds)
             for field in kind._fields
-            if kind is WindowState
+            if kind in (WindowState, ExternalState)
         }
         super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
         for name, value in kept.items():

@@ -7,6 +7,8 @@ from gp_ensembles.ensembles.input_checks import missing_rows
 from gp_ensembles.ensembles.latent_runner import LatentRunner, join_latent
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.external import BoundExternal, ExternalRows
+from gp_ensembles.experts.external import append_ as append_external_
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.multi_output import BoundMultiOutput
@@ -19,7 +21,14 @@ from gp_ensembles.filters.multi_output import (
     num_groups,
 )
 from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
-from gp_ensembles.filters.states import FilterState, GaussianState, MultiOutputState, Predictions, WindowState
+from gp_ensembles.filters.states import (
+    ExternalState,
+    FilterState,
+    GaussianState,
+    MultiOutputState,
+    Predictions,
+    WindowState,
+)
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import make_schedule
 from gp_ensembles.filters.window import WindowRows, append_, num_used
@@ -122,6 +131,26 @@ class WindowRunner(Runner):
         self._staged = None
 
 
+class ExternalRunner(Runner):
+    """Rows of a model from outside, written in place."""
+
+    def __init__(self, bound: BoundExternal, state: ExternalState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: ExternalRows | None = None
+
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged, predictions = self._bound.condition(self._state, Phi, y)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            append_external_(self._state, self._staged)
+        self._staged = None
+
+
 class PureRunner(Runner):
     """Any expert: the pure update, copied into the old state's memory."""
 
@@ -204,6 +233,8 @@ def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
         return MultiOutputRunner(bound, state)
     if isinstance(bound, BoundWindow) and isinstance(state, WindowState):
         return WindowRunner(bound, state)
+    if isinstance(bound, BoundExternal) and isinstance(state, ExternalState):
+        return ExternalRunner(bound, state)
     if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):
         group = join_latent([bound])
         if group is not None:

@@ -100,8 +100,11 @@ class WindowState(NamedTuple):
         targets: Targets, shape (\*batch, C).
         noise_scale: What the noise variance of each target is multiplied with, shape (\*batch, C).
         factor: Lower Cholesky factor of the covariance of the targets, shape (\*batch, C, C).
-        projected: The factor's inverse times the targets, shape (\*batch, C).
+        projected: The factor's inverse times the targets less their prior means, shape (\*batch, C).
         num_used: Rows in use, integers, shape (\*batch).
+        hyperparameters: Those in force where they are refitted, unconstrained, shape (\*batch, P); else P is zero.
+        num_rows: Rows that came, missing ones included, integers, shape (\*batch); zero where nothing is refitted.
+        due: How many must have come for the next refit, integers, shape (\*batch).
     """
 
     inputs: Tensor
@@ -110,10 +113,41 @@ class WindowState(NamedTuple):
     factor: Tensor
     projected: Tensor
     num_used: Tensor
+    hyperparameters: Tensor
+    num_rows: Tensor
+    due: Tensor
+
+
+class ExternalState(NamedTuple):
+    """The last observed rows that a model from outside is trained on, C at most, and when it is trained.
+
+    Row n of those that were stored lies in place n modulo C. All experts of a batch share them.
+
+    Attributes:
+        inputs: Rows, single precision, shape (C, D).
+        targets: Targets, double precision like all that follow but the counts, shape (C,).
+        shares: What counts of each target, shape (C,).
+        errors: What was left of each target by the prediction made before it, shape (C,); NaN where there was none.
+        num_seen: Rows so far, those with a missing target among them, an integer.
+        num_stored: Observed rows so far, an integer.
+        due: Value of ``num_seen`` at which the model is trained next, an integer.
+        trained_at: Value of ``num_stored`` when it was trained last, an integer.
+        digest: Of the rows that it was trained on, an integer; zero before it is trained.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    shares: Tensor
+    errors: Tensor
+    num_seen: Tensor
+    num_stored: Tensor
+    due: Tensor
+    trained_at: Tensor
+    digest: Tensor
 
 
 LinearState = GaussianState | SquareRootState
-FilterState = GaussianState | SquareRootState | StudentTState | MultiOutputState | WindowState
+FilterState = GaussianState | SquareRootState | StudentTState | MultiOutputState | WindowState | ExternalState
 
 
 class StepPredictions(NamedTuple):

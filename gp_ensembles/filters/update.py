@@ -10,6 +10,7 @@ from gp_ensembles.filters.latent import predict_latent, predict_latent_vector, u
 from gp_ensembles.filters.multi_output import MultiOutputNoise, predict_multi_output, update_multi_output
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import (
+    ExternalState,
     FilterState,
     GaussianState,
     LatentMoments,
@@ -35,6 +36,7 @@ _WANTED = {
     StudentTState: "a NoiseDiscount, or None for a constant noise variance",
     MultiOutputState: "a MultiOutputNoise",
     WindowState: "a Window, and no transition",
+    ExternalState: "none: its expert keeps it, see ExternalExpert",
 }
 
 
@@ -277,8 +279,8 @@ def _prior_variance(state: FilterState, transition: Transition | None, given: Te
     if type(state) not in _WANTED:
         names = ", ".join(kind.__name__ for kind in _WANTED)
         raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
-    if isinstance(state, WindowState):
-        raise TypeError(f"the observation for a WindowState is {_WANTED[WindowState]}")
+    if isinstance(state, WindowState | ExternalState):
+        raise TypeError(f"the observation for a {type(state).__name__} is {_WANTED[type(state)]}")
     if given is not None:
         return given
     if transition is not None and transition.needs_prior_variance:

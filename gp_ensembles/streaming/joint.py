@@ -6,6 +6,7 @@ from torch import Tensor
 from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.ensembles.ensemble import evaluate, next_inputs
 from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.streaming.model import OnlineModel
@@ -80,6 +81,8 @@ def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
     num_rows = Phi.shape[-2]
     if isinstance(expert, BoundWindow):  # no quadratic form in features
         return expert.joint_covariance(state, Phi).reshape(-1, num_rows, num_rows)
+    if isinstance(expert, BoundExternal):  # says nothing of two rows together
+        return torch.diag_embed(expert.predict(state, Phi).variance.reshape(-1, num_rows))
     first, second = torch.triu_indices(num_rows, num_rows, 1, device=Phi.device)
     values = []
     for i, j in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True):

@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from studies.arena.learners import Learner
 from studies.arena.optional import optional

@@ -1,0 +1,271 @@
+"""A model from outside as an expert: trained on stored rows by a schedule, weighed like any other."""
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.gaussian import check_single_output
+from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, error_size
+from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.states import ExternalState, FilterState, StepPredictions
+from gp_ensembles.filters.transitions import Transition
+
+_KEPT = 3  # trained models: a block is predicted more than once where there are outliers
+_LEAST_ROWS = 10  # to train on
+
+
+class ExternalRows(NamedTuple):
+    """What a state gets from a block: b observed rows, and the counts after it."""
+
+    inputs: Tensor
+    targets: Tensor
+    shares: Tensor
+    errors: Tensor
+    num_seen: int
+    num_stored: int
+    due: int
+    trained_at: int
+    digest: int
+
+
+@final
+class TrainedModels:
+    """The last models that were trained, by the digest of their rows; a copy shares them, a file holds none."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, Forecast] = OrderedDict()
+
+    def get(self, digest: int, train: Callable[[], Forecast]) -> Forecast:
+        """The model of a digest, trained if it is not there."""
+        if digest not in self._kept:
+            self._kept[digest] = train()
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(digest)
+        return self._kept[digest]
+
+    def __deepcopy__(self, memo: object) -> "TrainedModels":
+        other = TrainedModels()
+        other._kept = self._kept.copy()
+        return other
+
+    def __reduce__(self) -> tuple[type["TrainedModels"], tuple[()]]:
+        return TrainedModels, ()
+
+
+@final
+class BoundExternal(BoundExpert):
+    """What a loop uses of an external expert.
+
+    Args:
+        expert: The expert.
+    """
+
+    def __init__(self, expert: "ExternalExpert") -> None:
+        super().__init__(expert.features.bind(), expert.features.prior_variance, None)
+        self._expert = expert
+
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[ExternalState, StepPredictions]:
+        """See :meth:`BoundExpert.update_block`."""
+        assert isinstance(state, ExternalState)
+        rows, steps = self.condition(state, Phi, y)
+        after = ExternalState(*(field.clone() for field in state))
+        append_(after, rows)
+        return after, steps
+
+    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+        """See :meth:`BoundExpert.predict`."""
+        assert isinstance(state, ExternalState)
+        X, _ = self._rows(Phi)
+        mean, variance = self._moments(state, int(state.digest), None, X)
+        return self._steps(mean, variance, torch.full_like(mean, torch.nan), Phi)
+
+    def condition(self, state: ExternalState, Phi: Tensor, y: Tensor) -> tuple[ExternalRows, StepPredictions]:
+        """Predict a block, and what :func:`append_` writes to the state; models are trained where they are due."""
+        X, weight = self._rows(Phi)
+        targets, shares = y.detach().double().cpu() / weight, weight.square()
+        seen = ~torch.isnan(targets)
+        num_seen, stored, due, trained_at, digest = (int(count) for count in state[4:])
+        parts, errors, rows, start = [], targets.new_full(targets.shape, torch.nan), None, 0
+        while start < y.shape[0]:
+            stop = min(start + due - num_seen, y.shape[0])
+            mean, variance = self._moments(state, digest, rows, X[start:stop])
+            parts.append((mean, variance))
+            if digest:
+                errors[start:stop] = targets[start:stop] - mean
+            num_seen, start = num_seen + stop - start, stop
+            if num_seen == due:
+                due += min(due, self._expert.every)
+                now = seen[:stop]
+                new = GuestRows(*(part[:stop][now] for part in (X, targets, shares, errors)))
+                if stored + new.targets.shape[0] >= _LEAST_ROWS:
+                    rows = _history(state, stored, new, self._expert.num_rows)
+                    trained_at, digest = stored + new.targets.shape[0], _digest(rows)
+        mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))
+        steps = self._steps(mean, variance, targets, Phi)
+        counts = num_seen, stored + int(seen.sum()), due, trained_at, digest
+        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts), steps
+
+    def take(self, index: Tensor) -> "BoundExternal":
+        """See :meth:`BoundExpert.take`."""
+        return self._expert.take(index).bind()
+
+    def _rows(self, Phi: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (N, D) in single precision, but as doubles, and the weight of each row (N,), on the CPU.
+
+        Dividing by the weight of an outlier leaves round-off, at which trees must not split.
+        """
+        Phi = Phi.reshape(-1, *Phi.shape[-2:])[0].detach().double().cpu()
+        return (Phi[:, :-1] / Phi[:, -1:]).float().double(), Phi[:, -1]
+
+    def _moments(self, state: ExternalState, digest: int, rows: GuestRows | None, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
+        if not digest:
+            return X.new_zeros(X.shape[:1]), X.new_ones(X.shape[:1])
+
+        def train() -> Forecast:
+            return _with_deviation(self._expert.guest, self._stored(state) if rows is None else rows)
+
+        mean, deviation = self._expert.models.get(digest, train)(X)
+        assert deviation is not None
+        return mean, deviation.square()
+
+    def _stored(self, state: ExternalState) -> GuestRows:
+        """The rows of the last training."""
+        stop = int(state.trained_at)
+        empty = GuestRows(*(field[:0].cpu().double() for field in state[:4]))
+        return _history(state, stop, empty, self._expert.num_rows)
+
+    def _steps(self, mean: Tensor, variance: Tensor, targets: Tensor, Phi: Tensor) -> StepPredictions:
+        log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
+        shape = (*self._expert.batch_shape, mean.shape[0])
+        return StepPredictions(*(part.to(Phi).expand(shape) for part in (mean, variance, log_prob)))
+
+
+@final
+class ExternalExpert(Expert):
+    """A model from outside that is trained on the last rows now and then, and predicts every row in between.
+
+    It is trained after ``first`` rows, then after twice as many, and so on until that would take more than ``every``
+    rows; from there after every ``every`` rows. Until it is trained it predicts N(0, 1). Training depends on the stored
+    rows only: where a state is loaded the model is trained on them again, and nothing else is saved. It does not run
+    inside ``torch.func.vmap``, and predictions are not differentiable.
+
+    Args:
+        guest: What is trained.
+        features: :class:`~gp_ensembles.features.inputs.InputFeatures` of all columns, or of some of them. Experts of a
+            batch are alike.
+        first: Rows, those without a target among them, after which it is trained first.
+        every: Rows between two trainings later on.
+        num_rows: Most observed rows that it is trained on, the last ones.
+
+    Raises:
+        ValueError: If a number is not positive.
+
+    Example:
+        >>> from gp_ensembles.experts.boosting import HistogramBoosting
+        >>> from gp_ensembles.features.inputs import InputFeatures
+        >>> features = InputFeatures(1, torch.ones((), dtype=torch.float64))
+        >>> expert = ExternalExpert(HistogramBoosting(), features, first=50)
+        >>> X = torch.linspace(0, 1, 120, dtype=torch.float64).unsqueeze(-1)
+        >>> state, steps = expert.update(expert.init(), X, X.squeeze(-1))
+        >>> steps.mean.shape, int(state.trained_at), int(state.due)
+        (torch.Size([120]), 100, 200)
+    """
+
+    def __init__(
+        self, guest: Guest, features: FeatureMap, first: int = 125, every: int = 1000, num_rows: int = 20_000
+    ) -> None:
+        super().__init__(features, None)
+        for name, value in (("first", first), ("every", every), ("num_rows", num_rows)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least one row, got {value}")
+        self.guest = guest
+        self.first, self.every, self.num_rows = first, every, num_rows
+        self.models = TrainedModels()
+
+    def init(self) -> ExternalState:
+        """State before any data."""
+        like = self.features.prior_variance
+        room = self.num_rows + self.every  # the rows of the last training, and those since then
+        zeros = torch.zeros(room, dtype=torch.float64, device=like.device)
+        inputs = zeros.float().unsqueeze(-1).repeat(1, self.features.num_features - 1)
+        counts = [torch.full((), n, dtype=torch.int64, device=like.device) for n in (0, 0, self.first, 0, 0)]
+        return ExternalState(inputs, zeros, torch.ones_like(zeros), zeros * torch.nan, *counts)
+
+    def bind(self) -> BoundExternal:
+        """What a loop uses."""
+        return BoundExternal(self)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
+        check_single_output(y)
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """Sum of the log densities one step ahead, a constant; see :meth:`Expert.log_evidence`."""
+        steps = self.update(self.init(), X, y)[1]
+        return steps.log_prob.sum(-1)
+
+    def take(self, index: Tensor) -> "ExternalExpert":
+        """See :meth:`Expert.take`."""
+        features = take_experts(self.features, self.batch_shape, index)
+        return self._with(features)
+
+    def with_transition(self, transition: Transition | None) -> "ExternalExpert":
+        """An expert that shares features and guest with this one.
+
+        Raises:
+            ValueError: If there is a transition: a model from outside has no weights that could walk.
+        """
+        if transition is not None:
+            raise ValueError("a model from outside has no weights that change; it forgets by fewer rows (num_rows)")
+        return self._with(self.features)
+
+    def _with(self, features: FeatureMap) -> "ExternalExpert":
+        return ExternalExpert(self.guest, features, self.first, self.every, self.num_rows)
+
+
+def append_(state: ExternalState, rows: ExternalRows) -> None:
+    """Write what came of a block to a state, in place."""
+    capacity = state.targets.shape[0]
+    places = torch.arange(rows.num_stored - rows.targets.shape[0], rows.num_stored, device=state.targets.device)
+    places = places[-capacity:] % capacity
+    for field, part in zip(state[:4], rows[:4], strict=True):
+        assert isinstance(part, Tensor)
+        field[places] = part[-capacity:].to(field)
+    for count, value in zip(state[4:], rows[4:], strict=True):
+        count.fill_(value)
+
+
+def _history(state: ExternalState, stop: int, new: GuestRows, most: int) -> GuestRows:
+    """The last rows, ``most`` at most: those stored before row ``stop``, and new ones behind them."""
+    capacity, kept = state.targets.shape[0], max(most - new.targets.shape[0], 0)
+    places = torch.arange(max(stop - kept, 0), stop, device=state.targets.device) % capacity
+    old = (field[places].double().cpu() for field in state[:4])
+    return GuestRows(*(torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True)))
+
+
+def _digest(rows: GuestRows) -> int:
+    """A number that is another one for other rows, never zero."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in rows:
+        digest.update(part.contiguous().numpy().tobytes())
+    return int.from_bytes(digest.digest(), "little", signed=True) or 1
+
+
+def _with_deviation(guest: Guest, rows: GuestRows) -> Forecast:
+    """A forecast that always states a deviation."""
+    forecast, size = guest.fit(rows), error_size(rows)
+
+    def complete(X: Tensor) -> tuple[Tensor, Tensor]:
+        mean, deviation = forecast(X)
+        return mean, torch.full_like(mean, size) if deviation is None else deviation
+
+    return complete

@@ -1,0 +1,306 @@
+"""Models from outside: the schedule of training, what they are trained on, and their place in an ensemble."""
+
+import copy
+import math
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import auto_for
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.experts.boosting import HistogramBoosting
+from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.guest import Guest
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.meta_learners import FixedShare
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.joint import joint_covariance
+
+D = 2
+TREES = 15  # few, for speed
+NAN = float("nan")
+
+
+class Counting(Guest):
+    """Trees that tell how often they were trained, and on how many rows."""
+
+    def __init__(self):
+        self.inner, self.trained = HistogramBoosting(TREES), []
+
+    def fit(self, rows):
+        self.trained.append(rows.targets.shape[0])
+        return self.inner.fit(rows)
+
+
+def rows(num_rows, dtype=torch.float64, gaps=()):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, D, generator=g, dtype=torch.float32).double()
+    y = (X[:, 0] > 0).double() + X[:, 1].sin() + 0.1 * (1 + (X[:, 1] > 0)) * torch.randn(num_rows, generator=g).double()
+    y[list(gaps)] = NAN
+    return X.to(dtype), y.to(dtype)
+
+
+def expert(guest=None, dtype=torch.float64, first=20, every=60, num_rows=100):
+    features = InputFeatures(D, torch.ones((), dtype=dtype))
+    return ExternalExpert(HistogramBoosting(TREES) if guest is None else guest, features, first, every, num_rows)
+
+
+def trees(X, y, weight, leaves=31, rate=0.1, num=TREES):
+    model = HistGradientBoostingRegressor(
+        max_iter=num, learning_rate=rate, max_leaf_nodes=leaves, early_stopping=False, random_state=0
+    )
+    return model.fit(X, y, sample_weight=None if weight is None else np.asarray(weight))
+
+
+def oracle(X, y, first=20, every=60, num_rows=100, shares=None):
+    """Row by row, scikit-learn called directly."""
+    X, y = X.double().numpy(), y.double().numpy()
+    due, stored, mean_model, scale_model, size = first, [], None, None, None
+    means, deviations = [], []
+    for t in range(len(y)):
+        mean, deviation = 0.0, 1.0
+        if mean_model is not None:
+            mean, deviation = mean_model.predict(X[t : t + 1])[0], size
+            if scale_model is not None:
+                deviation = max(math.exp(scale_model.predict(X[t : t + 1])[0] + 0.635181422730739), 1e-3)
+        means.append(mean)
+        deviations.append(deviation)
+        if not math.isnan(y[t]):
+            share = 1.0 if shares is None else shares[t]
+            stored.append((X[t], y[t], share, y[t] - mean if mean_model is not None else NAN))
+        if t + 1 == due:
+            due += min(due, every)
+            Z, targets, weight, errors = (np.array(part) for part in zip(*stored[-num_rows:], strict=True))
+            plain = bool((weight == 1).all())
+            mean_model = trees(Z, targets, None if plain else weight)
+            known = np.flatnonzero(~np.isnan(errors))
+            e, w = errors[known][-500:], weight[known][-500:]
+            if len(e) < 10:
+                e, w = targets - np.average(targets, weights=weight), weight
+            size = max(math.sqrt(np.average(e**2, weights=w)), 1e-3)
+            scale_model = None
+            if len(known) >= 100:
+                known = known[-4000:]
+                e, w = errors[known], weight[known]
+                logs = np.log(np.abs(e) + 1e-3 * math.sqrt(np.mean(e**2)))
+                scale_model = trees(Z[known], logs, None if (w == 1).all() else w, leaves=15, rate=0.05, num=100)
+    return torch.tensor(means, dtype=torch.float64), torch.tensor(deviations, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("num_rows", [100, 1000])
+def test_a_sequential_loop_gives_the_same_predictions(num_rows):
+    X, y = rows(330, gaps=(3, 19, 20, 71, 200))
+    one = expert(num_rows=num_rows)
+    _, steps = one.update(one.init(), X, y)
+    mean, deviation = oracle(X, y, num_rows=num_rows)
+    torch.testing.assert_close(steps.mean, mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(steps.variance.sqrt(), deviation, rtol=1e-12, atol=0)
+    want = torch.distributions.Normal(mean, deviation).log_prob(y.nan_to_num())
+    torch.testing.assert_close(steps.log_prob, torch.where(y.isnan(), NAN, want), equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 500])
+def test_any_blocks_give_the_same_bits_and_training_is_paid_where_it_is_due(size):
+    X, y = rows(260, gaps=(0, 30, 31, 99))
+    guest = Counting()
+    one = expert(guest)
+    state, want = one.update(one.init(), X, y)
+    assert guest.trained == [19, 37, 77, 100, 100]  # at rows 20, 40, 80, 140, 200; on observed ones, a hundred at most
+    guest.trained.clear()
+    online = OnlineEnsemble(Ensemble([expert(guest)], FixedShare()), block_size=size)
+    got = [online.observe(X[t : t + size], y[t : t + size]).experts for t in range(0, 260, size)]
+    assert torch.equal(torch.cat([part.mean[0] for part in got]), want.mean)
+    assert torch.equal(torch.cat([part.variance[0] for part in got]), want.variance)
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(online.state.experts[0], state, strict=True))
+    assert len(guest.trained) == 5
+
+
+def test_outliers_count_for_their_share():
+    X, y = rows(330, gaps=(40,))
+    shares = torch.ones(330, dtype=torch.float64)
+    shares[[50, 51, 150]] = torch.tensor([0.01, 0.25, 1e-6], dtype=torch.float64)
+    one, root = expert(), shares.sqrt()
+    Phi = one.features(X) * root.unsqueeze(-1)
+    _, steps = one.bind().update_block(one.init(), Phi, y * root)
+    mean, deviation = oracle(X, y, shares=shares.tolist())
+    torch.testing.assert_close(steps.mean, mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(steps.variance.sqrt(), deviation, rtol=1e-6, atol=0)
+
+
+def test_a_target_changes_no_prediction_up_to_its_own():
+    X, y = rows(210)
+    one = expert()
+    _, want = one.update(one.init(), X, y)
+    for t in (0, 19, 20, 79, 80, 139, 200):
+        changed = y.clone()
+        changed[t] += 3.0
+        got = one.update(one.init(), X, changed)[1].mean
+        assert torch.equal(got[: t + 1], want.mean[: t + 1])
+    assert not torch.equal(got, want.mean) or t == 200
+
+
+def test_a_state_goes_on_elsewhere_to_the_bit():
+    """Models are no part of a state: where they are not known they are trained again."""
+    X, y = rows(300, gaps=(5, 90))
+    one = expert()
+    state, _ = one.update(one.init(), X[:190], y[:190])
+    want = one.update(state, X[190:], y[190:])
+    other = expert(Counting())
+    got = other.update(state, X[190:], y[190:])
+    assert other.guest.trained == [100, 100, 100]  # the one in force, and those at rows 200 and 260
+    assert torch.equal(got[1].log_prob, want[1].log_prob)
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(got[0], want[0], strict=True))
+    assert torch.equal(other.predict(state, X)[0], one.predict(state, X)[0])
+
+
+def test_copies_share_models_and_files_hold_none():
+    X, y = rows(100)
+    guest = Counting()
+    one = expert(guest)
+    state, _ = one.update(one.init(), X, y)
+    one.predict(state, X)
+    num = len(guest.trained)
+    twin = copy.deepcopy(one)
+    twin.guest = guest
+    twin.predict(state, X)
+    assert len(guest.trained) == num
+    loaded = pickle.loads(pickle.dumps(one))
+    assert loaded.guest.trained == guest.trained
+    assert torch.equal(loaded.predict(state, X)[0], one.predict(state, X)[0])
+    assert len(loaded.guest.trained) == num + 1
+    assert len(pickle.dumps(one)) < 5000
+
+
+def test_experts_of_a_batch_are_alike():
+    X, y = rows(100)
+    one = expert()
+    state, want = one.update(one.init(), X, y)
+    two = one.take(torch.tensor([0, 0]))
+    other, got = two.update(two.init(), X, y)
+    assert got.mean.shape == (2, 100)
+    assert torch.equal(got.mean, want.mean.expand(2, -1))
+    assert other.targets.shape == state.targets.shape
+    assert torch.equal(one.log_evidence(X, y), want.log_prob.sum())
+    assert one.with_transition(None).guest is one.guest
+    with pytest.raises(ValueError, match="no weights"):
+        one.with_transition(RandomWalk(0.1))
+    for name in ("first", "every", "num_rows"):
+        with pytest.raises(ValueError, match=name):
+            expert(**{name: 0})
+
+
+def test_in_single_precision_rows_are_kept_as_they_are():
+    X, y = rows(200)
+    online = OnlineEnsemble(Ensemble([expert()], FixedShare()))
+    single = copy.deepcopy(online).float()
+    assert single.state.experts[0].targets.dtype == torch.float64
+    got = single.observe(X.float(), y.float())
+    assert got.mean.dtype == torch.float32
+    double = online.observe(X, y.float().double())
+    torch.testing.assert_close(got.mean.double(), double.mean, rtol=1e-6, atol=1e-6)
+
+
+SPEC = replace(
+    auto_for(RealTarget(), one_step=False),
+    bases=(LinearBasis(),),
+    random_walk_variances=(1e-3,),
+    further=(Boosting(TREES, every=60, num_rows=100), Boosting(TREES, every=60, lags=False, name="of inputs")),
+    lags=TargetLags(lags=(1, 3), bases=()),
+)
+
+
+def test_an_ensemble_with_boosting_learns_any_blocks_alike_and_loads_what_it_saved():
+    X, y = rows(300, gaps=(150, 151))
+    y[170] = 1e6  # an outlier counts less
+    online = SPEC.fit(X[:80], y[:80])
+    assert online.ensemble.expert_names[-2:] == ("boosting/0", "of inputs/0")
+    assert int(online.state.experts[-1].trained_at) == 80
+    whole, single = copy.deepcopy(online), copy.deepcopy(online)
+    want = whole.observe(X[80:], y[80:])
+    got = torch.cat([single.observe(X[t : t + 1], y[t : t + 1]).log_prob for t in range(80, 300)])
+    torch.testing.assert_close(got, want.log_prob, rtol=1e-6, atol=1e-6, equal_nan=True)
+    shares = whole.state.experts[-1].shares
+    assert float(shares.min()) < 1e-6
+    loaded = SPEC.unfitted(X[:80], y[:80])
+    loaded.load_state_dict(whole.state_dict())
+    assert torch.equal(loaded.predict(X).mean, whole.predict(X).mean)
+    assert torch.equal(loaded.observe(X, y).log_prob.nan_to_num(), whole.observe(X, y).log_prob.nan_to_num())
+
+
+def test_a_rejected_call_changes_nothing():
+    X, y = rows(200)
+    online = OnlineEnsemble(Ensemble([expert()], FixedShare()), block_size=16)
+    online.observe(X[:100], y[:100])
+    before = copy.deepcopy(online.state.experts[0])
+
+    class Broken(Exception):
+        pass
+
+    def fail(*_):
+        raise Broken
+
+    online.ensemble.experts[0].models = type("Broken", (), {"get": staticmethod(fail)})()
+    with pytest.raises(Broken):
+        online.observe(X[100:], y[100:])
+    after = online.state.experts[0]
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(after, before, strict=True))
+
+
+def test_the_pure_update_is_that_of_the_shell():
+    X, y = rows(150)
+    y[100] = 50.0
+    linear = GaussianExpert(LinearFeatures(D, torch.ones((), dtype=torch.float64)))
+    ensemble = Ensemble([linear, expert()], FixedShare(0.02), outlier_threshold=5.0)
+    _, want = ensemble.update(ensemble.init(), X, y)
+    got = OnlineEnsemble(ensemble, block_size=7).observe(X, y)
+    torch.testing.assert_close(got.log_prob, want.log_prob)
+
+
+SCRIPT = """
+import sys, torch
+from gp_ensembles.streaming import OnlineModel
+model = OnlineModel.load(sys.argv[1])
+X, y = torch.load(sys.argv[2])
+torch.save(model.observe(X, y).log_prob, sys.argv[3])
+"""
+
+
+def test_a_model_goes_on_in_a_new_process_to_the_bit(tmp_path):
+    X, y = rows(260)
+    model = OnlineModel(StreamConfig(SPEC, warmup=80))
+    model.observe(X[:170], y[:170])
+    model.save(tmp_path / "model.pt")
+    torch.save((X[170:], y[170:]), tmp_path / "rows.pt")
+    paths = [str(tmp_path / name) for name in ("model.pt", "rows.pt", "out.pt")]
+    subprocess.run([sys.executable, "-c", SCRIPT, *paths], check=True)
+    assert torch.equal(torch.load(paths[2]), model.observe(X[170:], y[170:]).log_prob)
+
+
+def test_rows_have_a_joint_covariance():
+    X, y = rows(120)
+    model = OnlineModel(StreamConfig(SPEC, warmup=80)).fit(X[:80], y[:80])
+    covariance = joint_covariance(model, X[80:86])
+    torch.testing.assert_close(covariance.diagonal(), model.predict(X[80:86]).variance)
+
+
+def test_the_record_stands_in_files_and_says_what_is_wrong():
+    assert spec_from_plain(spec_to_plain(SPEC)).further == SPEC.further
+    for settings in ({"num_trees": 0}, {"every": -1}, {"learning_rate": 2.0}, {"num_rows": 0}, {"name": " "}):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))} of Boosting"):
+            Boosting(**settings)
+    with pytest.raises(TypeError, match="lags of Boosting"):
+        Boosting(lags=1)
