@@ -174,20 +174,31 @@ def group_size(group: Sequence[NamedExpert]) -> int:
     return sum(expert.num_experts for _, expert in group)
 
 
-def condition(
-    X: Tensor,
-    y: Tensor,
+def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
+    """The ensemble of some groups, conditioned on the warm-up rows; its weights are those before them."""
+    return conditioned(assemble(groups, rule), X, y)
+
+
+def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False) -> OnlineEnsemble:
+    """An ensemble that has learned the warm-up rows; its weights are those before them, or after."""
+    online = OnlineEnsemble(ensemble)
+    online.observe(X, y)
+    if keep_weights:
+        return online
+    return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
+
+
+def assemble(
     groups: Sequence[Sequence[NamedExpert]],
     rule: MetaLearner,
     *,
     innovations: Sequence[InnovationModel] = (),
     memory: TargetMemory | None = None,
     outlier_threshold: float | None = None,
-    keep_weights: bool = False,
-) -> OnlineEnsemble:
-    """The ensemble of some groups, conditioned on the warm-up rows; its weights are those before them, or after."""
+) -> Ensemble:
+    """The ensemble of some groups, before any data."""
     named = [pair for group in groups for pair in group]
-    ensemble = Ensemble(
+    return Ensemble(
         [expert for _, expert in named],
         rule,
         [f"{name}/{m}" for name, expert in named for m in range(expert.num_experts)],
@@ -195,11 +206,6 @@ def condition(
         memory=memory,
         outlier_threshold=outlier_threshold,
     )
-    online = OnlineEnsemble(ensemble)
-    online.observe(X, y)
-    if keep_weights:
-        return online
-    return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:

@@ -11,14 +11,16 @@ from torch import Tensor
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import (
     FitSettings,
+    assemble,
     build_maps,
     check_warm_up,
-    condition,
+    conditioned,
     dynamic_group,
     fitted_experts,
     group_size,
     static_group,
 )
+from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
@@ -209,13 +211,28 @@ class EnsembleSpec:
             TypeError: If a dtype is wrong.
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
+        ensemble = self._assembled(X, y, self.fit_settings, generator, progress)
+        return conditioned(ensemble, X, y, keep_weights=self.rank_on_warm_up)
+
+    def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
+        """An ensemble of the same shape before any data, with hyperparameters as they start.
+
+        A saved ``state_dict`` loads into it. Arguments as in :meth:`fit`.
+        """
+        settings = replace(self.fit_settings, method=None)
+        return OnlineEnsemble(self._assembled(X, y, settings, generator, progress=False))
+
+    def _assembled(
+        self, X: Tensor, y: Tensor, settings: FitSettings, generator: torch.Generator | None, progress: bool
+    ) -> Ensemble:
+        """The ensemble with fitted hyperparameters, before any data."""
         check_warm_up(X, y, self.target)
         maps = build_maps(X, self.bases, generator)
         has_layers = self.target.is_real and self.target.num_outputs is None
         lagged = self.lags.build(X, y, maps, generator=generator) if has_layers and self.lags is not None else None
         inputs = X if lagged is None else lagged.inputs
         maps = maps if lagged is None else lagged.maps
-        experts = fitted_experts(maps, inputs, y, self.fit_settings, generator, progress, self.target)
+        experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target)
         groups = [static_group(experts)] if self.static else []
         groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]
         rule = copy.deepcopy(self.rule)
@@ -227,20 +244,12 @@ class EnsembleSpec:
             rule = ReferenceAveraging(rule, range(first, first + copies * group_size(lagged.plain)))
             groups.append(lagged.plain)
         if has_layers:
-            warm_up = WarmUp(X, y, inputs, self.fit_settings, generator, progress)
+            warm_up = WarmUp(X, y, inputs, settings, generator, progress)
             groups += [record.build(warm_up) for record in self.further]
-        return condition(
-            X,
-            y,
+        return assemble(
             groups,
             rule,
             innovations=self.innovations if has_layers else (),
             memory=None if lagged is None else lagged.memory,
             outlier_threshold=self.outlier_threshold if has_layers else None,
-            keep_weights=self.rank_on_warm_up,
         )
-
-    def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
-        """An ensemble of the same shape with the starting hyperparameters, for a saved ``state_dict`` to load into."""
-        settings = replace(self.fit_settings, method=None)
-        return replace(self, fit_settings=settings).fit(X, y, generator=generator)
