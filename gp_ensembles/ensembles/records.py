@@ -19,6 +19,7 @@ from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
+from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
@@ -41,7 +42,7 @@ _KINDS: tuple[type, ...] = (
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
     DiscountedOnlineNewton, CombinedRules, StickySwitching, TwinSwitching,
-    InnovationModel, TargetLags, WindowGP, Boosting,
+    InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting,
     FitSettings, LBFGS, Adam, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
 TABLE: Mapping[str, type] = {kind.__name__: kind for kind in _KINDS}

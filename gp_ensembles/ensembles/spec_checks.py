@@ -61,6 +61,23 @@ def check_starts(record: object, starts: object) -> None:
         raise ValueError(f"{where} must be positive numbers, at least one, got {starts}")
 
 
+def check_variances(record: object, field: str, variances: object) -> None:
+    """Raise unless a field is a tuple of distinct positive numbers, at least one.
+
+    Raises:
+        TypeError: If it is not a tuple of numbers.
+        ValueError: If it is empty, or an entry is not positive and finite, or two are equal.
+
+    Example:
+        >>> check_variances(object(), "noises", (0.01, 0.1))
+    """
+    where = f"{field} of {type(record).__name__}"
+    if not isinstance(variances, tuple) or not all(_is_number(variance) for variance in variances):
+        raise TypeError(f"{where} must be a tuple of numbers such as (0.01, 0.1), got {variances!r}")
+    if not variances or not all(0.0 < v < math.inf for v in variances) or len(set(variances)) < len(variances):
+        raise ValueError(f"{where} must be distinct positive numbers, at least one, got {variances}")
+
+
 def check_orders(record: object, orders: object) -> None:
     """Raise unless the orders are a tuple of distinct whole numbers of at least one.
 

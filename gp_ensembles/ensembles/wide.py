@@ -1,0 +1,115 @@
+"""Many random Fourier features, their length scales from an exact Gaussian process, as a frozen record."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.bases import scaled_kernel
+from gp_ensembles.ensembles.build import NamedExpert
+from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_smoothness, check_variances
+from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
+from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
+from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.rebatch import take_experts
+
+_MOST_ROWS = 500  # that the exact process is fitted to: O(N^3) for each step of the optimizer
+_START = 0.5  # starting length scale as a share of each column's range
+
+
+@final
+@dataclass(frozen=True)
+class WideFeatures(FurtherExpert):
+    r"""Many random Fourier features of an ARD kernel whose length scales an exact Gaussian process has found.
+
+    All rows of the stream at a cost that stays: O(F²) for each noise and row. The evidence of so many features would
+    cost O(N F²) a step of the optimizer; that of the exact process costs O(N³) with N at most 500 warm-up rows,
+    and its length scales and output scale serve. **Its noise does not.** The process is
+    :math:`f(x) = \phi(x)^\top \theta + r(x)`, and what F features cannot say, :math:`E\,r(x)^2 = a_F`, is lost: after N
+    rows the variance that the expert claims is
+
+    .. math:: \sigma^2 + \sigma^2 \phi(x)^\top \Big(\sum_n \phi(x_n) \phi(x_n)^\top + \tfrac{\sigma^2}{\sigma_\theta^2}
+              I\Big)^{-1} \phi(x) \;\to\; \sigma^2,
+              \qquad\text{while}\quad E(y - \hat y)^2 \;\to\; \sigma^2 + a_F
+
+    (variance starvation; Wang, Gehring, Kohli and Jegelka 2018). A log score then loses
+    :math:`a_F / 2\sigma^2` nats a row, without bound where the noise is small. The shortfall depends on the kernel, the
+    number of columns and F, so the noises are a few fixed ones far apart, in squared units of the standardized target,
+    an expert with draws of its own for each; the rule weighs them, and innovation models set right their scale.
+
+    Attributes:
+        num_features: Features F of each expert, twice the number of frequencies.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel, whose spectrum has no tails for
+            features to be spent on.
+        noises: Noise variances, an expert for each.
+        lags: Whether it sees the past targets that the ensemble remembers as inputs, too; without such the same.
+        name: What the experts are called.
+
+    Raises:
+        TypeError: If a number is none.
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> y, wide = (5 * X).sin().squeeze(-1), WideFeatures(num_features=100)
+        >>> online = replace(oebe, bases=(LinearBasis(),), further=(wide,), rank_on_warm_up=True).fit(X, y)
+        >>> online.names[-len(wide.noises) :]
+        ('wide/0', 'wide/1', 'wide/2')
+    """
+
+    num_features: int = 1000
+    nu: float = math.inf
+    noises: tuple[float, ...] = (0.003, 0.03, 0.3)
+    lags: bool = False
+    name: str = "wide"
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_features", self.num_features, even=True)
+        check_smoothness(self, self.nu)
+        check_variances(self, "noises", self.noises)
+        check_flag(self, "lags", self.lags)
+        check_name(self, self.name)
+
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`FurtherExpert.build`; one expert for each noise, whatever ``fit.num_samples``."""
+        X, y = warm_up.inputs if self.lags else warm_up.X, warm_up.y
+        kernel = scaled_kernel(X, self.nu, (_START,))
+        exact = WindowExpert(kernel, X.shape[1], _MOST_ROWS)
+        rows = fitting_rows(y)
+        if warm_up.fit.method is not None:
+            precision, progress = warm_up.fit.start_precision, warm_up.progress
+            fit_empirical_bayes(
+                exact, X[rows], y[rows], warm_up.fit.method, start_precision=precision, progress=progress
+            )
+        repeated = take_experts(
+            kernel, kernel.batch_shape, torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
+        )
+        features = RandomFourierFeatures.from_kernel(
+            repeated, X.shape[1], self.num_features, generator=warm_up.generator
+        )
+        likelihood = default_likelihood(features)
+        likelihood.noise = X.new_tensor(self.noises).unsqueeze(-1)
+        num_columns = warm_up.inputs.shape[1]
+        if num_columns == X.shape[1]:
+            return [(self.name, GaussianExpert(features, likelihood))]
+        seeing = SelectColumns(features, range(X.shape[1]), num_columns)
+        return [(self.name, GaussianExpert(seeing, likelihood))]
+
+
+def fitting_rows(y: Tensor) -> Tensor:
+    """Indices of the last 500 observed targets of y (N,), all where there are fewer.
+
+    Example:
+        >>> fitting_rows(torch.tensor([1.0, torch.nan, 2.0]))
+        tensor([0, 2])
+    """
+    return (~torch.isnan(y)).nonzero().flatten()[-_MOST_ROWS:]

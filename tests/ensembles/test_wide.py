@@ -1,0 +1,186 @@
+"""Many random features with the length scales of an exact process, and why its noise is not taken over."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.further import WarmUp
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.presets import default_rule, oebe
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.wide import WideFeatures
+from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
+from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
+from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.filters.states import SquareRootState
+from gp_ensembles.spectral.frequencies import IIDDraws
+
+SPEC = replace(
+    oebe, bases=(LinearBasis(),), rule=default_rule(), fit_settings=FitSettings(num_samples=1), rank_on_warm_up=True
+)
+
+
+def rows(number: int, num_inputs: int = 3, noise: float = 0.01, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and a smooth function of them."""
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(number, num_inputs, generator=generator, dtype=torch.float64)
+    y = (2.0 * X[:, 0]).sin() + 0.5 * (X[:, 1] * X[:, 2]).tanh()
+    y = y + noise * torch.randn(number, generator=generator, dtype=torch.float64)
+    return X, (y - y.mean()) / y.std()
+
+
+def warm_up(X: torch.Tensor, y: torch.Tensor, inputs: torch.Tensor | None = None) -> WarmUp:
+    return WarmUp(X, y, X if inputs is None else inputs, FitSettings(), torch.Generator().manual_seed(1))
+
+
+def test_hyperparameters_are_those_of_an_exact_process_but_for_the_noise() -> None:
+    X, y = rows(60)
+    y[7] = torch.nan
+    record = WideFeatures(num_features=40, noises=(0.01, 0.2))
+    ((name, expert),) = record.build(warm_up(X, y))
+    assert name == "wide"
+    assert expert.batch_shape == (2,)
+    assert expert.features.num_features == 40
+
+    kernel = scaled_kernel(X, record.nu, (0.5,))
+    seen = ~torch.isnan(y)
+    exact = WindowExpert(kernel, 3, 500)
+    fit_empirical_bayes(exact, X[seen], y[seen], start_precision=FitSettings().start_precision)
+    features = expert.features
+    assert isinstance(features, RandomFourierFeatures)
+    assert isinstance(expert, GaussianExpert)
+    torch.testing.assert_close(features.prior_variance, kernel.outputscale.expand(2))
+    generator = torch.Generator().manual_seed(1)
+    for number, noise in enumerate(record.noises):
+        normals = IIDDraws().draw(20, 3, generator=generator).normals
+        omega = normals / kernel.base_kernel.lengthscale[0]
+        torch.testing.assert_close(features.frequencies()[number], omega)
+        assert expert.likelihood.noise[number].item() == pytest.approx(noise, rel=1e-12)
+
+
+def test_noise_of_the_exact_process_starves_a_finite_basis() -> None:
+    # A rough Matern process of six inputs and hardly any noise: the exact process says so, and is right. Sixty features
+    # cannot follow it; with the exact noise the expert claims an error a hundred times too small.
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(700, 6, generator=generator, dtype=torch.float64) * 2 - 1
+    kernel = scaled_kernel(X, 1.5, (0.5,))
+    with torch.no_grad():
+        covariance = kernel(X).to_dense()[0] + 1e-4 * torch.eye(700, dtype=torch.float64)
+        y = torch.linalg.cholesky(covariance) @ torch.randn(700, generator=generator, dtype=torch.float64)
+        exact = WindowExpert(kernel, 6, 1000)
+        exact.likelihood.noise = torch.full((1, 1), 1e-4, dtype=torch.float64)
+        state, _ = exact.update(exact.init(), X[:600], y[:600])
+        _, of_exact = exact.update(state, X[600:], y[600:])
+        scores = {}
+        for noise in (1e-4, 0.1):
+            features = RandomFourierFeatures.from_kernel(kernel, 6, 60, generator=torch.Generator().manual_seed(0))
+            likelihood = default_likelihood(features)
+            likelihood.noise = torch.full((1, 1), noise, dtype=torch.float64)
+            wide = GaussianExpert(features, likelihood)
+            state, _ = wide.update(wide.init(), X[:600], y[:600])
+            _, steps = wide.update(state, X[600:], y[600:])
+            scores[noise] = float(steps.log_prob.mean())
+    assert float(of_exact.log_prob.mean()) > scores[0.1]
+    assert scores[1e-4] < scores[0.1] - 50.0
+    assert scores[0.1] > -1.5
+
+
+def test_of_many_rows_the_last_are_fitted_to() -> None:
+    X, y = rows(520)
+    record = WideFeatures(num_features=20, noises=(0.1,))
+    (_, of_all), *_ = record.build(warm_up(X, y))
+    (_, of_last), *_ = record.build(warm_up(X[20:], y[20:]))
+    starts = scaled_kernel(X, record.nu, (0.5,)).base_kernel.lengthscale
+    same = torch.equal(starts, scaled_kernel(X[20:], record.nu, (0.5,)).base_kernel.lengthscale)
+    tolerance = 1e-12 if same else 0.05  # the start is the range of all rows, and a weak prior is around it
+    torch.testing.assert_close(
+        of_all.features.prior_variance, of_last.features.prior_variance, rtol=tolerance, atol=tolerance
+    )
+
+
+def test_sees_the_columns_that_it_should() -> None:
+    X, y = rows(80)
+    inputs = torch.cat([X, X[:, :1].roll(1, 0)], dim=-1)
+    for lags in (False, True):
+        ((_, expert),) = WideFeatures(num_features=20, lags=lags).build(warm_up(X, y, inputs))
+        assert expert.features.num_inputs == 4
+        other = inputs.clone()
+        other[:, 3] += 1.0
+        assert torch.equal(expert.features(inputs), expert.features(other)) != lags
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> None:
+    X, y = (part.to(dtype) for part in rows(200, noise=0.3))
+    record = WideFeatures(num_features=60, noises=(0.01, 0.1), lags=True)
+    spec = replace(SPEC, lags=TargetLags(lags=(1,)), further=(record,))
+
+    def started() -> OnlineEnsemble:
+        return spec.fit(X[:100], y[:100], generator=torch.Generator().manual_seed(0))
+
+    y[130] = torch.nan
+    online = started()
+    assert online.names[-2:] == ("wide/0", "wide/1")
+    whole = online.observe(X[100:], y[100:])
+    parts = started()
+    pieces = [parts.observe(X[i : i + 7], y[i : i + 7]).experts.mean for i in range(100, 200, 7)]
+    tolerance = 1e-8 if dtype == torch.float64 else 1e-3
+    torch.testing.assert_close(torch.cat(pieces, -1), whole.experts.mean, rtol=tolerance, atol=tolerance)
+
+    changed = y.clone()
+    changed[150] += 3.0
+    again = started().observe(X[100:], changed[100:])
+    torch.testing.assert_close(again.experts.mean[:, :51], whole.experts.mean[:, :51], rtol=tolerance, atol=tolerance)
+    assert bool(((again.experts.mean[-2:, 51] - whole.experts.mean[-2:, 51]).abs() > 2 * tolerance).all())
+
+
+def test_a_state_in_single_precision_is_a_square_root() -> None:
+    X, y = (part.float() for part in rows(60))
+    ((_, expert),) = WideFeatures(num_features=20).build(warm_up(X, y))
+    assert isinstance(expert.init(), SquareRootState)
+
+
+def test_wins_on_a_smooth_function_of_few_inputs() -> None:
+    X, y = rows(600)
+    online = replace(SPEC, further=(WideFeatures(num_features=200),)).fit(
+        X[:200], y[:200], generator=torch.Generator().manual_seed(0)
+    )
+    online.observe(X[200:], y[200:])
+    assert online.names[int(online.log_weights.argmax())].startswith("wide")
+
+
+def test_stands_in_files() -> None:
+    spec = replace(oebe, further=(WideFeatures(), WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="more")))
+    assert spec_from_plain(spec_to_plain(spec)).further == spec.further
+
+
+def test_unfitted_has_the_shape_of_the_fitted() -> None:
+    X, y = rows(60)
+    spec = replace(SPEC, further=(WideFeatures(num_features=20),))
+    online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
+    other = spec.unfitted(X, y, generator=torch.Generator().manual_seed(3))
+    other.load_state_dict(online.state_dict())
+    more, targets = rows(20, seed=5)
+    torch.testing.assert_close(
+        other.observe(more, targets).experts.mean, online.observe(more, targets).experts.mean, rtol=0, atol=0
+    )
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="num_features of WideFeatures must be an even number of at least 2, got 7"):
+        WideFeatures(num_features=7)
+    with pytest.raises(ValueError, match="noises of WideFeatures must be distinct positive numbers, at least one"):
+        WideFeatures(noises=(0.1, 0.1))
+    with pytest.raises(ValueError, match="at least one"):
+        WideFeatures(noises=())
+    with pytest.raises(TypeError, match=r"noises of WideFeatures must be a tuple of numbers such as \(0.01, 0.1\)"):
+        WideFeatures(noises=[0.1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="nu of WideFeatures"):
+        WideFeatures(nu=2.0)
+    with pytest.raises(TypeError, match="lags of WideFeatures must be True or False"):
+        WideFeatures(lags=1)  # type: ignore[arg-type]
