@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.memory import TargetMemory, find_lags, find_season
 from gp_ensembles.ensembles.spec_checks import check_count, check_made
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.structural import fit_structural
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.constant import ConstantFeatures
@@ -31,7 +32,8 @@ class Lagged(NamedTuple):
         memory: The columns of past targets.
         inputs: Warm-up inputs with these columns behind them, shape (N, D + P).
         maps: Feature maps by name, on D + P columns: those of the inputs alone, then those of the lags.
-        plain: By name, the expert that predicts the previous value, and where there is a season that of a season ago.
+        plain: By name, the expert that predicts the previous value, and where there is a season that of a season ago
+            and one of level, trend and season.
     """
 
     memory: TargetMemory
@@ -50,7 +52,8 @@ class TargetLags:
     walk (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Where the past says
     nothing about the next target, nothing is added. Where the autocorrelation of the warm-up has a peak, one more
     regresses on the value that long ago, see :func:`~gp_ensembles.ensembles.memory.find_season`: a season may be longer
-    than the lags that are looked for.
+    than the lags that are looked for. And one is the basic structural model of a series,
+    :class:`~gp_ensembles.experts.structural.StructuralExpert`.
 
     Attributes:
         lags: Rows back, distinct and ascending; found on the warm-up rows by forward selection on the partial
@@ -124,6 +127,7 @@ class TargetLags:
         if season is not None:
             column = num_inputs + memory.lags.index(season)
             plain.append(("value a season ago", _seasonal(inputs[:, column], y, column, num_all)))
+            plain.append(("trend and season", fit_structural(y, season, num_all)))
         return Lagged(memory, inputs, [*seeing, ("lags", lagged), *named], plain)
 
 

@@ -37,6 +37,7 @@ from gp_ensembles.filters.states import (
     MultiOutputState,
     Predictions,
     SquareRootState,
+    StructuralState,
     WindowState,
 )
 from gp_ensembles.filters.stream import choose_block_size
@@ -240,7 +241,7 @@ class OnlineEnsemble(nn.Module):
             f"expert_{number}_{field}": self._buffer(f"expert_{number}_{field}")
             for number, kind in enumerate(self._kinds)
             for field in kind._fields
-            if kind in (WindowState, ExternalState)
+            if kind in (WindowState, ExternalState, StructuralState)
         }
         super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
         for name, value in kept.items():

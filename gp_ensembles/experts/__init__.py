@@ -5,6 +5,7 @@
   learned online), ``RobustExpert`` (gross outliers), ``LaplaceExpert`` (any likelihood, learned by a ``LaplaceUpdate``
   or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
 - ``window``: ``WindowExpert``, the exact Gaussian process of the last rows.
+- ``structural``: ``StructuralExpert``, level, trend and season of a series.
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
   maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum.
 """

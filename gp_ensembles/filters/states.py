@@ -133,6 +133,8 @@ class ExternalState(NamedTuple):
         due: Value of ``num_seen`` at which the model is trained next, an integer.
         trained_at: Value of ``num_stored`` when it was trained last, an integer.
         digest: Of the rows that it was trained on, an integer; zero before it is trained.
+        num_absent: Rows of which it said nothing that could be used, an integer.
+        reason: Why, the last time, an integer; zero before.
     """
 
     inputs: Tensor
@@ -144,10 +146,24 @@ class ExternalState(NamedTuple):
     due: Tensor
     trained_at: Tensor
     digest: Tensor
+    num_absent: Tensor
+    reason: Tensor
+
+
+class StructuralState(NamedTuple):
+    r"""Posterior of level, trend and season of a series, and how long it has lasted.
+
+    Attributes:
+        moments: [covariance | mean], double precision, shape (\*batch, F, F + 1).
+        num_rows: Rows so far, those with a missing target among them, an integer.
+    """
+
+    moments: Tensor
+    num_rows: Tensor
 
 
 LinearState = GaussianState | SquareRootState
-FilterState = GaussianState | SquareRootState | StudentTState | MultiOutputState | WindowState | ExternalState
+FilterState = LinearState | StudentTState | MultiOutputState | WindowState | ExternalState | StructuralState
 
 
 class StepPredictions(NamedTuple):

@@ -19,6 +19,7 @@ from gp_ensembles.filters.states import (
     Predictions,
     SquareRootState,
     StepPredictions,
+    StructuralState,
     StudentTPredictions,
     StudentTState,
     WindowState,
@@ -37,6 +38,7 @@ _WANTED = {
     MultiOutputState: "a MultiOutputNoise",
     WindowState: "a Window, and no transition",
     ExternalState: "none: its expert keeps it, see ExternalExpert",
+    StructuralState: "none: its expert keeps it, see StructuralExpert",
 }
 
 
@@ -279,7 +281,7 @@ def _prior_variance(state: FilterState, transition: Transition | None, given: Te
     if type(state) not in _WANTED:
         names = ", ".join(kind.__name__ for kind in _WANTED)
         raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
-    if isinstance(state, WindowState | ExternalState):
+    if isinstance(state, WindowState | ExternalState | StructuralState):
         raise TypeError(f"the observation for a {type(state).__name__} is {_WANTED[type(state)]}")
     if given is not None:
         return given

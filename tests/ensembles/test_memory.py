@@ -186,7 +186,7 @@ def test_the_value_a_season_ago_is_an_expert_and_a_reference_though_no_lag_is_so
     assert isinstance(rule, ReferenceAveraging)
     assert 150 in memory.lags
     referred = {online.names[place].split("/")[0] for place in rule.references}
-    assert referred == {"previous value", "value a season ago"}
+    assert referred == {"previous value", "value a season ago", "trend and season"}
     found = online.observe(X[500:], y[500:])
     assert float((found.mean - y[500:]).abs().mean()) < 0.01
     # One row at a time the same, so that the long memory is carried from block to block.
