@@ -31,7 +31,7 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import make_schedule
-from gp_ensembles.filters.window import WindowRows, append_, num_used
+from gp_ensembles.filters.window import WindowRows
 
 
 class CovarianceRunner(Runner):
@@ -106,28 +106,29 @@ class MultiOutputRunner(Runner):
 
 
 class WindowRunner(Runner):
-    """Rows appended in place; a block that fills the window runs on a copy, for its oldest rows are dropped."""
+    """Rows appended in place; a block in which rows are dropped or hyperparameters refitted runs on a copy."""
 
     def __init__(self, bound: BoundWindow, state: WindowState) -> None:
         self._bound = bound
         self._state = state
-        self._staged: WindowRows | WindowState | None = None
+        self._staged: tuple[WindowRows, int] | WindowState | None = None
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        if num_used(self._state) + y.shape[0] < self._state.targets.shape[-1]:
-            self._staged, predictions = self._bound.condition(self._state, Phi, y)
+        if y.shape[0] <= self._bound.room(self._state):
+            rows, predictions = self._bound.condition(self._state, Phi, y)
+            self._staged = rows, y.shape[0]
         else:
             self._staged, predictions = self._bound.update_block(self._state, Phi, y)
         return predictions
 
     def commit(self) -> None:
         """Learn the staged block."""
-        if isinstance(self._staged, WindowRows):
-            append_(self._state, self._staged)
-        elif self._staged is not None:
+        if isinstance(self._staged, WindowState):
             for old, new in zip(self._state, self._staged, strict=True):
                 old.copy_(new)
+        elif self._staged is not None:
+            self._bound.append_(self._state, *self._staged)
         self._staged = None
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from torch import Tensor
 
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import NamedExpert
@@ -15,9 +16,14 @@ from gp_ensembles.ensembles.spec_checks import (
     check_smoothness,
     check_starts,
 )
-from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
-from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
+from gp_ensembles.experts.window import Refit, WindowExpert
 from gp_ensembles.features.compose import SelectColumns
+
+# Against a search on all of a thousand rows to 1e-7, on fourteen tables: a fifth of the time, and within 0.02 nats a
+# row of its predictions everywhere, above them as often as below.
+_FEW, _LAST_STEPS = 500, 8
+_COARSE_TOLERANCE, _TOLERANCE = 1e-4, 1e-5
 
 
 @final
@@ -25,14 +31,16 @@ from gp_ensembles.features.compose import SelectColumns
 class WindowGP(FurtherExpert):
     """An exact Gaussian process of the last rows, with an ARD Matern or RBF kernel: best where rows are few or smooth.
 
-    Its hyperparameters are fitted to the last ``num_rows`` of the warm-up rows, which costs O(W³) for each step of the
-    optimizer; afterwards a row costs O(W²).
+    Its hyperparameters are fitted to some of the warm-up rows and then, for a few more steps of the optimizer, to the
+    last ``num_rows`` of them, which costs O(W³) a step; afterwards a row costs O(W²). They may be refitted later on.
 
     Attributes:
         num_rows: Rows W that the window knows at least, once there have been so many.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Starting length scales, as shares of each column's range; an expert for each.
         lags: Whether it sees the past targets that the ensemble remembers as inputs, too; without such the same.
+        refit_every: Rows between two refits of the hyperparameters to the last rows, after as many again as the warm-up
+            has; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.
         name: What the experts are called.
 
     Raises:
@@ -56,6 +64,7 @@ class WindowGP(FurtherExpert):
     nu: float = 1.5
     starts: tuple[float, ...] = (0.5,)
     lags: bool = False
+    refit_every: int | None = None
     name: str = "window"
 
     def __post_init__(self) -> None:
@@ -63,6 +72,8 @@ class WindowGP(FurtherExpert):
         check_smoothness(self, self.nu)
         check_starts(self, self.starts)
         check_flag(self, "lags", self.lags)
+        if self.refit_every is not None:
+            check_count(self, "refit_every", self.refit_every)
         check_name(self, self.name)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
@@ -72,10 +83,25 @@ class WindowGP(FurtherExpert):
         expert = WindowExpert(kernel, X.shape[1], self.num_rows)
         seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
         if fit.method is not None:
-            precision, progress = fit.start_precision, warm_up.progress
-            fit_empirical_bayes(expert, X[seen], y[seen], fit.method, start_precision=precision, progress=progress)
-        num_columns = warm_up.inputs.shape[1]
-        if num_columns == X.shape[1]:
-            return [(self.name, expert)]
-        features = SelectColumns(expert.features, range(X.shape[1]), num_columns)
-        return [(self.name, WindowExpert(kernel, num_columns, self.num_rows, expert.likelihood, features))]
+            for rows, method in _stages(seen, fit.method):
+                fit_empirical_bayes(
+                    expert, X[rows], y[rows], method, start_precision=fit.start_precision, progress=warm_up.progress
+                )
+        num_columns, features = warm_up.inputs.shape[1], expert.features
+        if num_columns > X.shape[1]:
+            features = SelectColumns(features, range(X.shape[1]), num_columns)
+        every, n = self.refit_every, y.shape[0]
+        refit = None if every is None else Refit(every, first=n + min(n, every))
+        return [(self.name, WindowExpert(kernel, features, self.num_rows, expert.likelihood, refit=refit))]
+
+
+def _stages(rows: Tensor, method: LBFGS | Adam) -> list[tuple[Tensor, LBFGS | Adam]]:
+    """Which rows to fit to, and how far: most steps are made on few rows, as evenly spread as all."""
+    if isinstance(method, Adam):
+        return [(rows, method)]
+    fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
+    if len(rows) <= _FEW:
+        return [(rows, fine)]
+    few = torch.linspace(0, len(rows) - 1, _FEW, device=rows.device).round().long()
+    coarse = method._replace(loss_tolerance=max(method.loss_tolerance, _COARSE_TOLERANCE))
+    return [(rows[few], coarse), (rows, fine._replace(max_iterations=min(method.max_iterations, _LAST_STEPS)))]

@@ -4,7 +4,8 @@
 - ``gaussian``, ``student_t``, ``robust``, ``laplace``, ``multi_output``: ``GaussianExpert``, ``StudentTExpert`` (noise
   learned online), ``RobustExpert`` (gross outliers), ``LaplaceExpert`` (any likelihood, learned by a ``LaplaceUpdate``
   or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
-- ``window``: ``WindowExpert``, the exact Gaussian process of the last rows.
+- ``window``: ``WindowExpert``, the exact Gaussian process of the last rows; ``Refit``, when its hyperparameters are
+  fitted anew (``climb``: a few steps uphill from where they are).
 - ``structural``: ``StructuralExpert``, level, trend and season of a series.
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
   maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum.

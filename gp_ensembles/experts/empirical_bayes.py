@@ -66,7 +66,19 @@ def log_posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
     Rows with a missing target (NaN) are left out. An expert whose evidence cannot be computed gets NaN.
     """
     seen = _seen(y)
-    value = expert.log_evidence(X[seen], y[seen]).reshape(expert.num_experts)
+    return expert.log_evidence(X[seen], y[seen]).reshape(expert.num_experts) + log_priors(expert)
+
+
+def log_priors(expert: Expert) -> Tensor | float:
+    r"""Log densities of the priors registered on GPyTorch modules, per expert, shape (M,); zero if there is none.
+
+    Example:
+        >>> from gp_ensembles.experts.gaussian import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> log_priors(GaussianExpert(LinearFeatures(1, torch.ones(1))))
+        0.0
+    """
+    value: Tensor | float = 0.0
     for module in expert.modules():
         for _, (prior, closure, _) in getattr(module, "_priors", {}).items():
             value = value + _log_prior(prior, closure(module), expert.num_experts)

@@ -1,31 +1,82 @@
-"""The exact Gaussian process of the last rows, with any kernel."""
+"""The exact Gaussian process of the last rows, with any kernel and mean, whose hyperparameters may keep learning."""
 
 import copy
-from typing import final
+from dataclasses import dataclass
+from typing import TypeVar, final
 
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import GaussianLikelihood
-from torch import Tensor
+from gpytorch.means import Mean
+from torch import Tensor, nn
 
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.climb import climb
+from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.experts.gaussian import check_single_output, default_likelihood
+from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.features.covariance import bind_covariance
+from gp_ensembles.features.covariance import bind_covariance, bind_mean
 from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.states import FilterState, StepPredictions, WindowState
+from gp_ensembles.filters.states import FilterState, StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
-from gp_ensembles.filters.window import Window, WindowRows, condition_window, joint_window, own_covariance, window_state
+from gp_ensembles.filters.window import (
+    Window,
+    WindowRows,
+    append_,
+    condition_window,
+    joint_window,
+    num_used,
+    own_covariance,
+    refactored,
+    window_state,
+)
+from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.log_marginal import log_marginal
 
+M = TypeVar("M", bound=nn.Module)
 _SPARE = 4  # a full window drops the rows that it has beyond its length: one in so many
+_REFIT = LBFGS(max_iterations=20, loss_tolerance=1e-5)
+_REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
+
+
+@final
+@dataclass(frozen=True)
+class Refit:
+    """When a window's hyperparameters are fitted anew, from where they were, on its last rows.
+
+    Rows are counted from the expert's first, missing ones included. After a refit at row n the next one comes
+    min(n, every) rows later: where a stream begins with few rows, at twice as many, until ``every`` rows are between.
+
+    Attributes:
+        every: Rows between two refits.
+        first: Rows at the first refit; ``every`` if ``None``.
+        num_rows: Most rows that are fitted to, the last ones.
+
+    Raises:
+        ValueError: If a number is not positive.
+
+    Example:
+        >>> Refit(every=1000, first=400).first
+        400
+    """
+
+    every: int
+    first: int | None = None
+    num_rows: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("every", "first", "num_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} of Refit must be at least 1, got {value}")
 
 
 @final
 class BoundWindow(BoundExpert):
-    """A window expert's numbers.
+    """A window expert's numbers; where they are refitted, those that a state holds.
 
     Args:
         expert: The expert.
@@ -33,32 +84,119 @@ class BoundWindow(BoundExpert):
 
     def __init__(self, expert: "WindowExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
-        self.noise: Tensor = expert.likelihood.noise.squeeze(-1).double()
         self._expert = expert
-        self._window = Window(bind_covariance(expert.double_kernel()), self.noise, expert.num_rows)
+        self._window = expert.window()
+        self.noise: Tensor = self._window.noise
+        self._refitted: _Refitted | None = None if expert.refit is None else _Refitted(expert, expert.refit)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[WindowState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, WindowState)
-        return update_block(state, Phi, y, None, self._window)
+        if self._refitted is None:
+            return update_block(state, Phi, y, None, self._window)
+        parts, start = [], 0
+        while start < y.shape[0]:
+            stop = min(y.shape[0], start + rows_until_refit(state))
+            state, part = update_block(
+                state, Phi[..., start:stop, :], y[start:stop], None, self._refitted.window(state)
+            )
+            parts.append(part)
+            state = self._refitted.counted(state, stop - start)
+            start = stop
+        return state, concatenate_steps(parts)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, WindowState)
-        return predict(state, Phi, None, self._window)
+        return predict(state, Phi, None, self._window_of(state))
 
     def condition(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowRows, StepPredictions]:
-        """Predict a block that fits into the window, and what it gets; see :func:`condition_window`."""
-        return condition_window(state, Phi, y, self._window)
+        """Predict a block no longer than :meth:`room`, and what it gets; see :func:`condition_window`."""
+        return condition_window(state, Phi, y, self._window_of(state))
+
+    def room(self, state: WindowState) -> int:
+        """Rows that may come before any is dropped or anything is refitted."""
+        room = state.targets.shape[-1] - num_used(state) - 1
+        return room if self._refitted is None else min(room, rows_until_refit(state) - 1)
+
+    def append_(self, state: WindowState, rows: WindowRows, num_rows: int) -> None:
+        """Learn what :meth:`condition` made of so many rows, in place."""
+        append_(state, rows)
+        if self._refitted is not None:
+            state.num_rows.add_(num_rows)
 
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
         r"""Joint covariance of the targets of rows (\*batch, N, F) that all come next, (\*batch, N, N)."""
         assert isinstance(state, WindowState)
-        return joint_window(state, Phi, self._window)
+        return joint_window(state, Phi, self._window_of(state))
 
     def take(self, index: Tensor) -> "BoundWindow":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
+
+    def _window_of(self, state: WindowState) -> Window:
+        return self._window if self._refitted is None else self._refitted.window(state)
+
+
+def rows_until_refit(state: WindowState) -> int:
+    """Rows until the next refit; an expert that is not run any more may have seen fewer than the others of its batch.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> rows_until_refit(WindowExpert(RBFKernel().double(), 1, refit=Refit(every=500)).init())
+        500
+    """
+    return int(state.due.max()) - int(state.num_rows.max())
+
+
+class _Refitted:
+    """The windows of hyperparameters that states hold, and how these are refitted."""
+
+    def __init__(self, expert: "WindowExpert", refit: Refit) -> None:
+        self._refit = refit
+        with torch.inference_mode(False):
+            self._copy = copy.deepcopy(expert).double()
+        self._latest: tuple[Tensor, Window] | None = None
+
+    @torch.no_grad()
+    def window(self, state: WindowState) -> Window:
+        """The window of a state's hyperparameters; the latest one is remembered."""
+        vectors = state.hyperparameters
+        if self._latest is None or not torch.equal(self._latest[0], vectors):
+            set_vectors_(self._copy, vectors.reshape(self._copy.num_experts, -1))
+            self._latest = vectors.clone(), self._copy.window()
+        return self._latest[1]
+
+    def counted(self, state: WindowState, num_rows: int) -> WindowState:
+        """The state after so many rows came, refitted where that is due."""
+        state = state._replace(num_rows=state.num_rows + num_rows)
+        if rows_until_refit(state):
+            return state
+        due = state.due + state.due.clamp(max=self._refit.every)
+        return self._climbed(state)._replace(due=due)
+
+    def _climbed(self, state: WindowState) -> WindowState:
+        """The window with better hyperparameters, or as it was where none are found."""
+        last, axis = num_used(state), state.targets.ndim - 1
+        if last == 0:
+            return state
+        num_rows, expert = min(last, self._refit.num_rows), self._copy
+        with torch.inference_mode(False):
+            rows, targets, scale = (
+                field.narrow(axis, last - num_rows, num_rows).clone()
+                for field in (state.inputs, state.targets, state.noise_scale)
+            )
+            vectors = state.hyperparameters.detach().clone().reshape(expert.num_experts, -1)
+            set_vectors_(expert, vectors)
+            found = climb(expert, lambda: expert.evidence(rows, targets, scale), _REFIT, _REFIT_PRECISION, num_rows)
+        after = state._replace(hyperparameters=found.reshape(state.hyperparameters.shape))
+        if torch.equal(found, vectors):
+            return state
+        with torch.no_grad():
+            try:
+                return refactored(after, self.window(after), last)
+            except NumericalError:
+                return state
 
 
 @final
@@ -66,23 +204,28 @@ class WindowExpert(Expert):
     r"""A batch of exact Gaussian processes that know the last rows only.
 
     .. math::
-        y_t = f(x_t) + \varepsilon_t, \quad f \sim GP(0, k), \quad \varepsilon_t \sim N(0, \sigma^2)
+        y_t = f(x_t) + \varepsilon_t, \quad f \sim GP(m, k), \quad \varepsilon_t \sim N(0, \sigma^2)
 
     given at least the last W targets and fewer than 5/4 W: the oldest are dropped in lots. A row costs O(W²) and
     memory is O(W²), in double precision whatever the dtype of the rows. Where a stream drifts the window forgets;
     where all rows fit into it this is the exact Gaussian process of all of them. The number of rows is read, so it does
     not run inside ``torch.func.vmap``.
 
+    Hyperparameters stay as they are, or are refitted now and then: then those in force are part of the state, and
+    predictions are not differentiable in the expert's. A refit that fails leaves them as they were.
+
     Args:
         kernel: Any GPyTorch kernel of one output, with batch shape () or (M,); kept, not copied.
-        num_inputs: Number of input columns D.
+        inputs: Number of input columns D, or what makes the rows that the kernel sees:
+            :class:`~gp_ensembles.features.inputs.InputFeatures` of some of the columns.
         num_rows: Rows W that the window knows at least, once there have been so many.
         likelihood: GPyTorch's Gaussian likelihood with the kernel's batch shape; by default a new one.
-        features: What makes the rows that the kernel sees: :class:`~gp_ensembles.features.inputs.InputFeatures` of all
-            columns by default, or of some of them.
+        mean: Any GPyTorch prior mean with the kernel's batch shape; ``None`` for zero.
+        refit: When hyperparameters are refitted; ``None`` for never.
 
     Raises:
-        ValueError: If the window has no rows, or the likelihood's batch shape is not the kernel's.
+        ValueError: If the window has no rows or fewer than the kernel has inputs, the likelihood's batch shape is not
+            the kernel's, or there is nothing to refit.
 
     Example:
         >>> import torch
@@ -97,15 +240,23 @@ class WindowExpert(Expert):
     def __init__(
         self,
         kernel: Kernel,
-        num_inputs: int,
+        inputs: int | FeatureMap,
         num_rows: int = 1000,
         likelihood: GaussianLikelihood | None = None,
-        features: FeatureMap | None = None,
+        mean: Mean | None = None,
+        refit: Refit | None = None,
     ) -> None:
         if num_rows < 1:
             raise ValueError(f"a window needs at least one row, got num_rows={num_rows}")
-        if features is None:
-            features = InputFeatures(num_inputs, next(kernel.parameters()).new_ones(kernel.batch_shape))
+        if isinstance(inputs, int):
+            features: FeatureMap = InputFeatures(inputs, next(kernel.parameters()).new_ones(kernel.batch_shape))
+        else:
+            features = inputs
+        if num_rows < features.num_features - 1:
+            raise ValueError(
+                f"a window of num_rows={num_rows} rows is shorter than the {features.num_features - 1} inputs of its "
+                f"kernel, which so few rows say nothing about; make it longer, or give it fewer columns"
+            )
         super().__init__(features, None)
         self.kernel = kernel
         self.num_rows = num_rows
@@ -115,21 +266,30 @@ class WindowExpert(Expert):
                 f"the likelihood's batch shape {tuple(self.likelihood.noise.shape[:-1])} is not the kernel's "
                 f"{tuple(features.batch_shape)}; build it with batch_shape=kernel.batch_shape"
             )
+        self.mean = mean
+        self.refit = refit
+        if refit is not None:
+            trainable(self)
 
     def init(self) -> WindowState:
         """State before any data."""
         room = self.num_rows + max(1, self.num_rows // _SPARE)
-        return window_state(self.batch_shape, self.features.num_features - 1, room, self.features.prior_variance)
+        state = window_state(self.batch_shape, self.features.num_features - 1, room, self.features.prior_variance)
+        if self.refit is None:
+            return state
+        vectors = get_vectors(self).double().reshape(*self.batch_shape, -1)
+        first = self.refit.every if self.refit.first is None else self.refit.first
+        return state._replace(hyperparameters=vectors, due=torch.full_like(state.due, first))
 
     def bind(self) -> BoundWindow:
         """Read the hyperparameters once; in double precision predictions are differentiable in them."""
         return BoundWindow(self)
 
-    def double_kernel(self) -> Kernel:
-        """The kernel in double precision, itself if it is: sums of a thousand rows need the digits."""
-        if all(value.dtype == torch.float64 for value in self.kernel.parameters()):
-            return self.kernel
-        return copy.deepcopy(self.kernel).double()
+    def window(self) -> Window:
+        """The filter's view of the hyperparameters, in double precision: sums of a thousand rows need the digits."""
+        mean = None if self.mean is None else bind_mean(_double(self.mean))
+        noise = self.likelihood.noise.squeeze(-1).double()
+        return Window(bind_covariance(_double(self.kernel)), noise, self.num_rows, mean)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
@@ -138,18 +298,34 @@ class WindowExpert(Expert):
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Exact, of all rows at once; see :meth:`Expert.log_evidence`."""
         rows = self.features.bind()(X)[..., :-1]
-        noise = self.likelihood.noise.expand(*self.batch_shape, X.shape[0])
+        return self.evidence(rows, y, y.new_ones(y.shape)).to(y.dtype)
+
+    def evidence(self, rows: Tensor, targets: Tensor, noise_scale: Tensor) -> Tensor:
+        r"""Log density of targets, differentiable in the hyperparameters.
+
+        Args:
+            rows: What the kernel sees, shape (\*batch, N, D).
+            targets: Shape (N,) or (\*batch, N).
+            noise_scale: What the noise variance of each is multiplied with, shape (N,) or (\*batch, N).
+
+        Returns:
+            In nats, in double precision, shape (\*batch); NaN where the covariance is not positive definite.
+        """
+        noise = (self.likelihood.noise * noise_scale).expand(rows.shape[:-1])
         matrix = own_covariance(bind_covariance(self.kernel), rows, noise).double()
-        return log_marginal(matrix, y.double()).to(y.dtype)
+        errors = targets if self.mean is None else targets - self.mean(rows)
+        return log_marginal(matrix, errors.double())
 
     def take(self, index: Tensor) -> "WindowExpert":
         """See :meth:`Expert.take`."""
+        shape = self.batch_shape
         return WindowExpert(
-            take_experts(self.kernel, self.batch_shape, index),
-            self.features.num_inputs,
+            take_experts(self.kernel, shape, index),
+            take_experts(self.features, shape, index),
             self.num_rows,
-            take_experts(self.likelihood, self.batch_shape, index),
-            take_experts(self.features, self.batch_shape, index),
+            take_experts(self.likelihood, shape, index),
+            None if self.mean is None else take_experts(self.mean, shape, index),
+            self.refit,
         )
 
     def with_transition(self, transition: Transition | None) -> "WindowExpert":
@@ -160,4 +336,11 @@ class WindowExpert(Expert):
         """
         if transition is not None:
             raise ValueError("a window expert has no weights that change; it forgets by a shorter window (num_rows)")
-        return WindowExpert(self.kernel, self.features.num_inputs, self.num_rows, self.likelihood, self.features)
+        return WindowExpert(self.kernel, self.features, self.num_rows, self.likelihood, self.mean, self.refit)
+
+
+def _double(module: M) -> M:
+    """The module in double precision, itself if it is."""
+    if all(value.dtype == torch.float64 for value in module.parameters()):
+        return module
+    return copy.deepcopy(module).double()

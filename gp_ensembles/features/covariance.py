@@ -16,6 +16,7 @@ from gpytorch.kernels import (
     RQKernel,
     ScaleKernel,
 )
+from gpytorch.means import Mean
 from gpytorch.settings import trace_mode
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -81,6 +82,24 @@ def bind_covariance(kernel: Kernel) -> BoundCovariance:
     else:
         return _as_it_is(kernel)
     return bound if kernel.active_dims is None else _selected(bound, kernel.active_dims)
+
+
+def bind_mean(mean: Mean) -> Callable[[Tensor], Tensor]:
+    r"""Read a prior mean's parameters once: a function of rows (\*batch, N, D), differentiable in them.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.means import ConstantMean
+        >>> bind_mean(ConstantMean())(torch.zeros(3, 1)).detach()
+        tensor([0., 0., 0.])
+    """
+    state = {name: value.clone() for name, value in mean.named_parameters()}
+
+    def values(X: Tensor) -> Tensor:
+        result: Tensor = functional_call(mean, state, (X,))
+        return result
+
+    return values
 
 
 def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool = False) -> BoundCovariance:

@@ -7,6 +7,7 @@ import torch
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.likelihoods.noise_models import Noise
+from gpytorch.means import Mean
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import FeatureMap, PriorVariance
@@ -20,7 +21,7 @@ def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:
     Repeated entries give independent copies of an expert. The result has ``batch_shape`` (S,).
 
     Args:
-        module: A feature map, a GPyTorch kernel or likelihood, or a module made of them.
+        module: A feature map, a GPyTorch kernel, mean or likelihood, or a module made of them.
         batch_shape: The batch shape that the module has, () or (M,).
         index: Which experts to take, integers, shape (S,).
 
@@ -43,7 +44,7 @@ def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:
     result = copy.deepcopy(module)
     new_shape = torch.Size([len(index)])
     for part in result.modules():
-        if not isinstance(part, FeatureMap | PriorVariance | Kernel | Likelihood | Noise):
+        if not isinstance(part, FeatureMap | PriorVariance | Kernel | Mean | Likelihood | Noise):
             continue
         shared = part.shared_tensors if isinstance(part, FeatureMap) else frozenset()
         for name, value in list(part.named_parameters(recurse=False)):
@@ -53,7 +54,7 @@ def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:
         for name, value in list(part.named_buffers(recurse=False)):
             if name not in shared and name != "active_dims":  # which columns a GPyTorch kernel sees
                 setattr(part, name, _take(value, batch_shape, index, name))
-        if isinstance(part, FeatureMap | Kernel):
+        if isinstance(part, FeatureMap | Kernel) or (isinstance(part, Mean) and hasattr(part, "batch_shape")):
             part.batch_shape = new_shape
     return result
 

@@ -31,6 +31,13 @@ class Between(Protocol):
         """Covariances of two lists of rows."""
 
 
+class PriorMean(Protocol):
+    """What targets are expected to be before any is seen."""
+
+    def __call__(self, X: Tensor, /) -> Tensor:
+        r"""Prior means at rows (\*batch, N, D), shape (\*batch, N)."""
+
+
 class Diagonal(Protocol):
     """See :class:`Covariance`."""
 
@@ -45,11 +52,13 @@ class Window(NamedTuple):
         covariance: The kernel.
         noise: Noise variance, double precision, shape (\*batch).
         keep: Rows that stay when the window is full.
+        mean: Prior mean of the targets; ``None`` for zero.
     """
 
     covariance: Covariance
     noise: Tensor
     keep: int
+    mean: PriorMean | None = None
 
 
 class WindowRows(NamedTuple):
@@ -79,13 +88,17 @@ def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: 
         torch.Size([2, 5, 5])
     """
     zeros = torch.zeros((*batch_shape, num_rows), dtype=torch.float64, device=like.device)
+    counts = torch.zeros(batch_shape, dtype=torch.int64, device=like.device)
     return WindowState(
         zeros.unsqueeze(-1).repeat(*([1] * zeros.ndim), num_inputs),
         zeros,
         torch.ones_like(zeros),
         torch.diag_embed(torch.ones_like(zeros)),
         zeros.clone(),
-        torch.zeros(batch_shape, dtype=torch.int64, device=like.device),
+        counts,
+        zeros[..., :0].clone(),
+        counts.clone(),
+        counts.clone(),
     )
 
 
@@ -105,6 +118,8 @@ def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) ->
     :math:`S = k(X_*, X_*) + \sigma^2 I - A^\top A` (Rasmussen and Williams 2006, section 2.2). Its factor
     :math:`S = M M^\top` has one row for each target: forward substitution makes the mean and the variance of each
     given those before it, and :math:`(A^\top, M)` are the new rows of L. A block costs O(B n² + B² n).
+
+    A prior mean is taken off the targets and added to the predictions.
 
     When the window is full its oldest rows are dropped, all but ``window.keep``, and the factor is computed anew from
     what stays: once in a lot of rows, so that O(n²) a row remains.
@@ -139,7 +154,7 @@ def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) ->
         rows, part = condition_window(state, Phi[..., start:stop, :], y[start:stop], window)
         state = _appended(state, rows)
         if num_used(state) == capacity:
-            state = _dropped(state, window)
+            state = refactored(state, window, window.keep)
         parts.append(part)
         start = stop
     return state, concatenate_steps(parts)
@@ -155,7 +170,7 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
     n = num_used(state)
     above = _solved(state, rows, covariance, n)  # (*batch, n, B)
     joint = own_covariance(covariance, rows, noise) - above.mT @ above
-    before = (above * state.projected[..., :n, None]).sum(-2)
+    before = _plus_mean((above * state.projected[..., :n, None]).sum(-2), rows, window)
     factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
     errors = (targets - before)[..., seen].unsqueeze(-1)
     right = torch.cat([joint[..., seen, :], errors], dim=-1)
@@ -188,7 +203,7 @@ def predict_window(state: WindowState, Phi: Tensor, window: Window) -> StepPredi
     r"""Predict rows Phi (\*batch, N, D + 1) that all come next, each on its own; learns nothing."""
     n, rows = num_used(state), _rows(Phi)
     solved = _solved(state, rows, window.covariance, n)
-    mean = (solved * state.projected[..., :n, None]).sum(-2)
+    mean = _plus_mean((solved * state.projected[..., :n, None]).sum(-2), rows, window)
     variance = window.covariance.diagonal(rows) + window.noise.unsqueeze(-1) - solved.square().sum(-2)
     variance = torch.maximum(variance, window.noise.unsqueeze(-1)).to(Phi.dtype)
     return StepPredictions(mean.to(Phi.dtype), variance, torch.full_like(variance, torch.nan))
@@ -202,9 +217,48 @@ def joint_window(state: WindowState, Phi: Tensor, window: Window) -> Tensor:
     return (own_covariance(window.covariance, rows, noise) - solved.mT @ solved).to(Phi.dtype)
 
 
+def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
+    """The newest rows only, their factor computed anew from the kernel, behind them what is not used yet.
+
+    Args:
+        state: The window.
+        window: Kernel, noise and prior mean from now on.
+        keep: How many rows stay.
+
+    Raises:
+        NumericalError: If a covariance is not positive definite.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from gp_ensembles.features.covariance import bind_covariance
+        >>> one = torch.ones(2, 2, dtype=torch.float64)
+        >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
+        >>> state, _ = update_window(window_state(torch.Size(), 1, 4, one), one, one[0], window)
+        >>> int(refactored(state, window, 1).num_used)
+        1
+    """
+    last = num_used(state)
+    inputs, targets, scale = (
+        field.narrow(state.targets.ndim - 1, last - keep, keep)
+        for field in (state.inputs, state.targets, state.noise_scale)
+    )
+    covariance = own_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale)
+    factor = cholesky(covariance, _WHAT)
+    errors = targets if window.mean is None else targets - window.mean(inputs)
+    projected = torch.linalg.solve_triangular(factor, errors.unsqueeze(-1), upper=False).squeeze(-1)
+    empty = window_state(state.num_used.shape, inputs.shape[-1], state.targets.shape[-1], targets)
+    empty = WindowState(*empty[:6], *state[6:])
+    return _appended(empty, WindowRows(inputs, targets, scale, factor, projected))
+
+
 def _rows(Phi: Tensor) -> Tensor:
     """Inputs, whatever their weight."""
     return (Phi[..., :-1] / Phi[..., -1:]).double()
+
+
+def _plus_mean(value: Tensor, rows: Tensor, window: Window) -> Tensor:
+    return value if window.mean is None else value + window.mean(rows)
 
 
 def num_used(state: WindowState) -> int:
@@ -235,21 +289,6 @@ def _appended(state: WindowState, rows: WindowRows) -> WindowState:
     new = rows._replace(factor=torch.cat([rows.factor, rest], dim=-1))
     inputs, targets, scale, factor, projected = (
         torch.cat([old.narrow(axis, 0, start), value, old.narrow(axis, end, capacity - end)], dim=axis)
-        for old, value in zip(state[:-1], new, strict=True)
+        for old, value in zip(state[:5], new, strict=True)
     )
-    return WindowState(inputs, targets, scale, factor, projected, torch.full_like(state.num_used, end))
-
-
-def _dropped(state: WindowState, window: Window) -> WindowState:
-    """The newest rows only, behind them what is not used yet."""
-    keep, capacity = window.keep, state.targets.shape[-1]
-    batch_shape, num_inputs = state.num_used.shape, state.inputs.shape[-1]
-    inputs, targets, scale = (
-        field.narrow(state.targets.ndim - 1, capacity - keep, keep)
-        for field in (state.inputs, state.targets, state.noise_scale)
-    )
-    covariance = own_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale)
-    factor = cholesky(covariance, _WHAT)
-    projected = torch.linalg.solve_triangular(factor, targets.unsqueeze(-1), upper=False).squeeze(-1)
-    empty = window_state(batch_shape, num_inputs, capacity, targets)
-    return _appended(empty, WindowRows(inputs, targets, scale, factor, projected))
+    return WindowState(inputs, targets, scale, factor, projected, torch.full_like(state.num_used, end), *state[6:])

@@ -213,8 +213,9 @@ def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
 
 def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
     kernel, likelihood, mean = deepcopy((model.covar_module, model.likelihood, model.mean_module))
-    room = min(_WINDOW, max(_LEAST_WINDOW, 2 * len(model.train_y)))
-    expert = FittedExpert(WindowExpert(kernel, model.train_X.shape[-1], room, likelihood), mean)
+    num_inputs = model.train_X.shape[-1]
+    room = max(num_inputs, min(_WINDOW, max(_LEAST_WINDOW, 2 * len(model.train_y))))
+    expert = FittedExpert(WindowExpert(kernel, num_inputs, room, likelihood), mean)
     state, _ = expert.update(expert.init(), model.train_X, model.train_y)
     return expert, state
 

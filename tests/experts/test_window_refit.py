@@ -1,0 +1,310 @@
+"""Windows whose hyperparameters keep learning: when, from what, and that nothing else changes."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from gpytorch.constraints import Interval
+from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import LinearMean
+from gpytorch.priors import GammaPrior
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.experts import WindowExpert, window
+from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.window import Refit
+from gp_ensembles.meta_learners import FixedShare
+from gp_ensembles.numerics import NumericalError
+from gp_ensembles.numerics.minimize import minimize
+
+N, D = 150, 2
+REFIT = Refit(every=30, first=20, num_rows=25)
+DUE = [20, 40, 70, 100, 130, 160]  # twice as many, then thirty more
+
+
+def rows(num_rows=N):
+    """A function that becomes rougher and noisier half-way."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(num_rows, D, generator=g, dtype=torch.float64) * 4 - 2
+    late = (torch.arange(num_rows) >= num_rows // 2).double()
+    y = ((1 + 2 * late) * X[:, 0]).sin() + (0.05 + 0.2 * late) * torch.randn(num_rows, generator=g, dtype=torch.float64)
+    return X, y
+
+
+def expert(batch=(2,), refit=REFIT, num_rows=40, mean=False):
+    shape = torch.Size(batch)
+    base = MaternKernel(nu=2.5, ard_num_dims=D, batch_shape=shape, lengthscale_prior=GammaPrior(3.0, 2.0))
+    kernel = ScaleKernel(base, batch_shape=shape).double()
+    likelihood = GaussianLikelihood(batch_shape=shape).double()
+    with torch.no_grad():
+        base.lengthscale = torch.linspace(0.7, 1.5, shape.numel() * D, dtype=torch.float64).reshape(*shape, 1, D)
+        likelihood.noise = torch.full((*shape, 1), 0.1, dtype=torch.float64)
+    linear = None
+    if mean:
+        linear = LinearMean(D, batch_shape=shape).double()
+        for value in linear.parameters():
+            torch.nn.init.zeros_(value)
+    return WindowExpert(kernel, D, num_rows, likelihood, linear, refit)
+
+
+def run(one, X, y, sizes):
+    state, parts, start = one.init(), [], 0
+    for size in sizes:
+        state, steps = one.update(state, X[start : start + size], y[start : start + size])
+        parts.append(steps)
+        start += size
+    return state, type(steps)(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
+
+
+def by_hand(one, X, y, entry):
+    """Every prediction by conditioning on the rows held then; at due rows a search on the last ones by autograd."""
+    one = copy.deepcopy(one.take(torch.tensor([entry])))
+    held, found, vectors = [], [], []
+    for t in range(len(y)):
+        noise = one.likelihood.noise.detach()[0]
+        with torch.no_grad():
+            index = [*held, t]
+            cov = one.kernel(X[index], X[index]).to_dense()[0] + noise * torch.eye(len(index), dtype=torch.float64)
+            prior = torch.zeros(len(index), dtype=torch.float64) if one.mean is None else one.mean(X[index])[0]
+            gain = torch.linalg.solve(cov[:-1, :-1], cov[:-1, -1])
+            mean = prior[-1] + gain @ (y[held] - prior[:-1])
+            variance = cov[-1, -1] - gain @ cov[:-1, -1]
+            log_prob = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False).log_prob(y[t])
+        found.append(torch.stack([mean, variance, log_prob]))
+        if not torch.isnan(y[t]):
+            held.append(t)
+        if len(held) == one.num_rows + one.num_rows // 4:
+            held = held[-one.num_rows :]
+        if t + 1 in DUE:
+            last = held[-one.refit.num_rows :]
+            start = get_vectors(one)
+
+            def loss(points, _, last=last, start=start):
+                set_vectors_(one, points)
+                size = len(last)
+                cov = one.kernel(X[last], X[last]).to_dense() + one.likelihood.noise * torch.eye(size).double()
+                prior = torch.zeros(1, size).double() if one.mean is None else one.mean(X[last])
+                value = torch.distributions.MultivariateNormal(prior, cov).log_prob(y[last])
+                value = value + GammaPrior(3.0, 2.0).log_prob(one.kernel.base_kernel.lengthscale).sum()
+                values = [p for p in one.parameters() if p.requires_grad]
+                slopes = torch.cat([g.flatten() for g in torch.autograd.grad(value, values)])
+                step = points - start
+                value = value.detach() - 0.25 * step.square().sum(-1)
+                return -value / size, -(slopes - 0.5 * step) / size
+
+            end = minimize(loss, start, max_iterations=20, loss_tolerance=1e-5)
+            set_vectors_(one, end.point)
+            vectors.append(end.point[0])
+    return torch.stack(found, dim=-1), vectors
+
+
+def close(got, want, tolerance=1e-8):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_every_prediction_is_that_of_conditioning_and_searching_by_hand(mean):
+    X, y = rows()
+    y[[5, 19, 60]] = torch.nan
+    one = expert(mean=mean)
+    state, steps = run(one, X, y, (N,))
+    for entry in range(2):
+        want, vectors = by_hand(one, X, y, entry)
+        # Searches that differ in round-off end where they do to 2e-5.
+        close([field[entry] for field in steps], want, 2e-4)
+        torch.testing.assert_close(state.hyperparameters[entry], vectors[-1], rtol=1e-3, atol=1e-3)
+    assert state.num_rows.tolist() == [N, N]
+    assert state.due.tolist() == [160, 160]
+
+
+@pytest.mark.processor
+def test_any_blocking_gives_the_same():
+    X, y = rows()
+    y[[5, 19, 60]] = torch.nan
+    one = expert()
+    state, want = run(one, X, y, (N,))
+    for sizes in ((1,) * N, (20, 20, 30, 30, 30, 20), (19, 2, 60, 69), (7,) * 21 + (3,)):
+        other, got = run(one, X, y, sizes)
+        close(got, want)
+        close(other, state)
+
+
+def test_the_schedule_doubles_and_then_is_regular():
+    X, y = rows()
+    one, changes, before = expert(batch=()), [], None
+    state = one.init()
+    for t in range(N):
+        before = state.hyperparameters
+        state, _ = one.update(state, X[t : t + 1], y[t : t + 1])
+        if not torch.equal(before, state.hyperparameters):
+            changes.append(t + 1)
+    assert changes == [n for n in DUE if n <= N]
+
+
+def test_refits_follow_what_changes():
+    X, y = rows(600)
+    late = slice(450, 600)
+    refit = Refit(every=100)
+    learned, fixed = (run(expert((), refit, num_rows=100), X, y, (600,)) for refit in (refit, None))
+    gain = learned[1].log_prob[late].mean() - fixed[1].log_prob[late].mean()
+    assert gain > 0.05
+    assert fixed[0].hyperparameters.shape == (0,)
+
+
+def test_what_comes_later_changes_no_prediction():
+    X, y = rows()
+    one = expert(batch=())
+    _, steps = run(one, X, y, (N,))
+    for t in (19, 20, 39, 75):
+        other = y.clone()
+        other[t:] = -3.0
+        _, changed = run(one, X, other, (N,))
+        close([f[: t + 1] for f in steps[:2]], [f[: t + 1] for f in changed[:2]], 1e-12)
+
+
+def test_predict_is_the_next_observation_and_learns_nothing():
+    X, y = rows()
+    one = expert(batch=())
+    for n in (19, 20, 21, 40):
+        state, _ = run(one, X[:n], y[:n], (n,))
+        before = [field.clone() for field in state]
+        mean, variance = one.predict(state, X[n : n + 1])
+        _, steps = one.update(state, X[n : n + 1], y[n : n + 1])
+        torch.testing.assert_close(mean, steps.mean)
+        torch.testing.assert_close(variance, steps.variance)
+        close(state, before, 0.0)
+
+
+def test_the_expert_keeps_its_own_hyperparameters():
+    X, y = rows()
+    one = expert()
+    before = get_vectors(one)
+    run(one, X, y, (N,))
+    assert torch.equal(get_vectors(one), before)
+    assert all(value.grad is None for value in one.parameters())
+
+
+@pytest.mark.parametrize("kernel", [RQKernel, PeriodicKernel, RBFKernel])
+def test_any_kernel_is_refitted(kernel):
+    X, y = rows()
+    one = WindowExpert(ScaleKernel(kernel()).double(), D, 40, refit=REFIT)
+    state, steps = run(one, X, y, (N,))
+    assert bool(torch.isfinite(steps.log_prob).all())
+    assert not torch.equal(state.hyperparameters, one.init().hyperparameters)
+
+
+class Breaking(RBFKernel):
+    """Raises, or computes no number, once its length scale is not the one that it had at first."""
+
+    raises = True
+
+    def forward(self, x1, x2, diag=False, **params):
+        value = super().forward(x1, x2, diag=diag, **params)
+        if float(self.lengthscale.detach().flatten()[0]) == 1.0:
+            return value
+        if self.raises:
+            raise NumericalError("out of numbers")
+        return value * torch.nan
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_refit_that_fails_changes_nothing(raises):
+    X, y = rows()
+    kernel = Breaking(lengthscale_constraint=Interval(0.0, 2.0)).double()
+    kernel.lengthscale = 1.0
+    kernel.raises = raises
+    one = WindowExpert(kernel, D, 40, refit=REFIT)
+    state, got = run(one, X, y, (N,))
+    kernel.raises = False
+    _, want = run(WindowExpert(kernel, D, 40, one.likelihood), X, y, (N,))
+    close(got, want, 1e-12)
+    assert torch.equal(state.hyperparameters, one.init().hyperparameters)
+    assert int(state.due) == 160
+
+
+def test_a_factor_that_cannot_be_computed_keeps_what_was(monkeypatch):
+    X, y = rows()
+    one = expert(batch=())
+    with monkeypatch.context() as patch:
+        patch.setattr(window, "refactored", _refuse)
+        state, _ = run(one, X[:40], y[:40], (40,))
+    assert torch.equal(state.hyperparameters, one.init().hyperparameters)
+    assert int(state.num_used) == 40
+
+
+def _refuse(*_):
+    raise NumericalError("no factor")
+
+
+def test_hyperparameters_that_are_frozen_stay():
+    X, y = rows()
+    one = expert(batch=())
+    one.likelihood.requires_grad_(False)
+    state, _ = run(one, X, y, (N,))
+    assert state.hyperparameters.shape == (3,)
+    with pytest.raises(ValueError, match="no trainable"):
+        WindowExpert(one.kernel.requires_grad_(False), D, 40, one.likelihood, refit=REFIT)
+
+
+def test_single_precision_rows():
+    X, y = rows()
+    one = expert()
+    _, want = run(one, X, y, (N,))
+    state, got = run(copy.deepcopy(one).float(), X.float(), y.float(), (N,))
+    assert state.hyperparameters.dtype == torch.float64
+    assert got.mean.dtype == torch.float32
+    close([f.double() for f in got[:2]], want[:2], 2e-2)
+
+
+def online(**settings):
+    X, y = rows()
+    record = WindowGP(num_rows=40, starts=(0.3, 0.8), refit_every=30, **settings)
+    spec = replace(oebe, bases=(LinearBasis(),), rule=FixedShare(0.02), further=(record,), outlier_threshold=6.0)
+    return spec, X, y
+
+
+@pytest.mark.processor
+def test_an_ensemble_goes_on_to_the_bit_from_what_it_saved():
+    spec, X, y = online()
+    whole = spec.fit(X[:40], y[:40])
+    assert whole.state.experts[-1].due.tolist() == [70, 70]
+    copies = [copy.deepcopy(whole) for _ in range(2)]
+    whole.observe(X[40:95], y[40:95])
+    loaded = spec.unfitted(X[:40], y[:40])
+    loaded.load_state_dict(whole.state_dict())
+    want, got = (one.observe(X[95:], y[95:]) for one in (whole, loaded))
+    assert torch.equal(got.log_prob, want.log_prob)
+    for one in copies[:1]:  # row by row
+        parts = [one.observe(X[t : t + 1], y[t : t + 1]).log_prob for t in range(40, N)]
+        torch.testing.assert_close(torch.cat(parts)[55:], want.log_prob, rtol=1e-6, atol=1e-6)
+
+
+def test_a_block_that_is_refused_changes_nothing():
+    X, y = rows()
+    one = OnlineEnsemble(Ensemble([expert()], FixedShare()), block_size=16)
+    one.observe(X[:37], y[:37])
+    before = {name: value.clone() for name, value in one.state_dict().items()}
+    bad = X[37:60].clone()
+    bad[-1, 0] = torch.nan
+    with pytest.raises(ValueError, match="row 22"):
+        one.observe(bad, y[37:60])
+    assert all(torch.equal(value, before[name]) for name, value in one.state_dict().items())
+    pure = Ensemble([expert()], FixedShare())
+    got = one.observe(X[37:], y[37:])
+    state, _ = pure.update(pure.init(), X[:37], y[:37])
+    torch.testing.assert_close(got.log_prob, pure.update(state, X[37:], y[37:])[1].log_prob)
+
+
+def test_settings_that_cannot_be():
+    with pytest.raises(ValueError, match="every of Refit must be at least 1"):
+        Refit(every=0)
+    with pytest.raises(ValueError, match="refit_every of WindowGP must be at least 1"):
+        WindowGP(refit_every=0)
+    with pytest.raises(TypeError, match="refit_every of WindowGP must be a whole number"):
+        WindowGP(refit_every=2.5)
