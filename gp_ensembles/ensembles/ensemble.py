@@ -11,6 +11,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import Response
+from gp_ensembles.ensembles.absence import awake_weights, find_absent
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
 from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
@@ -19,6 +20,7 @@ from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, 
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.weighing import Layers, beside, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
@@ -96,7 +98,7 @@ class Ensemble(nn.Module):
             _check_layers(self, outlier_threshold)
         bank = InnovationBank(innovations) if innovations else None
         self.memory = memory
-        self.layers = Layers(meta_learner, bank, memory, outlier_threshold)
+        self.layers = Layers(meta_learner, bank, memory, outlier_threshold, _places_of_guests(experts))
         labels = ["", *(f" + {model.label}" for model in innovations)]
         self.names = tuple(f"{name}{label}" for name in self.expert_names for label in labels)
         self.num_experts = len(self.names)
@@ -249,10 +251,24 @@ def predict_mixture(layers: Layers, bound: Sequence[BoundExpert], state: Ensembl
     features = evaluate(bound, next_inputs(layers, state, X))
     parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
     steps = flatten(parts)
+    absent = find_absent(steps, layers.guests)
     if layers.bank is not None and state.innovations is not None:
         steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
     # A copy: the weights may be the state's own memory, which the next row changes.
-    return make_mixture(layers.rule.log_weights(state.meta).clone(), steps, responses_of(bound))
+    log_weights = layers.rule.log_weights(state.meta).clone()
+    if absent is not None:
+        log_weights = awake_weights(log_weights, absent.repeat_interleave(layers.num_copies, 0))
+    return make_mixture(log_weights, steps, responses_of(bound))
+
+
+def _places_of_guests(experts: Sequence[Expert]) -> tuple[int, ...]:
+    """Places of the experts that may say nothing of a row."""
+    start, places = 0, list[int]()
+    for expert in experts:
+        if isinstance(expert, ExternalExpert):
+            places += range(start, start + expert.num_experts)
+        start += expert.num_experts
+    return tuple(places)
 
 
 def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:

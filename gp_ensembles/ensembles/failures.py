@@ -74,6 +74,7 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
         start += expert.num_experts
     log_prob = flatten(parts).log_prob
     illegal = ~(log_prob < torch.inf) & ~missing_rows(block.y)
+    illegal[list(ensemble.layers.guests)] = False  # NaN means that they are absent
     if bool(illegal.any()):
         step = int(illegal.any(0).int().argmax())
         index = int(illegal[:, step].int().argmax())

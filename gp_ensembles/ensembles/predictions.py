@@ -26,7 +26,8 @@ class EnsemblePredictions(NamedTuple):
             ``experts``.
         log_weights: Log weights in force before each target, shape (M, B).
         experts: The experts' own predictions, each (M, B); NaN mean and variance and a log density of minus infinity
-            for an expert that is dead (weight zero for good) and no longer run.
+            for an expert that is dead (weight zero for good) and no longer run; all NaN, and weight zero, for one that
+            said nothing of the row.
         responses: How latent values become targets under a likelihood that is not Gaussian; else empty.
     """
 
@@ -72,13 +73,22 @@ def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Res
 
 
 def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:
-    """Mixtures of consecutive rows under the same weights, (M,), as one."""
+    """Mixtures of consecutive rows as one; weights are (M,) or, in some of them, (M, N)."""
     first = parts[0]
     if len(parts) == 1:
         return first
     names = [name for name in first._fields if name not in ("log_weights", "responses")]
+    if any(part.log_weights.ndim > 1 for part in parts):  # some expert is absent from some rows
+        num = len(first.log_weights)
+        each = [part.log_weights.reshape(num, -1).expand(num, _num_rows(part)) for part in parts]
+        first = first._replace(log_weights=torch.cat(each, dim=1))
     rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in names}
     return first._replace(**rows)
+
+
+def _num_rows(mixture: AnyMixture) -> int:
+    mean = mixture.latent_mean if isinstance(mixture, LatentMixture) else mixture.component_mean
+    return mean.shape[1]
 
 
 def flatten(parts: Sequence[Predictions]) -> Predictions:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.ensembles.absence import find_absent, marked, stood_in, stretches, weigh_awake
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.predictions import EnsemblePredictions, assemble, assemble_living
 from gp_ensembles.ensembles.state import EnsembleState
-from gp_ensembles.filters.states import Predictions, StudentTPredictions
+from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
 from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
 
@@ -30,12 +31,14 @@ class Layers(NamedTuple):
         memory: Past targets as inputs; ``None`` for none.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
+        guests: Places of the experts that may say nothing of a row, see :mod:`~gp_ensembles.ensembles.absence`.
     """
 
     rule: MetaLearner
     bank: InnovationBank | None = None
     memory: TargetMemory | None = None
     outlier_threshold: float | None = None
+    guests: tuple[int, ...] = ()
 
     @property
     def num_copies(self) -> int:
@@ -99,14 +102,22 @@ def run_block(
         steps = stage(inputs, y, None if share is None else share.sqrt())
         if kept is not None:
             steps = _splice(kept, steps, start)
-        innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)
-        meta, output = _weigh(layers.rule, state.meta, weighed.log_prob, share, missing)
+        absent = find_absent(steps, layers.guests)
+        if absent is None:
+            innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)
+            meta, output = _weigh(layers.rule, state.meta, weighed.log_prob, share, missing)
+        else:
+            innovations, weighed = _innovate_awake(layers, state.innovations, steps, y, share, missing, alive, absent)
+            absent = absent.repeat_interleave(layers.num_copies, 0)
+            meta, output = _weigh_awake(layers.rule, state.meta, weighed.log_prob, share, missing, absent)
         # For one row the weights in force may be the state's own memory, which is about to change.
         log_weights = output.log_weights.clone()
         if alive is None:
             predictions = assemble(weighed, log_weights, output.log_prob)
         else:
             predictions = assemble_living(weighed, layers.weighed(alive), log_weights, output.log_prob)
+        if absent is not None:
+            predictions = predictions._replace(experts=marked(weighed, absent))
         row = _first_outlier(predictions, y, layers.outlier_threshold, start)
         if row is None:
             return Weighed(meta, innovations, history, predictions)
@@ -160,6 +171,63 @@ def _innovate(
         state, steps.mean, steps.variance, y, share=share, missing=missing, dead=dead
     )
     return after, beside(steps, copies)
+
+
+def _innovate_awake(
+    layers: Layers,
+    state: InnovationState | None,
+    steps: Predictions,
+    y: Tensor,
+    share: Tensor | None,
+    missing: Tensor | None,
+    alive: Tensor | None,
+    absent: Tensor,
+) -> tuple[InnovationState | None, Predictions]:
+    """The same where some experts are absent, (M, B): their innovation models learn nothing then, and are so, too."""
+    steps = stood_in(steps, absent)
+    if layers.bank is None or state is None:
+        return None, steps
+    dead = torch.zeros_like(absent[:, 0])
+    if alive is not None:
+        dead = torch.ones_like(dead).index_fill(0, alive, False)
+    parts = []
+    for rows, _ in stretches(absent):
+        part = type(steps)(*(field[:, rows] for field in steps))
+        state, copies = layers.bank.update_block(
+            state,
+            part.mean,
+            part.variance,
+            y[rows],
+            share=None if share is None else share[rows],
+            missing=None if missing is None else missing[rows],
+            dead=dead | absent[:, rows.start],
+        )
+        parts.append(beside(part, copies))
+    whole = concatenate_steps(parts)
+    return state, stood_in(whole, absent.repeat_interleave(layers.num_copies, 0))
+
+
+def _weigh_awake(
+    rule: MetaLearner,
+    state: MetaState,
+    log_prob: Tensor,
+    share: Tensor | None,
+    missing: Tensor | None,
+    absent: Tensor,
+) -> tuple[MetaState, MetaOutput]:
+    """The rule where some predictions are absent, (M K, B): row by row there, and in blocks in between."""
+    outputs = []
+    for rows, anyone in stretches(absent):
+        for part in [slice(t, t + 1) for t in range(rows.start, rows.stop)] if anyone else [rows]:
+            counts = None if share is None else share[part]
+            gaps = None if missing is None else missing[part]
+            if anyone:
+                state, output = weigh_awake(rule, state, log_prob[:, part], absent[:, part], gaps, counts)
+            else:
+                state, output = _weigh(rule, state, log_prob[:, part], counts, gaps)
+            outputs.append(output)
+    log_weights = torch.cat([output.log_weights for output in outputs], dim=1)
+    return state, MetaOutput(log_weights, torch.cat([output.log_prob for output in outputs]))
 
 
 def beside(steps: Predictions, copies: InnovationPredictions) -> StudentTPredictions:

@@ -11,14 +11,28 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import check_single_output
-from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, error_size
+from gp_ensembles.experts.guest import Guest, GuestRows, error_size
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.states import ExternalState, FilterState, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 
+# Inputs (N, D) to means and deviations, (N,) each.
+_Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
+
 _KEPT = 3  # trained models: a block is predicted more than once where there are outliers
 _LEAST_ROWS = 10  # to train on
+_LARGEST = 1e30  # mean or variance, in standardized units: single precision holds it
+
+# Why a model was absent.
+SILENT, ILLEGAL, WRONG_LENGTH, FAILED_PREDICTION, FAILED_TRAINING = range(1, 6)
+REASONS = {
+    SILENT: "it said nothing (NaN)",
+    ILLEGAL: "its mean was infinite, or its deviation not positive or infinite",
+    WRONG_LENGTH: "it gave predictions of the wrong shape",
+    FAILED_PREDICTION: "it failed to predict",
+    FAILED_TRAINING: "it failed to train",
+}
 
 
 class ExternalRows(NamedTuple):
@@ -33,6 +47,20 @@ class ExternalRows(NamedTuple):
     due: int
     trained_at: int
     digest: int
+    num_absent: int
+    reason: int
+
+
+class _Answers(NamedTuple):
+    """What a model said of N rows: means and variances (N,), NaN where it is absent, and why it was so last."""
+
+    mean: Tensor
+    variance: Tensor
+    reason: int
+
+
+class _TrainingError(Exception):
+    """Training failed; there is nothing to ask until the next one."""
 
 
 @final
@@ -40,9 +68,9 @@ class TrainedModels:
     """The last models that were trained, by the digest of their rows; a copy shares them, a file holds none."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, Forecast] = OrderedDict()
+        self._kept: OrderedDict[int, _Complete] = OrderedDict()
 
-    def get(self, digest: int, train: Callable[[], Forecast]) -> Forecast:
+    def get(self, digest: int, train: Callable[[], _Complete]) -> _Complete:
         """The model of a digest, trained if it is not there."""
         if digest not in self._kept:
             self._kept[digest] = train()
@@ -84,22 +112,23 @@ class BoundExternal(BoundExpert):
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, ExternalState)
         X, _ = self._rows(Phi)
-        mean, variance = self._moments(state, int(state.digest), None, X)
-        return self._steps(mean, variance, torch.full_like(mean, torch.nan), Phi)
+        said = self._ask(state, int(state.digest), None, X)
+        return self._steps(said.mean, said.variance, torch.full_like(said.mean, torch.nan), Phi)
 
     def condition(self, state: ExternalState, Phi: Tensor, y: Tensor) -> tuple[ExternalRows, StepPredictions]:
         """Predict a block, and what :func:`append_` writes to the state; models are trained where they are due."""
         X, weight = self._rows(Phi)
         targets, shares = y.detach().double().cpu() / weight, weight.square()
         seen = ~torch.isnan(targets)
-        num_seen, stored, due, trained_at, digest = (int(count) for count in state[4:])
+        num_seen, stored, due, trained_at, digest, num_absent, reason = (int(count) for count in state[4:])
         parts, errors, rows, start = [], targets.new_full(targets.shape, torch.nan), None, 0
         while start < y.shape[0]:
             stop = min(start + due - num_seen, y.shape[0])
-            mean, variance = self._moments(state, digest, rows, X[start:stop])
-            parts.append((mean, variance))
+            said = self._ask(state, digest, rows, X[start:stop])
+            parts.append(said)
+            reason = said.reason or reason
             if digest:
-                errors[start:stop] = targets[start:stop] - mean
+                errors[start:stop] = targets[start:stop] - said.mean
             num_seen, start = num_seen + stop - start, stop
             if num_seen == due:
                 due += min(due, self._expert.every)
@@ -108,9 +137,10 @@ class BoundExternal(BoundExpert):
                 if stored + new.targets.shape[0] >= _LEAST_ROWS:
                     rows = _history(state, stored, new, self._expert.num_rows)
                     trained_at, digest = stored + new.targets.shape[0], _digest(rows)
-        mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))
+        mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
-        counts = num_seen, stored + int(seen.sum()), due, trained_at, digest
+        num_absent += int(mean.isnan().sum())
+        counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, num_absent, reason
         return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts), steps
 
     def take(self, index: Tensor) -> "BoundExternal":
@@ -125,17 +155,45 @@ class BoundExternal(BoundExpert):
         Phi = Phi.reshape(-1, *Phi.shape[-2:])[0].detach().double().cpu()
         return (Phi[:, :-1] / Phi[:, -1:]).float().double(), Phi[:, -1]
 
-    def _moments(self, state: ExternalState, digest: int, rows: GuestRows | None, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
+    def _ask(self, state: ExternalState, digest: int, rows: GuestRows | None, X: Tensor) -> _Answers:
+        """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
         if not digest:
-            return X.new_zeros(X.shape[:1]), X.new_ones(X.shape[:1])
+            return _Answers(X.new_zeros(X.shape[:1]), X.new_ones(X.shape[:1]), 0)
 
-        def train() -> Forecast:
-            return _with_deviation(self._expert.guest, self._stored(state) if rows is None else rows)
+        def train() -> _Complete:
+            return _trained(self._expert.guest, self._stored(state) if rows is None else rows)
 
-        mean, deviation = self._expert.models.get(digest, train)(X)
-        assert deviation is not None
-        return mean, deviation.square()
+        return self._answers(self._expert.models.get(digest, train), X)
+
+    def _answers(self, forecast: _Complete, X: Tensor) -> _Answers:
+        """What is legal of what it says; where a block fails its rows are asked for one by one."""
+        reason, nothing = 0, X.new_full(X.shape[:1], torch.nan)
+        try:
+            mean, deviation = forecast(X)
+            if mean.shape != nothing.shape or deviation.shape != nothing.shape:
+                reason, why = WRONG_LENGTH, f"shapes {tuple(mean.shape)} and {tuple(deviation.shape)}"
+        except _TrainingError as error:
+            self._expert.last_failure = str(error)
+            return _Answers(nothing, nothing, FAILED_TRAINING)
+        except Exception as error:  # whatever a stranger's code may raise
+            reason, why = FAILED_PREDICTION, f"{type(error).__name__}: {error}"
+        if reason and X.shape[0] > 1:
+            parts = [self._answers(forecast, row) for row in X.split(1)]
+            reason = next((part.reason for part in reversed(parts) if part.reason), 0)
+            return _Answers(torch.cat([p.mean for p in parts]), torch.cat([p.variance for p in parts]), reason)
+        if reason:
+            self._expert.last_failure = why
+            return _Answers(nothing, nothing, reason)
+        variance = deviation.square()
+        legal_mean = mean.abs() < _LARGEST
+        legal = legal_mean & (deviation > 0) & (variance > 1 / _LARGEST) & (variance < _LARGEST)
+        if not bool(legal.all()):
+            last = int((~legal).nonzero()[-1])
+            silent = bool(mean[last].isnan()) or bool(deviation[last].isnan())
+            reason = SILENT if silent else ILLEGAL
+            self._expert.last_failure = f"mean {float(mean[last]):g}, deviation {float(deviation[last]):g}"
+            mean, variance = mean.where(legal, nothing), variance.where(legal, nothing)
+        return _Answers(mean, variance, reason)
 
     def _stored(self, state: ExternalState) -> GuestRows:
         """The rows of the last training."""
@@ -155,8 +213,11 @@ class ExternalExpert(Expert):
 
     It is trained after ``first`` rows, then after twice as many, and so on until that would take more than ``every``
     rows; from there after every ``every`` rows. Until it is trained it predicts N(0, 1). Training depends on the stored
-    rows only: where a state is loaded the model is trained on them again, and nothing else is saved. It does not run
-    inside ``torch.func.vmap``, and predictions are not differentiable.
+    rows only: where a state is loaded the model is trained on them again, and nothing else is saved.
+
+    A row for which the model fails, or says nothing that is a finite mean and a finite positive deviation, has NaN
+    moments: the expert is absent, see :mod:`gp_ensembles.ensembles.absence`. One that fails to train is absent until
+    the next training. It does not run inside ``torch.func.vmap``, and predictions are not differentiable.
 
     Args:
         guest: What is trained.
@@ -190,6 +251,7 @@ class ExternalExpert(Expert):
         self.guest = guest
         self.first, self.every, self.num_rows = first, every, num_rows
         self.models = TrainedModels()
+        self.last_failure = ""  # in the words of the model, for messages; no part of a state
 
     def init(self) -> ExternalState:
         """State before any data."""
@@ -197,7 +259,7 @@ class ExternalExpert(Expert):
         room = self.num_rows + self.every  # the rows of the last training, and those since then
         zeros = torch.zeros(room, dtype=torch.float64, device=like.device)
         inputs = zeros.float().unsqueeze(-1).repeat(1, self.features.num_features - 1)
-        counts = [torch.full((), n, dtype=torch.int64, device=like.device) for n in (0, 0, self.first, 0, 0)]
+        counts = [torch.full((), n, dtype=torch.int64, device=like.device) for n in (0, 0, self.first, 0, 0, 0, 0)]
         return ExternalState(inputs, zeros, torch.ones_like(zeros), zeros * torch.nan, *counts)
 
     def bind(self) -> BoundExternal:
@@ -260,9 +322,18 @@ def _digest(rows: GuestRows) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True) or 1
 
 
-def _with_deviation(guest: Guest, rows: GuestRows) -> Forecast:
-    """A forecast that always states a deviation."""
-    forecast, size = guest.fit(rows), error_size(rows)
+def _trained(guest: Guest, rows: GuestRows) -> _Complete:
+    """A forecast that always states a deviation, or always says why there is none."""
+    try:
+        forecast = guest.fit(rows)
+    except Exception as error:  # whatever a stranger's code may raise
+        failure = f"{type(error).__name__}: {error}"
+
+        def fail(X: Tensor) -> tuple[Tensor, Tensor]:
+            raise _TrainingError(failure)
+
+        return fail
+    size = error_size(rows)
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:
         mean, deviation = forecast(X)

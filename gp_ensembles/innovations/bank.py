@@ -114,8 +114,8 @@ class InnovationBank:
             y: Targets, shape (B,).
             share: What counts of each error in the autoregression, shape (B,): less than one for an outlier.
             missing: Which targets are missing, shape (B,); ``None`` if none is. They keep the state.
-            dead: Which experts were not run, shape (M,); ``None`` if all were. They keep their scale, have NaN moments
-                and give no target any chance.
+            dead: Which experts were not run, shape (M,); ``None`` if all were. They keep their scale and the sums of
+                their autoregression but have no last error, have NaN moments and give no target any chance.
 
         Returns:
             State after the block, and the predictions made before each target.
@@ -141,6 +141,8 @@ class InnovationBank:
         predictions = InnovationPredictions(moments[0], moments[1], log_prob, moments[2])
         if dead is not None:
             scale = torch.where(dead, state.scale, scale)
+            products = torch.where(dead, state.products, after.products)
+            after = after._replace(products=products, last_error=after.last_error.masked_fill(dead, 0.0))
             predictions = _without(predictions, dead[:, None, None])
         return InnovationState(scale, *after), predictions
 

@@ -1,0 +1,121 @@
+r"""Experts that say nothing of some rows: the others share their weight there, and it is theirs again when they speak.
+
+Such an expert sleeps (Freund, Schapire, Singer and Warmuth 1997, "Using and combining predictors that specialize"). For
+a row t with the awake experts A and weights w in force before it,
+
+.. math:: w'_m = \frac{w_m}{\sum_{j \in A} w_j} \quad (m \in A), \qquad p(y_t) = \sum_{m \in A} w'_m\, p_m(y_t)
+
+and to the rule a sleeping expert's density is :math:`p(y_t)`, so that it neither gains nor loses beside the others.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.filters.states import Predictions
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.reductions import readable_all
+
+P = TypeVar("P", bound=Predictions)
+
+
+def find_absent(steps: Predictions, guests: Sequence[int]) -> Tensor | None:
+    """Which experts say nothing of which rows, (M, B): a mean that is not a number; ``None`` if all speak.
+
+    Args:
+        steps: Predictions (M, B).
+        guests: Places of the experts that may be absent.
+
+    Example:
+        >>> from gp_ensembles.filters.states import StepPredictions
+        >>> mean = torch.tensor([[0.0, 0.0], [torch.nan, 0.0]])
+        >>> find_absent(StepPredictions(mean, mean, mean), guests=[1])
+        tensor([[False, False],
+                [ True, False]])
+    """
+    if not guests:
+        return None
+    places = list(guests)
+    silent = torch.isnan(steps.mean[places])
+    if readable_all(~silent):
+        return None
+    absent = torch.zeros_like(steps.mean, dtype=torch.bool)
+    absent[places] = silent
+    return absent
+
+
+def awake_weights(log_weights: Tensor, absent: Tensor) -> Tensor:
+    """Log weights (M,) or (M, N) in which the absent (M, N) have none and the others theirs, summing to one.
+
+    Raises:
+        NumericalError: If no expert that has weight speaks of a row.
+
+    Example:
+        >>> awake_weights(torch.tensor([0.5, 0.25, 0.25]).log(), torch.tensor([[True], [False], [False]])).exp()
+        tensor([[0.0000],
+                [0.5000],
+                [0.5000]])
+    """
+    weights = log_weights if log_weights.ndim == 2 else log_weights.unsqueeze(-1)
+    weights = weights.masked_fill(absent, -torch.inf)
+    total = weights.logsumexp(0)
+    if bool(torch.isneginf(total).any()):
+        raise NumericalError("all experts that have weight are absent from a row; add one that always predicts")
+    return weights - total
+
+
+def weigh_awake(
+    rule: MetaLearner, state: MetaState, log_prob: Tensor, absent: Tensor, missing: Tensor | None, share: Tensor | None
+) -> tuple[MetaState, MetaOutput]:
+    """Weigh a row of which some experts say nothing.
+
+    Args:
+        rule: The rule.
+        state: The state before it.
+        log_prob: Log densities of the target, shape (M, 1); any number for the absent.
+        absent: Who is absent, shape (M, 1).
+        missing: Whether there is no target, shape (1,); ``None`` if there is one.
+        share: What counts of the target, shape (1,): the power of the densities that the rule sees; ``None`` for all.
+
+    Returns:
+        The state after it, and weights, zero for the absent, and mixture density before it.
+    """
+    weights = awake_weights(rule.log_weights(state), absent)
+    if missing is not None and bool(missing):
+        after, _ = rule.update_block(state, torch.zeros_like(log_prob))
+        return after, MetaOutput(weights, log_prob.new_full((1,), torch.nan))
+    known = log_prob.masked_fill(absent, -torch.inf)
+    counted = known if share is None else known * share
+    said = (weights + counted).logsumexp(0)
+    after, _ = rule.update_block(state, torch.where(absent, said, counted))
+    return after, MetaOutput(weights, said if share is None else (weights + known).logsumexp(0))
+
+
+def stretches(absent: Tensor) -> Iterator[tuple[slice, bool]]:
+    """Rows of a block of which the same experts (M, B) are absent one after the other, and whether any is.
+
+    Example:
+        >>> list(stretches(torch.tensor([[False, True, True, False]])))
+        [(slice(0, 1, None), False), (slice(1, 3, None), True), (slice(3, 4, None), False)]
+    """
+    changes = (absent[:, 1:] != absent[:, :-1]).any(0).nonzero().flatten() + 1
+    ends = [0, *changes.tolist(), absent.shape[1]]
+    anyone = absent.any(0).tolist()
+    for start, stop in itertools.pairwise(ends):
+        yield slice(start, stop), anyone[start]
+
+
+def stood_in(steps: P, absent: Tensor) -> P:
+    """Predictions (M, B) in which N(0, 1) stands for those that were not made: their weight is zero."""
+    mean, variance = steps.mean.masked_fill(absent, 0.0), steps.variance.masked_fill(absent, 1.0)
+    return type(steps)(**{**steps._asdict(), "mean": mean, "variance": variance})
+
+
+def marked(steps: P, absent: Tensor) -> P:
+    """Predictions (M, B) with NaN for those that were not made."""
+    fields = {name: value.masked_fill(absent, torch.nan) for name, value in steps._asdict().items()}
+    return type(steps)(**fields)
