@@ -7,6 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from gp_ensembles.numerics.lag_selection import carried_forward, select_lags
+
 _FAR = 100.0  # in widths of the range of the warm-up targets
 _LEAST_CORRELATION = 0.2  # of a season
 _RIDGE = 1e-6  # of the autoregression that bridges gaps, relative to the number of rows
@@ -104,7 +106,7 @@ class TargetMemory(nn.Module):
 
 def _autoregression(lags: tuple[int, ...], y: Tensor) -> tuple[Tensor, Tensor]:
     """Coefficients of a linear autoregression by least squares, the constant last, and the range of the targets."""
-    filled = _carried_forward(y)
+    filled = carried_forward(y)
     seen = filled[lags[-1] :]
     design = torch.stack([*(filled[lags[-1] - lag : filled.shape[0] - lag] for lag in lags), torch.ones_like(seen)], -1)
     ridge = _RIDGE * design.shape[0] * torch.diag_embed(torch.ones_like(design[0]))
@@ -112,19 +114,8 @@ def _autoregression(lags: tuple[int, ...], y: Tensor) -> tuple[Tensor, Tensor]:
     return coefficients.to(y), torch.stack([filled.amin(), filled.amax()]).to(y)
 
 
-def _carried_forward(y: Tensor) -> Tensor:
-    """Targets with gaps at the last value before them, float64; at zero before the first."""
-    rows = torch.arange(1, y.shape[0] + 1, device=y.device)
-    newest = torch.where(torch.isnan(y), 0, rows).cummax(0).values
-    return torch.cat([y.new_zeros(1), y])[newest].double()
-
-
 def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
-    r"""Lags that help to predict the next target, by forward selection on the partial correlation.
-
-    The lag whose column has the largest partial correlation with the target, given those chosen so far and a constant,
-    is taken as long as it lowers the Bayesian information criterion twice over,
-    :math:`n \log(RSS / RSS') > 2 \log n` on n rows. With any lag goes the lag of one row.
+    """Lags that help to predict the next target, see :func:`~gp_ensembles.numerics.lag_selection.select_lags`.
 
     Args:
         y: Targets, shape (N,), NaN where missing.
@@ -142,31 +133,7 @@ def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
         >>> find_lags(torch.cos(torch.arange(200, dtype=torch.float64) ** 2), most=6, longest=24)
         ()
     """
-    filled = _carried_forward(y)
-    longest = min(longest, y.shape[0] // 5)
-    num_rows = y.shape[0] - longest
-    if longest < 1 or num_rows < 3:
-        return ()
-    residual = filled[longest:] - filled[longest:].mean()
-    lagged = torch.stack([filled[longest - lag : filled.shape[0] - lag] for lag in range(1, longest + 1)], dim=-1)
-    lagged = lagged - lagged.mean(0)
-    smallest = 1e-8 * lagged.square().sum(0)
-    chosen: list[int] = []
-    for _ in range(most):
-        squares = lagged.square().sum(0)
-        free = squares > smallest
-        gain = torch.where(free, (residual @ lagged).square() / torch.where(free, squares, 1.0), 0.0)
-        best, rest = int(gain.argmax()), float(residual.square().sum())
-        left = rest - float(gain[best])
-        if left < 1e-12 * rest or num_rows * math.log(rest / left) <= 2 * math.log(num_rows):
-            if left < 1e-12 * rest and rest > 0:
-                chosen.append(best + 1)
-            break
-        chosen.append(best + 1)
-        direction = lagged[:, best] / squares[best].sqrt()
-        residual = residual - direction * (direction @ residual)
-        lagged = lagged - torch.outer(direction, direction @ lagged)
-    return tuple(sorted({1, *chosen})) if chosen else ()
+    return select_lags(y, most, min(longest, y.shape[0] // 5))
 
 
 def find_season(y: Tensor) -> int | None:
