@@ -107,7 +107,7 @@ class ScoredStream:
         self.progress = progress
         self.clock = clock
         self.scores, self.coverages = progress.scores, progress.coverages
-        self.notable = model.notable  # the rows since the last boundary included
+        self.notable, self.newest = model.notable, model  # the rows since the last boundary included
         self.bad_rows = BadRows()
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
         self.target_scale = float(model.scales.y_scale)
@@ -198,7 +198,8 @@ class ScoredStream:
                 learned = copy.deepcopy(self.model)
                 chunk, scores, coverages = self._learn(learned, copy.deepcopy(self.baselines), rows, targets)
                 self.progress = self.progress._replace(pending_X=rows, pending_y=targets, last_row=last_row)
-            self.scores, self.coverages, self.bad_rows, self.notable = scores, coverages, bad_rows, learned.notable
+            self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
+            self.notable, self.newest = learned.notable, learned
             yield chunk.tail(skipped)
             if wrong is not None:  # what came before the row is learned and handed out
                 raise ValueError(message)

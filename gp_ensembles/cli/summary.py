@@ -11,6 +11,7 @@ from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.build import one_class_message, only_label
+from gp_ensembles.ensembles.guest_report import GuestReport
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
@@ -51,6 +52,7 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
         "inputs_moved": stream.notable.inputs_moved,
         "targets_discounted": stream.notable.targets_discounted,
         "num_experts": len(model.names),
+        "guests": {report.name: guest_entry(report) for report in stream.newest.guests},
         **scores,
         "intervals": interval_table(stream.coverages),
         "baselines": table,
@@ -112,7 +114,37 @@ def summary_table(summary: Mapping[str, object]) -> str:
     assert isinstance(missing, int)
     assert isinstance(kept, int)
     told += wild_warm_up_lines(missing, kept)
-    return "\n".join([table, *interval_lines(summary), *bad_row_lines(summary), *told])
+    return "\n".join([table, *interval_lines(summary), *guest_lines(summary), *bad_row_lines(summary), *told])
+
+
+def guest_entry(report: GuestReport) -> dict[str, object]:
+    """What a file says of a model from outside."""
+    entry: dict[str, object] = report._asdict()
+    del entry["name"]
+    return {**entry, **report.regret._asdict()}
+
+
+def guest_lines(summary: Mapping[str, object]) -> list[str]:
+    """For each model from outside what the ensemble lost or won beside it, and whether it failed.
+
+    Example:
+        >>> entry = {"num_targets": 400, "regret": -20.0, "bound": 9.5, "num_absent": 2, "reason": "it failed"}
+        >>> for line in guest_lines({"guests": {"boosting/0": entry}}):
+        ...     print(line)
+        boosting/0: the ensemble is 20.0 nats ahead on 400 targets (at most 9.5 nats behind, whatever the targets)
+        boosting/0: absent for 2 rows; the last time it failed
+    """
+    guests, lines = summary.get("guests"), []
+    assert guests is None or isinstance(guests, dict)
+    for name, entry in (guests or {}).items():
+        regret, bound = entry["regret"], entry["bound"]
+        most = "" if bound is None else f" (at most {bound:.1f} nats behind, whatever the targets)"
+        side = "behind" if regret > 0 else "ahead"
+        lines.append(f"{name}: the ensemble is {abs(regret):.1f} nats {side} on {entry['num_targets']} targets{most}")
+        if entry["num_absent"]:
+            rows = "1 row" if entry["num_absent"] == 1 else f"{entry['num_absent']} rows"
+            lines.append(f"{name}: absent for {rows}; the last time {entry['reason']}")
+    return lines
 
 
 def bad_row_lines(summary: Mapping[str, object]) -> list[str]:

@@ -185,7 +185,8 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
     online.observe(X, y)
     if keep_weights:
         return online
-    return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
+    start = ensemble.init()
+    return OnlineEnsemble(ensemble, online.state._replace(meta=start.meta, guests=start.guests))
 
 
 def assemble(

@@ -166,7 +166,13 @@ class Ensemble(nn.Module):
             meta,
             None if bank is None else bank.init(len(self.expert_names), like),
             None if memory is None else memory.init(like),
+            self.init_guests(like),
         )
+
+    def init_guests(self, like: Tensor) -> Tensor | None:
+        """How far guests are ahead before any target, (2, G), on the device of ``like``; ``None`` without guests."""
+        num = len(self.layers.guests)
+        return torch.zeros(2, num, dtype=torch.float64, device=like.device) if num else None
 
     def bind(self) -> tuple[BoundExpert, ...]:
         """Read all hyperparameters once; experts that share a feature map share its bound function."""
@@ -212,7 +218,7 @@ class Ensemble(nn.Module):
         missing = missing_rows(y)
         done = run_block(self.layers, state, X, y, stage, missing=missing)
         predictions = done.predictions._replace(responses=responses_of(bound))
-        return EnsembleState(tuple(states), done.meta, done.innovations, done.history), predictions
+        return EnsembleState(tuple(states), done.meta, done.innovations, done.history, done.guests), predictions
 
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""

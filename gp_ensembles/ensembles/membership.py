@@ -83,7 +83,10 @@ def add_experts(
     innovations = None
     if layers.bank is not None and before.innovations is not None:
         innovations = layers.bank.grow(before.innovations, num_new)
-    after = EnsembleState((*before.experts, *states), meta, innovations, before.history)
+    guests = enlarged.init_guests(meta.log_weights)
+    if guests is not None and before.guests is not None:
+        guests[:, : before.guests.shape[1]] = before.guests
+    after = EnsembleState((*before.experts, *states), meta, innovations, before.history, guests)
     return OnlineEnsemble(enlarged, after, online.block_size)
 
 

@@ -84,7 +84,7 @@ class OnlineEnsemble(nn.Module):
         start = ensemble.init() if state is None else state
         self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)
-        self._has_layers = start.innovations is not None, start.history is not None
+        self._has_layers = start.innovations is not None, start.history is not None, start.guests is not None
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
         self._lay_together()
@@ -103,7 +103,8 @@ class OnlineEnsemble(nn.Module):
             innovations = InnovationState(*(self._buffer(f"innovations_{field}") for field in InnovationState._fields))
         if self._has_layers[1]:
             history = self._buffer("history")
-        return EnsembleState(tuple(experts), meta, innovations, history)
+        guests = self._buffer("guests") if self._has_layers[2] else None
+        return EnsembleState(tuple(experts), meta, innovations, history, guests)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -192,7 +193,7 @@ class OnlineEnsemble(nn.Module):
             runners = [lanes.single(number) for number in range(len(bound.experts))]
             block = Block(bound.experts, bound.state.experts, runners, alive, bound.inputs(X, y), y, first_row)
             raise explain(error, self.ensemble, block) from error
-        after = EnsembleState(bound.state.experts, done.meta, done.innovations, done.history)
+        after = EnsembleState(bound.state.experts, done.meta, done.innovations, done.history, done.guests)
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
             lanes.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
@@ -243,6 +244,8 @@ class OnlineEnsemble(nn.Module):
             for field in kind._fields
             if kind in (WindowState, ExternalState, StructuralState)
         }
+        if self._has_layers[2]:
+            kept["guests"] = self._buffer("guests")
         super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
         for name, value in kept.items():
             moved = self._buffer(name)

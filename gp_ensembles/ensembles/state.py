@@ -17,12 +17,15 @@ class EnsembleState(NamedTuple):
         meta: State of the weight rule.
         innovations: State of the innovation models; ``None`` where there are none.
         history: Last targets, gaps filled, shape (L,); ``None`` where no target is remembered.
+        guests: How far each of G models from outside was ahead of the mixture, in nats, over the targets that it
+            predicted, and how many these were: shape (2, G), double precision; ``None`` where there is none.
     """
 
     experts: tuple[FilterState, ...]
     meta: MetaState
     innovations: InnovationState | None = None
     history: Tensor | None = None
+    guests: Tensor | None = None
 
 
 def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:
@@ -40,4 +43,5 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
     named = [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]
     if state.innovations is not None:
         named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
-    return named if state.history is None else [*named, ("history", state.history)]
+    further = (("history", state.history), ("guests", state.guests))
+    return [*named, *((name, value) for name, value in further if value is not None)]

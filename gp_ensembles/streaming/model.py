@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, StudentTMixture
+from gp_ensembles.ensembles.guest_report import GuestReport, guest_reports
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture
@@ -54,7 +56,7 @@ class OnlineModel:
     counts as the mean of what the warm-up rows had there.
 
     Args:
-        config: The ensemble, and how rows are given to it.
+        config: The ensemble, and how rows are given to it; a price in it has become a size when the warm-up is over.
         feature_names: Names of the inputs, for messages; ``column 0`` and so on by default.
 
     Example:
@@ -110,6 +112,11 @@ class OnlineModel:
             return {}
         log_weights = self.online.ensemble.layers.by_expert(self.online.log_weights)
         return dict(zip(self.names, log_weights.exp().tolist(), strict=True))
+
+    @property
+    def guests(self) -> tuple[GuestReport, ...]:
+        """What became of each model from outside so far; none while the warm-up lasts."""
+        return () if self.online is None else guest_reports(self.online)
 
     @property
     def used_features(self) -> tuple[str, ...]:
@@ -358,6 +365,10 @@ class OnlineModel:
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
         try:
             self._set_scales(X, y)
+            inputs = self.inputs(X).to(self.config.torch_dtype)
+            spec = self.config.ensemble.resolved(inputs)
+            if spec is not self.config.ensemble:
+                self.config = replace(self.config, ensemble=spec)
             online = self._build(X, y, is_fitted=True, progress=progress)
         except BaseException:
             self.__dict__.clear()

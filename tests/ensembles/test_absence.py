@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, add_experts
+from gp_ensembles.ensembles.guest_report import guest_reports
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.external import (
     FAILED_PREDICTION,
@@ -33,6 +34,7 @@ from gp_ensembles.meta_learners import (
     SoftBayes,
     sticky_transition,
 )
+from gp_ensembles.metrics.regret_bounds import fixed_share_bound
 from gp_ensembles.numerics.cholesky import NumericalError
 
 D, FIRST = 2, 10
@@ -275,3 +277,25 @@ def test_guests_that_always_speak_cost_no_row_by_row_weighing(monkeypatch):
     online.ensemble.experts[2].guest.beyond = 99.0
     monkeypatch.setattr("gp_ensembles.ensembles.weighing.weigh_awake", None)
     assert bool(torch.isfinite(online.observe(X, y).mean).all())
+
+
+def test_reports_say_who_was_ahead_and_who_was_absent():
+    X, y = rows()
+    online = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS), block_size=9)
+    parts = [online.observe(X[:30], y[:30]), online.observe(X[30:], y[30:])]
+    own, mixed = torch.cat([p.experts.log_prob for p in parts], 1), torch.cat([p.log_prob for p in parts])
+    reports = guest_reports(online)
+    for report, place, name in zip(reports, (3, 6), ("guest", "other"), strict=True):
+        ahead = own[place] - mixed
+        assert report.name == name
+        assert report.num_targets == int((~ahead.isnan()).sum())
+        assert report.regret.regret == pytest.approx(float(ahead.nansum()))
+        assert report.regret.regret < report.regret.bound == pytest.approx(fixed_share_bound(9, 70, 0, 0.05))
+    assert reports[0].reason == "it failed to predict (ValueError: no idea)"
+    loaded = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS))
+    loaded.load_state_dict(online.state_dict())
+    assert guest_reports(loaded)[0] == reports[0]._replace(reason="it failed to predict")
+    grown = add_experts(online, [guest()], 0.1, ["third"])
+    assert [report.name for report in guest_reports(grown)] == ["guest", "other", "third"]
+    assert guest_reports(grown)[0].num_targets == reports[0].num_targets
+    assert guest_reports(OnlineEnsemble(Ensemble([ensemble(FixedShare()).experts[0]], FixedShare()))) == ()
