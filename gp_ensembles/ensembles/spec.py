@@ -26,6 +26,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
+from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
@@ -191,6 +192,25 @@ class EnsembleSpec:
         object.__setattr__(self, "innovations", tuple(self.innovations))
         object.__setattr__(self, "bases", tuple(self.bases))
         object.__setattr__(self, "random_walk_variances", tuple(float(speed) for speed in speeds))
+
+    def resolved(self, X: Tensor) -> "EnsembleSpec":
+        """The same with sizes in place of prices, as this machine has them; saved with it, they hold on any machine.
+
+        Args:
+            X: Warm-up inputs, shape (N, D): their columns, dtype and device count.
+
+        Raises:
+            ValueError: If a price cannot be met; names the least one.
+
+        Example:
+            >>> import torch
+            >>> from gp_ensembles.ensembles.wide import WideFeatures
+            >>> spec = EnsembleSpec(further=(WideFeatures(price=1000.0),))
+            >>> spec.resolved(torch.zeros(20, 2, dtype=torch.float64)).further[0].price is None
+            True
+        """
+        further = tuple(record.resolved(X) if isinstance(record, WideFeatures) else record for record in self.further)
+        return self if further == self.further else replace(self, further=further)
 
     def fit(
         self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None, progress: bool = False

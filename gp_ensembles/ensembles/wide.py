@@ -1,7 +1,7 @@
 """Many random Fourier features, their length scales from an exact Gaussian process, as a frozen record."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -10,7 +10,15 @@ from torch import Tensor
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_smoothness, check_variances
+from gp_ensembles.ensembles.price import largest_size, price_of_features
+from gp_ensembles.ensembles.spec_checks import (
+    check_count,
+    check_flag,
+    check_name,
+    check_positive,
+    check_smoothness,
+    check_variances,
+)
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.experts.window import WindowExpert
@@ -19,6 +27,8 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.rebatch import take_experts
 
 _MOST_ROWS = 500  # that the exact process is fitted to: O(N^3) for each step of the optimizer
+_NUM_FEATURES = 1000
+_SIZES = (100, 250, 500, 1000, 2000, 4000)  # among which a price chooses
 _START = 0.5  # starting length scale as a share of each column's range
 
 
@@ -43,7 +53,10 @@ class WideFeatures(FurtherExpert):
     an expert with draws of its own for each; the rule weighs them, and innovation models set right their scale.
 
     Attributes:
-        num_features: Features F of each expert, twice the number of frequencies.
+        num_features: Features F of each expert, twice the number of frequencies; 1 000 by default.
+        price: Instead of their number: microseconds that a row may cost, in blocks and for all noises together. The
+            largest of 100, 250, 500, 1 000, 2 000 and 4 000 features that this machine does at that price is taken when
+            the ensemble is fitted; :meth:`resolved` says which.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel, whose spectrum has no tails for
             features to be spent on.
         noises: Noise variances, an expert for each.
@@ -52,7 +65,7 @@ class WideFeatures(FurtherExpert):
 
     Raises:
         TypeError: If a number is none.
-        ValueError: If a number is out of range.
+        ValueError: If a number is out of range, or both a number of features and a price are given.
 
     Example:
         >>> import torch
@@ -63,25 +76,49 @@ class WideFeatures(FurtherExpert):
         >>> y, wide = (5 * X).sin().squeeze(-1), WideFeatures(num_features=100)
         >>> online = replace(oebe, bases=(LinearBasis(),), further=(wide,), rank_on_warm_up=True).fit(X, y)
         >>> online.names[-len(wide.noises) :]
-        ('wide/0', 'wide/1', 'wide/2')
+        ('wide/0', 'wide/1')
     """
 
-    num_features: int = 1000
+    num_features: int | None = None
+    price: float | None = None
     nu: float = math.inf
-    noises: tuple[float, ...] = (0.003, 0.03, 0.3)
+    noises: tuple[float, ...] = (0.003, 0.1)
     lags: bool = False
     name: str = "wide"
 
     def __post_init__(self) -> None:
-        check_count(self, "num_features", self.num_features, even=True)
+        if self.num_features is not None:
+            check_count(self, "num_features", self.num_features, even=True)
+        if self.price is not None:
+            check_positive(self, "price", self.price)
+        if self.num_features is not None and self.price is not None:
+            raise ValueError(
+                f"WideFeatures has either num_features or a price that they follow from, got {self.num_features} and "
+                f"{self.price:g}"
+            )
         check_smoothness(self, self.nu)
         check_variances(self, "noises", self.noises)
         check_flag(self, "lags", self.lags)
         check_name(self, self.name)
 
+    def resolved(self, X: Tensor) -> "WideFeatures":
+        """The same with a number of features in place of a price, measured on this machine.
+
+        Args:
+            X: Warm-up inputs, shape (N, D): their columns, dtype and device count.
+
+        Raises:
+            ValueError: If the price cannot be met; names the least one.
+        """
+        if self.price is None:
+            return self
+        size = largest_size(self.price, _SIZES, lambda size: price_of_features(size, len(self.noises), X), "features")
+        return replace(self, num_features=size, price=None)
+
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`FurtherExpert.build`; one expert for each noise, whatever ``fit.num_samples``."""
         X, y = warm_up.inputs if self.lags else warm_up.X, warm_up.y
+        num_features = self.resolved(X).num_features or _NUM_FEATURES
         kernel = scaled_kernel(X, self.nu, (_START,))
         exact = WindowExpert(kernel, X.shape[1], _MOST_ROWS)
         rows = fitting_rows(y)
@@ -90,12 +127,9 @@ class WideFeatures(FurtherExpert):
             fit_empirical_bayes(
                 exact, X[rows], y[rows], warm_up.fit.method, start_precision=precision, progress=progress
             )
-        repeated = take_experts(
-            kernel, kernel.batch_shape, torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
-        )
-        features = RandomFourierFeatures.from_kernel(
-            repeated, X.shape[1], self.num_features, generator=warm_up.generator
-        )
+        copies = torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
+        repeated = take_experts(kernel, kernel.batch_shape, copies)
+        features = RandomFourierFeatures.from_kernel(repeated, X.shape[1], num_features, generator=warm_up.generator)
         likelihood = default_likelihood(features)
         likelihood.noise = X.new_tensor(self.noises).unsqueeze(-1)
         num_columns = warm_up.inputs.shape[1]

@@ -365,10 +365,6 @@ class OnlineModel:
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
         try:
             self._set_scales(X, y)
-            inputs = self.inputs(X).to(self.config.torch_dtype)
-            spec = self.config.ensemble.resolved(inputs)
-            if spec is not self.config.ensemble:
-                self.config = replace(self.config, ensemble=spec)
             online = self._build(X, y, is_fitted=True, progress=progress)
         except BaseException:
             self.__dict__.clear()
@@ -398,7 +394,8 @@ class OnlineModel:
         dtype = self.config.torch_dtype
         inputs, targets = self.inputs(X).to(dtype), self.targets(y).to(dtype)
         generator = torch.Generator().manual_seed(self.config.seed)  # on the CPU: the same draws whatever the device
-        spec = self.config.ensemble
+        spec = self.config.ensemble.resolved(inputs)
+        self.config = replace(self.config, ensemble=spec)
         if is_fitted:
             online = spec.fit(inputs, targets, generator=generator, progress=progress)
         else:

@@ -1,0 +1,150 @@
+"""What a row costs, measured on this machine: of a model, and of random features, whose number follows from a price."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from torch import Tensor
+
+from gp_ensembles.ensembles.runners import make_runner
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.filters.stream import choose_block_size
+
+T = TypeVar("T")
+_MOST_SECONDS = 0.1  # for the repetitions of one measurement, whatever their number
+_FEWEST, _MOST = 2, 20  # repetitions
+
+
+class Observer(Protocol):
+    """A model that learns rows: :class:`~gp_ensembles.streaming.OnlineModel`, or an online ensemble."""
+
+    def observe(self, X: Tensor, y: Tensor, /) -> object:
+        """Predict each target of y (N,) from X (N, D), then learn it."""
+
+
+def price_of_row(
+    model: Observer, X: Tensor, y: Tensor, *, rows_per_call: int | None = None, repetitions: int = 3
+) -> float:
+    """Microseconds that a model takes to predict and to learn a row, the fastest of several runs over the same rows.
+
+    Runs are of copies: the model is not changed. What happens once in many rows, such as retraining, counts if it
+    happens on these. Other work on the machine makes a run slower, none makes it faster: hence the fastest.
+
+    Args:
+        model: What has an ``observe``, past its warm-up.
+        X: Inputs that come next, shape (N, D).
+        y: Their targets, shape (N,).
+        rows_per_call: Rows given to ``observe`` at once, for instance 1; all by default.
+        repetitions: Runs.
+
+    Raises:
+        ValueError: If there is no row, or a number is below one.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> X = torch.linspace(-1, 1, 80, dtype=torch.float64).unsqueeze(-1)
+        >>> y = X.squeeze(-1).exp()
+        >>> online = replace(oebe, bases=(LinearBasis(),)).fit(X[:40], y[:40])
+        >>> price_of_row(online, X[40:], y[40:], rows_per_call=1) > 0.0
+        True
+    """
+    if X.shape[0] < 1 or (rows_per_call is not None and rows_per_call < 1) or repetitions < 1:
+        raise ValueError(
+            f"a price needs rows, at least one a call and one run, got {X.shape[0]} rows, rows_per_call="
+            f"{rows_per_call} and repetitions={repetitions}"
+        )
+    length = X.shape[0] if rows_per_call is None else rows_per_call
+    blocks = list(zip(X.split(length), y.split(length), strict=True))
+
+    def run(other: Observer) -> None:
+        for rows, targets in blocks:
+            other.observe(rows, targets)
+
+    return 1e6 * min(_seconds(lambda: copy.deepcopy(model), run, X.device) for _ in range(repetitions)) / X.shape[0]
+
+
+@torch.no_grad()
+def price_of_features(num_features: int, num_experts: int, like: Tensor) -> float:
+    """Microseconds a row of a batch of static experts with so many random Fourier features, in blocks.
+
+    Args:
+        num_features: Features F of each, even.
+        num_experts: Experts M.
+        like: Inputs with the columns, the dtype and the device that theirs have, shape (N, D).
+    """
+    one = like.new_ones(num_experts)
+    kernel = ScaleKernel(RBFKernel(batch_shape=one.shape), batch_shape=one.shape).to(like)
+    generator = torch.Generator().manual_seed(0)
+    features = RandomFourierFeatures.from_kernel(kernel, like.shape[1], num_features, generator=generator)
+    expert = GaussianExpert(features.to(like.device))
+    bound = expert.bind()
+    runner = make_runner(bound, expert.init())
+    num_rows = choose_block_size(num_features, num_experts)
+    X, y = like.new_ones(num_rows, like.shape[1]), like.new_zeros(num_rows)
+
+    def run(_: None) -> None:
+        runner.stage(bound.features(X), y, has_gaps=False)
+        runner.commit()
+
+    def nothing() -> None:
+        return None
+
+    _seconds(nothing, run, like.device)  # sets memory aside
+    times: list[float] = []
+    spent = 0.0
+    while len(times) < _FEWEST or (spent < _MOST_SECONDS and len(times) < _MOST):
+        times.append(_seconds(nothing, run, like.device))
+        spent += times[-1]
+    return 1e6 * min(times) / num_rows
+
+
+def largest_size(price: float, sizes: Sequence[int], price_of: Callable[[int], float], what: str) -> int:
+    """The last of some ascending sizes that costs no more than a price; those behind the first too dear are not tried.
+
+    Args:
+        price: Microseconds a row.
+        sizes: What there is to choose from, ascending.
+        price_of: Measures one of them, in microseconds a row.
+        what: What they are sizes of, for the message.
+
+    Raises:
+        ValueError: If the first is too dear; names what it costs.
+
+    Example:
+        >>> largest_size(10.0, (100, 200, 400), lambda size: size / 30, what="features")
+        200
+    """
+    chosen = None
+    for size in sizes:
+        measured = price_of(size)
+        if measured > price:
+            if chosen is None:
+                raise ValueError(
+                    f"a price of {price:g} microseconds a row cannot be met: the least, {size} {what}, costs "
+                    f"{measured:.3g} on this machine; state at least that, or give the size itself"
+                )
+            break
+        chosen = size
+    assert chosen is not None
+    return chosen
+
+
+def _seconds(prepare: Callable[[], T], run: Callable[[T], None], device: torch.device) -> float:
+    """Wall time of a run on something prepared, the work on the device included."""
+    prepared = prepare()
+    _finish(device)
+    started = time.perf_counter()
+    run(prepared)
+    _finish(device)
+    return time.perf_counter() - started
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,135 @@
+"""Sizes that follow from a price: the choice by invented prices, the measuring by what must hold on any machine."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles import wide
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.price import largest_size, price_of_features, price_of_row
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.wide import WideFeatures
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+
+PRICED = replace(oebe, bases=(LinearBasis(),), further=(WideFeatures(price=30.0),))
+
+
+def rows(number: int = 60) -> tuple[Tensor, Tensor]:
+    X = torch.linspace(-1, 1, number, dtype=torch.float64).unsqueeze(-1)
+    return X, (4 * X.squeeze(-1)).sin()
+
+
+def invented(monkeypatch: pytest.MonkeyPatch, per_feature: float) -> list[tuple[int, int]]:
+    """A machine on which features have a known price; what was asked of it."""
+    asked = []
+
+    def price_of(num_features: int, num_experts: int, like: Tensor) -> float:
+        asked.append((num_features, num_experts))
+        return per_feature * num_features * num_experts
+
+    monkeypatch.setattr(wide, "price_of_features", price_of)
+    return asked
+
+
+def test_the_largest_size_within_a_price() -> None:
+    tried = []
+
+    def price_of(size: int) -> float:
+        tried.append(size)
+        return size / 10
+
+    assert largest_size(25.0, (100, 200, 300, 400), price_of, "features") == 200
+    assert tried == [100, 200, 300]  # 400 would take long for nothing
+    assert largest_size(20.0, (100, 200, 300), price_of, "features") == 200
+    assert largest_size(1e9, (100, 200, 300), price_of, "features") == 300
+
+
+def test_a_price_nothing_can_meet() -> None:
+    with pytest.raises(
+        ValueError, match=r"price of 9 microseconds a row cannot be met: the least, 100 features, costs 10 "
+    ):
+        largest_size(9.0, (100, 200), lambda size: size / 10, "features")
+    X, y = rows()
+    with pytest.raises(ValueError, match="cannot be met: the least, 100 features, costs"):
+        replace(PRICED, further=(WideFeatures(price=1e-9),)).fit(X, y)
+    model = OnlineModel(StreamConfig(replace(PRICED, further=(WideFeatures(price=1e-9),)), warmup=60))
+    with pytest.raises(ValueError, match="cannot be met"):
+        model.observe(X, y)
+    assert model.num_rows == 0
+
+
+def test_a_price_becomes_a_size_that_a_checkpoint_keeps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = invented(monkeypatch, per_feature=0.05)
+    X, y = rows(80)
+    model = OnlineModel(StreamConfig(PRICED, warmup=60))
+    model.observe(X[:30], y[:30])
+    assert model.config.ensemble == PRICED
+    model.observe(X[30:], y[30:])
+    assert asked == [(100, 2), (250, 2), (500, 2)]
+    (record,) = model.config.ensemble.further
+    assert record == WideFeatures(num_features=250)
+
+    model.save(tmp_path / "model.pt")
+    asked.clear()
+    invented(monkeypatch, per_feature=1e9)  # on a machine on which nothing could be had at that price
+    loaded = OnlineModel.load(tmp_path / "model.pt")
+    assert loaded.config.ensemble.further == (record,)
+    again, before = loaded.observe(X, y), model.observe(X, y)
+    assert torch.equal(again.mean, before.mean)
+
+
+def test_a_spec_says_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    invented(monkeypatch, per_feature=0.05)
+    X, y = rows()
+    spec = PRICED.resolved(X)
+    assert spec.further == (WideFeatures(num_features=250),)
+    assert spec.resolved(X) is spec
+    assert PRICED.fit(X, y).ensemble.experts[-1].features.num_features == 250
+    assert spec_from_plain(spec_to_plain(PRICED)).further == PRICED.further
+
+
+def test_either_a_size_or_a_price() -> None:
+    with pytest.raises(ValueError, match="either num_features or a price that they follow from, got 500 and 30"):
+        WideFeatures(num_features=500, price=30.0)
+    with pytest.raises(ValueError, match="price of WideFeatures must be positive"):
+        WideFeatures(price=0.0)
+    with pytest.raises(TypeError, match="price of WideFeatures must be a number"):
+        WideFeatures(price="cheap")  # type: ignore[arg-type]
+    X, _ = rows()
+    assert WideFeatures().resolved(X) == WideFeatures()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_features_are_measured(dtype: torch.dtype) -> None:
+    assert 0.0 < price_of_features(20, 2, torch.zeros(5, 3, dtype=dtype)) < 1e6
+
+
+def test_measuring_a_model_leaves_it_alone() -> None:
+    X, y = rows(80)
+    online = replace(oebe, bases=(LinearBasis(),)).fit(X[:60], y[:60])
+    before = {name: value.clone() for name, value in online.state_dict().items()}
+    for length in (None, 7, 1):
+        assert price_of_row(online, X[60:], y[60:], rows_per_call=length) > 0.0
+    assert all(torch.equal(value, before[name]) for name, value in online.state_dict().items())
+
+    given = []
+
+    class Counting:
+        def observe(self, X: Tensor, y: Tensor) -> None:
+            given.append(len(y))
+
+    price_of_row(Counting(), X[60:], y[60:], rows_per_call=8, repetitions=2)
+    assert given == [8, 8, 4] * 2
+
+
+def test_prices_that_cannot_be_measured() -> None:
+    X, y = rows(80)
+    online = replace(oebe, bases=(LinearBasis(),)).fit(X, y)
+    with pytest.raises(ValueError, match="a price needs rows"):
+        price_of_row(online, X[:0], y[:0])
+    with pytest.raises(ValueError, match="rows_per_call=0"):
+        price_of_row(online, X, y, rows_per_call=0)
