@@ -1,17 +1,13 @@
 """Boosted trees of histograms as a guest: scikit-learn's, with a second model for the scale of their errors."""
 
-import math
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.guest import LEAST_DEVIATION, Forecast, Guest, GuestRows
+from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, scale_deviation, scale_rows
 
-_ERRORS, _LEAST_ERRORS = 4000, 100  # of the second model's rows
-_SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no more of the scale
-_LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
-_MEAN_LEAVES, _SCALE_LEAVES, _SCALE_RATE = 31, 15, 0.05
+_MEAN_LEAVES, _SCALE_LEAVES, _SCALE_RATE, _SCALE_TREES = 31, 15, 0.05, 100
 
 
 @final
@@ -29,8 +25,8 @@ class HistogramBoosting(Guest):
 
     Example:
         >>> X = torch.linspace(0, 1, 200, dtype=torch.float64).unsqueeze(-1)
-        >>> y, one = (X.squeeze(-1) > 0.5).double(), torch.ones(200, dtype=torch.float64)
-        >>> forecast = HistogramBoosting().fit(GuestRows(X, y, one, one * torch.nan))
+        >>> y = (X.squeeze(-1) > 0.5).double()
+        >>> forecast = HistogramBoosting().fit(GuestRows(X, y, torch.full_like(y, torch.nan)))
         >>> forecast(X[::100])[0].round()
         tensor([0., 1.], dtype=torch.float64)
     """
@@ -41,21 +37,18 @@ class HistogramBoosting(Guest):
 
     def fit(self, rows: GuestRows) -> Forecast:
         """Train both models; see :meth:`Guest.fit`."""
-        mean = _Trees(self.num_trees, self.learning_rate, _MEAN_LEAVES, rows.inputs, rows.targets, rows.shares)
-        known = (~torch.isnan(rows.errors)).nonzero().flatten()[-_ERRORS:]
-        if known.shape[0] < _LEAST_ERRORS:
+        mean = _Trees(self.num_trees, self.learning_rate, _MEAN_LEAVES, rows.inputs, rows.targets)
+        known = scale_rows(rows)
+        if known is None:
             return lambda X: (mean(X), None)
-        errors = rows.errors[known]
-        size = max(float(errors.square().mean().sqrt()), LEAST_DEVIATION)
-        logarithms = (errors.abs() + _SMALLEST * size).log()
-        scale = _Trees(100, _SCALE_RATE, _SCALE_LEAVES, rows.inputs[known], logarithms, rows.shares[known])
-        return lambda X: (mean(X), (scale(X) + _LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION))
+        scale = _Trees(_SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, *known)
+        return lambda X: (mean(X), scale_deviation(scale(X)))
 
 
 class _Trees:
     """Boosted trees that were trained in one thread, so that the same rows give the same trees."""
 
-    def __init__(self, num_trees: int, rate: float, leaves: int, X: Tensor, y: Tensor, shares: Tensor) -> None:
+    def __init__(self, num_trees: int, rate: float, leaves: int, X: Tensor, y: Tensor) -> None:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import ThreadpoolController
 
@@ -63,9 +56,8 @@ class _Trees:
         self._model: Any = HistGradientBoostingRegressor(
             max_iter=num_trees, learning_rate=rate, max_leaf_nodes=leaves, early_stopping=False, random_state=0
         )
-        weight = None if bool((shares == 1).all()) else shares.numpy()
         with self._threads.limit(limits=1):
-            self._model.fit(X.numpy(), y.numpy(), sample_weight=weight)
+            self._model.fit(X.numpy(), y.numpy())
 
     def __call__(self, X: Tensor) -> Tensor:
         with self._threads.limit(limits=1):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import check_single_output
-from gp_ensembles.experts.guest import Guest, GuestRows, error_size
+from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, error_size
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.states import ExternalState, FilterState, StepPredictions
@@ -22,6 +22,7 @@ _Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _KEPT = 3  # trained models: a block is predicted more than once where there are outliers
 _LEAST_ROWS = 10  # to train on
+_COUNTS = 0.5  # least share of a row that is trained on: few models take weights, and some are slow with them
 _LARGEST = 1e30  # mean or variance, in standardized units: single precision holds it
 
 # Why a model was absent.
@@ -49,6 +50,15 @@ class ExternalRows(NamedTuple):
     digest: int
     num_absent: int
     reason: int
+
+
+class _Stored(NamedTuple):
+    """Observed rows as a state has them."""
+
+    inputs: Tensor
+    targets: Tensor
+    shares: Tensor
+    errors: Tensor
 
 
 class _Answers(NamedTuple):
@@ -127,16 +137,16 @@ class BoundExternal(BoundExpert):
             said = self._ask(state, digest, rows, X[start:stop])
             parts.append(said)
             reason = said.reason or reason
-            if digest:
+            if digest or self._expert.guest.initial is not None:
                 errors[start:stop] = targets[start:stop] - said.mean
             num_seen, start = num_seen + stop - start, stop
             if num_seen == due:
                 due += min(due, self._expert.every)
                 now = seen[:stop]
-                new = GuestRows(*(part[:stop][now] for part in (X, targets, shares, errors)))
-                if stored + new.targets.shape[0] >= _LEAST_ROWS:
-                    rows = _history(state, stored, new, self._expert.num_rows)
-                    trained_at, digest = stored + new.targets.shape[0], _digest(rows)
+                new = _Stored(*(part[:stop][now] for part in (X, targets, shares, errors)))
+                found = _history(state, stored, new, self._expert.num_rows)
+                if found.targets.shape[0] >= _LEAST_ROWS:
+                    rows, trained_at, digest = found, stored + new.targets.shape[0], _digest(found)
         mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
         num_absent += int(mean.isnan().sum())
@@ -158,7 +168,8 @@ class BoundExternal(BoundExpert):
     def _ask(self, state: ExternalState, digest: int, rows: GuestRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
         if not digest:
-            return _Answers(X.new_zeros(X.shape[:1]), X.new_ones(X.shape[:1]), 0)
+            one, initial = X.new_ones(X.shape[:1]), self._expert.guest.initial
+            return _Answers(0 * one, one, 0) if initial is None else self._answers(_completed(initial, 1.0), X)
 
         def train() -> _Complete:
             return _trained(self._expert.guest, self._stored(state) if rows is None else rows)
@@ -198,7 +209,7 @@ class BoundExternal(BoundExpert):
     def _stored(self, state: ExternalState) -> GuestRows:
         """The rows of the last training."""
         stop = int(state.trained_at)
-        empty = GuestRows(*(field[:0].cpu().double() for field in state[:4]))
+        empty = _Stored(*(field[:0].cpu().double() for field in state[:4]))
         return _history(state, stop, empty, self._expert.num_rows)
 
     def _steps(self, mean: Tensor, variance: Tensor, targets: Tensor, Phi: Tensor) -> StepPredictions:
@@ -306,12 +317,14 @@ def append_(state: ExternalState, rows: ExternalRows) -> None:
         count.fill_(value)
 
 
-def _history(state: ExternalState, stop: int, new: GuestRows, most: int) -> GuestRows:
-    """The last rows, ``most`` at most: those stored before row ``stop``, and new ones behind them."""
+def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> GuestRows:
+    """The last rows, ``most`` at most, without outliers: those stored before row ``stop``, and new ones behind them."""
     capacity, kept = state.targets.shape[0], max(most - new.targets.shape[0], 0)
     places = torch.arange(max(stop - kept, 0), stop, device=state.targets.device) % capacity
     old = (field[places].double().cpu() for field in state[:4])
-    return GuestRows(*(torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True)))
+    rows = _Stored(*(torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True)))
+    usual = rows.shares >= _COUNTS
+    return GuestRows(rows.inputs[usual], rows.targets[usual], rows.errors[usual])
 
 
 def _digest(rows: GuestRows) -> int:
@@ -333,7 +346,11 @@ def _trained(guest: Guest, rows: GuestRows) -> _Complete:
             raise _TrainingError(failure)
 
         return fail
-    size = error_size(rows)
+    return _completed(forecast, error_size(rows))
+
+
+def _completed(forecast: Forecast, size: float) -> _Complete:
+    """A forecast with a deviation where it states none."""
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:
         mean, deviation = forecast(X)

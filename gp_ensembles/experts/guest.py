@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,26 +14,35 @@ Forecast = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 LAST_ERRORS = 500  # whose size stands in for a deviation that a model does not state
 LEAST_DEVIATION = 1e-3  # of standardized targets, as of the noise of other experts
 _LEAST_ERRORS = 10
+_SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # that a second model learns the scale from
+_SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no more of the scale
+_LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
 
 
 class GuestRows(NamedTuple):
     """What a model is trained on: N observed rows in the order of time, on the CPU, in double precision.
 
+    Rows whose target counts less than half, as an outlier, are left out.
+
     Attributes:
         inputs: Shape (N, D).
         targets: Shape (N,).
-        shares: What counts of each target, shape (N,): one, or less for an outlier.
         errors: What was left of each target by the prediction made before it, shape (N,); NaN where there was none.
     """
 
     inputs: Tensor
     targets: Tensor
-    shares: Tensor
     errors: Tensor
 
 
 class Guest(ABC):
-    """A model from outside, trained now and then on rows that were stored."""
+    """A model from outside, trained now and then on rows that were stored.
+
+    Attributes:
+        initial: What it forecasts before it is trained; ``None`` for one that has to be.
+    """
+
+    initial: Forecast | None = None
 
     @abstractmethod
     def fit(self, rows: GuestRows) -> Forecast:
@@ -53,13 +62,97 @@ def error_size(rows: GuestRows) -> float:
 
     Example:
         >>> one = torch.ones(20, dtype=torch.float64)
-        >>> error_size(GuestRows(one.unsqueeze(-1), one, one, 3 * one))
+        >>> error_size(GuestRows(one.unsqueeze(-1), one, 3 * one))
         3.0
     """
-    seen = ~torch.isnan(rows.errors)
-    values, shares = rows.errors[seen][-LAST_ERRORS:], rows.shares[seen][-LAST_ERRORS:]
+    values = rows.errors[~torch.isnan(rows.errors)][-LAST_ERRORS:]
     if values.shape[0] < _LEAST_ERRORS:
-        shares = rows.shares
-        values = rows.targets - (shares * rows.targets).sum() / shares.sum()
-    size = math.sqrt(float((shares * values.square()).sum() / shares.sum()))
-    return max(size, LEAST_DEVIATION)
+        values = rows.targets - rows.targets.mean()
+    return max(math.sqrt(float(values.square().mean())), LEAST_DEVIATION)
+
+
+class ScaleRows(NamedTuple):
+    """What a second model learns the scale of errors from: logarithms of past errors, N of them.
+
+    Attributes:
+        inputs: Shape (N, D).
+        logarithms: Shape (N,).
+    """
+
+    inputs: Tensor
+    logarithms: Tensor
+
+
+def scale_rows(rows: GuestRows) -> ScaleRows | None:
+    """The last 4000 errors as logarithms of their size; ``None`` while there are fewer than 100."""
+    known = (~torch.isnan(rows.errors)).nonzero().flatten()[-_SCALE_ERRORS:]
+    if known.shape[0] < _LEAST_SCALE_ERRORS:
+        return None
+    errors = rows.errors[known]
+    size = max(float(errors.square().mean().sqrt()), LEAST_DEVIATION)
+    return ScaleRows(rows.inputs[known], (errors.abs() + _SMALLEST * size).log())
+
+
+def scale_deviation(logarithms: Tensor) -> Tensor:
+    """Standard deviations from expected logarithms of the size of normal errors.
+
+    Example:
+        >>> sizes = torch.randn(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).abs()
+        >>> round(float(scale_deviation(sizes.log().mean())), 1)
+        1.0
+    """
+    return (logarithms + _LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
+
+
+def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean and deviation of the normal whose quantiles are closest, in squared distance, to given ones.
+
+    With normal scores :math:`z_k` of the levels, the line :math:`q_k = \mu + \sigma z_k` by least squares.
+
+    Args:
+        quantiles: Shape (N, K).
+        levels: Probabilities, distinct, shape (K,), K at least 2.
+
+    Returns:
+        Means and deviations, (N,) each; a deviation is negative where quantiles fall with their level.
+
+    Example:
+        >>> levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+        >>> quantiles = 3 + 2 * torch.special.ndtri(levels).unsqueeze(0)
+        >>> mean, deviation = normal_of_quantiles(quantiles, levels)
+        >>> round(float(mean), 6), round(float(deviation), 6)
+        (3.0, 2.0)
+    """
+    scores = torch.special.ndtri(levels)
+    centered = scores - scores.mean()
+    deviation = (quantiles * centered).sum(-1) / centered.square().sum()
+    return quantiles.mean(-1) - deviation * scores.mean(), deviation
+
+
+def moments_of(said: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tensor | None]:
+    """Means and deviations from what a model says of N rows.
+
+    Args:
+        said: Means (N,) or (N, 1); quantiles (N, K) at ``levels``; or draws (N, S).
+        levels: Probabilities of the quantiles, if they are.
+
+    Returns:
+        Means (N,), and deviations (N,); ``None`` where only a mean was said.
+
+    Raises:
+        ValueError: If there are not as many columns as levels.
+    """
+    if levels:
+        if said.ndim != 2 or said.shape[-1] != len(levels):
+            raise ValueError(f"{len(levels)} quantiles a row were expected, got shape {tuple(said.shape)}")
+        return normal_of_quantiles(said, said.new_tensor(list(levels)))
+    if said.ndim == 2 and said.shape[-1] > 1:
+        return said.mean(-1), said.std(-1)
+    return (said.squeeze(-1) if said.ndim == 2 else said), None
+
+
+def check_levels(levels: Sequence[float]) -> None:
+    """Raise a ValueError unless levels are none, or at least two distinct probabilities."""
+    legal = all(0 < level < 1 for level in levels) and len(set(levels)) == len(levels) != 1
+    if not legal:
+        raise ValueError(f"levels must be at least two distinct probabilities between 0 and 1, got {tuple(levels)}")

@@ -59,11 +59,11 @@ def expert(guest=None, dtype=torch.float64, first=20, every=60, num_rows=100):
     return ExternalExpert(HistogramBoosting(TREES) if guest is None else guest, features, first, every, num_rows)
 
 
-def trees(X, y, weight, leaves=31, rate=0.1, num=TREES):
+def trees(X, y, leaves=31, rate=0.1, num=TREES):
     model = HistGradientBoostingRegressor(
         max_iter=num, learning_rate=rate, max_leaf_nodes=leaves, early_stopping=False, random_state=0
     )
-    return model.fit(X, y, sample_weight=None if weight is None else np.asarray(weight))
+    return model.fit(X, y)
 
 
 def oracle(X, y, first=20, every=60, num_rows=100, shares=None):
@@ -84,20 +84,17 @@ def oracle(X, y, first=20, every=60, num_rows=100, shares=None):
             stored.append((X[t], y[t], share, y[t] - mean if mean_model is not None else NAN))
         if t + 1 == due:
             due += min(due, every)
-            Z, targets, weight, errors = (np.array(part) for part in zip(*stored[-num_rows:], strict=True))
-            plain = bool((weight == 1).all())
-            mean_model = trees(Z, targets, None if plain else weight)
+            usual = [row for row in stored[-num_rows:] if row[2] >= 0.5]
+            Z, targets, errors = (np.array([row[k] for row in usual]) for k in (0, 1, 3))
+            mean_model = trees(Z, targets)
             known = np.flatnonzero(~np.isnan(errors))
-            e, w = errors[known][-500:], weight[known][-500:]
-            if len(e) < 10:
-                e, w = targets - np.average(targets, weights=weight), weight
-            size = max(math.sqrt(np.average(e**2, weights=w)), 1e-3)
+            e = errors[known][-500:] if len(known) >= 10 else targets - np.mean(targets)
+            size = max(math.sqrt(np.mean(e**2)), 1e-3)
             scale_model = None
             if len(known) >= 100:
                 known = known[-4000:]
-                e, w = errors[known], weight[known]
-                logs = np.log(np.abs(e) + 1e-3 * math.sqrt(np.mean(e**2)))
-                scale_model = trees(Z[known], logs, None if (w == 1).all() else w, leaves=15, rate=0.05, num=100)
+                logs = np.log(np.abs(errors[known]) + 1e-3 * math.sqrt(np.mean(errors[known] ** 2)))
+                scale_model = trees(Z[known], logs, leaves=15, rate=0.05, num=100)
     return torch.tensor(means, dtype=torch.float64), torch.tensor(deviations, dtype=torch.float64)
 
 
@@ -129,10 +126,10 @@ def test_any_blocks_give_the_same_bits_and_training_is_paid_where_it_is_due(size
     assert len(guest.trained) == 5
 
 
-def test_outliers_count_for_their_share():
+def test_outliers_that_count_less_than_half_are_left_out():
     X, y = rows(330, gaps=(40,))
     shares = torch.ones(330, dtype=torch.float64)
-    shares[[50, 51, 150]] = torch.tensor([0.01, 0.25, 1e-6], dtype=torch.float64)
+    shares[[50, 51, 52, 150]] = torch.tensor([0.01, 0.25, 0.7, 1e-6], dtype=torch.float64)
     one, root = expert(), shares.sqrt()
     Phi = one.features(X) * root.unsqueeze(-1)
     _, steps = one.bind().update_block(one.init(), Phi, y * root)

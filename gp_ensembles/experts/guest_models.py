@@ -1,0 +1,157 @@
+"""Guests made of what others have built: regressors with ``fit`` and ``predict``, functions, columns of forecasts."""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.experts.guest import (
+    Forecast,
+    Guest,
+    GuestRows,
+    check_levels,
+    moments_of,
+    scale_deviation,
+    scale_rows,
+)
+
+
+@final
+class RegressorGuest(Guest):
+    """A regressor with ``fit(X, y)`` and ``predict(X)`` on NumPy arrays, as in scikit-learn, LightGBM and others.
+
+    Where its ``predict`` takes ``return_std`` it states its deviations itself. Several columns of predictions
+    are quantiles at ``levels``, or draws. Set its ``random_state``: it is trained again where a state is loaded.
+
+    Args:
+        regressor: The untrained regressor, copied for each training; or as many as ``levels``, one for each quantile.
+        scale: A second regressor, for the logarithm of the size of the first one's past errors; once there are 100 of
+            them it gives the deviations.
+        levels: Probabilities of the quantiles that are predicted; a normal distribution is fitted to them.
+
+    Raises:
+        TypeError: If a regressor is a class.
+        ValueError: If levels are not distinct probabilities, or are not as many as regressors.
+
+    Example:
+        >>> from sklearn.linear_model import BayesianRidge
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> forecast = RegressorGuest(BayesianRidge()).fit(GuestRows(X, 2 * X.squeeze(-1), torch.nan * X.squeeze(-1)))
+        >>> forecast(X[-1:])[0].round(decimals=3)
+        tensor([2.], dtype=torch.float64)
+    """
+
+    def __init__(self, regressor: Any, scale: Any = None, levels: Sequence[float] = ()) -> None:
+        several = isinstance(regressor, list | tuple)
+        self.regressors = tuple(regressor) if several else (regressor,)
+        self.scale, self.levels = scale, tuple(float(level) for level in levels)
+        for given in (*self.regressors, scale):
+            if isinstance(given, type):
+                raise TypeError(f"a regressor must be an object, got the class {given.__name__}: call it")
+        check_levels(self.levels)
+        if several and len(self.regressors) != len(self.levels):
+            raise ValueError(f"{len(self.regressors)} regressors need as many levels, got {len(self.levels)}")
+
+    def fit(self, rows: GuestRows) -> Forecast:
+        """Train copies of the regressors; see :meth:`Guest.fit`."""
+        models = [_fitted(regressor, rows.inputs, rows.targets) for regressor in self.regressors]
+        known = None if self.scale is None else scale_rows(rows)
+        scale = None if known is None else _fitted(self.scale, *known)
+
+        def forecast(X: Tensor) -> tuple[Tensor, Tensor | None]:
+            if len(models) > 1:
+                said, deviation = torch.stack([_predicted(model, X)[0] for model in models], dim=-1), None
+            else:
+                said, deviation = _predicted(models[0], X)
+            mean, spread = moments_of(said, self.levels)
+            if scale is not None:
+                return mean, scale_deviation(_predicted(scale, X)[0])
+            return mean, spread if deviation is None else deviation
+
+        return forecast
+
+
+@final
+class FunctionGuest(Guest):
+    """A function of the rows to predict and the rows so far.
+
+    Args:
+        function: Called with inputs (N, D) and :class:`~gp_ensembles.experts.guest.GuestRows`, those of the last
+            training; returns means (N,) and deviations (N,), or one of means (N,), draws (N, S) and quantiles (N, K).
+            It must use the rows that it is given and nothing that it remembers.
+        levels: Probabilities of the quantiles, if it returns such.
+
+    Example:
+        >>> guest = FunctionGuest(lambda X, rows: (rows.targets[-1].expand(len(X)), X.new_ones(len(X))))
+        >>> one = torch.ones(3, dtype=torch.float64)
+        >>> guest.fit(GuestRows(one.unsqueeze(-1), 7 * one, one))(torch.zeros(2, 1, dtype=torch.float64))[0]
+        tensor([7., 7.], dtype=torch.float64)
+    """
+
+    def __init__(self, function: Callable[[Tensor, GuestRows], Any], levels: Sequence[float] = ()) -> None:
+        self.function = function
+        self.levels = tuple(float(level) for level in levels)
+        check_levels(self.levels)
+
+    def fit(self, rows: GuestRows) -> Forecast:
+        """Keep the rows; see :meth:`Guest.fit`."""
+
+        def forecast(X: Tensor) -> tuple[Tensor, Tensor | None]:
+            said = self.function(X, rows)
+            if isinstance(said, tuple):
+                mean, deviation = said
+                return _as_tensor(mean), None if deviation is None else _as_tensor(deviation)
+            return moments_of(_as_tensor(said), self.levels)
+
+        return forecast
+
+
+@final
+class ColumnsGuest(Guest):
+    """Forecasts that stand in the inputs: nothing is trained, but the size of their errors is learned.
+
+    Args:
+        levels: Probabilities of the quantiles in the columns, if they are. Else one column is a mean, and several are
+            draws.
+        has_deviation: Whether there are two columns, a mean and a deviation.
+
+    Example:
+        >>> guest = ColumnsGuest(has_deviation=True)
+        >>> guest.initial(torch.tensor([[3.0, 0.5]], dtype=torch.float64))
+        (tensor([3.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64))
+    """
+
+    def __init__(self, levels: Sequence[float] = (), has_deviation: bool = False) -> None:
+        self.levels = tuple(float(level) for level in levels)
+        self.has_deviation = has_deviation
+        check_levels(self.levels)
+        self.initial = self._read
+
+    def fit(self, rows: GuestRows) -> Forecast:
+        """Read the columns; see :meth:`Guest.fit`."""
+        return self._read
+
+    def _read(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
+        return (X[:, 0], X[:, 1]) if self.has_deviation else moments_of(X, self.levels)
+
+
+def _fitted(regressor: Any, X: Tensor, y: Tensor) -> Any:
+    """A trained copy."""
+    model = copy.deepcopy(regressor)
+    model.fit(X.numpy(), y.numpy())
+    return model
+
+
+def _predicted(model: Any, X: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What it predicts, and with what deviation if it states one."""
+    if "return_std" in inspect.signature(model.predict).parameters:
+        mean, deviation = model.predict(X.numpy(), return_std=True)
+        return _as_tensor(mean), _as_tensor(deviation)
+    return _as_tensor(model.predict(X.numpy())), None
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
