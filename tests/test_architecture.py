@@ -48,7 +48,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
     "filters": (frozenset({"numerics"}), frozenset()),
-    "meta_learners": (frozenset({"numerics"}), frozenset()),
+    # numpy: a row at a time, where a call of torch costs more than its numbers.
+    "meta_learners": (frozenset({"numerics"}), frozenset({"numpy"})),
     "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch"})),

@@ -9,6 +9,7 @@ is a fixed share for :math:`a = 0, b = 1 - \delta, c = \delta`, and Soft-Bayes o
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 from gp_ensembles.meta_learners.gradient import SoftBayes
 from gp_ensembles.meta_learners.switching import SMALLEST_SHARE, FixedShare
 from gp_ensembles.numerics.reductions import readable_all
+
+_SMALLEST = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).eps  # of a relative density
 
 
 class Together(NamedTuple):
@@ -30,6 +33,82 @@ class Together(NamedTuple):
     states: list[MetaState]
     weights: Tensor
     log_prob: Tensor
+
+
+class Row(NamedTuple):
+    """One target of R rules and the rule over them.
+
+    Attributes:
+        learned: Log weights of the experts under each rule after it, shape (M, R).
+        over: Log weights of the rules after it, shape (R,).
+        joint: Log weights of the experts in their mixture after it, shape (M,).
+        log_weights: Those in force before it, shape (M, 1).
+        log_prob: Log density of the target under that mixture, shape (1,).
+    """
+
+    learned: Tensor
+    over: Tensor
+    joint: Tensor
+    log_weights: Tensor
+    log_prob: Tensor
+
+
+def run_row(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, log_prob: Tensor) -> Row | None:
+    """Weigh one target by several rules and a rule over them, on the processor: numpy, as a call of torch costs more.
+
+    Args:
+        rules: The rules, R of them.
+        over: The rule over them.
+        before: Log weights before the target: each row those of an expert under the rules, and behind them those of the
+            rules, the same in each row, shape (M, 2 R).
+        log_prob: Log densities of the target, shape (M, 1).
+
+    Returns:
+        What came of it; ``None`` where :func:`run_together` would return that, derivatives are wanted, or numbers
+        are in single precision or cannot be read, as inside ``vmap``.
+    """
+    forms = [form for form in map(_form, (*rules, over)) if form is not None]
+    is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
+    if not is_plain or len(forms) <= len(rules) or all(given == 0 for _, _, given in forms[:-1]):
+        return None
+    try:
+        known, column = before.numpy(), log_prob.numpy()[:, 0]
+    except RuntimeError:  # inside vmap
+        return None
+    best = column.max()
+    if not np.isfinite(best):
+        return None
+    relative, weights = np.exp(column - best), np.exp(known)
+    own, above = weights[:, : len(rules)], weights[0, len(rules) :]
+    densities = relative.dot(own)
+    if not densities.min() > _SMALLEST:
+        return None
+    density = above.dot(densities)
+    if not density > _SMALLEST:
+        return None
+    learned = [
+        _after(own[:, r], known[:, r], relative / densities[r], forms[r], len(column)) for r in range(len(rules))
+    ]
+    last, log_last = _after(above, known[0, len(rules) :], densities / density, forms[-1], len(rules))
+    joint = sum(weight * after for weight, (after, _) in zip(last, learned, strict=True))
+    parts = (
+        np.stack([log_after for _, log_after in learned], axis=1),
+        log_last,
+        np.log(joint),
+        np.log(own.dot(above))[:, None],
+        np.log(density)[None] + best,
+    )
+    return Row(*map(torch.from_numpy, parts))
+
+
+def _after(
+    weights: np.ndarray, log_weights: np.ndarray, gain: np.ndarray, form: tuple[float, float, float], number: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights after a target and their logarithms, which a weight of any smallness keeps where none is given."""
+    kept, gained, given = form
+    factor = gained * gain + kept
+    after = weights * factor + given / number
+    return after, np.log(after) if given > 0 else log_weights + np.log(factor)
 
 
 def run_together(rules: Sequence[MetaLearner], states: Sequence[MetaState], log_prob: Tensor) -> Together | None:

@@ -5,7 +5,7 @@ import torch
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, CombinedRules, FixedShare, MarkovSwitching, SoftBayes
 from gp_ensembles.meta_learners.pair import is_pair, switch_pair
-from gp_ensembles.meta_learners.together import run_together
+from gp_ensembles.meta_learners.together import run_row, run_together
 
 
 def densities(num_experts, num_rows=40, dtype=torch.float64):
@@ -113,3 +113,62 @@ def test_two_experts_leave_what_round_off_could_spoil():
     assert torch.func.vmap(lambda values: torch.zeros(()) + (switch_pair(share, half, values) is None))(
         torch.stack([log_prob, log_prob])
     ).all()
+
+
+def test_one_row_of_a_combination_is_its_recursion():
+    rules, over = [FixedShare(0.03), SoftBayes(0.2)], FixedShare(0.1)
+    forms = [(0.0, 0.97, 0.03), (0.8, 0.2, 0.0)]
+    log_prob = densities(5, num_rows=1)
+    generator = torch.Generator().manual_seed(1)
+    own = torch.randn(5, 2, generator=generator, dtype=torch.float64).log_softmax(0)
+    above = torch.tensor([0.3, 0.7], dtype=torch.float64).log()
+    with torch.no_grad():
+        row = run_row(rules, over, torch.cat([own, above.expand(5, -1)], dim=1), log_prob)
+    mixtures = []
+    for number, form in enumerate(forms):
+        _, density, after = step_by_step(*form, own[:, number], log_prob)
+        torch.testing.assert_close(row.learned[:, number].exp(), after)
+        mixtures.append(density)
+    _, density, after = step_by_step(0.0, 0.9, 0.1, above, torch.stack(mixtures))
+    torch.testing.assert_close(row.over.exp(), after)
+    torch.testing.assert_close(row.joint.exp(), row.learned.exp() @ after)
+    torch.testing.assert_close(row.log_weights.squeeze(1).exp(), own.exp() @ above.exp())
+    torch.testing.assert_close(row.log_prob, density)
+
+
+@torch.no_grad()
+def test_rows_one_at_a_time_are_the_block():
+    log_prob = densities(6)
+    log_prob[:, 10] -= 400.0
+    log_prob[0, 11:30] += 60.0  # the weights of all others fall far
+    log_prob[:, 7] = 0.0  # a missing target
+    rule = CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
+    start = rule.init(6, log_prob)
+    after, found = rule.update_block(start, log_prob)
+    state, parts = start, []
+    for column in log_prob.split(1, 1):
+        state, output = rule.update_block(state, column)
+        parts.append(output)
+    torch.testing.assert_close(torch.cat([part.log_weights for part in parts], 1), found.log_weights)
+    torch.testing.assert_close(torch.cat([part.log_prob for part in parts]), found.log_prob)
+    for one, other in zip(state, after, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_one_row_is_left_to_the_rules_where_numbers_do_not_suffice():
+    rules, over, log_prob = [FixedShare(0.03), SoftBayes(0.2)], FixedShare(0.1), densities(5, num_rows=1)
+    before = torch.full((5, 4), 0.2, dtype=torch.float64).log()
+    assert run_row(rules, over, before, log_prob) is None  # derivatives are wanted
+    with torch.no_grad():
+        assert run_row(rules, over, before, log_prob) is not None
+        assert run_row(rules, over, before.float(), log_prob.float()) is None
+        assert run_row([SoftBayes(0.1), SoftBayes(0.2)], over, before, log_prob) is None  # a weight may vanish
+        assert run_row([FixedShare(0.1), BayesianModelAveraging()], over, before, log_prob) is None
+        assert run_row(rules, BayesianModelAveraging(), before, log_prob) is None
+        for wrong in (torch.nan, torch.inf, -torch.inf):
+            assert run_row(rules, over, before, torch.full_like(log_prob, wrong)) is None
+        rule = CombinedRules(rules, over)
+        columns = torch.stack([log_prob, log_prob + 1.0])
+        mapped = torch.func.vmap(lambda column: rule.update_block(rule.init(5, log_prob), column)[1].log_prob)(columns)
+        alone = [rule.update_block(rule.init(5, log_prob), column)[1].log_prob for column in columns]
+        torch.testing.assert_close(mapped, torch.stack(alone))
