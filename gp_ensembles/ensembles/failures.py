@@ -13,7 +13,7 @@ from gp_ensembles.ensembles.predictions import flatten
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import CompactRunner
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions
+from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions, RefittedState
 from gp_ensembles.filters.transitions import ExponentialForgetting
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -91,7 +91,7 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
 def _culprit(number: int, expert: Expert, block: Block, start: int, Phi: Tensor) -> tuple[int | None, Runner]:
     """The expert within an object that fails alone, and what runs it; ``None`` and the whole if it cannot be told."""
     whole, state = block.runners[number], block.states[number]
-    if expert.num_experts == 1 or isinstance(state, MultiOutputState):
+    if expert.num_experts == 1 or isinstance(state, MultiOutputState | RefittedState):
         return (0 if expert.num_experts == 1 else None), whole
     for entry in range(expert.num_experts):
         if block.alive is not None and not bool((block.alive == start + entry).any()):

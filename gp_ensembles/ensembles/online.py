@@ -36,6 +36,7 @@ from gp_ensembles.filters.states import (
     GaussianState,
     MultiOutputState,
     Predictions,
+    RefittedState,
     SquareRootState,
     StructuralState,
     WindowState,
@@ -46,6 +47,7 @@ from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
+_WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 
 
@@ -232,7 +234,7 @@ class OnlineEnsemble(nn.Module):
         compact = {}
         sizes = [expert.num_experts for expert in self.ensemble.experts]
         for number, (state, b, part) in enumerate(zip(self.state.experts, bound, dead.split(sizes), strict=True)):
-            if bool(part.any()) and not isinstance(state, MultiOutputState | WindowState | ExternalState):
+            if bool(part.any()) and not isinstance(state, _WHOLE):
                 compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return compact
 
@@ -242,7 +244,7 @@ class OnlineEnsemble(nn.Module):
             f"expert_{number}_{field}": self._buffer(f"expert_{number}_{field}")
             for number, kind in enumerate(self._kinds)
             for field in kind._fields
-            if kind in (WindowState, ExternalState, StructuralState)
+            if kind in (WindowState, ExternalState, StructuralState, RefittedState)
         }
         if self._has_layers[2]:
             kept["guests"] = self._buffer("guests")

@@ -18,6 +18,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
+from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
@@ -42,7 +43,7 @@ _KINDS: tuple[type, ...] = (
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
     DiscountedOnlineNewton, CombinedRules, StickySwitching, TwinSwitching,
-    InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting,
+    InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting, Refitted,
     FitSettings, LBFGS, Adam, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
 TABLE: Mapping[str, type] = {kind.__name__: kind for kind in _KINDS}

@@ -12,6 +12,7 @@ from gp_ensembles.experts.external import append_ as append_external_
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.multi_output import BoundMultiOutput
+from gp_ensembles.experts.refitted import BoundRefitted, RefittedBlock, rows_until_refit, store_
 from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.filters.multi_output import (
     GroupGain,
@@ -27,6 +28,8 @@ from gp_ensembles.filters.states import (
     GaussianState,
     MultiOutputState,
     Predictions,
+    RefittedState,
+    StepPredictions,
     WindowState,
 )
 from gp_ensembles.filters.stream import BlockStream
@@ -152,6 +155,45 @@ class ExternalRunner(Runner):
         self._staged = None
 
 
+class RefittedRunner(Runner):
+    """In place until the block that the next refit falls into, which runs on a copy."""
+
+    def __init__(self, bound: BoundRefitted, state: RefittedState) -> None:
+        self._bound = bound
+        self._state = state
+        self._due = -1
+        self._prepared: dict[int, BlockStream] = {}
+        self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
+
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
+        self._staged = None
+        if rows_until_refit(self._state) <= y.shape[0]:
+            self._staged, predictions = self._bound.update_block(self._state, Phi, y)
+            return predictions
+        due = int(self._state.due)
+        if due != self._due or len(self._prepared) > 3:  # another model, or many odd lengths of blocks
+            self._prepared.clear()
+            self._due = due
+        if y.shape[0] not in self._prepared:
+            self._prepared[y.shape[0]] = self._bound.stream(self._state, y.shape[0])
+        stream, block = self._prepared[y.shape[0]], self._bound.block(self._state, Phi, y)
+        steps = stream.stage(block.design, block.weighted, has_gaps)
+        self._staged = stream, block
+        return StepPredictions(*(value.to(y.dtype) for value in steps))
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, RefittedState):
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+        elif self._staged is not None:
+            stream, block = self._staged
+            stream.commit()
+            store_(self._state, block)
+        self._staged = None
+
+
 class PureRunner(Runner):
     """Any expert: the pure update, copied into the old state's memory."""
 
@@ -234,6 +276,8 @@ def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
         return MultiOutputRunner(bound, state)
     if isinstance(bound, BoundWindow) and isinstance(state, WindowState):
         return WindowRunner(bound, state)
+    if isinstance(bound, BoundRefitted) and isinstance(state, RefittedState):
+        return RefittedRunner(bound, state)
     if isinstance(bound, BoundExternal) and isinstance(state, ExternalState):
         return ExternalRunner(bound, state)
     if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):

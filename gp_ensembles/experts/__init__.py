@@ -6,6 +6,7 @@
   or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
 - ``window``: ``WindowExpert``, the exact Gaussian process of the last rows; ``Refit``, when its hyperparameters are
   fitted anew (``climb``: a few steps uphill from where they are).
+- ``refitted``: ``RefittedExpert``, whose hyperparameters and lags are found anew every so many rows.
 - ``structural``: ``StructuralExpert``, level, trend and season of a series.
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
   maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum.

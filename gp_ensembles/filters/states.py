@@ -162,8 +162,38 @@ class StructuralState(NamedTuple):
     num_rows: Tensor
 
 
+class RefittedState(NamedTuple):
+    r"""Posterior of the weights of a model that is found anew from the last rows, and those rows, C at most.
+
+    Row n lies in place n modulo C. All numbers but the lags and counts are in double precision.
+
+    Attributes:
+        moments: [covariance | mean], shape (\*batch, F, F + 1).
+        hyperparameters: Those in force, unconstrained, shape (P,).
+        walks: Variance of each weight's step, shape (\*batch).
+        lags: Past targets that are inputs, by how many rows ago they were, integers, shape (L,); zero for none.
+        inputs: Rows, shape (C, D).
+        targets: Targets, shape (C,); NaN where missing, or where they counted less than others.
+        remembered: Targets with gaps at the last value before them, shape (C,); zero before the first.
+        num_rows: Rows so far, those with a missing target among them, an integer.
+        due: How many must have come for the next refit, an integer.
+    """
+
+    moments: Tensor
+    hyperparameters: Tensor
+    walks: Tensor
+    lags: Tensor
+    inputs: Tensor
+    targets: Tensor
+    remembered: Tensor
+    num_rows: Tensor
+    due: Tensor
+
+
 LinearState = GaussianState | SquareRootState
-FilterState = LinearState | StudentTState | MultiOutputState | WindowState | ExternalState | StructuralState
+FilterState = (
+    LinearState | StudentTState | MultiOutputState | WindowState | ExternalState | StructuralState | RefittedState
+)
 
 
 class StepPredictions(NamedTuple):

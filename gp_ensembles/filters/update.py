@@ -17,6 +17,7 @@ from gp_ensembles.filters.states import (
     LinearState,
     MultiOutputState,
     Predictions,
+    RefittedState,
     SquareRootState,
     StepPredictions,
     StructuralState,
@@ -39,6 +40,7 @@ _WANTED = {
     WindowState: "a Window, and no transition",
     ExternalState: "none: its expert keeps it, see ExternalExpert",
     StructuralState: "none: its expert keeps it, see StructuralExpert",
+    RefittedState: "none: its expert keeps it, see RefittedExpert",
 }
 
 
@@ -281,7 +283,7 @@ def _prior_variance(state: FilterState, transition: Transition | None, given: Te
     if type(state) not in _WANTED:
         names = ", ".join(kind.__name__ for kind in _WANTED)
         raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
-    if isinstance(state, WindowState | ExternalState | StructuralState):
+    if isinstance(state, WindowState | ExternalState | StructuralState | RefittedState):
         raise TypeError(f"the observation for a {type(state).__name__} is {_WANTED[type(state)]}")
     if given is not None:
         return given

@@ -7,6 +7,7 @@ from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.ensembles.ensemble import evaluate, next_inputs
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.external import BoundExternal
+from gp_ensembles.experts.refitted import BoundRefitted
 from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.streaming.model import OnlineModel
@@ -79,7 +80,7 @@ def _of_a_row(ratio: Tensor) -> Tensor:
 def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
     r"""Joint covariances of the experts of one object at rows Phi (\*batch, N, F), noise included, (M, N, N, ...)."""
     num_rows = Phi.shape[-2]
-    if isinstance(expert, BoundWindow):  # no quadratic form in features
+    if isinstance(expert, BoundWindow | BoundRefitted):  # no quadratic form in features
         return expert.joint_covariance(state, Phi).reshape(-1, num_rows, num_rows)
     if isinstance(expert, BoundExternal):  # says nothing of two rows together
         return torch.diag_embed(expert.predict(state, Phi).variance.reshape(-1, num_rows))

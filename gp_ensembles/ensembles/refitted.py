@@ -1,0 +1,108 @@
+"""An expert that is found anew as the stream goes on, as a frozen record."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.bases import scaled_kernel
+from gp_ensembles.ensembles.build import NamedExpert
+from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name
+from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.refitted import LONGEST_LAG, RefittedExpert, lagged_columns
+from gp_ensembles.experts.window import Refit
+from gp_ensembles.features.compose import Concatenate
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.numerics.lag_selection import carried_forward, select_lags
+
+# Two experts of 200 random features predict better than four of 100 that start at two length scales
+# (``benchmarks/README.md``); they start long, for short ones explain nothing where the evidence is flat.
+_START = 1.0  # length scale, as a share of each column's range
+_SPEEDS = (0.0, 1e-2)  # weights that stay, and the fastest walk of ``auto``
+_LINEAR_START = 0.01  # prior variance of the linear part, which shall not explain all by itself
+_MOST_LAGS = 7
+_TOLERANCE = 1e-5
+
+
+@final
+@dataclass(frozen=True)
+class Refitted(FurtherExpert):
+    """Two experts, static and walking, whose lags and hyperparameters are found anew every so many rows.
+
+    Their features are linear and random Fourier ones of the inputs and of past targets that they choose for themselves.
+    Where the warm-up is short they soon know as much as after a long one, and where a stream changes, in its length
+    scales or in what past targets matter, they follow. See :class:`~gp_ensembles.experts.refitted.RefittedExpert`.
+
+    Attributes:
+        num_features: Random features, twice the number of frequencies.
+        lags: Whether past targets are among their inputs.
+        every: Rows between two refits, the first after as many rows again as the warm-up has.
+        num_rows: Most rows that are fitted to; twice as many are remembered and learned at a refit.
+        name: What the experts are called.
+
+    Raises:
+        TypeError: If a number is none.
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import default_rule, oebe
+        >>> X = torch.linspace(-1, 1, 300, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(torch.arange(300, dtype=torch.float64).square() / 300)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), rule=default_rule(), further=(Refitted(num_features=20),))
+        >>> online = spec.fit(X[:60], y[:60], generator=torch.Generator().manual_seed(0))
+        >>> log_prob = online.observe(X[60:], y[60:]).experts.log_prob.mean(-1)
+        >>> online.names[int(log_prob.argmax())]
+        'refitted/1'
+    """
+
+    num_features: int = 200
+    lags: bool = True
+    every: int = 1000
+    num_rows: int = 1000
+    name: str = "refitted"
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_features", self.num_features, even=True)
+        check_flag(self, "lags", self.lags)
+        check_count(self, "every", self.every)
+        check_count(self, "num_rows", self.num_rows)
+        check_name(self, self.name)
+
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`FurtherExpert.build`; its two experts are one object."""
+        X, y, fit = warm_up.X, warm_up.y, warm_up.fit
+        lags = _padded(select_lags(y, _MOST_LAGS - 1, min(LONGEST_LAG, y.shape[0] // 2))) if self.lags else ()
+        past = carried_forward(y).to(y)
+        columns = torch.cat([X, lagged_columns(past, torch.tensor(lags, dtype=torch.int64, device=X.device))], dim=-1)
+        model = self._model(X, past, len(lags), warm_up.generator)
+        seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
+        if fit.method is not None:
+            method, precision, progress = fit.method, fit.start_precision, warm_up.progress
+            if isinstance(method, LBFGS):
+                method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
+            fit_empirical_bayes(model, columns[seen], y[seen], method, start_precision=precision, progress=progress)
+        with torch.no_grad():
+            mean_square = model.features(columns).square().sum(-1).mean()
+        n, speeds = y.shape[0], X.new_tensor(_SPEEDS)
+        refit = Refit(self.every, first=n + min(n, self.every), num_rows=self.num_rows)
+        return [(self.name, RefittedExpert(model, warm_up.inputs.shape[1], lags, speeds, refit, mean_square))]
+
+    def _model(self, X: Tensor, past: Tensor, num_lags: int, generator: torch.Generator | None) -> GaussianExpert:
+        """Linear and random Fourier features of inputs and lags that start at length scales of their ranges."""
+        scales = torch.cat([X, past.unsqueeze(-1).expand(-1, num_lags)], dim=-1)
+        kernel, num_columns = scaled_kernel(scales, math.inf, (_START,)), scales.shape[1]
+        smooth = RandomFourierFeatures.from_kernel(kernel, num_columns, self.num_features, generator=generator)
+        straight = LinearFeatures(num_columns, X.new_full((1,), _LINEAR_START))
+        return GaussianExpert(Concatenate([straight, smooth]))
+
+
+def _padded(lags: tuple[int, ...]) -> tuple[int, ...]:
+    """Room for as many lags as there may ever be."""
+    return (*lags, *[0] * (_MOST_LAGS - len(lags)))

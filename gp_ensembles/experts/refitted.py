@@ -1,0 +1,394 @@
+"""Experts whose hyperparameters, and the past targets that they look at, are found anew as the stream goes on."""
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.climb import climb
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
+from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.window import Refit
+from gp_ensembles.features.base import BoundFeatures
+from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
+from gp_ensembles.filters.states import (
+    FilterState,
+    GaussianState,
+    RefittedState,
+    StepPredictions,
+    concatenate_steps,
+    gaussian_state,
+)
+from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters.transitions import RandomWalk, Transition
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.lag_selection import carried_forward, select_lags
+
+# ``benchmarks/README.md``: half the steps of the search lose 0.04 nats where much changes, twice as many gain nothing;
+# what is known of the last two thousand rows predicts as well as what is known of four thousand.
+_SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-5)
+_PRECISION = 0.5  # of a prior around the hyperparameters until then
+_REMEMBERED = 2  # rows that are remembered and learned anew, in those that are fitted to
+LONGEST_LAG = 200
+_LEAST_ROWS = 10
+_BLOCK = 64
+
+
+class RefittedBlock(NamedTuple):
+    r"""A block as a refitted expert takes it.
+
+    Attributes:
+        inputs: Rows, shape (B, D).
+        targets: Targets, NaN where missing or where they count less than others, shape (B,).
+        remembered: Targets with gaps at the last value before them, shape (B,).
+        design: Features, shape (\*batch, B, F).
+        weighted: Targets multiplied as the rows of the design, shape (B,).
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    remembered: Tensor
+    design: Tensor
+    weighted: Tensor
+
+
+class _Model(NamedTuple):
+    """Features, prior variance (K,) and noise (K,) at hyperparameters (P,)."""
+
+    hyperparameters: Tensor
+    features: BoundFeatures
+    prior_variance: Tensor
+    noise: Tensor
+
+
+@final
+class BoundRefitted(BoundExpert):
+    """A refitted expert's numbers: those that a state holds.
+
+    Args:
+        expert: The expert.
+    """
+
+    def __init__(self, expert: "RefittedExpert") -> None:
+        super().__init__(expert.features.bind(), expert.features.prior_variance, None)
+        self._expert = expert
+        with torch.inference_mode(False):
+            self._copy = copy.deepcopy(expert.model).double()
+        self._latest: _Model | None = None
+
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[RefittedState, StepPredictions]:
+        """See :meth:`BoundExpert.update_block`."""
+        assert isinstance(state, RefittedState)
+        parts, start = [], 0
+        while start < y.shape[0]:
+            stop = min(y.shape[0], start + rows_until_refit(state))
+            block = self.block(state, Phi[..., start:stop, :], y[start:stop])
+            before, model = GaussianState(state.moments), self._model(state)
+            after, steps = update_covariance(before, block.design, block.weighted, model.noise, state.walks[..., None])
+            state = self._stored(state._replace(moments=after.moments), block)
+            if rows_until_refit(state) == 0:
+                state = self._refitted(state)
+            parts.append(_in_dtype(steps, y))
+            start = stop
+        return state, concatenate_steps(parts)
+
+    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+        """See :meth:`BoundExpert.predict`."""
+        assert isinstance(state, RefittedState)
+        model, design = self._model(state), self._next_design(state, Phi)
+        mean, variance = predict_covariance(GaussianState(state.moments), design, model.noise, state.walks[..., None])
+        return _in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
+
+    def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
+        r"""Joint covariance of the targets of rows (\*batch, N, D + 1) that all come next, (\*batch, N, N)."""
+        assert isinstance(state, RefittedState)
+        model, walk = self._model(state), RandomWalk(state.walks[..., None])
+        design, moments = self._next_design(state, Phi), GaussianState(state.moments)
+        return predict_joint_linear(moments, design, model.noise, walk, model.prior_variance)[1].to(Phi.dtype)
+
+    def take(self, index: Tensor) -> "BoundRefitted":
+        """See :meth:`BoundExpert.take`."""
+        return self._expert.take(index).bind()
+
+    def block(self, state: RefittedState, Phi: Tensor, y: Tensor) -> RefittedBlock:
+        r"""A block of rows (\*batch, B, D + 1) and targets (B,) with the features of the model in force."""
+        rows, weight = _rows(Phi)
+        counted = torch.where(weight < 1, torch.nan, y.double())
+        number, capacity = state.num_rows, state.targets.shape[0]
+        before = state.remembered[(number - 1) % capacity].reshape(1)
+        remembered = carried_forward(torch.cat([before, counted]))[1:]
+        back = torch.arange(LONGEST_LAG, 0, -1, device=y.device)
+        known = torch.cat([state.remembered[(number - back) % capacity], remembered])
+        design = self._design(state, torch.cat([self._own(rows), _lagged(known, state.lags, y.shape[0])], dim=-1))
+        return RefittedBlock(self._own(rows), counted, remembered, design * weight.unsqueeze(-1), y.double())
+
+    def stream(self, state: RefittedState, num_rows: int) -> BlockStream:
+        """The filter in place, on the state's own memory, until the next refit."""
+        return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows)
+
+    def _model(self, state: RefittedState) -> _Model:
+        """The model at a state's hyperparameters; the latest one is remembered."""
+        given = state.hyperparameters
+        if self._latest is None or not torch.equal(self._latest.hyperparameters, given):
+            with torch.no_grad():
+                set_vectors_(self._copy, given.unsqueeze(0))
+                bound = self._copy.bind()
+            numbers = (
+                value.reshape(1).expand(self._expert.batch_shape) for value in (bound.prior_variance, bound.noise)
+            )
+            self._latest = _Model(given.clone(), bound.features, *numbers)
+        return self._latest
+
+    def _own(self, rows: Tensor) -> Tensor:
+        """The columns that it looks at."""
+        return rows[:, : self._expert.num_columns]
+
+    def _design(self, state: RefittedState, columns: Tensor) -> Tensor:
+        features = self._model(state).features(columns)
+        return features.reshape(columns.shape[0], -1).expand(*self._expert.batch_shape, -1, -1)
+
+    def _next_design(self, state: RefittedState, Phi: Tensor) -> Tensor:
+        rows, weight = _rows(Phi)
+        past = state.remembered[(state.num_rows - state.lags) % state.targets.shape[0]]
+        past = torch.where(state.lags > 0, past, 0.0).expand(rows.shape[0], -1)
+        return self._design(state, torch.cat([self._own(rows), past], dim=-1)) * weight.unsqueeze(-1)
+
+    def _stored(self, state: RefittedState, block: RefittedBlock) -> RefittedState:
+        """The state that remembers a block."""
+        state = RefittedState(*(field.clone() for field in state))
+        store_(state, block)
+        return state
+
+    @torch.no_grad()
+    def _refitted(self, state: RefittedState) -> RefittedState:
+        """The model found anew and conditioned on all that is remembered; as it was where arithmetic gives out."""
+        state = state._replace(due=state.due + state.due.clamp(max=self._expert.refit.every))
+        capacity, count = state.targets.shape[0], int(state.num_rows)
+        used = min(count, capacity)
+        order = (count - used + torch.arange(used, device=state.due.device)) % capacity
+        targets, remembered = state.targets[order], state.remembered[order]
+        # Rows whose lagged targets are not remembered any more are left out; before the first row they are zero.
+        first = LONGEST_LAG if count > capacity else 0
+        seen = (~torch.isnan(targets[first:])).nonzero().flatten()[-self._expert.refit.num_rows :]
+        if len(seen) < _LEAST_ROWS:
+            return state
+        state = state._replace(lags=_lags_anew(state.lags, remembered))
+        columns = torch.cat([state.inputs[order], lagged_columns(remembered, state.lags)], dim=-1)[first:]
+        targets = targets[first:]
+        try:
+            return self._learned(
+                state._replace(hyperparameters=self._fitted(state, columns[seen], targets[seen])), columns, targets
+            )
+        except NumericalError:
+            return state
+
+    def _fitted(self, state: RefittedState, columns: Tensor, targets: Tensor) -> Tensor:
+        """Hyperparameters (P,) that explain these rows at least as well as the state's."""
+        model = self._copy
+        self._latest = None
+        set_vectors_(model, state.hyperparameters.unsqueeze(0))
+        num_rows = targets.shape[0]
+        return climb(model, lambda: model.log_evidence(columns, targets), _SEARCH, _PRECISION, num_rows)[0]
+
+    def _learned(self, state: RefittedState, columns: Tensor, targets: Tensor) -> RefittedState:
+        """What a state's model knows after these rows alone."""
+        model, design = self._model(state), self._design(state, columns)
+        walks = self._expert.speeds / design[0].square().sum(-1).mean()
+        moments = gaussian_state(model.prior_variance, design.shape[-1])
+        for Phi, y in zip(design.split(_BLOCK, -2), targets.split(_BLOCK), strict=True):
+            moments, _ = update_covariance(moments, Phi, y, model.noise, walks[..., None])
+        return state._replace(moments=moments.moments, walks=walks)
+
+
+@final
+class RefittedExpert(Expert):
+    r"""A linear model in features of inputs and past targets, found anew every so many rows from what it remembers.
+
+    At a refit it looks for the lags that help to predict (see
+    :func:`~gp_ensembles.numerics.lag_selection.select_lags`), climbs a few steps up the evidence of the last rows from
+    the hyperparameters in force, and learns the rows that it remembers anew: an expert is born in the place of an old
+    one and inherits its weight. What the state holds decides all of it, so a stream that is taken up again goes on with
+    the same bits. A search that fails leaves the expert as it was. A lag that stays keeps its column, and a new one
+    takes the length scale of one that goes.
+
+    The batch are walks of the weights at several speeds, which share hyperparameters; in double precision
+    whatever the dtype of the rows. The number of rows is read, so it does not run inside ``torch.func.vmap``.
+
+    Args:
+        model: A single expert without a transition, on D inputs and L lagged targets behind them, valid everywhere.
+        num_inputs: Number of input columns, of which it looks at the first D.
+        lags: The lags at first, shape (L,); zero where there is none.
+        speeds: For each expert of the batch what a step of its walk adds to the variance of the function, shape (K,);
+            zero for weights that stay.
+        refit: When it is refitted and to how many rows; twice as many are remembered.
+        mean_square: Mean squared norm of the features at first, by which speeds become variances of the weights' steps.
+
+    Raises:
+        ValueError: If the model is a batch, has a transition, is not valid everywhere, or lags do not fit.
+
+    Example:
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> model = GaussianExpert(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
+        >>> expert = RefittedExpert(model, 1, (0, 0), torch.zeros(1), Refit(every=100, num_rows=200))
+        >>> X = torch.linspace(0, 1, 150, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(torch.arange(150, dtype=torch.float64))
+        >>> state, steps = expert.update(expert.init(), X, y)
+        >>> int(state.lags[0]), bool(steps.variance[0, -1] < 0.1 * steps.variance[0, 0])
+        (1, True)
+    """
+
+    speeds: Tensor
+    mean_square: Tensor
+
+    def __init__(
+        self,
+        model: GaussianExpert,
+        num_inputs: int,
+        lags: Sequence[int],
+        speeds: Tensor,
+        refit: Refit,
+        mean_square: Tensor | float = 1.0,
+    ) -> None:
+        if model.num_experts != 1 or model.transition is not None:
+            raise ValueError(
+                f"a refitted expert needs a single model without a transition, got {model.num_experts} and "
+                f"{model.transition}; speeds make the batch"
+            )
+        if model.features.domain is not None:
+            raise ValueError(
+                "the model's features are not valid everywhere, as those of a stream must be that moves on"
+            )
+        if speeds.ndim != 1 or not bool((speeds >= 0).all()):
+            raise ValueError(f"speeds must be numbers (K,) that are not negative, got {speeds}")
+        if any(not 0 <= lag <= LONGEST_LAG for lag in lags) or len(lags) >= model.features.num_inputs:
+            raise ValueError(
+                f"lags must be at least 0 and at most {LONGEST_LAG}, and fewer than the model's "
+                f"{model.features.num_inputs} columns, got {list(lags)}"
+            )
+        self_columns = model.features.num_inputs - len(lags)
+        if num_inputs < self_columns:
+            raise ValueError(f"the model looks at {self_columns} inputs and there are {num_inputs}")
+        like = model.features.prior_variance.detach()
+        super().__init__(InputFeatures(num_inputs, like.new_ones(speeds.shape)), None)
+        self.model, self.refit, self.lags = model, refit, tuple(int(lag) for lag in lags)
+        self.num_columns = self_columns
+        self.register_buffer("speeds", speeds.to(like.device).double())
+        self.register_buffer("mean_square", torch.as_tensor(mean_square).to(like.device).double())
+
+    def init(self) -> RefittedState:
+        """State before any data."""
+        bound, (speeds, refit) = self.model.bind(), (self.speeds, self.refit)
+        prior_variance = bound.prior_variance.detach().double().reshape(1).expand(self.batch_shape)
+        capacity = max(_REMEMBERED * refit.num_rows, 2 * LONGEST_LAG)
+        count = torch.zeros((), dtype=torch.int64, device=speeds.device)
+        return RefittedState(
+            gaussian_state(prior_variance, self.model.features.num_features).moments,
+            get_vectors(self.model)[0].double(),
+            speeds / self.mean_square,
+            torch.tensor(self.lags, dtype=torch.int64, device=speeds.device),
+            speeds.new_zeros(capacity, self.num_columns),
+            speeds.new_full((capacity,), torch.nan),
+            speeds.new_zeros(capacity),
+            count,
+            count + (refit.every if refit.first is None else refit.first),
+        )
+
+    def bind(self) -> BoundRefitted:
+        """See :meth:`Expert.bind`; the numbers are those of a state, so predictions are not differentiable in them."""
+        return BoundRefitted(self)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
+        check_single_output(y)
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """Of rows that follow one another from the first on, under static weights; see :meth:`Expert.log_evidence`."""
+        lags = torch.tensor(self.lags, dtype=torch.int64, device=y.device)
+        columns = torch.cat([X[:, : self.num_columns], lagged_columns(y, lags)], dim=-1)
+        return self.model.log_evidence(columns, y).reshape(1).expand(self.batch_shape)
+
+    def take(self, index: Tensor) -> "RefittedExpert":
+        """See :meth:`Expert.take`."""
+        speeds = self.speeds[index.to(self.speeds.device)]
+        model = copy.deepcopy(self.model)
+        return RefittedExpert(model, self.features.num_inputs, self.lags, speeds, self.refit, self.mean_square)
+
+    def with_transition(self, transition: Transition | None) -> "RefittedExpert":
+        """An expert that shares its model with this one.
+
+        Raises:
+            ValueError: If there is a transition: its experts walk at speeds of their own.
+        """
+        if transition is not None:
+            raise ValueError("a refitted expert walks at speeds of its own (speeds)")
+        num_inputs = self.features.num_inputs
+        return RefittedExpert(self.model, num_inputs, self.lags, self.speeds, self.refit, self.mean_square)
+
+
+def rows_until_refit(state: RefittedState) -> int:
+    """Rows until the model is found anew.
+
+    Example:
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> model = GaussianExpert(LinearFeatures(1, torch.tensor(1.0)))
+        >>> rows_until_refit(RefittedExpert(model, 1, (), torch.zeros(2), Refit(every=500)).init())
+        500
+    """
+    return int(state.due - state.num_rows)
+
+
+def store_(state: RefittedState, block: RefittedBlock) -> None:
+    """Remember a block, in place."""
+    capacity, num_rows = state.targets.shape[0], block.targets.shape[0]
+    last = min(num_rows, capacity)
+    place = (state.num_rows + torch.arange(num_rows - last, num_rows, device=state.num_rows.device)) % capacity
+    state.inputs[place] = block.inputs[-last:]
+    state.targets[place] = block.targets[-last:]
+    state.remembered[place] = block.remembered[-last:]
+    state.num_rows.add_(num_rows)
+
+
+def lagged_columns(y: Tensor, lags: Tensor) -> Tensor:
+    """Targets (N,) without gaps as columns (N, L): that many rows before each, zero before the first and for lag 0.
+
+    Example:
+        >>> lagged_columns(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2, 0, 1])).T
+        tensor([[0., 0., 1.],
+                [0., 0., 0.],
+                [0., 1., 2.]])
+    """
+    return _lagged(torch.cat([y.new_zeros(LONGEST_LAG), y]), lags, y.shape[0])
+
+
+def _rows(Phi: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Inputs (B, D) and their weights (B,); all experts of the batch see the same rows (\*batch, B, D + 1)."""
+    rows = Phi[0].double()
+    return rows[:, :-1] / rows[:, -1:], rows[:, -1]
+
+
+def _lagged(known: Tensor, lags: Tensor, num_rows: int) -> Tensor:
+    """Columns (B, L) of the values that many rows before each of the last B of those that are known; zero for lag 0."""
+    place = known.shape[0] - num_rows + torch.arange(num_rows, device=known.device).unsqueeze(-1) - lags
+    return torch.where(lags > 0, known[place], 0.0)
+
+
+def _lags_anew(lags: Tensor, remembered: Tensor) -> Tensor:
+    """The lags that help now, those that stay in their places, (L,); zero where there is none."""
+    room = lags.numel()
+    if room == 0:
+        return lags
+    most = max(1, room - 1)  # with any lag goes the lag of one row
+    found = select_lags(remembered, most, min(LONGEST_LAG, remembered.shape[0] // 2))[:room]
+    old = lags.tolist()
+    new = iter([lag for lag in found if lag not in old])
+    kept = [lag if lag in found else 0 for lag in old]
+    return torch.tensor([lag or next(new, 0) for lag in kept], dtype=torch.int64, device=lags.device)
+
+
+def _in_dtype(steps: StepPredictions, like: Tensor) -> StepPredictions:
+    return StepPredictions(*(value.to(like.dtype) for value in steps))
