@@ -102,6 +102,6 @@ def _stages(rows: Tensor, method: LBFGS | Adam) -> list[tuple[Tensor, LBFGS | Ad
     fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
     if len(rows) <= _FEW:
         return [(rows, fine)]
-    few = torch.linspace(0, len(rows) - 1, _FEW, device=rows.device).round().long()
+    few = torch.linspace(0, len(rows) - 1, _FEW, dtype=torch.float64, device=rows.device).round().long()
     coarse = method._replace(loss_tolerance=max(method.loss_tolerance, _COARSE_TOLERANCE))
     return [(rows[few], coarse), (rows, fine._replace(max_iterations=min(method.max_iterations, _LAST_STEPS)))]

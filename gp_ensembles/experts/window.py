@@ -38,14 +38,15 @@ from gp_ensembles.numerics.log_marginal import log_marginal
 
 M = TypeVar("M", bound=nn.Module)
 _SPARE = 4  # a full window drops the rows that it has beyond its length: one in so many
-_REFIT = LBFGS(max_iterations=20, loss_tolerance=1e-5)
+# Few steps, often: more of them, or steps on the last rows only, fit what the next rows do not repeat.
+_REFIT = LBFGS(max_iterations=3, loss_tolerance=1e-5)
 _REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
 
 
 @final
 @dataclass(frozen=True)
 class Refit:
-    """When a window's hyperparameters are fitted anew, from where they were, on its last rows.
+    """When a window's hyperparameters are fitted anew: a few steps of the optimizer from where they were.
 
     Rows are counted from the expert's first, missing ones included. After a refit at row n the next one comes
     min(n, every) rows later: where a stream begins with few rows, at twice as many, until ``every`` rows are between.
@@ -53,7 +54,7 @@ class Refit:
     Attributes:
         every: Rows between two refits.
         first: Rows at the first refit; ``every`` if ``None``.
-        num_rows: Most rows that are fitted to, the last ones.
+        num_rows: Most rows that are fitted to, evenly spread over the window.
 
     Raises:
         ValueError: If a number is not positive.
@@ -182,8 +183,9 @@ class _Refitted:
             return state
         num_rows, expert = min(last, self._refit.num_rows), self._copy
         with torch.inference_mode(False):
+            some = torch.linspace(0, last - 1, num_rows, dtype=torch.float64, device=state.targets.device)
             rows, targets, scale = (
-                field.narrow(axis, last - num_rows, num_rows).clone()
+                field.detach().index_select(axis, some.round().long())
                 for field in (state.inputs, state.targets, state.noise_scale)
             )
             vectors = state.hyperparameters.detach().clone().reshape(expert.num_experts, -1)

@@ -7,7 +7,7 @@ import torch
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.likelihoods.noise_models import Noise
-from gpytorch.means import Mean
+from gpytorch.means import ConstantMean, Mean
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import FeatureMap, PriorVariance
@@ -54,7 +54,7 @@ def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:
         for name, value in list(part.named_buffers(recurse=False)):
             if name not in shared and name != "active_dims":  # which columns a GPyTorch kernel sees
                 setattr(part, name, _take(value, batch_shape, index, name))
-        if isinstance(part, FeatureMap | Kernel) or (isinstance(part, Mean) and hasattr(part, "batch_shape")):
+        if isinstance(part, FeatureMap | Kernel | ConstantMean):
             part.batch_shape = new_shape
     return result
 

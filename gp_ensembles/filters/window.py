@@ -5,11 +5,13 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
+_MOSTLY_FULL = 2  # from one in so many rows on, a solve with the whole factor is the faster one
 
 
 class Covariance(Protocol):
@@ -152,9 +154,10 @@ def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) ->
     while start < num_rows:
         stop = _end_of(seen, start, capacity - num_used(state))
         rows, part = condition_window(state, Phi[..., start:stop, :], y[start:stop], window)
-        state = _appended(state, rows)
-        if num_used(state) == capacity:
-            state = refactored(state, window, window.keep)
+        if rows.factor.shape[-1] < capacity:
+            state = _appended(state, rows)
+        else:
+            state = _refilled(state, window, _last_rows(state, rows, window.keep))
         parts.append(part)
         start = stop
     return state, concatenate_steps(parts)
@@ -238,18 +241,7 @@ def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
         >>> int(refactored(state, window, 1).num_used)
         1
     """
-    last = num_used(state)
-    inputs, targets, scale = (
-        field.narrow(state.targets.ndim - 1, last - keep, keep)
-        for field in (state.inputs, state.targets, state.noise_scale)
-    )
-    covariance = own_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale)
-    factor = cholesky(covariance, _WHAT)
-    errors = targets if window.mean is None else targets - window.mean(inputs)
-    projected = torch.linalg.solve_triangular(factor, errors.unsqueeze(-1), upper=False).squeeze(-1)
-    empty = window_state(state.num_used.shape, inputs.shape[-1], state.targets.shape[-1], targets)
-    empty = WindowState(*empty[:6], *state[6:])
-    return _appended(empty, WindowRows(inputs, targets, scale, factor, projected))
+    return _refilled(state, window, _last_rows(state, None, keep))
 
 
 def _rows(Phi: Tensor) -> Tensor:
@@ -277,8 +269,46 @@ def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) ->
     if n == 0:
         return rows.new_zeros(*rows.shape[:-2], 0, rows.shape[-2])
     crossed = covariance.between(state.inputs[..., :n, :], rows)
-    solved: Tensor = torch.linalg.solve_triangular(state.factor[..., :n, :n], crossed, upper=False)
-    return solved
+    capacity = state.targets.shape[-1]
+    if _MOSTLY_FULL * n < capacity:
+        solved: Tensor = torch.linalg.solve_triangular(state.factor[..., :n, :n], crossed, upper=False)
+        return solved
+    # A part of a matrix would be copied; what is not used yet is of the identity, and leaves zeros as they are.
+    right = pad(crossed, (0, 0, 0, capacity - n))
+    whole: Tensor = torch.linalg.solve_triangular(state.factor, right, upper=False)
+    return whole[..., :n, :]
+
+
+def _last_rows(state: WindowState, rows: WindowRows | None, keep: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, targets and noise scales of the newest rows, those of a block that is not yet learned behind."""
+    axis, end = state.targets.ndim - 1, num_used(state)
+    fields = (field.narrow(axis, 0, end) for field in (state.inputs, state.targets, state.noise_scale))
+    if rows is not None:
+        fields = (torch.cat([old, new], dim=axis) for old, new in zip(fields, rows[:3], strict=True))
+    inputs, targets, scale = (field.narrow(axis, field.shape[axis] - keep, keep) for field in fields)
+    return inputs, targets, scale
+
+
+def _refilled(state: WindowState, window: Window, rows: tuple[Tensor, Tensor, Tensor]) -> WindowState:
+    """A window of these rows: inputs, targets and noise scales."""
+    inputs, targets, scale = rows
+    covariance = own_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale)
+    factor = cholesky(covariance, _WHAT)
+    errors = targets if window.mean is None else targets - window.mean(inputs)
+    projected = torch.linalg.solve_triangular(factor, errors.unsqueeze(-1), upper=False).squeeze(-1)
+    used, capacity = targets.shape[-1], state.targets.shape[-1]
+    free = capacity - used
+    factor = pad(factor, (0, free, 0, free))
+    factor.diagonal(dim1=-2, dim2=-1)[..., used:] = 1.0
+    return WindowState(
+        pad(inputs, (0, 0, 0, free)),
+        pad(targets, (0, free)),
+        pad(scale, (0, free), value=1.0),
+        factor,
+        pad(projected, (0, free)),
+        torch.full_like(state.num_used, used),
+        *state[6:],
+    )
 
 
 def _appended(state: WindowState, rows: WindowRows) -> WindowState:
