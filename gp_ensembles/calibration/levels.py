@@ -111,6 +111,8 @@ class IntervalLevels:
             raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
         scores = normal_score(pit.detach().to(state.lower))
         z = scores.tolist()
+        if len(z) == 1:
+            return self._update_row(state, z[0])
         paths = [
             _track(lower, upper, z, 1 - coverage)
             for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True)
@@ -120,6 +122,23 @@ class IntervalLevels:
         inside = ((scores > lower) & (scores < upper)).to(scores)
         covered = torch.where(scores.isnan(), torch.nan, inside)
         return LevelsState(walks[:, 0, -1], walks[:, 1, -1]), LevelsOutput(_probabilities(lower, upper), covered)
+
+    def _update_row(self, state: LevelsState, z: float) -> tuple[LevelsState, LevelsOutput]:
+        """Learn one target: plain numbers, as a call of torch costs more."""
+        ends: list[tuple[float, float]] = []
+        walks: list[tuple[float, float]] = []
+        covered: list[float] = []
+        for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True):
+            (_, down), (_, up) = _track(lower, upper, [z], 1 - coverage)
+            if upper - lower <= _STEP * (1 - coverage):
+                lower = upper = (lower + upper) / 2
+            ends.append((lower, upper))
+            walks.append((down, up))
+            covered.append(float(lower < z < upper) if z == z else z)
+        numbers = state.lower.new_tensor([*zip(*walks, strict=True), *zip(*ends, strict=True), covered])
+        down, up, lowest, highest, inside = numbers.unsqueeze(-1)
+        levels = _probabilities(lowest, highest)
+        return LevelsState(down.squeeze(-1), up.squeeze(-1)), LevelsOutput(levels, inside)
 
     def bound(self, coverage: float, num_targets: int) -> float:
         """What the share of targets covered can differ from a coverage after so many, whatever they were."""

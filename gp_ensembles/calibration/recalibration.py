@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.normal_scores import component_log_densities
+from gp_ensembles.numerics.normal_scores import component_log_densities, log_density, maps_at, transform
 
 _SHIFTS = (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)
 _SCALES = (0.2, 0.4, 0.6, 0.75, 0.88, 1.0, 1.15, 1.4, 1.8)
@@ -69,6 +69,20 @@ class RecalibrationState(NamedTuple):
     shares: Tensor
 
 
+class RecalibratedBlock(NamedTuple):
+    """What recalibration makes of a block.
+
+    Attributes:
+        log_weights: Log weights of the components of the map in force before each target, shape (K, B).
+        gain: What the map adds to the log density of each target, shape (B,); NaN where there is none.
+        pit: The transforms of the targets after the map, shape (B,).
+    """
+
+    log_weights: Tensor
+    gain: Tensor
+    pit: Tensor
+
+
 def map_components(like: Tensor) -> MapComponents:
     """The components of all maps, in float64 on the device of ``like``.
 
@@ -104,6 +118,51 @@ def map_log_weights(state: RecalibrationState) -> Tensor:
         tensor([0.8000, 0.0032], dtype=torch.float64)
     """
     return _log_weights(state.candidates.unsqueeze(0), state.shares.unsqueeze(0)).squeeze(-1)
+
+
+def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, RecalibratedBlock]:
+    """Predict a block of targets by the maps in force before each, and learn them.
+
+    Args:
+        state: The state before the block, on the CPU.
+        pit: Probability integral transforms of the targets, shape (B,), float64; NaN where a target is missing.
+
+    Returns:
+        The state after the block, and what became of the targets, on the device of ``pit``.
+
+    Raises:
+        ValueError: If pit has another shape.
+
+    Example:
+        >>> import torch
+        >>> start, half = init_recalibration(torch.zeros(1)), torch.full((2,), 0.5, dtype=torch.float64)
+        >>> recalibrate_block(start, half)[1].pit
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    if pit.shape == (1,) and pit.device.type == "cpu" and pit.dtype == torch.float64:
+        u = float(pit)
+        if u == u:
+            return _recalibrate_row(state, u)
+    after, log_weights = update_recalibration(state, pit.cpu())
+    maps = (log_weights.to(pit.device), *map_components(pit))
+    return after, RecalibratedBlock(maps[0], log_density(pit, *maps), transform(pit, *maps))
+
+
+def _recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, RecalibratedBlock]:
+    """The same for one target: numpy is quicker than torch at numbers this few."""
+    now, shares = state.candidates.numpy(), state.shares.tolist()
+    weights = np.concatenate([shares[:1], np.dot(shares[1:], now)])
+    densities, values = maps_at(u, _SHIFT.numpy(), _SCALE.numpy())
+    row = densities[1:]
+    density = now.dot(row)
+    after = np.multiply.outer(_GAINED.squeeze(-1).numpy() / density, row)
+    after += _KEPT.numpy()
+    after *= now
+    after += _GIVEN.numpy()
+    shares = _share_out(shares, [1.0, *density.tolist()])
+    parts = np.log(weights)[:, None], np.log(weights.dot(densities))[None], weights.dot(values)[None]
+    learned = RecalibrationState(torch.from_numpy(after), torch.tensor(shares, dtype=torch.float64, device="cpu"))
+    return learned, RecalibratedBlock(*map(torch.from_numpy, parts))
 
 
 def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:

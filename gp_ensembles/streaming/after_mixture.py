@@ -20,14 +20,13 @@ from gp_ensembles.calibration.recalibration import (
     init_recalibration,
     map_components,
     map_log_weights,
-    update_recalibration,
+    recalibrate_block,
 )
 from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget
-from gp_ensembles.numerics.normal_scores import log_density, transform
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.predictions import Intervals, StreamDistribution, coverage_place
 
@@ -161,11 +160,8 @@ def calibrate_block(
     distribution: StreamDistribution = mixture
     recalibration, levels, intervals, gain = state.recalibration, state.levels, None, nothing
     if recalibration is not None:
-        shift, scale = (part.to(y.device) for part in map_components(pit))
-        recalibration, log_weights = update_recalibration(recalibration, pit.cpu())
-        maps = log_weights.to(y.device), shift, scale
-        distribution, gain = Recalibrated(mixture, *maps), log_density(pit, *maps)
-        pit = transform(pit, *maps)
+        recalibration, (log_weights, gain, pit) = recalibrate_block(recalibration, pit)
+        distribution = Recalibrated(mixture, log_weights, *map_components(pit))
     if levels is not None:
         levels, output = IntervalLevels(config.coverages).update_block(levels, pit.cpu())
         intervals = Intervals(config.coverages, *(part.to(y.device) for part in output))
