@@ -188,6 +188,9 @@ def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
     """Probability up to y (N,) of each row by itself."""
     mean, variance, df = mixture[1:]
     weights = mixture._column_weights().exp().expand(mean.shape)
+    if y.shape[0] == 1 and y.device.type == "cpu" and mean.dtype == torch.float64:
+        parts = (part.detach()[:, 0].numpy() for part in (weights, mean, variance, df))
+        return y.new_tensor([student_t.mixture_cdf(float(y), *parts)])
     terms = torch.empty_like(mean.mT, memory_format=torch.contiguous_format)
     for kind, is_one in _kinds(df):
         own = df[kind[:1] if is_one else kind]

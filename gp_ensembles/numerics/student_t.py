@@ -11,6 +11,7 @@ from gp_ensembles.numerics import normal
 
 _NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
 _MOST_EVEN = 20  # even degrees of freedom up to here are taken in closed form, a polynomial of half as many terms
+_EVEN = frozenset(range(2, _MOST_EVEN + 1, 2))
 
 
 def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_freedom: Tensor) -> Tensor:
@@ -50,6 +51,35 @@ def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     if even is not None:
         return _cdf_of_even(z, even)[0]
     return _element_by_element(z, degrees_of_freedom)[0]
+
+
+def mixture_cdf(
+    y: float, weights: np.ndarray, location: np.ndarray, variance: np.ndarray, degrees_of_freedom: np.ndarray
+) -> float:
+    """Distribution function at one number of a mixture given by its components' variances: numpy, as it is one.
+
+    Args:
+        y: Where.
+        weights: Weights, shape (M,).
+        location: Locations, shape (M,).
+        variance: Variances, not squared scales, shape (M,).
+        degrees_of_freedom: More than two, infinite for normal components, shape (M,).
+
+    Example:
+        >>> one = np.ones(1)
+        >>> mixture_cdf(1.0, one, one, one, 4 * one)
+        0.5
+    """
+    total = 0.0
+    for df in set(degrees_of_freedom.tolist()):
+        own = degrees_of_freedom == df
+        if df == math.inf:
+            part = special.ndtr((y - location[own]) / np.sqrt(variance[own]))
+        else:
+            z = (y - location[own]) / np.sqrt(variance[own] * ((df - 2) / df))
+            part = _even_on_host(z, int(df)) if df in _EVEN else special.stdtr(df, z)
+        total += float(weights[own].dot(part))
+    return total
 
 
 def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,6 +170,20 @@ def _cdf_of_even(z: Tensor, df: int) -> tuple[Tensor, Tensor]:
     tail = total.mul_(_power(x, half))
     is_above = z.sign().clamp_min_(0.0)
     return torch.addcmul(tail, is_above, 1 - 2 * tail), root
+
+
+def _even_on_host(z: np.ndarray, df: int) -> np.ndarray:
+    """The distribution function of :func:`_cdf_of_even` in numpy."""
+    size = np.minimum(np.abs(z), 1e150)
+    square = size * size + df
+    x = (0.5 * df) / ((size / np.sqrt(square) + 1) * square)
+    half, rest = df // 2, 1 - x
+    total = np.full_like(x, math.comb(2 * half - 2, half - 1))
+    for j in range(half - 2, -1, -1):
+        total = total * rest + math.comb(half - 1 + j, j)
+    tail = total * x**half
+    result: np.ndarray = np.where(z > 0, 1 - tail, tail)
+    return result
 
 
 def _power(x: Tensor, exponent: int) -> Tensor:
