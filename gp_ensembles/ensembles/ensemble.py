@@ -14,13 +14,13 @@ from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.absence import awake_weights, find_absent
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
 from gp_ensembles.ensembles.display import ensemble_text
-from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
+from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.weighing import Layers, beside, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.external import BoundExternal, ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
@@ -34,7 +34,8 @@ class Ensemble(nn.Module):
     """Experts, and a rule that weighs them.
 
     Expert objects may be batches; their experts are numbered in order. Objects that share one feature map evaluate it
-    once. Innovation models make further predictions of each expert's, which stand behind it: the rule weighs
+    once. Columns of X that an :class:`~gp_ensembles.experts.external.ExternalExpert` claims as forecasts are seen by it
+    alone. Innovation models make further predictions of each expert's, which stand behind it: the rule weighs
     M = (number of experts) (1 + number of innovation models) predictions, and takes each for an expert.
 
     Args:
@@ -79,7 +80,7 @@ class Ensemble(nn.Module):
         super().__init__()
         if not experts:
             raise ValueError("an ensemble needs at least one expert")
-        inputs = {expert.features.num_inputs for expert in experts}
+        inputs = {expert.features.num_inputs for expert in experts if not _columns_of(expert)}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
         self._modules_of_experts = nn.ModuleList(experts)
@@ -97,6 +98,9 @@ class Ensemble(nn.Module):
         if innovations or memory is not None or outlier_threshold is not None:
             _check_layers(self, outlier_threshold)
         bank = InnovationBank(innovations) if innovations else None
+        self.forecasts = tuple(sorted({place for expert in experts for place in _columns_of(expert)}))
+        # Columns of X, forecasts among them, without those of remembered targets.
+        self.num_inputs = sum(inputs) - (0 if memory is None else memory.num_columns) + len(self.forecasts)
         self.memory = memory
         self.layers = Layers(meta_learner, bank, memory, outlier_threshold, _places_of_guests(experts))
         labels = ["", *(f" + {model.label}" for model in innovations)]
@@ -150,11 +154,6 @@ class Ensemble(nn.Module):
 
     def __repr__(self) -> str:
         return ensemble_text("Ensemble", self.expert_names, None, type(self.meta_learner).__name__)
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of input columns D, without those of remembered targets."""
-        return self.experts[0].features.num_inputs - (0 if self.memory is None else self.memory.num_columns)
 
     def init(self) -> EnsembleState:
         """State before any data."""
@@ -227,7 +226,8 @@ class Ensemble(nn.Module):
 
     def check_inputs(self, X: Tensor) -> None:
         """Raise a clear error if X (N, D) is not a legal input."""
-        check_inputs(X, self.num_inputs, self.experts[0].features.prior_variance, self.bounded_features())
+        like = self.experts[0].features.prior_variance
+        check_inputs(X, self.num_inputs, like, self.bounded_features(), self.forecasts)
 
     def check_block(self, X: Tensor, y: Tensor) -> None:
         """Raise a clear error if X (B, D) and y (B,) are not a legal block."""
@@ -245,10 +245,12 @@ class Ensemble(nn.Module):
 def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     r"""Features of each expert object at X (B, D), each (\*batch, B, F); a shared map is evaluated once."""
     values: dict[int, Tensor] = {}
+    shared = without_columns(X, sorted({place for b in bound for place in _columns_of(b)}))
     for b in bound:
         key = id(b.features)
         if key not in values:
-            values[key] = b.features(X)
+            own = _columns_of(b)
+            values[key] = b.features(X[:, own] if own else shared)
     return [values[id(b.features)] for b in bound]
 
 
@@ -265,6 +267,11 @@ def predict_mixture(layers: Layers, bound: Sequence[BoundExpert], state: Ensembl
     if absent is not None:
         log_weights = awake_weights(log_weights, absent.repeat_interleave(layers.num_copies, 0))
     return make_mixture(log_weights, steps, responses_of(bound))
+
+
+def _columns_of(expert: Expert | BoundExpert) -> list[int]:
+    """Places of the forecasts that an expert alone sees."""
+    return list(expert.columns) if isinstance(expert, ExternalExpert | BoundExternal) else []
 
 
 def _places_of_guests(experts: Sequence[Expert]) -> tuple[int, ...]:

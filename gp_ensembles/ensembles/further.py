@@ -1,6 +1,8 @@
 """Experts that are no basis functions with a transition, as records: what to build of the warm-up rows."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ class WarmUp(NamedTuple):
         fit: How hyperparameters are found.
         generator: Source of randomness.
         progress: Whether to show progress bars.
+        forecasts: Places of the columns of forecasts in the rows of the ensemble, by name.
     """
 
     X: Tensor
@@ -27,6 +30,7 @@ class WarmUp(NamedTuple):
     fit: FitSettings
     generator: torch.Generator | None = None
     progress: bool = False
+    forecasts: Mapping[str, int] = MappingProxyType({})
 
 
 class FurtherExpert(ABC):

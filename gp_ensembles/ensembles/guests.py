@@ -5,12 +5,15 @@ from typing import final
 
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_made, check_name, check_positive
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.guest import LAST_ERRORS, Guest, check_levels
+from gp_ensembles.experts.guest_models import ColumnsGuest
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.inputs import InputFeatures
 
+_FIRST, _RENEWED = 10, 50  # rows after which the size of the errors of forecasts is computed, and computed anew
 _TRAININGS = 8  # the first one is after an eighth of the warm-up rows: at their end there are errors to learn from
 
 
@@ -64,9 +67,132 @@ class Boosting(FurtherExpert):
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`FurtherExpert.build`."""
-        X, num_columns = warm_up.inputs if self.lags else warm_up.X, warm_up.inputs.shape[1]
-        inputs = InputFeatures(X.shape[1], X.new_ones(()))
-        features = inputs if X.shape[1] == num_columns else SelectColumns(inputs, range(X.shape[1]), num_columns)
-        first = -(-X.shape[0] // _TRAININGS)
         guest = HistogramBoosting(self.num_trees, self.learning_rate)
-        return [(self.name, ExternalExpert(guest, features, first, self.every, self.num_rows))]
+        return [(self.name, _external(guest, warm_up, self))]
+
+
+@final
+@dataclass(frozen=True)
+class GuestModel(FurtherExpert):
+    """A model of your own as one more expert, trained anew now and then as :class:`Boosting` is.
+
+    The record has no name in files: a model with it is kept by pickling, and trained again where it is loaded.
+
+    Attributes:
+        guest: The model, such as a :class:`~gp_ensembles.experts.guest_models.RegressorGuest`.
+        every: Most rows between two trainings.
+        num_rows: Most rows that it is trained on, the last ones.
+        lags: Whether it sees past targets behind the inputs, where the ensemble has any.
+        name: What the expert is called.
+
+    Raises:
+        TypeError: If ``guest`` is no guest, or a number is none.
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from sklearn.neighbors import KNeighborsRegressor
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> from gp_ensembles.experts.guest_models import RegressorGuest
+        >>> neighbors = GuestModel(RegressorGuest(KNeighborsRegressor()), every=100, name="neighbors")
+        >>> X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> online = replace(oebe, bases=(LinearBasis(),), further=(neighbors,)).fit(X, (9 * X[:, 0]).sin())
+        >>> online.ensemble.expert_names[-1]
+        'neighbors/0'
+    """
+
+    guest: Guest
+    every: int = 1000
+    num_rows: int = 20_000
+    lags: bool = True
+    name: str = "guest"
+
+    def __post_init__(self) -> None:
+        check_made("guest of GuestModel", self.guest, Guest, "RegressorGuest(KNeighborsRegressor())")
+        for field in ("every", "num_rows"):
+            check_count(self, field, getattr(self, field))
+        check_flag(self, "lags", self.lags)
+        check_name(self, self.name)
+
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`FurtherExpert.build`."""
+        return [(self.name, _external(self.guest, warm_up, self))]
+
+
+@final
+@dataclass(frozen=True)
+class ForecastColumns(FurtherExpert):
+    """Forecasts that stand in the table, as one more expert: a weather model, a model run elsewhere, a person.
+
+    The columns are in the target's units. They are no inputs: no other expert sees them. A NaN means that there is no
+    forecast for the row, and the expert is absent from it. Where only a mean stands there its deviation is the root
+    mean square of its last 500 errors, renewed every 50 rows.
+
+    Attributes:
+        columns: Names of the columns: one of means; or several, of quantiles at ``levels``, or else of draws (the
+            members of an ensemble forecast).
+        deviation: Name of a column of standard deviations, beside one of means.
+        levels: Probabilities of the quantiles.
+        name: What the expert is called.
+
+    Raises:
+        TypeError: If names are no words.
+        ValueError: If there is no column, one stands twice, or there are not as many as levels.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
+        >>> spec = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),))
+        >>> table = torch.rand(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> model = OnlineModel(StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"])
+        >>> predictions = model.observe(table, 20 * table[:, 1])  # no good forecast: it is off by a factor of 20
+        >>> model.used_features, model.guests[0].name
+        (('humidity',), 'forecast/0')
+    """
+
+    columns: tuple[str, ...]
+    deviation: str | None = None
+    levels: tuple[float, ...] = ()
+    name: str = "forecast"
+
+    def __post_init__(self) -> None:
+        given: object = self.columns
+        columns = (given,) if isinstance(given, str) else tuple(self.columns)
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "levels", tuple(float(level) for level in self.levels))
+        for column in self.all_columns:
+            if not isinstance(column, str):
+                raise TypeError(f"columns of ForecastColumns must be names such as 'nwp', got {column!r}")
+        if not columns or len(set(self.all_columns)) < len(self.all_columns):
+            raise ValueError(f"ForecastColumns needs distinct columns, at least one, got {list(self.all_columns)}")
+        if self.deviation is not None and len(columns) > 1:
+            raise ValueError(f"a column of deviations stands beside one column of means, got {list(columns)}")
+        check_levels(self.levels)
+        if self.levels and len(self.levels) != len(columns):
+            raise ValueError(f"{len(columns)} columns of ForecastColumns need as many levels, got {len(self.levels)}")
+        check_name(self, self.name)
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """Names of all columns that it reads, a deviation last."""
+        return self.columns if self.deviation is None else (*self.columns, self.deviation)
+
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`FurtherExpert.build`."""
+        places = [warm_up.forecasts[name] for name in self.all_columns]
+        features = InputFeatures(len(places), warm_up.X.new_ones(()))
+        guest = ColumnsGuest(self.levels, self.deviation is not None)
+        return [(self.name, ExternalExpert(guest, features, _FIRST, _RENEWED, LAST_ERRORS, places))]
+
+
+def _external(guest: Guest, warm_up: WarmUp, record: Boosting | GuestModel) -> ExternalExpert:
+    """An expert on the inputs, and on past targets if its record says so."""
+    X, num_columns = warm_up.inputs if record.lags else warm_up.X, warm_up.inputs.shape[1]
+    inputs = InputFeatures(X.shape[1], X.new_ones(()))
+    features = inputs if X.shape[1] == num_columns else SelectColumns(inputs, range(X.shape[1]), num_columns)
+    return ExternalExpert(guest, features, -(-X.shape[0] // _TRAININGS), record.every, record.num_rows)

@@ -27,8 +27,15 @@ def check_rows(X: Tensor, num_inputs: int | None) -> None:
     check_matrix(X, num_inputs)
 
 
-def check_inputs(X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap]) -> None:
-    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain."""
+def check_inputs(
+    X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap], forecasts: Sequence[int] = ()
+) -> None:
+    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain.
+
+    Columns of forecasts may be NaN or infinite, and no domain knows them.
+    """
+    if forecasts and isinstance(X, Tensor) and X.ndim == 2 and X.shape[1] == num_inputs:
+        X, num_inputs = without_columns(X, forecasts), num_inputs - len(forecasts)
     check_rows(X, num_inputs)
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"X must have shape (N, {num_inputs}) with at least one row, got {tuple(X.shape)}")
@@ -36,6 +43,16 @@ def check_inputs(X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[Fea
         raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
     for features in bounded:
         features.check_inputs(X)
+
+
+def without_columns(X: Tensor, columns: Sequence[int]) -> Tensor:
+    """The other columns of X (N, D).
+
+    Example:
+        >>> without_columns(torch.tensor([[1.0, 2.0, 3.0]]), [1])
+        tensor([[1., 3.]])
+    """
+    return X[:, [j for j in range(X.shape[1]) if j not in columns]] if columns else X
 
 
 def check_real_numbers(X: Tensor, y: Tensor) -> None:

@@ -140,7 +140,7 @@ class OnlineEnsemble(nn.Module):
                 number any more; names the expert and the row of this call.
         """
         bound = self._bind()
-        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded)
+        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
             expert.check_targets(y)
@@ -160,7 +160,7 @@ class OnlineEnsemble(nn.Module):
     def predict(self, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         bound = self._bind()
-        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded)
+        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
         parts = [predict_mixture(layers, bound.experts, state, rows) for rows in X.split(_PREDICT_ROWS)]
         mixture = concatenate_mixtures(parts)

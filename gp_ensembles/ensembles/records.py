@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from gp_ensembles.ensembles import bases, targets
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.guests import Boosting, ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.ensembles.refitted import Refitted
@@ -43,7 +43,7 @@ _KINDS: tuple[type, ...] = (
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
     DiscountedOnlineNewton, CombinedRules, StickySwitching, TwinSwitching,
-    InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting, Refitted,
+    InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting, ForecastColumns, Refitted,
     FitSettings, LBFGS, Adam, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
 TABLE: Mapping[str, type] = {kind.__name__: kind for kind in _KINDS}

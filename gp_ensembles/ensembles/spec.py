@@ -22,6 +22,7 @@ from gp_ensembles.ensembles.build import (
 )
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
+from gp_ensembles.ensembles.guests import ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
@@ -212,6 +213,14 @@ class EnsembleSpec:
         further = tuple(record.resolved(X) if isinstance(record, WideFeatures) else record for record in self.further)
         return self if further == self.further else replace(self, further=further)
 
+    @property
+    def forecast_columns(self) -> tuple[str, ...]:
+        """Names of the columns of forecasts, which stand behind the inputs in the rows of the ensemble."""
+        if not self.target.is_real or self.target.num_outputs is not None:
+            return ()
+        records = [record for record in self.further if isinstance(record, ForecastColumns)]
+        return tuple(dict.fromkeys(name for record in records for name in record.all_columns))
+
     def fit(
         self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> OnlineEnsemble:
@@ -220,7 +229,8 @@ class EnsembleSpec:
         Weights are equal, or those that the rule gives after the warm-up rows (``rank_on_warm_up``).
 
         Args:
-            X: Warm-up inputs, standardized, shape (N, D).
+            X: Warm-up inputs, standardized, shape (N, D); the last columns are :attr:`forecast_columns`, if there are
+                any, in the units of the standardized target, NaN where there is no forecast.
             y: Warm-up targets, shape (N,), standardized if they are real numbers; NaN where missing.
             generator: Source of all randomness: frequencies, centers, sampled hyperparameters.
             progress: Show a progress bar.
@@ -246,6 +256,11 @@ class EnsembleSpec:
         self, X: Tensor, y: Tensor, settings: FitSettings, generator: torch.Generator | None, progress: bool
     ) -> Ensemble:
         """The ensemble with fitted hyperparameters, before any data."""
+        forecasts = self.forecast_columns
+        num_inputs = X.shape[-1] - len(forecasts)
+        if forecasts and num_inputs < 1:
+            raise ValueError(f"X must have inputs and behind them the forecasts {forecasts}, got {X.shape[-1]} columns")
+        X = X[..., :num_inputs]
         check_warm_up(X, y, self.target)
         maps = build_maps(X, self.bases, generator)
         has_layers = self.target.is_real and self.target.num_outputs is None
@@ -264,7 +279,8 @@ class EnsembleSpec:
             rule = ReferenceAveraging(rule, range(first, first + copies * group_size(lagged.plain)))
             groups.append(lagged.plain)
         if has_layers:
-            warm_up = WarmUp(X, y, inputs, settings, generator, progress)
+            places = {name: num_inputs + number for number, name in enumerate(forecasts)}
+            warm_up = WarmUp(X, y, inputs, settings, generator, progress, places)
             groups += [record.build(warm_up) for record in self.further]
         return assemble(
             groups,

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
 import torch
@@ -108,6 +108,7 @@ class BoundExternal(BoundExpert):
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
+        self.columns = expert.columns
         self._expert = expert
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[ExternalState, StepPredictions]:
@@ -237,9 +238,11 @@ class ExternalExpert(Expert):
         first: Rows, those without a target among them, after which it is trained first.
         every: Rows between two trainings later on.
         num_rows: Most observed rows that it is trained on, the last ones.
+        columns: Places of its inputs in the rows of an ensemble, if they are forecasts, which may be NaN and which no
+            other expert sees; empty if it sees what all see.
 
     Raises:
-        ValueError: If a number is not positive.
+        ValueError: If a number is not positive, or there are not as many columns as inputs.
 
     Example:
         >>> from gp_ensembles.experts.boosting import HistogramBoosting
@@ -253,13 +256,21 @@ class ExternalExpert(Expert):
     """
 
     def __init__(
-        self, guest: Guest, features: FeatureMap, first: int = 125, every: int = 1000, num_rows: int = 20_000
+        self,
+        guest: Guest,
+        features: FeatureMap,
+        first: int = 125,
+        every: int = 1000,
+        num_rows: int = 20_000,
+        columns: Sequence[int] = (),
     ) -> None:
         super().__init__(features, None)
         for name, value in (("first", first), ("every", every), ("num_rows", num_rows)):
             if value < 1:
                 raise ValueError(f"{name} must be at least one row, got {value}")
-        self.guest = guest
+        if columns and len(columns) != features.num_inputs:
+            raise ValueError(f"the expert takes {features.num_inputs} inputs, but {len(columns)} columns are given")
+        self.guest, self.columns = guest, tuple(columns)
         self.first, self.every, self.num_rows = first, every, num_rows
         self.models = TrainedModels()
         self.last_failure = ""  # in the words of the model, for messages; no part of a state
@@ -302,7 +313,7 @@ class ExternalExpert(Expert):
         return self._with(self.features)
 
     def _with(self, features: FeatureMap) -> "ExternalExpert":
-        return ExternalExpert(self.guest, features, self.first, self.every, self.num_rows)
+        return ExternalExpert(self.guest, features, self.first, self.every, self.num_rows, self.columns)
 
 
 def append_(state: ExternalState, rows: ExternalRows) -> None:

@@ -40,6 +40,36 @@ class IllegalRow(NamedTuple):
         return f"{feature_names[self.column]!r} is {self.problem.format(row=number)}"
 
 
+def check_input_shape(X: Tensor, num_columns: int | None) -> None:
+    """Raise unless X is a floating point matrix (N, D) with a row; D is any number if ``num_columns`` is ``None``.
+
+    Raises:
+        TypeError: If it is no tensor of floating point numbers.
+        ValueError: If its shape is another.
+    """
+    if not isinstance(X, Tensor) or not X.is_floating_point():
+        raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
+    if X.ndim != 2 or X.shape[1] == 0 or num_columns not in (None, X.shape[1]):
+        raise ValueError(f"X must have shape (N, {num_columns or 'D'}), got {tuple(X.shape)}")
+    if X.shape[0] == 0:
+        raise ValueError("X has no row; at least one is needed")
+
+
+def check_target_shape(y: Tensor, num_rows: int, num_outputs: int | None) -> None:
+    """Raise unless y is a floating point tensor with a target, or as many as there are outputs, for each row.
+
+    Raises:
+        TypeError: If it is no tensor of floating point numbers.
+        ValueError: If its shape is another.
+    """
+    if not isinstance(y, Tensor) or not y.is_floating_point():
+        raise TypeError("y must be a floating point tensor; use torch.as_tensor(y, dtype=torch.float64)")
+    wanted = (num_rows,) if num_outputs is None else (num_rows, num_outputs)
+    if y.shape != wanted:
+        hint = "; use y.squeeze(-1)" if y.shape == (num_rows, 1) else ""
+        raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{hint}")
+
+
 def illegal_input(X: Tensor) -> IllegalRow | None:
     """The first row of X (N, D) with an infinite input, if there is one; NaN is missing and legal.
 

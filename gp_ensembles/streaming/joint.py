@@ -58,8 +58,10 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
         return torch.diag_embed(distribution.variance.movedim(0, -1)).movedim((-2, -1), (0, 1))
     bound, state, layers = model.online.ensemble.bind(), model.online.state, model.online.ensemble.layers
     inputs = next_inputs(layers, state, model.next_inputs(X.to(model.device, torch.float64)))
-    error = distribution.component_mean - distribution.mean
     weights = distribution.log_weights.exp()
+    if distribution.log_weights.ndim > 1:  # some experts are absent from some rows: those that speak of all of them
+        weights = distribution.log_weights.amin(1).softmax(0)
+    error = distribution.component_mean - torch.einsum("m,m...->...", weights, distribution.component_mean)
     total = torch.einsum("m,m...->...", weights, error.unsqueeze(1) * error.unsqueeze(2))
     # The innovation models behind an expert scale its covariance.
     variance = distribution.component_variance.unflatten(0, (-1, layers.num_copies))
@@ -83,7 +85,8 @@ def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
     if isinstance(expert, BoundWindow | BoundRefitted):  # no quadratic form in features
         return expert.joint_covariance(state, Phi).reshape(-1, num_rows, num_rows)
     if isinstance(expert, BoundExternal):  # says nothing of two rows together
-        return torch.diag_embed(expert.predict(state, Phi).variance.reshape(-1, num_rows))
+        variance = expert.predict(state, Phi).variance.reshape(-1, num_rows)
+        return torch.diag_embed(variance.nan_to_num(0.0))  # one that is absent has no weight
     first, second = torch.triu_indices(num_rows, num_rows, 1, device=Phi.device)
     values = []
     for i, j in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True):

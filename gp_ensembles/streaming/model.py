@@ -27,6 +27,8 @@ from gp_ensembles.streaming.after_mixture import (
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.checks import (
     IllegalRow,
+    check_input_shape,
+    check_target_shape,
     illegal_input,
     illegal_target,
     num_warm_up_rows,
@@ -35,6 +37,7 @@ from gp_ensembles.streaming.checks import (
     wild_number,
 )
 from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.notable import Notable, num_discounted
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
@@ -88,6 +91,7 @@ class OnlineModel:
         self._range: InputRange | None = None
         self.notable = Notable()
         self._kept: list[int] = []
+        self._forecasts: list[int] = []
         self._scales: Standardizer | None = None
 
     @property
@@ -176,7 +180,7 @@ class OnlineModel:
         if self.online is not None:
             inputs, targets = self.inputs(X), self.targets(y)
             self._refuse(self._first_illegal(X, y, inputs, targets), self.num_rows + 1)
-            return self._learn(self.online, inputs, targets, y)
+            return self._learn(self.online, inputs, targets, X, y)
         self._refuse_warm_up(X, y, self.num_rows + 1)
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
@@ -254,9 +258,9 @@ class OnlineModel:
         return inputs if self.config.clip is None else inputs.clamp(-self.config.clip, self.config.clip)
 
     def next_inputs(self, X: Tensor) -> Tensor:
-        """Inputs (N, D) of rows that all come next: :meth:`inputs` within reach, in the precision of the run."""
+        """Rows (N, D) that all come next as the ensemble takes them: :meth:`inputs` within reach, and forecasts."""
         inputs = self.inputs(X) if self._range is None else self._range.limit(self.inputs(X))
-        return inputs.to(self.config.torch_dtype)
+        return self._with_forecasts(inputs, X)
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
@@ -380,7 +384,8 @@ class OnlineModel:
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))
         constant = set(constant_columns(X)) if self.config.drop_constant else set()
-        kept = [j for j in range(X.shape[1]) if j not in constant]
+        self._forecasts = forecast_places(self.config.ensemble, names)
+        kept = [j for j in range(X.shape[1]) if j not in constant and j not in self._forecasts]
         if not kept:
             raise ValueError(f"all inputs are constant in the {X.shape[0]} warm-up rows; use a longer warm-up")
         target = self.config.ensemble.target
@@ -396,6 +401,7 @@ class OnlineModel:
         generator = torch.Generator().manual_seed(self.config.seed)  # on the CPU: the same draws whatever the device
         spec = self.config.ensemble.resolved(inputs)
         self.config = replace(self.config, ensemble=spec)
+        inputs = self._with_forecasts(inputs, X)
         if is_fitted:
             online = spec.fit(inputs, targets, generator=generator, progress=progress)
         else:
@@ -415,17 +421,26 @@ class OnlineModel:
             return wild
         return wild._replace(column=self._kept[wild.column])
 
+    def _with_forecasts(self, inputs: Tensor, X: Tensor) -> Tensor:
+        """Inputs (N, D) with the forecasts in X behind them, in the precision of the run."""
+        if self._forecasts:
+            forecasts = standard_forecasts(self.config.ensemble, X[:, self._forecasts], self.scales)
+            inputs = torch.cat([inputs, forecasts], dim=-1)
+        return inputs.to(self.config.torch_dtype)
+
     def _columns(self, X: Tensor) -> Tensor:
         """The inputs (N, D) that were kept."""
         return X[:, self._kept] if len(self._kept) < X.shape[1] else X
 
-    def _learn(self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor, y: Tensor) -> OnlinePredictions:
-        """Learn rows as the ensemble sees them, whose targets in their units are y."""
+    def _learn(
+        self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor, X: Tensor, y: Tensor
+    ) -> OnlinePredictions:
+        """Learn rows, as the ensemble sees them and in their units."""
         dtype, within, num_moved = self.config.torch_dtype, self._range, 0
         if within is not None:
             within, inputs, moved = within.follow(inputs)
             num_moved = int(moved.sum())
-        predictions = online.observe(inputs.to(dtype), targets.to(dtype))
+        predictions = online.observe(self._with_forecasts(inputs, X), targets.to(dtype))
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         with uninterrupted():  # what stands around the ensemble learns the rows too
             self._range, self.notable = within, self.notable.after(num_moved, num_outliers)
@@ -459,27 +474,12 @@ class OnlineModel:
 
     def _checked(self, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         X = self._checked_inputs(X)
-        if not isinstance(y, Tensor) or not y.is_floating_point():
-            raise TypeError("y must be a floating point tensor; use torch.as_tensor(y, dtype=torch.float64)")
-        num_outputs = self.config.ensemble.target.num_outputs
-        wanted = X.shape[:1] if num_outputs is None else (X.shape[0], num_outputs)
-        if y.shape != wanted:
-            hint = "; use y.squeeze(-1)" if y.shape == (X.shape[0], 1) else ""
-            raise ValueError(
-                f"y must have shape {tuple(wanted)}, a target for each row of X, got {tuple(y.shape)}{hint}"
-            )
+        check_target_shape(y, X.shape[0], self.config.ensemble.target.num_outputs)
         return X, y.detach().to(self.device, torch.float64)
 
     def _checked_inputs(self, X: Tensor) -> Tensor:
-        if not isinstance(X, Tensor) or not X.is_floating_point():
-            raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
         known = self.warm_X.shape[1] if self.warm_X is not None else None
-        if self.feature_names is not None:
-            known = len(self.feature_names)
-        if X.ndim != 2 or X.shape[1] == 0 or (known is not None and X.shape[1] != known):
-            raise ValueError(f"X must have shape (N, {known or 'D'}), got {tuple(X.shape)}")
-        if X.shape[0] == 0:
-            raise ValueError("X has no row; at least one is needed")
+        check_input_shape(X, known if self.feature_names is None else len(self.feature_names))
         X = X.detach().to(self.device, torch.float64)
         self._refuse(illegal_input(X), 1)
         return X

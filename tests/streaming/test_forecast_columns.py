@@ -1,0 +1,183 @@
+"""Forecasts that stand in the table: units, gaps, deviations, and what the other experts see."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.guests import ForecastColumns
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import auto_for, oebe
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.joint import joint_covariance
+
+NAMES = ("wind", "nwp", "spread", "low", "high", "humidity")
+NAN = float("nan")
+WARM = 60
+
+
+def table(num_rows=400):
+    """Targets of mean 100 and scale 20 that a forecast knows up to an error of 3."""
+    g = torch.Generator().manual_seed(1)
+    wind, humidity = (torch.randn(num_rows, generator=g, dtype=torch.float64) for _ in range(2))
+    nwp = 100 + 20 * torch.randn(num_rows, generator=g, dtype=torch.float64)
+    y = nwp + 3 * torch.randn(num_rows, generator=g, dtype=torch.float64) + humidity
+    spread = 3 + 0.5 * torch.rand(num_rows, generator=g, dtype=torch.float64)
+    return torch.stack([wind, nwp, spread, nwp - 4, nwp + 4, humidity], dim=1), y
+
+
+def spec(*records, lags=None):
+    plain = auto_for(RealTarget(), one_step=False)
+    return replace(
+        plain, bases=(LinearBasis(),), random_walk_variances=(1e-3,), innovations=(), lags=lags, further=records
+    )
+
+
+def model(*records, dtype="float64", lags=None):
+    config = StreamConfig(spec(*records, lags=lags), warmup=WARM, dtype=dtype, recalibrate=False)
+    return OnlineModel(config, NAMES)
+
+
+def own(predictions, place=-1):
+    mixture = predictions.mixture
+    return mixture.component_mean[place], mixture.component_variance[place].sqrt()
+
+
+def moments(one, X, y, place=-1):
+    """What an expert says of each row, in the target's units, read from the ensemble itself."""
+    one.fit(X[:WARM], y[:WARM])
+    inputs = one._with_forecasts(one.inputs(X[WARM:]), X[WARM:])
+    said = one.online.observe(inputs, one.targets(y[WARM:]).to(inputs)).experts
+    return said.mean[place] * one.scales.y_scale + one.scales.y_mean, said.variance[place].sqrt() * one.scales.y_scale
+
+
+def test_a_column_of_means_has_the_size_of_its_past_errors_for_deviation():
+    X, y = table()
+    X[WARM + 10 : WARM + 20, 1] = NAN
+    y[WARM + 30] = NAN
+    mean, deviation = moments(model(ForecastColumns("nwp")), X, y)
+    gaps = torch.isnan(X[WARM:, 1])
+    assert torch.equal(mean.isnan(), gaps)
+    torch.testing.assert_close(mean[~gaps], X[WARM:, 1][~gaps], rtol=1e-5, atol=1e-5)
+    errors = (y - X[:, 1]).tolist()
+    sizes, due, size = [], 10, None
+    for t in range(len(y)):
+        sizes.append(size)
+        if t + 1 == due:
+            due += min(due, 50)
+            known = [e for e in errors[: t + 1] if not math.isnan(e)][-500:]
+            size = math.sqrt(sum(e * e for e in known) / len(known))
+    want = torch.tensor(sizes[WARM:], dtype=torch.float64)
+    torch.testing.assert_close(deviation[~gaps], want[~gaps], rtol=1e-4, atol=1e-4)
+
+
+def test_deviations_quantiles_and_draws():
+    X, y = table()
+    mean, deviation = moments(model(ForecastColumns("nwp", deviation="spread")), X, y)
+    torch.testing.assert_close(mean, X[WARM:, 1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(deviation, X[WARM:, 2], rtol=1e-5, atol=1e-5)
+    mean, deviation = moments(model(ForecastColumns(("low", "nwp", "high"), levels=(0.1, 0.5, 0.9))), X, y)
+    torch.testing.assert_close(mean, X[WARM:, 1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(deviation, torch.full_like(deviation, 4 / 1.2815515655), rtol=1e-5, atol=1e-5)
+    mean, deviation = moments(model(ForecastColumns(("low", "nwp", "high"))), X, y)
+    torch.testing.assert_close(mean, X[WARM:, 1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(deviation, torch.full_like(deviation, 4.0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lags", [None, TargetLags(lags=(1, 3), bases=())])
+def test_other_experts_do_not_see_forecasts(lags):
+    X, y = table()
+    with_one = model(ForecastColumns("nwp"), ForecastColumns("nwp", deviation="spread", name="second"), lags=lags)
+    with_one.fit(X[:WARM], y[:WARM])
+    plain = OnlineModel(
+        StreamConfig(spec(lags=lags), warmup=WARM, recalibrate=False), ["wind", "low", "high", "humidity"]
+    )
+    plain.fit(X[:WARM, [0, 3, 4, 5]], y[:WARM])
+    assert with_one.used_features == ("wind", "low", "high", "humidity")
+    assert with_one.names[:-2] == plain.names
+    said, want = (
+        one.online.predict(one.next_inputs(part)) for one, part in ((with_one, X), (plain, X[:, [0, 3, 4, 5]]))
+    )
+    torch.testing.assert_close(said.component_mean[:-2], want.component_mean)
+    predictions = with_one.observe(X[WARM:], y[WARM:])
+    rivals = plain.observe(X[WARM:][:, [0, 3, 4, 5]], y[WARM:])
+    assert float(predictions.log_prob.mean()) >= float(rivals.log_prob.mean()) - 0.02  # two of its inputs know as much
+    report = {guest.name: guest for guest in with_one.guests}["forecast/0"]
+    assert report.num_absent == 0
+    assert report.regret.regret < report.regret.bound
+
+
+def test_the_ensemble_wins_where_only_the_forecast_knows():
+    X, y = table()
+    X = X[:, [0, 1, 2, 5]]
+    config = StreamConfig(spec(ForecastColumns("nwp")), warmup=WARM)
+    one = OnlineModel(config, ["wind", "nwp", "spread", "humidity"])
+    X[:, 2] = torch.randn(len(y), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    predictions = one.observe(X, y)
+    assert float((predictions.mean - y[WARM:]).square().mean().sqrt()) < 4
+    assert one.weights["forecast/0"] > 0.5
+    X[:, 1] = NAN  # from now on there is none
+    ahead = one.predict(X[:5])
+    assert bool(torch.isfinite(ahead.mean).all())
+    assert bool((ahead.stddev > 10).all())
+    plain = OnlineModel(replace(config, recalibrate=False), one.feature_names).fit(X[:WARM], y[:WARM])
+    torch.testing.assert_close(joint_covariance(plain, X[:5]).diagonal(), plain.predict(X[:5]).variance)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_model_goes_on_where_it_was_saved(tmp_path, dtype):
+    X, y = table()
+    X[::7, 1] = NAN
+    one = model(ForecastColumns("nwp"), dtype=dtype)
+    one.observe(X[:200], y[:200])
+    one.save(tmp_path / "model.pt")
+    other = OnlineModel.load(tmp_path / "model.pt")
+    assert torch.equal(other.predict(X[200:]).mean, one.predict(X[200:]).mean)
+    want = one.observe(X[200:], y[200:])
+    assert torch.equal(other.observe(X[200:], y[200:]).log_prob, want.log_prob)
+    assert bool(torch.isfinite(want.log_prob).all())
+    parts = model(ForecastColumns("nwp"), dtype=dtype)
+    got = [parts.observe(X[t : t + 13], y[t : t + 13]).log_prob for t in range(0, 400, 13)]
+    tolerance = 1e-8 if dtype == "float64" else 1e-2
+    torch.testing.assert_close(torch.cat(got)[-200:], want.log_prob, rtol=tolerance, atol=tolerance)
+
+
+def test_what_cannot_be_is_refused():
+    X, y = table()
+    with pytest.raises(ValueError, match="no column 'rain' of forecasts; the columns are wind, nwp"):
+        model(ForecastColumns("rain")).fit(X, y)
+    alone = OnlineModel(StreamConfig(spec(ForecastColumns("nwp")), warmup=WARM), ["nwp"])
+    with pytest.raises(ValueError, match="at least one input is needed"):
+        alone.fit(X[:, 1:2], y)
+    for settings in (
+        {"columns": ()},
+        {"columns": ("nwp", "nwp")},
+        {"columns": ("low", "high"), "deviation": "spread"},
+        {"columns": ("low", "high"), "levels": (0.1, 0.5, 0.9)},
+        {"columns": ("low", "high"), "levels": (0.1, 1.5)},
+        {"columns": ("nwp",), "name": ""},
+    ):
+        with pytest.raises(ValueError, match=r"ForecastColumns|levels|deviations"):
+            ForecastColumns(**settings)
+    with pytest.raises(TypeError, match="names such as 'nwp'"):
+        ForecastColumns((3,))
+    with pytest.raises(ValueError, match="behind them the forecasts"):
+        spec(ForecastColumns("nwp")).fit(X[:, :1], y)
+    with pytest.raises(ValueError, match=r"X must have shape \(\.\.\., N, 3\)"):
+        spec(ForecastColumns("nwp")).fit(X[:, [0, 5, 1]], (y - 100) / 20).predict(X[:, :2])
+
+
+def test_other_targets_have_no_forecasts():
+    binary = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),), target=BinaryTarget())
+    assert binary.forecast_columns == ()
+
+
+def test_the_record_stands_in_files():
+    one = spec(ForecastColumns("nwp", deviation="spread"), ForecastColumns(("a", "b"), levels=(0.1, 0.9), name="other"))
+    assert spec_from_plain(spec_to_plain(one)).further == one.further
+    read = spec_from_plain({"like": "oebe", "further": [{"ForecastColumns": {"columns": ["nwp"]}}]})
+    assert read.further == (ForecastColumns("nwp"),)
