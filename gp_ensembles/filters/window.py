@@ -11,7 +11,9 @@ from gp_ensembles.filters.states import StepPredictions, WindowState, concatenat
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
-_MOSTLY_FULL = 2  # from one in so many rows on, a solve with the whole factor is the faster one
+# What a triangular solve costs for each entry of the matrix, in units of what it does for a right-hand side: without
+# any, and when the matrix is copied first, as a part of a larger one is.
+_READ, _COPY = 10, 100
 
 
 class Covariance(Protocol):
@@ -244,6 +246,18 @@ def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
     return _refilled(state, window, _last_rows(state, None, keep))
 
 
+def held_evidence(state: WindowState) -> Tensor:
+    r"""Log density of the targets that a window holds, but for its constant, in nats, shape (\*batch).
+
+    Example:
+        >>> import torch
+        >>> held_evidence(window_state(torch.Size(), 1, 3, torch.zeros(1)))
+        tensor(0., dtype=torch.float64)
+    """
+    diagonal = state.factor.diagonal(dim1=-2, dim2=-1)
+    return -0.5 * state.projected.square().sum(-1) - diagonal.log().sum(-1)
+
+
 def _rows(Phi: Tensor) -> Tensor:
     """Inputs, whatever their weight."""
     return (Phi[..., :-1] / Phi[..., -1:]).double()
@@ -270,10 +284,11 @@ def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) ->
         return rows.new_zeros(*rows.shape[:-2], 0, rows.shape[-2])
     crossed = covariance.between(state.inputs[..., :n, :], rows)
     capacity = state.targets.shape[-1]
-    if _MOSTLY_FULL * n < capacity:
+    num_columns = rows.shape[-2]
+    if n * n * (_COPY + num_columns) < capacity * capacity * (_READ + num_columns):
         solved: Tensor = torch.linalg.solve_triangular(state.factor[..., :n, :n], crossed, upper=False)
         return solved
-    # A part of a matrix would be copied; what is not used yet is of the identity, and leaves zeros as they are.
+    # What is not used yet is of the identity, and leaves zeros as they are.
     right = pad(crossed, (0, 0, 0, capacity - n))
     whole: Tensor = torch.linalg.solve_triangular(state.factor, right, upper=False)
     return whole[..., :n, :]

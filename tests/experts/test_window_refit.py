@@ -79,7 +79,7 @@ def by_hand(one, X, y, entry):
         found.append(torch.stack([mean, variance, log_prob]))
         if not torch.isnan(y[t]):
             held.append(t)
-        if len(held) == one.num_rows + one.num_rows // 4:
+        if len(held) == 2 * one.num_rows:
             held = held[-one.num_rows :]
         if t + 1 in DUE:
             size = min(len(held), one.refit.num_rows)
@@ -99,9 +99,16 @@ def by_hand(one, X, y, entry):
                 value = value.detach() - 0.25 * step.square().sum(-1)
                 return -value / size, -(slopes - 0.5 * step) / size
 
-            end = minimize(loss, start, max_iterations=3, loss_tolerance=1e-5)
-            set_vectors_(one, end.point)
-            vectors.append(end.point[0])
+            def evidence(vectors, held=tuple(held)):
+                set_vectors_(one, vectors)
+                rows, targets = X[list(held)], y[list(held)]
+                cov = one.kernel(rows, rows).to_dense() + one.likelihood.noise * torch.eye(len(held)).double()
+                prior = torch.zeros(1, len(held)).double() if one.mean is None else one.mean(rows)
+                return torch.distributions.MultivariateNormal(prior, cov).log_prob(targets).item()
+
+            end = minimize(loss, start, max_iterations=3, loss_tolerance=1e-5).point
+            vectors.append(end[0] if evidence(end) > evidence(start) else start[0])
+            set_vectors_(one, vectors[-1].unsqueeze(0))
     return torch.stack(found, dim=-1), vectors
 
 
@@ -118,8 +125,8 @@ def test_every_prediction_is_that_of_conditioning_and_searching_by_hand(mean):
     state, steps = run(one, X, y, (N,))
     for entry in range(2):
         want, vectors = by_hand(one, X, y, entry)
-        close([field[entry] for field in steps], want, 1e-6)
-        torch.testing.assert_close(state.hyperparameters[entry], vectors[-1], rtol=1e-5, atol=1e-5)
+        close([field[entry] for field in steps], want, 1e-4)
+        torch.testing.assert_close(state.hyperparameters[entry], vectors[-1], rtol=1e-4, atol=1e-4)
     assert state.num_rows.tolist() == [N, N]
     assert state.due.tolist() == [160, 160]
 
@@ -241,6 +248,21 @@ def test_a_factor_that_cannot_be_computed_keeps_what_was(monkeypatch):
 
 def _refuse(*_):
     raise NumericalError("no factor")
+
+
+def test_what_is_better_on_some_rows_only_is_not_taken():
+    """Two of three rows lie: hyperparameters are fitted to those between them."""
+    X, y = rows(90)
+    y[::2] = torch.randn(45, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    one = expert((), Refit(every=90, num_rows=1), num_rows=90)
+    before, _ = run(one, X[:89], y[:89], (89,))
+    after, _ = one.update(before, X[89:], y[89:])
+    vectors = after.hyperparameters.detach()
+    fixed = expert((), None, num_rows=90)
+    changed = copy.deepcopy(fixed)
+    set_vectors_(changed, vectors.unsqueeze(0))
+    assert float((changed.log_evidence(X, y) - fixed.log_evidence(X, y)).detach()) >= 0.0
+    assert torch.equal(vectors, one.init().hyperparameters)
 
 
 def test_hyperparameters_that_are_frozen_stay():
