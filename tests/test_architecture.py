@@ -42,13 +42,14 @@ EVERYTHING = frozenset(
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
     "numerics": (frozenset(), frozenset({"numpy", "scipy"})),
-    "innovations": (frozenset({"numerics"}), frozenset()),
+    # numpy: a row at a time, where a call of torch costs more than its numbers.
+    "innovations": (frozenset({"numerics"}), frozenset({"numpy"})),
     "metrics": (frozenset({"numerics"}), frozenset()),
     # numpy: recursions over rows on a few dozen numbers.
     "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
     "filters": (frozenset({"numerics"}), frozenset()),
-    # numpy: a row at a time, where a call of torch costs more than its numbers.
+    # numpy: likewise.
     "meta_learners": (frozenset({"numerics"}), frozenset({"numpy"})),
     "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),

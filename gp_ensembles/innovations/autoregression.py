@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_MEMORY = 0.99  # a pair that is n pairs old counts this to the power of n
-_NOISE = (1 - _MEMORY) / (1 + _MEMORY)  # variance of a coefficient of errors that are not correlated
-_LOWEST, _HIGHEST = -0.2, 1.0
+MEMORY = 0.99  # a pair that is n pairs old counts this to the power of n
+NOISE = (1 - MEMORY) / (1 + MEMORY)  # variance of a coefficient of errors that are not correlated
+LOWEST, HIGHEST = -0.2, 1.0
 
 
 class AutoregressionState(NamedTuple):
@@ -103,9 +103,9 @@ def _with_gaps(state: AutoregressionState, known: Tensor, missing: Tensor) -> _N
 
 
 def _coefficient(products: Tensor) -> Tensor:
-    coefficient = (products[0] / products[1]).clamp(_LOWEST, _HIGHEST)
-    square = coefficient.square().clamp_min(_NOISE * _NOISE)  # far below where the factor is zero
-    return coefficient * ((1 + _NOISE) - _NOISE / square).clamp_min(0.0)
+    coefficient = (products[0] / products[1]).clamp(LOWEST, HIGHEST)
+    square = coefficient.square().clamp_min(NOISE * NOISE)  # far below where the factor is zero
+    return coefficient * ((1 + NOISE) - NOISE / square).clamp_min(0.0)
 
 
 def _decayed_sums(start: Tensor, terms: Tensor, counts: Tensor) -> Tensor:
@@ -116,6 +116,6 @@ def _decayed_sums(start: Tensor, terms: Tensor, counts: Tensor) -> Tensor:
     """
     num_before = torch.cat([counts.new_zeros(1, dtype=terms.dtype), counts.to(terms.dtype).cumsum(0)])
     between = num_before - num_before[1:].unsqueeze(-1)  # (B, B + 1), negative for terms that are not before t
-    powers = _MEMORY ** num_before[-1:].new_tensor(range(len(num_before)))
+    powers = MEMORY ** num_before[-1:].new_tensor(range(len(num_before)))
     decay = torch.where(between >= 0, powers[between.clamp_min(0.0).long()], 0.0).triu(1)
     return terms @ decay + start.unsqueeze(-1) * powers[num_before.long()]

@@ -10,6 +10,7 @@ from torch import Tensor
 from gp_ensembles.innovations import autoregression, volatility
 from gp_ensembles.innovations.autoregression import AutoregressionState
 from gp_ensembles.innovations.model import InnovationModel
+from gp_ensembles.innovations.one_row import RowModels, update_row
 
 _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
 
@@ -88,6 +89,8 @@ class InnovationBank:
         self._constants: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor]] = {}
         self._followed = tuple(dict.fromkeys(_Scale.of(model) for model in models))
         self._places = [self._followed.index(_Scale.of(model)) for model in models]
+        factors = [_variance(model.degrees_of_freedom) for model in models]
+        self._row_models = RowModels.of(self.models, self._followed, self._places, factors)
 
     def init(self, num_experts: int, like: Tensor) -> InnovationState:
         """State before any error, with the dtype and device of ``like``."""
@@ -120,6 +123,11 @@ class InnovationBank:
         Returns:
             State after the block, and the predictions made before each target.
         """
+        if mean.shape[1] == 1 and share is None and missing is None and dead is None:
+            row = update_row(self._row_models, *state, mean, variance, y)
+            if row is not None:
+                after_row = InnovationState(*row[:3], torch.zeros_like(state.age))
+                return after_row, InnovationPredictions(*row[3:])
         if dead is not None:
             mean, variance = mean.masked_fill(dead[:, None], 0.0), variance.masked_fill(dead[:, None], 1.0)
         errors = y - mean

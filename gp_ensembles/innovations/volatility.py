@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
-_SMALLEST, _LARGEST = 1e-6, 1e30
+SMALLEST, LARGEST = 1e-6, 1e30
 
 
 def update_block(
@@ -33,7 +33,7 @@ def update_block(
     keep, gain = (1 - rate).expand_as(scale).contiguous(), (rate * (df + 1)).expand_as(scale).contiguous()
     one = torch.ones_like(scale)
     before = []
-    ratios = (df.unsqueeze(-1) / squares.clamp(_SMALLEST, _LARGEST)).movedim(-1, 0).contiguous()
+    ratios = (df.unsqueeze(-1) / squares.clamp(SMALLEST, LARGEST)).movedim(-1, 0).contiguous()
     # z / (nu g + z) = 1 / (1 + g nu / z): three small operations a row.
     for number, ratio in enumerate(ratios.unbind(0)):
         before.append(scale)
