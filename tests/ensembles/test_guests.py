@@ -1,0 +1,207 @@
+"""Models of one's own as experts: regressors, functions, quantiles, and whether they peek."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.linear_model import BayesianRidge, LinearRegression
+from sklearn.neighbors import KNeighborsRegressor
+
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.causality import check_causal
+from gp_ensembles.ensembles.guests import Boosting, GuestModel
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import auto_for
+from gp_ensembles.ensembles.records import spec_to_plain
+from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.guest import Guest, GuestRows, error_size, moments_of
+from gp_ensembles.experts.guest_models import FunctionGuest, RegressorGuest
+from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+
+D = 2
+
+
+def rows(num_rows=160):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, D, generator=g, dtype=torch.float32).double()
+    y = X[:, 0].sin() + 0.3 * torch.randn(num_rows, generator=g, dtype=torch.float64)
+    return X, y
+
+
+def expert(guest, **settings):
+    features = InputFeatures(D, torch.ones((), dtype=torch.float64))
+    return ExternalExpert(guest, features, **{"first": 40, "every": 40, **settings})
+
+
+def said(guest, X, y, **settings):
+    one = expert(guest, **settings)
+    return one.update(one.init(), X, y)[1]
+
+
+def test_a_regressor_without_deviations_has_the_size_of_its_errors():
+    X, y = rows()
+    steps = said(RegressorGuest(LinearRegression()), X, y)
+    model = LinearRegression().fit(X[:120].numpy(), y[:120].numpy())
+    torch.testing.assert_close(steps.mean[120:], torch.from_numpy(model.predict(X[120:].numpy())))
+    errors = (y - steps.mean)[40:120]
+    torch.testing.assert_close(steps.variance[120:], errors.square().mean().expand(40))
+    torch.testing.assert_close(steps.variance[40:80], y[:40].var(correction=0).expand(40))
+
+
+def test_a_regressor_may_state_its_deviations():
+    X, y = rows()
+    kernel = RBF() + WhiteKernel()
+    for regressor in (BayesianRidge(), GaussianProcessRegressor(kernel, random_state=0)):
+        steps = said(RegressorGuest(regressor), X, y)
+        mean, deviation = (
+            copy.deepcopy(regressor).fit(X[:120].numpy(), y[:120].numpy()).predict(X[120:].numpy(), return_std=True)
+        )
+        torch.testing.assert_close(steps.mean[120:], torch.from_numpy(mean))
+        torch.testing.assert_close(steps.variance[120:].sqrt(), torch.from_numpy(deviation))
+
+
+def test_quantiles_become_a_normal_distribution():
+    X, y = rows()
+    levels = (0.1, 0.5, 0.9)
+    several = [
+        GradientBoostingRegressor(loss="quantile", alpha=level, n_estimators=20, random_state=0) for level in levels
+    ]
+    steps = said(RegressorGuest(several, levels=levels), X, y)
+    q = torch.stack(
+        [torch.from_numpy(m.fit(X[:120].numpy(), y[:120].numpy()).predict(X[120:].numpy())) for m in several], 1
+    )
+    score = float(torch.special.ndtri(torch.tensor(0.9, dtype=torch.float64)))
+    torch.testing.assert_close(steps.mean[120:], q.mean(-1))
+    torch.testing.assert_close(steps.variance[120:].sqrt(), (q[:, 2] - q[:, 0]) / (2 * score))
+
+
+def test_a_second_regressor_learns_the_scale():
+    X, y = rows(400)
+    y = X[:, 0] + torch.where(X[:, 1] > 0, 1.0, 0.05) * torch.randn(400, generator=torch.Generator().manual_seed(1))
+    forest = RandomForestRegressor(30, min_samples_leaf=20, random_state=0)
+    steps = said(RegressorGuest(LinearRegression(), scale=forest), X, y.double(), every=100)
+    loud, quiet = (
+        steps.variance[300:][X[300:, 1] > 0].sqrt().mean(),
+        steps.variance[300:][X[300:, 1] <= 0].sqrt().mean(),
+    )
+    assert 0.6 < float(loud) < 1.6
+    assert float(quiet) < 0.2
+
+
+def test_functions_say_moments_draws_or_quantiles():
+    X, y = rows()
+    steps = said(FunctionGuest(lambda X, rows: (rows.targets[-1].expand(len(X)), torch.full((len(X),), 0.7))), X, y)
+    torch.testing.assert_close(steps.mean[80:], torch.stack([y[79], y[119]]).repeat_interleave(40))
+    torch.testing.assert_close(steps.variance[80:], torch.full_like(y[80:], 0.49))
+    draws = said(FunctionGuest(lambda X, rows: rows.targets[-20:].expand(len(X), -1)), X, y)
+    torch.testing.assert_close(draws.mean[120:], y[100:120].mean().expand(40))
+    torch.testing.assert_close(draws.variance[120:], y[100:120].var().expand(40))
+    plain = said(FunctionGuest(lambda X, rows: X[:, 0].sin().numpy()), X, y)
+    torch.testing.assert_close(plain.mean[40:], X[40:, 0].sin())
+    torch.testing.assert_close(plain.variance[80:120], (y - plain.mean)[40:80].square().mean().expand(40))
+    newest = said(FunctionGuest(lambda X, rows: (rows.targets[-1:], X.new_ones(1))), X, y, every=1, first=10)
+    torch.testing.assert_close(newest.mean[20:], y[19:-1])  # trained after every row, it knows the last one
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(TypeError, match="the class LinearRegression: call it"):
+        RegressorGuest(LinearRegression)
+    with pytest.raises(ValueError, match="as many levels"):
+        RegressorGuest([LinearRegression(), LinearRegression()])
+    for levels in ((0.5,), (0.1, 0.1), (0.0, 0.5)):
+        with pytest.raises(ValueError, match="levels"):
+            FunctionGuest(print, levels)
+    with pytest.raises(ValueError, match="3 quantiles a row"):
+        moments_of(torch.zeros(4, 2), (0.1, 0.5, 0.9))
+    with pytest.raises(TypeError, match="guest of GuestModel"):
+        GuestModel(LinearRegression())
+    with pytest.raises(ValueError, match="every of GuestModel"):
+        GuestModel(RegressorGuest(LinearRegression()), every=0)
+    with pytest.raises(ValueError, match="2 inputs, but 1 columns"):
+        expert(RegressorGuest(LinearRegression()), columns=(0,))
+    one = torch.ones(3, dtype=torch.float64)
+    assert error_size(GuestRows(one.unsqueeze(-1), one, one * torch.nan)) == 1e-3
+
+
+def test_lightgbm_is_one_of_them():
+    lightgbm = pytest.importorskip("lightgbm")
+    X, y = rows()
+    steps = said(RegressorGuest(lightgbm.LGBMRegressor(n_estimators=10, n_jobs=1, verbose=-1, random_state=0)), X, y)
+    assert float((steps.mean[120:] - y[120:]).square().mean()) < float(y.var())
+
+
+NEIGHBORS = GuestModel(RegressorGuest(KNeighborsRegressor()), every=50, lags=False, name="neighbors")
+SPEC = replace(
+    auto_for(RealTarget(), one_step=False),
+    bases=(LinearBasis(),),
+    random_walk_variances=(1e-3,),
+    further=(Boosting(10, every=50), NEIGHBORS),
+    lags=TargetLags(lags=(1, 3), bases=()),
+)
+
+
+def test_a_model_with_guests_of_its_own_is_kept_by_pickling(tmp_path):
+    X, y = rows()
+    model = OnlineModel(StreamConfig(SPEC, warmup=60))
+    model.observe(X[:100], y[:100])
+    assert [guest.name for guest in model.guests] == ["boosting/0", "neighbors/0"]
+    loaded = pickle.loads(pickle.dumps(model))
+    assert torch.equal(loaded.observe(X[100:], y[100:]).log_prob, model.observe(X[100:], y[100:]).log_prob)
+    with pytest.raises(TypeError, match="GuestModel has no name in files"):
+        model.save(tmp_path / "model.pt")
+    with pytest.raises(TypeError, match="GuestModel has no name in files"):
+        spec_to_plain(SPEC)
+
+
+class Peeking(Guest):
+    """Knows the targets of all rows by their memory."""
+
+    def __init__(self, X, y, ahead):
+        self.X, self.y, self.ahead = X, y, ahead
+
+    def fit(self, rows):
+        def forecast(X):
+            places = [int((self.X - x).abs().sum(-1).argmin()) + self.ahead for x in X]
+            return self.y[[min(place, len(self.y) - 1) for place in places]].clone(), torch.ones(len(X)).double()
+
+        return forecast
+
+
+def test_guests_that_peek_are_found_and_others_are_not():
+    X, y = rows(120)
+    before = X.clone(), y.clone()
+    for guest in (RegressorGuest(LinearRegression()), FunctionGuest(lambda X, rows: rows.errors[-5:].mean() + X[:, 0])):
+        check_causal(guest, X, y)
+    for ahead in (0, 1):
+        with pytest.raises(
+            ValueError, match=r"Peeking peeks: what it says of row .* the row's target or on later rows"
+        ):
+            check_causal(Peeking(X, y, ahead), X, y)
+    with pytest.raises(ValueError, match="depends on the rows that are predicted with it"):
+        check_causal(FunctionGuest(lambda X, rows: (X[:, 0] - X[:, 0].mean()) * 2), X, y)
+    with pytest.raises(ValueError, match="RegressorGuest is not reproducible"):
+        check_causal(RegressorGuest(RandomForestRegressor(3)), X, y)
+    assert torch.equal(X, before[0])
+    assert torch.equal(y, before[1])
+
+
+def test_guests_of_an_ensemble_are_named():
+    X, y = rows(160)
+    good = SPEC.fit(X[:60], y[:60])
+    state = copy.deepcopy(good.state)
+    check_causal(good, X[60:], y[60:])
+    assert all(
+        torch.equal(a.nan_to_num(), b.nan_to_num())
+        for a, b in zip(good.state.experts[-1], state.experts[-1], strict=True)
+    )
+    X, y = X[60:].clone(), y[60:].clone()
+    bad = replace(SPEC, further=(NEIGHBORS, GuestModel(Peeking(X, y, 0), lags=False, name="oracle")))
+    with pytest.raises(ValueError, match="guest 'oracle/0' peeks"):
+        check_causal(bad.fit(*rows(60)), X, y)
