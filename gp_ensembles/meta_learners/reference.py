@@ -1,12 +1,15 @@
 """A weight rule averaged with a few reference experts, lest the mixture stay behind what is obvious."""
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block, check_share
+from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.numerics.reductions import readable_all
 
@@ -94,6 +97,9 @@ class ReferenceAveraging(MetaLearner):
         check_block(state, log_prob)
         inner, among, between = self._unpacked(state)
         inner, own = self.rule.update_block(inner, log_prob)
+        row = self._row(among, between, inner, own, log_prob) if isinstance(self.rule, CombinedRules) else None
+        if row is not None:
+            return row
         among, theirs = self._among.update_block(among, log_prob.index_select(0, self._place(log_prob)))
         between, over = self._weigh(between, torch.stack([own.log_prob, theirs.log_prob]))
         log_weights = self._joined(own.log_weights, theirs.log_weights, over.log_weights[0], over.log_weights[1])
@@ -128,6 +134,43 @@ class ReferenceAveraging(MetaLearner):
         log_weights = torch.stack([torch.log1p(-parts), parts.log()]).to(log_prob.dtype)
         after = state._replace(log_weights=log_weights[:, -1], num_seen=state.num_seen + len(ratios))
         return after, MetaOutput(log_weights[:, :-1], (log_weights[:, :-1] + log_prob).logsumexp(0))
+
+    def _row(
+        self, among: MetaState, between: MetaState, inner: MetaState, own: MetaOutput, log_prob: Tensor
+    ) -> tuple[MetaState, MetaOutput] | None:
+        """One target, given what the rule makes of it: numpy, as a call of torch costs more than its numbers.
+
+        ``None`` where there are more, derivatives are wanted, numbers are not plain ones of double precision, or an
+        expert makes the target impossible.
+        """
+        is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
+        if log_prob.shape[1] != 1 or not is_plain:
+            return None
+        try:
+            column, before, prior = log_prob.numpy()[:, 0], among.log_weights.numpy(), between.log_weights.numpy()
+            of_rule, now, after = own.log_weights.numpy(), float(own.log_prob), inner.log_weights.numpy()
+        except RuntimeError:  # inside vmap
+            return None
+        places = list(self.references)
+        joint = before + column[places]
+        best = joint.max()
+        if not (math.isfinite(now) and math.isfinite(best)):
+            return None
+        theirs = best + math.log(np.exp(joint - best).sum())
+        learned = joint - theirs
+        kept, given = 1 - self.share, self.share * self.prior
+        weight = kept * math.exp(prior[1]) + given
+        ratio = math.exp(min(max(theirs - now, -_LARGEST), _LARGEST))
+        moved = weight * ratio / (1 - weight + weight * ratio)
+        following = kept * moved + given
+        log_weights, joined = of_rule + math.log1p(-weight), after + math.log1p(-following)
+        log_weights[places, 0] = np.logaddexp(log_weights[places, 0], before + math.log(weight))
+        joined[places] = np.logaddexp(joined[places], learned + math.log(following))
+        density = np.logaddexp(now + math.log1p(-weight), theirs + math.log(weight))
+        known = torch.from_numpy(np.concatenate([learned, np.log([1 - moved, moved])])).expand(len(column), -1)
+        memory = torch.cat([inner.log_weights.unsqueeze(-1), inner.memory, known], dim=-1)
+        state = MetaState(torch.from_numpy(joined), inner.num_seen, memory)
+        return state, MetaOutput(torch.from_numpy(log_weights), torch.from_numpy(density[None]))
 
     def _place(self, like: Tensor) -> Tensor:
         if like.device not in self._places:

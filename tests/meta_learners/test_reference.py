@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import FixedShare, ReferenceAveraging, SoftBayes
+from gp_ensembles.meta_learners import CombinedRules, FixedShare, ReferenceAveraging, SoftBayes
 
 REFERENCES = (1, 4)
 
@@ -118,3 +118,29 @@ def test_bad_arguments(arguments, error, words):
 def test_a_reference_that_is_not_there():
     with pytest.raises(ValueError, match="reference expert 5 and the ensemble has 5 experts"):
         ReferenceAveraging(FixedShare(), [5]).init(5, densities())
+
+
+@torch.no_grad()
+def test_rows_one_at_a_time_are_the_block():
+    generator = torch.Generator().manual_seed(0)
+    log_prob = 3 * torch.randn(6, 80, generator=generator, dtype=torch.float64)
+    log_prob[3, 30:50] += 40.0
+    log_prob[:, 10] -= 700.0
+    log_prob[:, 20] = 0.0  # a missing target
+    log_prob[:, 60] = -torch.inf  # an impossible one
+    inner = CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
+    rule = ReferenceAveraging(inner, references=[3, 5])
+    start = rule.init(6, log_prob)
+    after, found = rule.update_block(start, log_prob)
+    state, parts = start, []
+    for column in log_prob.split(1, 1):
+        before = [part.clone() for part in state]
+        following, output = rule.update_block(state, column)
+        assert all(torch.equal(old, new) for old, new in zip(before, state, strict=True))
+        state = following
+        torch.testing.assert_close(rule.log_weights(state), state.log_weights)
+        parts.append(output)
+    torch.testing.assert_close(torch.cat([part.log_weights for part in parts], 1), found.log_weights)
+    torch.testing.assert_close(torch.cat([part.log_prob for part in parts]), found.log_prob)
+    for one, other in zip(state, after, strict=True):
+        torch.testing.assert_close(one, other)
