@@ -64,7 +64,8 @@ def _output(values: Namespace) -> Output:
 
 def _stream(values: Namespace) -> int:
     config = config_from(values)
-    table = read_table(values.data, values.target, values.features, values.data_folder)
+    forecasts = config.ensemble.forecast_columns
+    table = read_table(values.data, values.target, values.features, values.data_folder, forecasts)
     output = _output(values)
     print(report(stream(table, config, output), output))
     return 0
@@ -73,8 +74,8 @@ def _stream(values: Namespace) -> int:
 def _resume(values: Namespace) -> int:
     stopped = load_checkpoint(values.checkpoint, device=values.device)
     names = stopped.model.feature_names or ()
-    target = stopped.model.config.ensemble.target
-    table = read_more(values.data, stopped.target_name, names, target, values.data_folder)
+    ensemble = stopped.model.config.ensemble
+    table = read_more(values.data, stopped.target_name, names, ensemble, values.data_folder)
     if values.skip_seen:
         table = without_seen(table, stopped.num_read, stopped.progress.last_row)
     output = _output(values)
@@ -85,7 +86,8 @@ def _resume(values: Namespace) -> int:
 def _compare(values: Namespace) -> int:
     configs = load_named_configs(values.configs, values.warmup, values.seed, values.device, values.dtype)
     warmup = next(iter(configs.values())).warmup
-    table = read_table(values.data, values.target, values.features, values.data_folder)
+    forecasts = [name for config in configs.values() for name in config.ensemble.forecast_columns]
+    table = read_table(values.data, values.target, values.features, values.data_folder, forecasts)
     if values.drop_constant or any(config.drop_constant for config in configs.values()):
         configs = {name: replace(config, drop_constant=True) for name, config in configs.items()}
     results = compare(table, configs, values.out, progress=values.progress)

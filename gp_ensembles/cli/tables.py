@@ -7,15 +7,19 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import Table, load, load_folder, read_csv
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming import StreamConfig, constant_columns
 from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.streaming.config import MIN_WARM_UP
+from gp_ensembles.streaming.forecasts import forecast_places
 
 _PREFIX = "name:"
 
 
-def read_table(data: str, target: str | None, features: str | None, folder: Path | None = None) -> Table:
+def read_table(
+    data: str, target: str | None, features: str | None, folder: Path | None = None, gaps: Sequence[str] = ()
+) -> Table:
     """The table that a command line names.
 
     Args:
@@ -24,6 +28,7 @@ def read_table(data: str, target: str | None, features: str | None, folder: Path
         target: Column to predict; a file needs one, a named table knows its own.
         features: Input columns, comma-separated; by default all but the target.
         folder: A folder with a manifest.
+        gaps: Columns of a file in which cells may be missing: those of forecasts.
 
     Raises:
         ValueError: If a column is unknown, a cell is malformed, or the target is not given.
@@ -33,7 +38,7 @@ def read_table(data: str, target: str | None, features: str | None, folder: Path
     if folder is None and not data.startswith(_PREFIX):
         if target is None:
             raise ValueError("which column is to be predicted? name it with --target")
-        return read_csv(data, target, names)
+        return read_csv(data, target, names, gaps=gaps)
     table = load_folder(folder, data) if folder is not None else load(data.removeprefix(_PREFIX))
     if target not in (None, table.target_name):
         raise ValueError(f"the target of {data} is {table.target_name}, not {target}; leave --target out")
@@ -52,7 +57,7 @@ def split_names(features: str | None) -> tuple[str, ...] | None:
 
 
 def read_more(
-    data: str, target_name: str, feature_names: Sequence[str], target: Target, folder: Path | None = None
+    data: str, target_name: str, feature_names: Sequence[str], ensemble: EnsembleSpec, folder: Path | None = None
 ) -> Table:
     """The rows with which a stream goes on, with the columns it began with.
 
@@ -60,17 +65,17 @@ def read_more(
         data: As in :func:`read_table`.
         target_name: The stream's target.
         feature_names: The stream's inputs.
-        target: What kind of target it predicts.
+        ensemble: What it is predicted with.
         folder: As in :func:`read_table`.
 
     Raises:
         ValueError: If a column is missing, or a target is not of the kind that the stream predicts.
     """
     if folder is None and not data.startswith(_PREFIX):
-        table = read_csv(data, target_name, feature_names)
+        table = read_csv(data, target_name, feature_names, gaps=ensemble.forecast_columns)
     else:
         table = read_table(data, target_name, ",".join(feature_names), folder)
-    check_targets(table, target)
+    check_targets(table, ensemble.target)
     return table
 
 
@@ -142,7 +147,7 @@ def check_warm_up_rows(table: Table, config: StreamConfig) -> None:
 
     Raises:
         ValueError: If there are too few rows or targets, or a column is constant in them, or the target is and does not
-            tell classes.
+            tell classes, or a column of forecasts is not there.
     """
     num_rows, total = config.warmup, table.y.shape[0]
     if total <= num_rows:
@@ -163,8 +168,9 @@ def check_warm_up_rows(table: Table, config: StreamConfig) -> None:
             f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}: always "
             f"{float(seen[0]):.10g}{gaps}; choose a larger --warmup or another target"
         )
-    constant = constant_columns(X)
-    if constant and config.drop_constant and len(constant) == X.shape[1]:
+    forecasts = forecast_places(config.ensemble, table.feature_names)
+    constant = [place for place in constant_columns(X) if place not in forecasts]
+    if constant and config.drop_constant and len(constant) == X.shape[1] - len(forecasts):
         raise ValueError(f"all inputs are constant in the {num_rows} warm-up rows; choose a larger --warmup")
     if constant and not config.drop_constant:
         names = ", ".join(repr(table.feature_names[k]) for k in constant)

@@ -68,7 +68,9 @@ class Table(NamedTuple):
         return f"{self.source.path}, data row {row + 1} (line {int(self.source.lines[row])})"
 
 
-def read_csv(path: str | Path, target: str, features: Sequence[str] | None = None) -> Table:
+def read_csv(
+    path: str | Path, target: str, features: Sequence[str] | None = None, *, gaps: Sequence[str] = ()
+) -> Table:
     r"""Read a table with a header row from a ``.csv`` or ``.csv.gz`` file.
 
     A missing target (empty or NaN) is kept as NaN; true and false in its column are 1 and 0. A missing or infinite
@@ -78,6 +80,7 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
         path: The file.
         target: Name of the target column.
         features: Names of the input columns, in the order wanted; all other columns by default.
+        gaps: Names of input columns in which cells may be missing: NaN there is kept.
 
     Returns:
         The table, rows in the order of the file.
@@ -104,7 +107,7 @@ def read_csv(path: str | Path, target: str, features: Sequence[str] | None = Non
         raise ValueError(f"{path} has no input column besides the target {target}")
     if len(set(columns)) < len(columns):
         raise ValueError(f"the same feature is named twice in {', '.join(columns)}")
-    X = torch.tensor([_inputs(lines, name) for name in columns], dtype=torch.float64, device="cpu")
+    X = torch.tensor([_inputs(lines, name, name in gaps) for name in columns], dtype=torch.float64, device="cpu")
     y = torch.tensor(_targets(lines, target), dtype=torch.float64, device="cpu")
     has_words = any(text.strip().lower() in _WORDS for text in lines.column(target))
     numbers = torch.tensor(lines.numbers, dtype=torch.int64, device="cpu")
@@ -223,11 +226,11 @@ def number_in(text: str) -> float | None:
         return None
 
 
-def _inputs(lines: CsvLines, name: str) -> list[float]:
+def _inputs(lines: CsvLines, name: str, may_miss: bool) -> list[float]:
     values = []
     for row, cell in enumerate(lines.column(name)):
         value = number_in(cell)
-        if value is None or not math.isfinite(value):
+        if value is None or not (math.isfinite(value) or (may_miss and math.isnan(value))):
             text, where = cell.strip(), lines.where(row, name)
             if value is None:
                 raise ValueError(

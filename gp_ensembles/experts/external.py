@@ -203,7 +203,8 @@ class BoundExternal(BoundExpert):
             last = int((~legal).nonzero()[-1])
             silent = bool(mean[last].isnan()) or bool(deviation[last].isnan())
             reason = SILENT if silent else ILLEGAL
-            self._expert.last_failure = f"mean {float(mean[last]):g}, deviation {float(deviation[last]):g}"
+            said = "" if silent else f"mean {float(mean[last]):g}, deviation {float(deviation[last]):g}"
+            self._expert.last_failure = said
             mean, variance = mean.where(legal, nothing), variance.where(legal, nothing)
         return _Answers(mean, variance, reason)
 
