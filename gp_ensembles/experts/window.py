@@ -40,6 +40,7 @@ from gp_ensembles.numerics.log_marginal import log_marginal
 M = TypeVar("M", bound=nn.Module)
 # Few steps, often: more of them, or steps on the last rows only, fit what the next rows do not repeat.
 _REFIT = LBFGS(max_iterations=3, loss_tolerance=1e-5)
+_WORTH = 1.0  # nats of evidence that a refit must gain for each hyperparameter
 _REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
 
 
@@ -153,8 +154,8 @@ def rows_until_refit(state: WindowState) -> int:
 class _Refitted:
     """The windows of hyperparameters that states hold, and how these are refitted.
 
-    New ones are taken where they raise the evidence of all rows of the window, which its factor knows: on the rows of
-    the fit they are better almost always.
+    New ones are taken where they raise the evidence of all rows of the window, which its factor knows, by more than one
+    nat for each of them (Akaike 1974): on the rows of the fit they are better almost always.
     """
 
     def __init__(self, expert: "WindowExpert", refit: Refit) -> None:
@@ -203,7 +204,7 @@ class _Refitted:
                 after = refactored(after, self.window(after), last)
             except NumericalError:
                 return state
-            better = held_evidence(after) > held_evidence(state)
+            better = held_evidence(after) > held_evidence(state) + _WORTH * found.shape[-1]
             chosen = (
                 torch.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
                 for new, old in zip(after, state, strict=True)

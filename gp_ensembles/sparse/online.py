@@ -30,7 +30,7 @@ from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.strategies import Selection
 
 Fitted = SparseModel | Selection[Any]
-_WINDOW, _LEAST_WINDOW = 2000, 200  # rows of a window: most, and least
+_WINDOW, _LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
 _KNOTS = 1000  # knots of an exact model that has more rows than a window
 
 
@@ -134,8 +134,8 @@ def start_online(
     A :class:`SparseGP` goes on as a Bayesian regression on its knots' features with the model's posterior, and what
     the knots leave out of the prior variance is noise of its own for each row: before the first row, predictions are
     those of the model (of its ``VFE`` or ``FITC`` form, with the full conditional variance). An :class:`ExactGP` of up
-    to 2000 rows goes on exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again
-    (2000 at most), which forgets the oldest when it is full; a larger one goes on by a thousand of its rows as knots.
+    to 2000 rows goes on exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
+    which forgets the older half when it is full; a larger one goes on by a thousand of its rows as knots.
     Prior means of every kind stay as they were learned. Models of counts and labels go on as
     :class:`~gp_ensembles.experts.LaplaceExpert` of their likelihood, with a constant prior mean, and without the latent
     noise that ``SparseLaplaceGP`` has and the variance off the knots. Online experts have no transforms and one noise
@@ -214,7 +214,7 @@ def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
 def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
     kernel, likelihood, mean = deepcopy((model.covar_module, model.likelihood, model.mean_module))
     num_inputs = model.train_X.shape[-1]
-    room = max(num_inputs, min(_WINDOW, max(_LEAST_WINDOW, 2 * len(model.train_y))))
+    room = max(num_inputs, min(_WINDOW, max(_LEAST_WINDOW, len(model.train_y))))
     expert = FittedExpert(WindowExpert(kernel, num_inputs, room, likelihood), mean)
     state, _ = expert.update(expert.init(), model.train_X, model.train_y)
     return expert, state
