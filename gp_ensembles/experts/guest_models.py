@@ -75,6 +75,41 @@ class RegressorGuest(Guest):
 
 
 @final
+class RiverGuest(Guest):
+    """A regressor of river, with ``learn_one`` and ``predict_one``; the inputs are called ``x0``, ``x1`` and so on.
+
+    At each training a copy of it learns the stored rows one by one, and it stays as it is until the next one: what it
+    is follows from stored rows, so that it can be saved. A training costs as much as it takes to learn ``num_rows``
+    rows, see :class:`~gp_ensembles.ensembles.guests.GuestModel`.
+
+    Args:
+        regressor: The regressor before it has learned anything; set its seed.
+
+    Raises:
+        TypeError: If it is a class.
+
+    Example:
+        >>> from river.linear_model import LinearRegression
+        >>> X = torch.linspace(0, 1, 500, dtype=torch.float64).unsqueeze(-1)
+        >>> rows = GuestRows(X, 2 * X.squeeze(-1), torch.nan * X.squeeze(-1))
+        >>> RiverGuest(LinearRegression()).fit(rows)(X[-1:])[0].round()
+        tensor([2.], dtype=torch.float64)
+    """
+
+    def __init__(self, regressor: Any) -> None:
+        if isinstance(regressor, type):
+            raise TypeError(f"a regressor must be an object, got the class {regressor.__name__}: call it")
+        self.regressor = regressor
+
+    def fit(self, rows: GuestRows) -> Forecast:
+        """Learn the rows one by one; see :meth:`Guest.fit`."""
+        model = copy.deepcopy(self.regressor)
+        for row, target in zip(_dictionaries(rows.inputs), rows.targets.tolist(), strict=True):
+            model.learn_one(row, target)
+        return lambda X: (_as_tensor([model.predict_one(row) for row in _dictionaries(X)]), None)
+
+
+@final
 class FunctionGuest(Guest):
     """A function of the rows to predict and the rows so far.
 
@@ -151,6 +186,11 @@ def _predicted(model: Any, X: Tensor) -> tuple[Tensor, Tensor | None]:
         mean, deviation = model.predict(X.numpy(), return_std=True)
         return _as_tensor(mean), _as_tensor(deviation)
     return _as_tensor(model.predict(X.numpy())), None
+
+
+def _dictionaries(X: Tensor) -> list[dict[str, float]]:
+    """Rows of X (N, D) as river takes them."""
+    return [{f"x{number}": value for number, value in enumerate(row)} for row in X.tolist()]
 
 
 def _as_tensor(value: Any) -> Tensor:

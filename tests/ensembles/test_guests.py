@@ -21,7 +21,7 @@ from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.guest import Guest, GuestRows, error_size, moments_of
-from gp_ensembles.experts.guest_models import FunctionGuest, RegressorGuest
+from gp_ensembles.experts.guest_models import FunctionGuest, RegressorGuest, RiverGuest
 from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -135,6 +135,21 @@ def test_lightgbm_is_one_of_them():
     X, y = rows()
     steps = said(RegressorGuest(lightgbm.LGBMRegressor(n_estimators=10, n_jobs=1, verbose=-1, random_state=0)), X, y)
     assert float((steps.mean[120:] - y[120:]).square().mean()) < float(y.var())
+
+
+def test_regressors_of_river_learn_the_stored_rows_one_by_one():
+    river = pytest.importorskip("river.linear_model")
+    preprocessing = pytest.importorskip("river.preprocessing")
+    X, y = rows()
+    steps = said(RiverGuest(preprocessing.StandardScaler() | river.LinearRegression()), X, y, num_rows=60)
+    model = preprocessing.StandardScaler() | river.LinearRegression()
+    names = ("x0", "x1")
+    for row, target in zip(X[60:120].tolist(), y[60:120].tolist(), strict=True):
+        model.learn_one(dict(zip(names, row, strict=True)), target)
+    want = [model.predict_one(dict(zip(names, row, strict=True))) for row in X[120:].tolist()]
+    torch.testing.assert_close(steps.mean[120:], torch.tensor(want, dtype=torch.float64))
+    with pytest.raises(TypeError, match="the class LinearRegression: call it"):
+        RiverGuest(river.LinearRegression)
 
 
 NEIGHBORS = GuestModel(RegressorGuest(KNeighborsRegressor()), every=50, lags=False, name="neighbors")
