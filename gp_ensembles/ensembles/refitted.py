@@ -13,12 +13,12 @@ from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name
 from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.refitted import LONGEST_LAG, RefittedExpert, lagged_columns
+from gp_ensembles.experts.refitted import RefittedExpert, find_lags, lagged_columns
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.linear import LinearFeatures
-from gp_ensembles.numerics.lag_selection import carried_forward, select_lags
+from gp_ensembles.numerics.lag_selection import carried_forward
 
 # Two experts of 200 random features predict better than four of 100 that start at two length scales
 # (``benchmarks/README.md``); they start long, for short ones explain nothing where the evidence is flat.
@@ -78,7 +78,7 @@ class Refitted(FurtherExpert):
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`FurtherExpert.build`; its two experts are one object."""
         X, y, fit = warm_up.X, warm_up.y, warm_up.fit
-        lags = _padded(select_lags(y, _MOST_LAGS - 1, min(LONGEST_LAG, y.shape[0] // 2))) if self.lags else ()
+        lags = _padded(find_lags(y, _MOST_LAGS)) if self.lags else ()
         past = carried_forward(y).to(y)
         columns = torch.cat([X, lagged_columns(past, torch.tensor(lags, dtype=torch.int64, device=X.device))], dim=-1)
         model = self._model(X, past, len(lags), warm_up.generator)

@@ -209,7 +209,7 @@ class BoundRefitted(BoundExpert):
 class RefittedExpert(Expert):
     r"""A linear model in features of inputs and past targets, found anew every so many rows from what it remembers.
 
-    At a refit it looks for the lags that help to predict (see
+    At a refit it looks for the lags that help to predict (:func:`find_lags`, by
     :func:`~gp_ensembles.numerics.lag_selection.select_lags`), climbs a few steps up the evidence of the last rows from
     the hyperparameters in force, and learns the rows that it remembers anew: an expert is born in the place of an old
     one and inherits its weight. What the state holds decides all of it, so a stream that is taken up again goes on with
@@ -353,6 +353,17 @@ def store_(state: RefittedState, block: RefittedBlock) -> None:
     state.num_rows.add_(num_rows)
 
 
+def find_lags(y: Tensor, room: int) -> tuple[int, ...]:
+    """At most so many lags that help to predict targets (N,), of up to a third of the rows.
+
+    Example:
+        >>> find_lags(torch.sin(torch.arange(90, dtype=torch.float64)), 1)
+        (1,)
+    """
+    most = max(1, room - 1)  # with any lag goes the lag of one row
+    return select_lags(y, most, min(LONGEST_LAG, y.shape[0] // 3))[:room]
+
+
 def lagged_columns(y: Tensor, lags: Tensor) -> Tensor:
     """Targets (N,) without gaps as columns (N, L): that many rows before each, zero before the first and for lag 0.
 
@@ -382,8 +393,7 @@ def _lags_anew(lags: Tensor, remembered: Tensor) -> Tensor:
     room = lags.numel()
     if room == 0:
         return lags
-    most = max(1, room - 1)  # with any lag goes the lag of one row
-    found = select_lags(remembered, most, min(LONGEST_LAG, remembered.shape[0] // 2))[:room]
+    found = find_lags(remembered, room)
     old = lags.tolist()
     new = iter([lag for lag in found if lag not in old])
     kept = [lag if lag in found else 0 for lag in old]

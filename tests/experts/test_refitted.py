@@ -88,7 +88,7 @@ def oracle(one, X, y, num_remembered):
         oldest = max(0, t + 1 - num_remembered)
         first = oldest + 200 if oldest else 0
         series = torch.tensor(filled[oldest:], dtype=torch.float64)
-        found = select_lags(series, len(lags) - 1, min(200, len(series) // 2))[: len(lags)]
+        found = select_lags(series, len(lags) - 1, min(200, len(series) // 3))[: len(lags)]
         new = [lag for lag in found if lag not in lags]
         lags = [lag if lag in found else 0 for lag in lags]
         lags = [lag or (new.pop(0) if new else 0) for lag in lags]

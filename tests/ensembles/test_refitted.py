@@ -1,0 +1,107 @@
+"""Refitted experts as a record: what is built of warm-up rows, and what it is good for."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.further import WarmUp
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import default_rule, oebe
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.refitted import Refitted
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+
+SMALL = Refitted(num_features=20, every=200, num_rows=200)
+SPEC = replace(
+    oebe,
+    bases=(LinearBasis(), FourierBasis(num_features=20, starts=(0.7,))),
+    rule=default_rule(),
+    fit_settings=FitSettings(num_samples=1),
+    further=(SMALL,),
+)
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def wave(num_rows, scale, dtype=torch.float64):
+    """A smooth function of two inputs, at a length scale for each row."""
+    X = torch.randn(num_rows, 2, generator=generator(), dtype=torch.float64)
+    y = (scale * X[:, 0]).sin() + (0.5 * scale * X[:, 1]).cos()
+    noise = 0.1 * torch.randn(num_rows, generator=generator(), dtype=torch.float64)
+    return X.to(dtype), (y + noise).to(dtype)
+
+
+def weights(online):
+    return online.ensemble.layers.by_expert(online.log_weights).exp()
+
+
+def test_it_is_two_experts_with_lags_of_their_own():
+    X = torch.randn(80, 2, generator=generator(), dtype=torch.float64)
+    y = torch.sin(torch.arange(80, dtype=torch.float64)) + 0.01 * X[:, 0]
+    online = replace(SPEC, lags=TargetLags(lags=(3,))).fit(X, y, generator=generator())
+    names = [name for name in online.names if name.startswith("refitted")]
+    assert names == ["refitted/0", "refitted/1"]
+    expert = online.ensemble.experts[-1]
+    assert expert.lags[0] == 1
+    assert len(expert.lags) == 7
+    assert expert.features.num_inputs == 3
+    assert expert.num_columns == 2
+    assert expert.refit.first == 160
+
+
+def test_a_stream_without_a_past_gets_columns_for_one_to_come():
+    X, y = wave(80, 1.0)
+    build = lambda record: record.build(WarmUp(X, y, X, FitSettings(method=None), generator()))[0][1]  # noqa: E731
+    assert build(SMALL).lags == (0,) * 7
+    assert build(SMALL).model.features.num_inputs == 9
+    assert build(replace(SMALL, lags=False)).lags == ()
+
+
+def test_hyperparameters_of_a_short_warm_up_are_soon_those_of_a_long_one():
+    X, y = wave(1000, 2.5)
+    short, long = (SPEC.fit(X[:n], y[:n], generator=generator()) for n in (30, 400))
+    short.observe(X[30:400], y[30:400])
+    first, second = (online.observe(X[400:], y[400:]).log_prob.mean() for online in (short, long))
+    fixed = replace(SPEC, further=()).fit(X[:30], y[:30], generator=generator())
+    fixed.observe(X[30:400], y[30:400])
+    assert float(first) > float(second) - 0.02
+    assert float(first) > float(fixed.observe(X[400:], y[400:]).log_prob.mean()) + 0.02
+
+
+def test_a_newborn_rises_within_some_rows_where_the_old_ones_fail():
+    X, y = wave(1200, torch.where(torch.arange(1200) < 500, 1.0, 5.0))
+    online = SPEC.fit(X[:200], y[:200], generator=generator())
+    online.observe(X[200:500], y[200:500])
+    online.observe(X[500:1100], y[500:1100])  # refitted at 600, 800 and 1000
+    places = [i for i, name in enumerate(online.ensemble.expert_names) if name.startswith("refitted")]
+    assert float(weights(online)[places].sum()) > 0.9
+
+
+def test_the_same_ensemble_in_files_and_checkpoints(tmp_path):
+    assert spec_from_plain(spec_to_plain(SPEC)).further == (SMALL,)
+    X, y = wave(400, 1.0)
+    model = OnlineModel(StreamConfig(SPEC, warmup=60, seed=0)).fit(X[:60], y[:60])
+    model.observe(X[60:300], y[60:300])
+    model.save(tmp_path / "model.pt")
+    loaded = OnlineModel.load(tmp_path / "model.pt")
+    first, second = (one.observe(X[300:], y[300:]).distribution.mean for one in (model, loaded))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_single_precision():
+    X, y = wave(300, 1.0, torch.float32)
+    online = SPEC.fit(X[:60], y[:60], generator=generator())
+    found = online.observe(X[60:], y[60:])
+    assert found.experts.mean.dtype == torch.float32
+    assert bool(found.log_prob.isfinite().all())
+
+
+@pytest.mark.parametrize("field", ["num_features", "every", "num_rows"])
+def test_numbers_out_of_range_are_refused(field):
+    with pytest.raises(ValueError, match=field):
+        Refitted(**{field: 0})
