@@ -205,6 +205,8 @@ class _Refitted:
             except NumericalError:
                 return state
             better = held_evidence(after) > held_evidence(state) + _WORTH * found.shape[-1]
+            if bool(better.all()) or not bool(better.any()):
+                return after if bool(better.all()) else state
             chosen = (
                 torch.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
                 for new, old in zip(after, state, strict=True)
@@ -326,7 +328,7 @@ class WindowExpert(Expert):
             In nats, in double precision, shape (\*batch); NaN where the covariance is not positive definite.
         """
         noise = (self.likelihood.noise * noise_scale).expand(rows.shape[:-1])
-        matrix = own_covariance(bind_covariance(self.kernel), rows, noise).double()
+        matrix = own_covariance(bind_covariance(self.kernel, backward_only=True), rows, noise).double()
         errors = targets if self.mean is None else targets - self.mean(rows)
         return log_marginal(matrix, errors.double())
 

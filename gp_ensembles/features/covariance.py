@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from gpytorch.kernels import (
@@ -40,7 +41,7 @@ class BoundCovariance(NamedTuple):
     diagonal: Callable[[Tensor], Tensor]
 
 
-def bind_covariance(kernel: Kernel) -> BoundCovariance:
+def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> BoundCovariance:
     """Read a kernel's hyperparameters once.
 
     RBF, Matern, rational quadratic, periodic and linear kernels, scaled, added and multiplied, become plain tensor
@@ -50,6 +51,8 @@ def bind_covariance(kernel: Kernel) -> BoundCovariance:
 
     Args:
         kernel: Any GPyTorch kernel of one output.
+        backward_only: Whether derivatives are taken by ``torch.autograd.grad`` only, not inside ``torch.func``; those of
+            Matern kernels then cost less.
 
     Example:
         >>> import torch
@@ -58,12 +61,13 @@ def bind_covariance(kernel: Kernel) -> BoundCovariance:
         >>> covariance.diagonal(torch.zeros(2, 1)).detach()
         tensor([0.6931, 0.6931])
     """
+    bind = partial(bind_covariance, backward_only=backward_only)
     kind = type(kernel)  # a subclass may compute another kernel
     bound: BoundCovariance
     if kind is RBFKernel:
         bound = _stationary(kernel, lambda squared: (-0.5 * squared).exp())
     elif kind is MaternKernel:
-        bound = _matern(kernel)
+        bound = _matern(kernel, backward_only)
     elif kind is RQKernel:
         alpha = kernel.alpha.unsqueeze(-1)
         bound = _stationary(kernel, lambda squared: (1.0 + squared / (2.0 * alpha)).pow(-alpha))
@@ -73,12 +77,12 @@ def bind_covariance(kernel: Kernel) -> BoundCovariance:
         bound = _linear(kernel.variance.clone())
     elif kind is ScaleKernel:
         if kernel.base_kernel.active_dims is not None:  # the scale's own are these, and choose once
-            return _scaled(bind_covariance(kernel.base_kernel), kernel.outputscale.clone())
-        bound = _scaled(bind_covariance(kernel.base_kernel), kernel.outputscale.clone())
+            return _scaled(bind(kernel.base_kernel), kernel.outputscale.clone())
+        bound = _scaled(bind(kernel.base_kernel), kernel.outputscale.clone())
     elif kind is AdditiveKernel:
-        bound = _combined([bind_covariance(part) for part in kernel.kernels], torch.add)
+        bound = _combined([bind(part) for part in kernel.kernels], torch.add)
     elif kind is ProductKernel:
-        bound = _combined([bind_covariance(part) for part in kernel.kernels], torch.mul)
+        bound = _combined([bind(part) for part in kernel.kernels], torch.mul)
     else:
         return _as_it_is(kernel)
     return bound if kernel.active_dims is None else _selected(bound, kernel.active_dims)
@@ -125,7 +129,35 @@ def _one(like: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda X: torch.ones_like(X[..., 0] * like[..., 0])
 
 
-def _matern(kernel: MaternKernel) -> BoundCovariance:
+class _Matern(torch.autograd.Function):
+    """Matern-3/2 or -5/2 covariances of squared distances; what is kept for the derivative is the derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, squared: Tensor, nu: float) -> Tensor:
+        ctx.nu = nu
+        distance = squared.clamp_min(0.0).mul_(2.0 * nu).sqrt_()
+        decay = distance.neg().exp_()
+        if nu == 1.5:
+            value, slope = distance.add_(1.0).mul_(decay), decay.mul_(-1.5)
+        else:
+            slope = distance.add(1.0).mul_(decay)
+            value = distance.square_().mul_(decay).div_(3.0).add_(slope)
+            slope.mul_(-5.0 / 6.0)
+        ctx.save_for_backward(squared, slope)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        squared, slope = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            apart = squared > _PARABOLA
+            distance = (2.0 * ctx.nu * torch.where(apart, squared, _PARABOLA)).sqrt()
+            exact = -1.5 * (-distance).exp() if ctx.nu == 1.5 else -5.0 / 6.0 * (1.0 + distance) * (-distance).exp()
+            slope = torch.where(apart, exact, slope)
+        return gradient * slope, None
+
+
+def _matern(kernel: MaternKernel, backward_only: bool) -> BoundCovariance:
     nu = float(kernel.nu)
     rate = math.sqrt(2.0 * nu)
     if nu == 0.5:  # linear in the distance, which a matrix product knows to half of the digits only
@@ -135,6 +167,13 @@ def _matern(kernel: MaternKernel) -> BoundCovariance:
             return torch.where(apart, (-torch.where(apart, squared, 1.0).sqrt()).exp(), 1.0)
 
         return _stationary(kernel, exponential, exact=True)
+    if backward_only:
+
+        def fused(squared: Tensor) -> Tensor:
+            values: Tensor = _Matern.apply(squared, nu)  # type: ignore[no-untyped-call]
+            return values
+
+        return _stationary(kernel, fused)
     curvature = nu / (2.0 * (nu - 1.0))  # 3/2 for nu = 3/2, 5/6 for nu = 5/2
 
     def profile(squared: Tensor) -> Tensor:
