@@ -51,8 +51,8 @@ def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> BoundCova
 
     Args:
         kernel: Any GPyTorch kernel of one output.
-        backward_only: Whether derivatives are taken by ``torch.autograd.grad`` only, not inside ``torch.func``: those of
-            Matern kernels then cost less.
+        backward_only: Whether derivatives are taken by ``torch.autograd.grad`` only, and not inside ``torch.func``.
+            Those of Matern kernels then cost less.
 
     Example:
         >>> import torch
