@@ -215,7 +215,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             if not isinstance(spec.target, RealTarget):
                 raise TypeError(f"several targets need spec.target=RealTarget(), got {spec.target}")
             spec = replace(spec, target=RealTarget(num_outputs))
-        return _new_model(spec, num_warmup, self.random_state)
+        return _new_model(spec, num_warmup, self.random_state, self.__dict__.get("feature_names_in_"))
 
 
 class OnlineClassifier(ClassifierMixin, BaseEstimator):
@@ -349,7 +349,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         given = None if self.spec is None else self.spec.target
         target = class_target(len(classes), given)
         spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
-        return _new_model(spec, num_warmup, self.random_state)
+        return _new_model(spec, num_warmup, self.random_state, self.__dict__.get("feature_names_in_"))
 
 
 def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:
@@ -366,8 +366,11 @@ def _warm_up(warmup: Any, num_rows: int) -> int:
     return min(int(warmup), num_rows)
 
 
-def _new_model(spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None) -> OnlineModel:
-    return OnlineModel(StreamConfig(spec, warmup=num_warmup, seed=_seed(random_state), drop_constant=True))
+def _new_model(
+    spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None, names: Array | None
+) -> OnlineModel:
+    config = StreamConfig(spec, warmup=num_warmup, seed=_seed(random_state), drop_constant=True)
+    return OnlineModel(config, None if names is None else [str(name) for name in names])
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:
