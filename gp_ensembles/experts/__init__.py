@@ -8,6 +8,8 @@
   fitted anew (``climb``: a few steps uphill from where they are).
 - ``refitted``: ``RefittedExpert``, whose hyperparameters and lags are found anew every so many rows.
 - ``structural``: ``StructuralExpert``, level, trend and season of a series.
+- ``external``: ``ExternalExpert``, a model from outside that is trained by a schedule; ``guest``: ``Guest``, what such
+  a model offers; ``boosting``, ``guest_models``: ``HistogramBoosting``, ``RegressorGuest``, ``FunctionGuest``, ...
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
   maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum.
 """
