@@ -64,7 +64,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # gpytorch: presets build kernels and likelihoods.
     "ensembles": (
         frozenset({"numerics", "distributions", "experts", "features", "filters", "likelihoods"})
-        | frozenset({"meta_learners", "metrics", "innovations"}),
+        | frozenset({"meta_learners", "metrics", "innovations", "spectral"}),
         frozenset({"gpytorch"}),
     ),
     # The one pipeline: tables in, distributions in the units of the target out.

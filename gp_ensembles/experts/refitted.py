@@ -1,7 +1,6 @@
 """Experts whose hyperparameters, and the past targets that they look at, are found anew as the stream goes on."""
 
 import copy
-from collections.abc import Sequence
 from typing import NamedTuple, final
 
 import torch
@@ -37,6 +36,22 @@ _REMEMBERED = 2  # rows that are remembered and learned anew, in those that are 
 LONGEST_LAG = 200
 _LEAST_ROWS = 10
 _BLOCK = 64
+
+
+class Beginning(NamedTuple):
+    """What a refitted expert begins with.
+
+    Attributes:
+        lags: Lags at first, one for each lagged column; zero where there is none.
+        mean_square: Mean squared norm of the features at first, by which speeds become variances of weights' steps.
+        hyperparameters: Unconstrained hyperparameters (P,) from which a second search is made as long as refits come at
+            twice as many rows each: what few rows said may be far from what more rows say, and evidence has several
+            modes. ``None`` for those of the model.
+    """
+
+    lags: tuple[int, ...] = ()
+    mean_square: Tensor | float = 1.0
+    hyperparameters: Tensor | None = None
 
 
 class RefittedBlock(NamedTuple):
@@ -189,11 +204,21 @@ class BoundRefitted(BoundExpert):
 
     def _fitted(self, state: RefittedState, columns: Tensor, targets: Tensor) -> Tensor:
         """Hyperparameters (P,) that explain these rows at least as well as the state's."""
-        model = self._copy
+        model, num_rows, starts = self._copy, targets.shape[0], [state.hyperparameters]
         self._latest = None
-        set_vectors_(model, state.hyperparameters.unsqueeze(0))
-        num_rows = targets.shape[0]
-        return climb(model, lambda: model.log_evidence(columns, targets), _SEARCH, _PRECISION, num_rows)[0]
+        if int(state.num_rows) < self._expert.refit.every:
+            starts.append(self._expert.start)
+
+        def evidence() -> Tensor:
+            return model.log_evidence(columns, targets)
+
+        found, values = [], []
+        for start in starts:
+            set_vectors_(model, start.unsqueeze(0))
+            found.append(climb(model, evidence, _SEARCH, _PRECISION, num_rows))
+            set_vectors_(model, found[-1])
+            values.append(float(evidence()))
+        return found[-1 if values[-1] > values[0] else 0][0]
 
     def _learned(self, state: RefittedState, columns: Tensor, targets: Tensor) -> RefittedState:
         """What a state's model knows after these rows alone."""
@@ -222,11 +247,10 @@ class RefittedExpert(Expert):
     Args:
         model: A single expert without a transition, on D inputs and L lagged targets behind them, valid everywhere.
         num_inputs: Number of input columns, of which it looks at the first D.
-        lags: The lags at first, shape (L,); zero where there is none.
+        beginning: Its lags at first, and where a second search begins.
         speeds: For each expert of the batch what a step of its walk adds to the variance of the function, shape (K,);
             zero for weights that stay.
         refit: When it is refitted and to how many rows; twice as many are remembered.
-        mean_square: Mean squared norm of the features at first, by which speeds become variances of the weights' steps.
 
     Raises:
         ValueError: If the model is a batch, has a transition, is not valid everywhere, or lags do not fit.
@@ -234,7 +258,7 @@ class RefittedExpert(Expert):
     Example:
         >>> from gp_ensembles.features import LinearFeatures
         >>> model = GaussianExpert(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
-        >>> expert = RefittedExpert(model, 1, (0, 0), torch.zeros(1), Refit(every=100, num_rows=200))
+        >>> expert = RefittedExpert(model, 1, Beginning(lags=(0, 0)), torch.zeros(1), Refit(every=100, num_rows=200))
         >>> X = torch.linspace(0, 1, 150, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(torch.arange(150, dtype=torch.float64))
         >>> state, steps = expert.update(expert.init(), X, y)
@@ -244,16 +268,17 @@ class RefittedExpert(Expert):
 
     speeds: Tensor
     mean_square: Tensor
+    start: Tensor
 
     def __init__(
         self,
         model: GaussianExpert,
         num_inputs: int,
-        lags: Sequence[int],
+        beginning: Beginning,
         speeds: Tensor,
         refit: Refit,
-        mean_square: Tensor | float = 1.0,
     ) -> None:
+        lags = beginning.lags
         if model.num_experts != 1 or model.transition is not None:
             raise ValueError(
                 f"a refitted expert needs a single model without a transition, got {model.num_experts} and "
@@ -278,7 +303,9 @@ class RefittedExpert(Expert):
         self.model, self.refit, self.lags = model, refit, tuple(int(lag) for lag in lags)
         self.num_columns = self_columns
         self.register_buffer("speeds", speeds.to(like.device).double())
-        self.register_buffer("mean_square", torch.as_tensor(mean_square).to(like.device).double())
+        self.register_buffer("mean_square", torch.as_tensor(beginning.mean_square).to(like.device).double())
+        start = get_vectors(model)[0] if beginning.hyperparameters is None else beginning.hyperparameters
+        self.register_buffer("start", start.detach().to(like.device).double())
 
     def init(self) -> RefittedState:
         """State before any data."""
@@ -315,8 +342,9 @@ class RefittedExpert(Expert):
     def take(self, index: Tensor) -> "RefittedExpert":
         """See :meth:`Expert.take`."""
         speeds = self.speeds[index.to(self.speeds.device)]
-        model = copy.deepcopy(self.model)
-        return RefittedExpert(model, self.features.num_inputs, self.lags, speeds, self.refit, self.mean_square)
+        return RefittedExpert(
+            copy.deepcopy(self.model), self.features.num_inputs, self._beginning(), speeds, self.refit
+        )
 
     def with_transition(self, transition: Transition | None) -> "RefittedExpert":
         """An expert that shares its model with this one.
@@ -326,8 +354,10 @@ class RefittedExpert(Expert):
         """
         if transition is not None:
             raise ValueError("a refitted expert walks at speeds of its own (speeds)")
-        num_inputs = self.features.num_inputs
-        return RefittedExpert(self.model, num_inputs, self.lags, self.speeds, self.refit, self.mean_square)
+        return RefittedExpert(self.model, self.features.num_inputs, self._beginning(), self.speeds, self.refit)
+
+    def _beginning(self) -> Beginning:
+        return Beginning(self.lags, self.mean_square, self.start)
 
 
 def rows_until_refit(state: RefittedState) -> int:
@@ -336,7 +366,7 @@ def rows_until_refit(state: RefittedState) -> int:
     Example:
         >>> from gp_ensembles.features import LinearFeatures
         >>> model = GaussianExpert(LinearFeatures(1, torch.tensor(1.0)))
-        >>> rows_until_refit(RefittedExpert(model, 1, (), torch.zeros(2), Refit(every=500)).init())
+        >>> rows_until_refit(RefittedExpert(model, 1, Beginning(), torch.zeros(2), Refit(every=500)).init())
         500
     """
     return int(state.due - state.num_rows)

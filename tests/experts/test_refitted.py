@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import LBFGS, GaussianExpert
 from gp_ensembles.experts.climb import climb
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
-from gp_ensembles.experts.refitted import RefittedExpert
+from gp_ensembles.experts.refitted import Beginning, RefittedExpert
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import Concatenate, HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
@@ -43,7 +44,7 @@ def model(dtype=torch.float64, num_columns=D + L):
 
 def expert(dtype=torch.float64, first=40, every=70, num_rows=60, lags=(1, 0, 0), num_inputs=D):
     refit = Refit(every, first=first, num_rows=num_rows)
-    return RefittedExpert(model(dtype), num_inputs, lags, torch.tensor(SPEEDS), refit, mean_square=2.0)
+    return RefittedExpert(model(dtype), num_inputs, Beginning(lags, 2.0), torch.tensor(SPEEDS), refit)
 
 
 def oracle(one, X, y, num_remembered):
@@ -94,14 +95,16 @@ def oracle(one, X, y, num_remembered):
         lags = [lag or (new.pop(0) if new else 0) for lag in lags]
         columns = torch.stack([column(s) for s in range(t + 1)])
         seen = [s for s in range(first, t + 1) if not math.isnan(y[s])][-one.refit.num_rows :]
-        Z, targets, trial = columns[seen], y[seen], now
-        found = climb(
-            now,
-            lambda Z=Z, targets=targets, trial=trial: trial.log_evidence(Z, targets),
-            LBFGS(15, 1e-5, 1e-5),
-            0.5,
-            len(seen),
-        )
+        Z, targets = columns[seen], y[seen]
+        trials = []
+        for begin in [get_vectors(now), one.start.unsqueeze(0)][: 2 if t + 1 < one.refit.every else 1]:
+            trial = copy.deepcopy(now)
+            set_vectors_(trial, begin)
+            evidence = partial(trial.log_evidence, Z, targets)
+            found = climb(trial, evidence, LBFGS(15, 1e-5, 1e-5), 0.5, len(seen))
+            set_vectors_(trial, found)
+            trials.append((float(evidence().detach()), found))
+        found = max(trials, key=lambda pair: pair[0])[1]
         set_vectors_(now, found)
         with torch.no_grad():
             walks = speeds / now.features(columns[first:]).square().sum(-1).mean()
@@ -307,13 +310,16 @@ def test_columns_behind_its_own_are_not_looked_at():
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(2)))}, "single model"),
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(())), transition=RandomWalk(0.1))}, "transition"),
         ({"speeds": torch.tensor([-1.0])}, "not negative"),
-        ({"lags": (1, 2, 201)}, "at most 200"),
-        ({"lags": (1,) * (D + L)}, "fewer than"),
+        ({"beginning": Beginning((1, 2, 201))}, "at most 200"),
+        ({"beginning": Beginning((1,) * (D + L))}, "fewer than"),
         ({"num_inputs": 1}, "looks at 2 inputs"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
-    given = {"model": model(), "num_inputs": D, "lags": (1, 0, 0), "speeds": torch.zeros(1), "refit": Refit(10)}
+    given = {"model": model(), "num_inputs": D, "beginning": Beginning((1, 0, 0))} | {
+        "speeds": torch.zeros(1),
+        "refit": Refit(10),
+    }
     with pytest.raises(ValueError, match=message):
         RefittedExpert(**(given | change))
 
@@ -323,4 +329,4 @@ def test_features_with_a_box_are_refused():
     kernel = ScaleKernel(RBFKernel(ard_num_dims=D)).double()
     boxed = GaussianExpert(HilbertAdditiveFeatures.from_data(kernel, X, 4))
     with pytest.raises(ValueError, match="not valid everywhere"):
-        RefittedExpert(boxed, D, (), torch.zeros(1), Refit(10))
+        RefittedExpert(boxed, D, Beginning(), torch.zeros(1), Refit(10))
