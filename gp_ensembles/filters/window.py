@@ -251,8 +251,9 @@ def held_evidence(state: WindowState) -> Tensor:
 
     Example:
         >>> import torch
-        >>> held_evidence(window_state(torch.Size(), 1, 3, torch.zeros(1)))
-        tensor(0., dtype=torch.float64)
+        >>> state = window_state(torch.Size(), 1, 3, torch.zeros(1))
+        >>> float(held_evidence(state._replace(projected=torch.tensor([2.0, 0.0, 0.0]))))
+        -2.0
     """
     diagonal = state.factor.diagonal(dim1=-2, dim2=-1)
     return -0.5 * state.projected.square().sum(-1) - diagonal.log().sum(-1)
