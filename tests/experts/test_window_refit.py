@@ -117,6 +117,7 @@ def close(got, want, tolerance=1e-8):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("mean", [False, True])
 def test_every_prediction_is_that_of_conditioning_and_searching_by_hand(mean):
     X, y = rows()
