@@ -1,7 +1,10 @@
 """Models from outside as further experts, as frozen records."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
+
+from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
@@ -196,3 +199,19 @@ def _external(guest: Guest, warm_up: WarmUp, record: Boosting | GuestModel) -> E
     inputs = InputFeatures(X.shape[1], X.new_ones(()))
     features = inputs if X.shape[1] == num_columns else SelectColumns(inputs, range(X.shape[1]), num_columns)
     return ExternalExpert(guest, features, -(-X.shape[0] // _TRAININGS), record.every, record.num_rows)
+
+
+def without_forecasts(X: Tensor, forecasts: Sequence[str]) -> Tensor:
+    """The inputs of rows (N, D + F) behind which F columns of forecasts stand.
+
+    Raises:
+        ValueError: If there is no input before them.
+
+    Example:
+        >>> import torch
+        >>> without_forecasts(torch.tensor([[1.0, 2.0, 3.0]]), ["nwp"])
+        tensor([[1., 2.]])
+    """
+    if X.ndim != 2 or X.shape[1] <= len(forecasts):
+        raise ValueError(f"X must have inputs and behind them the forecasts {list(forecasts)}, got {tuple(X.shape)}")
+    return X[:, : -len(forecasts)]

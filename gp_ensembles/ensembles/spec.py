@@ -22,7 +22,7 @@ from gp_ensembles.ensembles.build import (
 )
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
-from gp_ensembles.ensembles.guests import ForecastColumns
+from gp_ensembles.ensembles.guests import ForecastColumns, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
@@ -257,10 +257,8 @@ class EnsembleSpec:
     ) -> Ensemble:
         """The ensemble with fitted hyperparameters, before any data."""
         forecasts = self.forecast_columns
-        num_inputs = X.shape[-1] - len(forecasts)
-        if forecasts and num_inputs < 1:
-            raise ValueError(f"X must have inputs and behind them the forecasts {forecasts}, got {X.shape[-1]} columns")
-        X = X[..., :num_inputs]
+        if forecasts:
+            X = without_forecasts(X, forecasts)
         check_warm_up(X, y, self.target)
         maps = build_maps(X, self.bases, generator)
         has_layers = self.target.is_real and self.target.num_outputs is None
@@ -279,7 +277,7 @@ class EnsembleSpec:
             rule = ReferenceAveraging(rule, range(first, first + copies * group_size(lagged.plain)))
             groups.append(lagged.plain)
         if has_layers:
-            places = {name: num_inputs + number for number, name in enumerate(forecasts)}
+            places = {name: X.shape[1] + number for number, name in enumerate(forecasts)}
             warm_up = WarmUp(X, y, inputs, settings, generator, progress, places)
             groups += [record.build(warm_up) for record in self.further]
         return assemble(
