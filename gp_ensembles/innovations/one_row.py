@@ -133,6 +133,8 @@ def update_row(
         if rows_since == 0:
             weighted = last / spread
             sums = sums * MEMORY + np.array((errors * weighted, last * weighted))
+        else:
+            sums = sums.copy()
         own = before[models.places]
         wide = own * models.width
         relative = squares[models.shifts] / wide
@@ -141,13 +143,10 @@ def update_row(
             kernel = np.where(models.is_normal, models.constant - 0.5 * relative, kernel)
         log_prob = kernel - 0.5 * np.log(wide * spread)
     means = center + models.shifts[:, None] * drift
-    df = np.broadcast_to(models.df, means.shape)
+    df = np.empty_like(means)
+    df[:] = models.df
     parts = (np.ascontiguousarray(part.T)[..., None] for part in (means, spread * own * models.factor, log_prob, df))
-    return Row(torch.from_numpy(after), _fresh(sums), torch.from_numpy(errors), *map(torch.from_numpy, parts))
-
-
-def _fresh(sums: Numbers) -> Tensor:
-    return torch.from_numpy(sums.copy())
+    return Row(torch.from_numpy(after), torch.from_numpy(sums), torch.from_numpy(errors), *map(torch.from_numpy, parts))
 
 
 def _coefficient(sums: Numbers) -> Numbers:
