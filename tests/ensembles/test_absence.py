@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, add_experts
+from gp_ensembles.ensembles.absence import weigh_awake
 from gp_ensembles.ensembles.guest_report import guest_reports
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.external import (
@@ -299,3 +300,36 @@ def test_reports_say_who_was_ahead_and_who_was_absent():
     assert [report.name for report in guest_reports(grown)] == ["guest", "other", "third"]
     assert guest_reports(grown)[0].num_targets == reports[0].num_targets
     assert guest_reports(OnlineEnsemble(Ensemble([ensemble(FixedShare()).experts[0]], FixedShare()))) == ()
+
+
+def test_an_outlier_counts_as_much_less_to_the_rule_where_experts_sleep():
+    g = torch.Generator().manual_seed(4)
+    log_prob = torch.randn(4, 1, generator=g, dtype=torch.float64) - 1
+    absent, share = torch.tensor([[False], [True], [False], [True]]), torch.tensor([0.3], dtype=torch.float64)
+    rule = FixedShare(0.1)
+    state = rule.init(4, log_prob)._replace(log_weights=torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log())
+    after, output = weigh_awake(rule, state, log_prob.masked_fill(absent, NAN), absent, None, share)
+    awake = torch.tensor([0.25, 0.0, 0.75, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(output.log_weights[:, 0].exp(), awake)
+    torch.testing.assert_close(output.log_prob.exp(), (awake @ log_prob.exp()))
+    counted = (0.3 * log_prob[:, 0]).exp()
+    counted[[1, 3]] = awake @ counted
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64) * counted
+    torch.testing.assert_close(after.log_weights.exp(), 0.9 * weights / weights.sum() + 0.1 / 4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_regret_to_a_sleeping_expert_keeps_to_the_bound(seed):
+    """Whatever the densities and whoever sleeps: here the expert is far ahead whenever it is awake."""
+    g = torch.Generator().manual_seed(seed)
+    num, steps, rule = 3, 200, FixedShare(0.02)
+    log_prob = 0.3 * torch.randn(num, steps, generator=g, dtype=torch.float64)
+    log_prob[0] += 2
+    absent = torch.rand(num, steps, generator=g, dtype=torch.float64) < 0.5
+    absent[1] = False
+    state, ahead = rule.init(num, log_prob), 0.0
+    for t in range(steps):
+        said = log_prob[:, t : t + 1].masked_fill(absent[:, t : t + 1], NAN)
+        state, output = weigh_awake(rule, state, said, absent[:, t : t + 1], None, None)
+        ahead += 0.0 if absent[0, t] else float(log_prob[0, t] - output.log_prob)
+    assert 0 < ahead < fixed_share_bound(num, steps, 0, 0.02)
