@@ -365,7 +365,10 @@ def _completed(forecast: Forecast, size: float) -> _Complete:
     """A forecast with a deviation where it states none."""
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:
-        mean, deviation = forecast(X)
-        return mean, torch.full_like(mean, size) if deviation is None else deviation
+        said = forecast(X)
+        mean = torch.as_tensor(said[0], dtype=torch.float64, device="cpu")
+        if said[1] is None:
+            return mean, torch.full_like(mean, size)
+        return mean, torch.as_tensor(said[1], dtype=torch.float64, device="cpu")
 
     return complete

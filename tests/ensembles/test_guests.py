@@ -4,6 +4,7 @@ import copy
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
@@ -108,6 +109,25 @@ def test_functions_say_moments_draws_or_quantiles():
     torch.testing.assert_close(plain.variance[80:120], (y - plain.mean)[40:80].square().mean().expand(40))
     newest = said(FunctionGuest(lambda X, rows: (rows.targets[-1:], X.new_ones(1))), X, y, every=1, first=10)
     torch.testing.assert_close(newest.mean[20:], y[19:-1])  # trained after every row, it knows the last one
+
+
+class Careless(Guest):
+    """Arrays instead of tensors, and now and then nothing at all."""
+
+    def fit(self, rows):
+        mean = rows.targets.mean().item()
+        return lambda X: None if len(X) == 7 else (np.full(len(X), mean, dtype=np.float32), np.ones(len(X)))
+
+
+def test_arrays_will_do_and_nonsense_is_no_failure_of_others():
+    X, y = rows()
+    steps = said(Careless(), X, y)
+    torch.testing.assert_close(steps.mean[120:], y[:120].mean().expand(40), rtol=1e-6, atol=1e-6)
+    one = expert(Careless())
+    state, _ = one.update(one.init(), X[:100], y[:100])
+    after, block = one.update(state, X[100:107], y[100:107])
+    assert not bool(block.mean.isnan().any())  # asked for one by one
+    assert int(after.num_absent) == 0
 
 
 def test_what_cannot_be_is_refused():
