@@ -30,6 +30,8 @@ from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tens
 from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
 from gp_ensembles.ensembles.weighing import run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.filters.states import (
     ExternalState,
     FilterState,
@@ -46,6 +48,7 @@ from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
+_LONGER_BLOCK = 128  # what a window solves for and a model from outside is asked for at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
@@ -298,6 +301,8 @@ class OnlineEnsemble(nn.Module):
 
 def _block_size(experts: Sequence[Expert]) -> int:
     """Rows that run fastest as a block: those of the largest object, or many where there are many small ones."""
+    if any(isinstance(expert, WindowExpert | ExternalExpert) for expert in experts):
+        return _LONGER_BLOCK
     if len(experts) >= _MANY_OBJECTS:
         return _LONG_BLOCK
     widest = max(experts, key=lambda e: e.num_experts * e.features.num_features**2)

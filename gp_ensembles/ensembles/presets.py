@@ -14,7 +14,9 @@ name         what it is                                                         
 ``sie_gp``   the dictionary, Markov switching                                         the same, section 5
 ``die_gp``   the dictionary, dynamic experts                                          the same, section 5
 ``dsie_gp``  the dictionary, dynamic experts and Markov switching                     the same
-``auto``     all bases, static and at three speeds, the rule that did best            ``benchmarks/README.md``
+``auto``     bases, a window of the last rows, wide features and boosted trees        ``benchmarks/README.md``
+``light``    random features, few and many: for one row at a time                     the same
+``deep``     more and larger ones of each, at ten times the price of a row            the same
 ============ ======================================================================== ============================
 
 Where they differ from the published codes: the transition of ``e_doebe`` has columns that sum to one, predictions never
@@ -33,9 +35,12 @@ from gp_ensembles.ensembles.bases import (
     SplineBasis,
 )
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
 from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, MetaLearner, SoftBayes
@@ -43,6 +48,7 @@ from gp_ensembles.meta_learners import CombinedRules, FixedShare, MetaLearner, S
 # Real streams drift at very different speeds: each of these was best on some of the tables in benchmarks/README.md.
 SPEEDS = (1e-4, 1e-3, 1e-2)
 _FAST = (1e-3, 1e-2)  # beside static experts
+_FASTEST = (1e-2,)
 # What the errors of an expert say of the next one, as three further experts each: a scale of the last twenty errors
 # with moderate tails, a slow narrow peak on heavy tails, and a scale of the last three (``benchmarks/README.md``).
 INNOVATIONS = (
@@ -81,14 +87,52 @@ def _slow_rule() -> MetaLearner:
     return CombinedRules([FixedShare(0.001), SoftBayes(0.05)], over=FixedShare(0.02))
 
 
+# One start each: beside a window and boosted trees further ones gained .004 nats a row for half of the experts' time.
+_ONE_START = (0.7,)
+_FOURIER = FourierBasis(starts=_ONE_START, name="rff")
+_WIDE_NOISES = (0.003, 0.03)
 auto = EnsembleSpec(
     "auto",
-    (HilbertBasis(), FourierBasis(), RadialBasis(), PolynomialBasis((2, 3, 4)), LinearBasis(), SplineBasis()),
-    random_walk_variances=SPEEDS,
+    (HilbertBasis(starts=_ONE_START, name="hsgp"), _FOURIER),
+    random_walk_variances=_FASTEST,
+    rule=default_rule(),
+    fit_settings=_OPTIMUM_ONLY,
+    innovations=INNOVATIONS,
+    lags=TargetLags(bases=(LinearBasis(), _FOURIER)),
+    further=(WindowGP(num_rows=750, lags=True), WideFeatures(num_features=500, noises=_WIDE_NOISES), Boosting()),
+    outlier_threshold=8.0,
+    rank_on_warm_up=True,
+)
+_ALL = (HilbertBasis(), FourierBasis(), RadialBasis(), PolynomialBasis((2, 3, 4)), LinearBasis(), SplineBasis())
+# Few objects: of a row by itself each costs as much as a hundred features.
+light = EnsembleSpec(
+    "light",
+    (FourierBasis(),),
+    random_walk_variances=_FASTEST,
+    rule=default_rule(),
+    fit_settings=_OPTIMUM_ONLY,
+    innovations=INNOVATIONS,
+    lags=TargetLags(bases=(FourierBasis(),)),
+    further=(WideFeatures(num_features=250, noises=_WIDE_NOISES),),
+    outlier_threshold=8.0,
+    rank_on_warm_up=True,
+)
+deep = EnsembleSpec(
+    "deep",
+    (HilbertBasis(), FourierBasis(), RadialBasis()),
+    random_walk_variances=_FAST,
     rule=default_rule(),
     fit_settings=_OPTIMUM_ONLY,
     innovations=INNOVATIONS,
     lags=TargetLags(),
+    further=(
+        WindowGP(num_rows=2000, lags=True, refit_every=1000),
+        WindowGP(num_rows=1000, nu=2.5, refit_every=1000, name="window of inputs"),
+        WideFeatures(num_features=2000, noises=_WIDE_NOISES),
+        Boosting(num_trees=300, learning_rate=0.05, every=500),
+        Boosting(num_trees=300, learning_rate=0.05, every=500, lags=False, name="boosting of inputs"),
+        Refitted(),
+    ),
     outlier_threshold=8.0,
     rank_on_warm_up=True,
 )
@@ -99,7 +143,6 @@ _TAILS = (
     InnovationModel(degrees_of_freedom=4, rate=0.02, autoregressive=False),
     InnovationModel(degrees_of_freedom=4, rate=0.02, width=0.1, autoregressive=False),
 )
-_FASTEST = (1e-2,)
 
 
 def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
@@ -123,11 +166,24 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         (3, True)
     """
     if target.is_real and not one_step:
-        return replace(auto, target=target, rule=_slow_rule(), innovations=_TAILS, lags=None, further=(WindowGP(),))
+        return replace(
+            auto,
+            target=target,
+            bases=_ALL,
+            random_walk_variances=SPEEDS,
+            rule=_slow_rule(),
+            innovations=_TAILS,
+            lags=None,
+            further=(WindowGP(),),
+        )
+    if target.is_real and target.num_outputs is not None:
+        return replace(auto, target=target, bases=_ALL, random_walk_variances=SPEEDS)
     if target.is_real:
         return replace(auto, target=target)
     speeds = SPEEDS if target.num_labels is None else _FASTEST
     return replace(auto, target=target, bases=_FEW, random_walk_variances=speeds)
 
 
-PRESETS = {spec.name: spec for spec in (auto, oebe, doebe, soebe, sdoebe, e_doebe, ie_gp, sie_gp, die_gp, dsie_gp)}
+PRESETS = {
+    spec.name: spec for spec in (light, auto, deep, oebe, doebe, soebe, sdoebe, e_doebe, ie_gp, sie_gp, die_gp, dsie_gp)
+}

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
+from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, RealTarget
 from gp_ensembles.metrics import crps_mixture
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.predictions import OnlinePredictions
@@ -150,9 +151,21 @@ class Variant(NamedTuple):
     changes: dict[str, Any] = {}  # noqa: RUF012 (not changed)
 
 
-_BARE = replace(auto, innovations=(), lags=None, outlier_threshold=None, rank_on_warm_up=False)
+def _without(name: str) -> EnsembleSpec:
+    """``auto`` without one of its further experts."""
+    return replace(auto, further=tuple(record for record in auto.further if record.name != name))
+
+
+# The default before it had further experts: all bases, static and at three speeds.
+_BASES = replace(auto_for(RealTarget(), one_step=False), name="bases", lags=TargetLags(), further=())
+_BASES = replace(_BASES, rule=auto.rule, innovations=auto.innovations)
+_BARE = replace(_BASES, innovations=(), lags=None, outlier_threshold=None, rank_on_warm_up=False)
 # ``auto`` without each of its parts, and without all of them.
 ABLATIONS: dict[str, Variant] = {
+    "auto_no_window": Variant("our auto without a window", _without("window")),
+    "auto_no_wide": Variant("our auto without wide features", _without("wide")),
+    "auto_no_boosting": Variant("our auto without boosted trees", _without("boosting")),
+    "auto_bases": Variant("our auto before: all bases, nothing further", _BASES),
     "auto_no_innovations": Variant("our auto without innovation models", replace(auto, innovations=())),
     "auto_no_lags": Variant("our auto without lags", replace(auto, lags=None)),
     "auto_no_threshold": Variant("our auto without an outlier threshold", replace(auto, outlier_threshold=None)),
@@ -165,7 +178,7 @@ ABLATIONS: dict[str, Variant] = {
     ),
 }
 VARIANTS: dict[str, Variant] = {
-    **{name: Variant(f"our {name}", PRESETS[name]) for name in ("auto", "e_doebe", "oebe")},
+    **{name: Variant(f"our {name}", PRESETS[name]) for name in ("auto", "deep", "e_doebe", "oebe")},
     **ABLATIONS,
 }
 

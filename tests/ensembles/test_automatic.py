@@ -58,7 +58,7 @@ def rows(kind, num_rows=120):
 def test_every_kind_of_target_streams(kind):
     target, expert = TARGETS[kind]
     X, y = rows(kind)
-    spec = replace(auto, bases=BASES, fit_settings=QUICK, random_walk_variances=(1e-3,), target=target)
+    spec = replace(auto, bases=BASES, fit_settings=QUICK, random_walk_variances=(1e-3,), target=target, further=())
     online = spec.fit(X[:60], y[:60])
     assert all(type(part) is expert for part in online.ensemble.experts)
     num_models = 1 + len(auto.innovations) if target.is_real else 1
