@@ -178,7 +178,7 @@ ABLATIONS: dict[str, Variant] = {
     ),
 }
 VARIANTS: dict[str, Variant] = {
-    **{name: Variant(f"our {name}", PRESETS[name]) for name in ("auto", "deep", "e_doebe", "oebe")},
+    **{name: Variant(f"our {name}", PRESETS[name]) for name in ("auto", "light", "deep", "e_doebe", "oebe")},
     **ABLATIONS,
 }
 
