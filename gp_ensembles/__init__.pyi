@@ -1,5 +1,4 @@
 from . import data as data
-from . import estimators as estimators
 from . import experts as experts
 from . import features as features
 from . import filters as filters
@@ -12,17 +11,19 @@ from .bo import ExactEnsembleModel as ExactEnsembleModel
 from .bo import ThompsonLoop as ThompsonLoop
 from .ensembles import Ensemble as Ensemble
 from .ensembles import EnsembleSpec as EnsembleSpec
-from .ensembles import FitSettings as FitSettings
 from .ensembles import OnlineEnsemble as OnlineEnsemble
 from .ensembles import bases as bases
+from .ensembles import guests as guests
 from .ensembles import targets as targets
 from .ensembles.presets import auto as auto
 from .ensembles.presets import auto_for as auto_for
+from .ensembles.presets import deep as deep
 from .ensembles.presets import die_gp as die_gp
 from .ensembles.presets import doebe as doebe
 from .ensembles.presets import dsie_gp as dsie_gp
 from .ensembles.presets import e_doebe as e_doebe
 from .ensembles.presets import ie_gp as ie_gp
+from .ensembles.presets import light as light
 from .ensembles.presets import oebe as oebe
 from .ensembles.presets import sdoebe as sdoebe
 from .ensembles.presets import sie_gp as sie_gp

@@ -51,13 +51,13 @@ HEAVY = "print(sorted({'botorch', 'sklearn', 'matplotlib', 'pandas', 'river'} & 
 
 
 def test_fitting_and_streaming_import_nothing_heavy():
-    """All bases of the default ensemble, their fit, and a stream."""
+    """An ensemble without trees, its fit, and a stream."""
     program = (
         "import dataclasses, sys, torch\n"
         "import gp_ensembles as gpe\n"
         "from gp_ensembles.ensembles.build import FitSettings\n"
         "from gp_ensembles.experts import LBFGS\n"
-        "spec = dataclasses.replace(gpe.auto, fit_settings=FitSettings(LBFGS(max_iterations=2), num_samples=1))\n"
+        "spec = dataclasses.replace(gpe.light, fit_settings=FitSettings(LBFGS(max_iterations=2), num_samples=1))\n"
         "X = torch.linspace(-1, 1, 30, dtype=torch.float64).unsqueeze(-1)\n"
         "y = (X + (9 * X).sin()).squeeze(-1)\n"
         "online = spec.fit(X[:20], y[:20], generator=torch.Generator().manual_seed(0))\n"
