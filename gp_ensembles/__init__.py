@@ -6,12 +6,13 @@
 - ``OnlineRegressor``, ``OnlineClassifier``, ``EnsembleGPLVM``: the same for scikit-learn; ``RiverRegressor``,
   ``RiverClassifier``: for river.
 - ``auto``, ``light`` and ``deep``, and the papers' ensembles (``oebe``, ..., ``ie_gp``, ...): ``EnsembleSpec`` records.
-  ``auto.fit(X, y)`` gives an ``OnlineEnsemble``; ``dataclasses.replace(auto, bases=..., target=...)`` makes another record.
+  ``auto.fit(X, y)`` gives an ``OnlineEnsemble``; ``dataclasses.replace(auto, bases=..., target=...)`` makes another
+  record.
 - ``Ensemble``: the same as pure functions, from experts and a weight rule of your own.
 - ``ExactEnsembleModel``, beyond a thousand rows ``EnsembleModel``; ``ThompsonLoop``: for BoTorch.
 - ``select_knots``, ``marginalize``, ``fit_fusion``, ``ie_gplvm``: the offline papers.
-- The modules ``bases``, ``targets``, ``guests`` (models from outside), ``experts``, ``features``, ``filters``, ``meta_learners`` (weight rules),
-  ``metrics``, ``data``, ``plots``.
+- The modules ``bases``, ``targets``, ``guests`` (models from outside), ``experts``, ``features``, ``filters``,
+  ``meta_learners`` (weight rules), ``metrics``, ``data``, ``plots``.
 """
 
 import lazy_loader
