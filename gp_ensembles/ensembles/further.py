@@ -1,5 +1,6 @@
 """Experts that are no basis functions with a transition, as records: what to build of the warm-up rows."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -48,3 +49,13 @@ class FurtherExpert(ABC):
         Raises:
             NumericalError: If an evidence cannot be computed at the starting hyperparameters.
         """
+
+
+def warn_of_columns(name: str, num_columns: int, num_rows: int) -> None:
+    """Say that an exact Gaussian process of fewer rows than columns is left out: they say nothing of length scales."""
+    warnings.warn(
+        f"the expert {name!r} is left out: the {num_rows} rows that it knows are fewer than its {num_columns} columns, "
+        f"past targets counted; give it more rows, or leave out columns",
+        UserWarning,
+        stacklevel=6,
+    )

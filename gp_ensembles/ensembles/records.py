@@ -69,7 +69,8 @@ def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
 
     Args:
         plain: Strings, numbers, lists and mappings. ``like`` is ``auto`` where it is left out, and has fewer bases
-            where the target is not a real number, see :func:`~gp_ensembles.ensembles.presets.auto_for`.
+            where the target is not a real number, see :func:`~gp_ensembles.ensembles.presets.auto_for`. ``further``
+            replaces the further experts of that preset, ``more`` stands beside them.
         where: What the containers are called in messages.
 
     Raises:
@@ -85,14 +86,16 @@ def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
     if not isinstance(plain, Mapping):
         raise ValueError(f"{where} must be a preset's name or a mapping such as {{like: e_doebe}}, got {plain!r}")
     hints = get_type_hints(EnsembleSpec)
-    _check_keys(plain, ["like", *hints], where)
+    _check_keys(plain, ["like", "more", *hints], where)
     like = plain.get("like", _DEFAULT)
     if not isinstance(like, str) or like not in PRESETS:
         raise ValueError(f"{where}.like is {like!r}; {_did_you_mean(like, PRESETS)}")
-    values = {key: _from_plain(value, hints[key], f"{where}.{key}") for key, value in plain.items() if key != "like"}
+    values = {key: _from_plain(value, hints[key], f"{where}.{key}") for key, value in plain.items() if key in hints}
+    more = _from_plain(plain.get("more", ()), hints["further"], f"{where}.more")
     start = auto_for(values["target"]) if like == _DEFAULT and "target" in values else PRESETS[like]
     try:
-        return replace(start, **values)
+        spec = replace(start, **values)
+        return replace(spec, further=(*spec.further, *more)) if more else spec
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
 

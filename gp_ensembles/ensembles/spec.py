@@ -22,7 +22,7 @@ from gp_ensembles.ensembles.build import (
 )
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
-from gp_ensembles.ensembles.guests import ForecastColumns, without_forecasts
+from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
@@ -186,6 +186,12 @@ class EnsembleSpec:
                 f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "
                 f"innovations, lags or further experts"
             )
+        if not self.target.is_real or self.target.num_outputs is not None:
+            own = next((one for one in self.further if isinstance(one, GuestModel | ForecastColumns)), None)
+            if own is not None:
+                raise ValueError(
+                    f"{own.name!r} predicts one real number, the target is {type(self.target).__name__}; leave it out"
+                )
         names = [record.name for record in self.further]
         if len(set(names)) < len(names):
             raise ValueError(f"further experts must have distinct names, got {names}; give each another name=")

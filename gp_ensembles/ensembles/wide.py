@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
+from gp_ensembles.ensembles.further import FurtherExpert, WarmUp, warn_of_columns
 from gp_ensembles.ensembles.price import largest_size, price_of_features
 from gp_ensembles.ensembles.spec_checks import (
     check_count,
@@ -118,6 +118,9 @@ class WideFeatures(FurtherExpert):
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`FurtherExpert.build`; one expert for each noise, whatever ``fit.num_samples``."""
         X, y = warm_up.inputs if self.lags else warm_up.X, warm_up.y
+        if X.shape[1] > _MOST_ROWS:
+            warn_of_columns(self.name, X.shape[1], _MOST_ROWS)
+            return []
         num_features = self.resolved(X).num_features or _NUM_FEATURES
         kernel = scaled_kernel(X, self.nu, (_START,))
         exact = WindowExpert(kernel, X.shape[1], _MOST_ROWS)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
+from gp_ensembles.ensembles.further import FurtherExpert, WarmUp, warn_of_columns
 from gp_ensembles.ensembles.spec_checks import (
     check_count,
     check_flag,
@@ -33,6 +33,7 @@ class WindowGP(FurtherExpert):
 
     Its hyperparameters are fitted to some of the warm-up rows and then, for a few more steps of the optimizer, to the
     last ``num_rows`` of them, which costs O(W³) a step; afterwards a row costs O(W²). They may be refitted later on.
+    Where there are more columns than rows, past targets counted, it is left out, with a warning.
 
     Attributes:
         num_rows: Rows W that the window knows at least, once there have been so many.
@@ -79,6 +80,9 @@ class WindowGP(FurtherExpert):
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`FurtherExpert.build`; one expert for each start, whatever ``fit.num_samples``."""
         X, y, fit = warm_up.inputs if self.lags else warm_up.X, warm_up.y, warm_up.fit
+        if X.shape[1] > self.num_rows:
+            warn_of_columns(self.name, X.shape[1], self.num_rows)
+            return []
         kernel = scaled_kernel(X, self.nu, self.starts)
         expert = WindowExpert(kernel, X.shape[1], self.num_rows)
         seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]

@@ -22,9 +22,10 @@ from gp_ensembles.calibration.recalibration import (
     map_log_weights,
     recalibrate_block,
 )
-from gp_ensembles.distributions import LatentMixture, Recalibrated
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
+from gp_ensembles.distributions.student_t_mixture import cdf_by_itself
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget
 from gp_ensembles.streaming.config import StreamConfig
@@ -156,7 +157,7 @@ def calibrate_block(
         return state, CalibratedBlock(_classes(log_prob, mixture), gained, None)
     if isinstance(mixture, LatentMixture) or (state.recalibration is None and state.levels is None):
         return state, CalibratedBlock(mixture, nothing, None)
-    pit = cdf_by_pieces(mixture, y)
+    pit = _probabilities(mixture, y)
     distribution: StreamDistribution = mixture
     recalibration, levels, intervals, gain = state.recalibration, state.levels, None, nothing
     if recalibration is not None:
@@ -166,6 +167,14 @@ def calibrate_block(
         levels, output = IntervalLevels(config.coverages).update_block(levels, pit.cpu())
         intervals = Intervals(config.coverages, *(part.to(y.device) for part in output))
     return CalibrationState(recalibration, levels), CalibratedBlock(distribution, gain, intervals)
+
+
+def _probabilities(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
+    """Probabilities up to targets (B,) before each of them."""
+    is_float64_on_cpu = y.device.type == "cpu" and mixture.component_mean.dtype == torch.float64
+    if isinstance(mixture, StudentTMixture) and y.shape == (1,) and is_float64_on_cpu:
+        return cdf_by_itself(mixture, y)
+    return cdf_by_pieces(mixture, y)
 
 
 def calibration_to_plain(state: CalibrationState) -> dict[str, dict[str, Tensor] | None]:

@@ -173,8 +173,8 @@ def test_what_cannot_be_is_refused():
 
 
 def test_other_targets_have_no_forecasts():
-    binary = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),), target=BinaryTarget())
-    assert binary.forecast_columns == ()
+    with pytest.raises(ValueError, match="'forecast' predicts one real number, the target is BinaryTarget"):
+        replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),), target=BinaryTarget())
 
 
 def test_the_record_stands_in_files():
