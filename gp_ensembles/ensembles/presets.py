@@ -155,10 +155,8 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
             lags, innovation models for the size and the tails of errors only, a rule that shifts weights more slowly,
             and the exact Gaussian process of the last thousand rows, of all where there are no more.
 
-    On 35 sets no other choice of bases, dynamics and rule that was tried did better than ``auto`` by more than 0.03
-    nats a row (the table is in ``benchmarks/README.md``). It runs four times as many experts as optima; where speed
-    matters most, name fewer bases. Classes and levels have static experts and the fastest walk: on eleven streams the
-    two slower ones made nothing better, on counts they did.
+    Classes and levels have static experts and the fastest walk: on eleven streams the two slower ones made nothing
+    better, on counts they did. What else was tried is in ``benchmarks/README.md``.
 
     Example:
         >>> from gp_ensembles.ensembles.targets import CountTarget, RealTarget
