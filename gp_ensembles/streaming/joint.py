@@ -21,9 +21,10 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
 
     .. math:: \sum_m w_m \left(C_m + (\mu_m - \mu)(\mu_m - \mu)^\top\right)
 
-    with the joint normal prediction :math:`N(\mu_m, C_m)` of each expert; where the model is recalibrated, with its
-    deviations and these correlations. An expert's variance is a quadratic form in
-    the features plus its noise, so :math:`(C_m)_{ij} = (v_m(\phi_i + \phi_j) - v_m(\phi_i - \phi_j)) / 4`.
+    with the joint normal prediction :math:`N(\mu_m, C_m)` of each expert; where the model is recalibrated, or an expert
+    absent from some of the rows, with the deviations of :meth:`OnlineModel.predict` and these correlations. An
+    expert's variance is a quadratic form in the features plus its noise, so
+    :math:`(C_m)_{ij} = (v_m(\phi_i + \phi_j) - v_m(\phi_i - \phi_j)) / 4`.
 
     Args:
         model: The model; while its warm-up lasts rows are independent.
@@ -59,7 +60,7 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
     bound, state, layers = model.online.ensemble.bind(), model.online.state, model.online.ensemble.layers
     inputs = next_inputs(layers, state, model.next_inputs(X.to(model.device, torch.float64)))
     weights = distribution.log_weights.exp()
-    if distribution.log_weights.ndim > 1:  # some experts are absent from some rows: those that speak of all of them
+    if distribution.log_weights.ndim > 1:  # some are absent from some rows: correlations of those that speak of all
         weights = distribution.log_weights.amin(1).softmax(0)
     error = distribution.component_mean - torch.einsum("m,m...->...", weights, distribution.component_mean)
     total = torch.einsum("m,m...->...", weights, error.unsqueeze(1) * error.unsqueeze(2))
@@ -71,6 +72,9 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
         within = _covariance(expert, part, Phi).double() * model.scales.y_scale.square()
         total = total + torch.einsum("m,m...->...", scaled[start : start + within.shape[0]], within)
         start += within.shape[0]
+    if distribution.log_weights.ndim > 1:
+        own = distribution.stddev / total.diagonal().sqrt()
+        stretch = own if stretch is None else own * stretch
     return total if stretch is None else stretch.unsqueeze(0) * total * stretch.unsqueeze(1)
 
 

@@ -223,6 +223,11 @@ def test_guests_that_peek_are_found_and_others_are_not():
         check_causal(FunctionGuest(lambda X, rows: (X[:, 0] - X[:, 0].mean()) * 2), X, y)
     with pytest.raises(ValueError, match="RegressorGuest is not reproducible"):
         check_causal(RegressorGuest(RandomForestRegressor(3)), X, y)
+    for said in (lambda X, rows: X[:, 0].cumsum(0), lambda X, rows: 0.01 * torch.arange(len(X), dtype=X.dtype)):
+        with pytest.raises(ValueError, match="the rows that are predicted with it"):
+            check_causal(FunctionGuest(said), X, y)
+    with pytest.raises(ValueError, match="answered no row"):
+        check_causal(FunctionGuest(lambda X, rows: X[:, 0] * torch.nan), X, y)
     assert torch.equal(X, before[0])
     assert torch.equal(y, before[1])
 

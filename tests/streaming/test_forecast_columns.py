@@ -177,6 +177,22 @@ def test_other_targets_have_no_forecasts():
         replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),), target=BinaryTarget())
 
 
+def test_rows_with_and_without_a_forecast_have_a_joint_covariance():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(300, 2, generator=generator, dtype=torch.float64)
+    y = 10 + X[:, 0] + 0.3 * torch.randn(300, generator=generator, dtype=torch.float64)
+    told = y + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
+    spec = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("f"),))
+    model = OnlineModel(StreamConfig(spec, warmup=200), ["a", "b", "f"])
+    rows = torch.cat([X, told.unsqueeze(-1)], dim=-1)
+    model.observe(rows, y)
+    ahead = rows[:4].clone()
+    ahead[[0, 2], 2] = torch.nan
+    covariance = joint_covariance(model, ahead)
+    torch.testing.assert_close(covariance.diagonal(), model.predict(ahead).variance)
+    assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
+
+
 def test_the_record_stands_in_files():
     one = spec(ForecastColumns("nwp", deviation="spread"), ForecastColumns(("a", "b"), levels=(0.1, 0.9), name="other"))
     assert spec_from_plain(spec_to_plain(one)).further == one.further
