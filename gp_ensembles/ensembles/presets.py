@@ -105,25 +105,18 @@ auto = EnsembleSpec(
 )
 _ALL = (HilbertBasis(), FourierBasis(), RadialBasis(), PolynomialBasis((2, 3, 4)), LinearBasis(), SplineBasis())
 # Few objects: of a row by itself each costs as much as a hundred features.
-light = EnsembleSpec(
-    "light",
-    (FourierBasis(),),
-    random_walk_variances=_FASTEST,
-    rule=default_rule(),
-    fit_settings=_OPTIMUM_ONLY,
-    innovations=INNOVATIONS,
+light = replace(
+    auto,
+    name="light",
+    bases=(FourierBasis(),),
     lags=TargetLags(bases=(FourierBasis(),)),
     further=(WideFeatures(num_features=250, noises=_WIDE_NOISES),),
-    outlier_threshold=8.0,
-    rank_on_warm_up=True,
 )
-deep = EnsembleSpec(
-    "deep",
-    (HilbertBasis(), FourierBasis(), RadialBasis()),
+deep = replace(
+    auto,
+    name="deep",
+    bases=(HilbertBasis(), FourierBasis(), RadialBasis()),
     random_walk_variances=_FAST,
-    rule=default_rule(),
-    fit_settings=_OPTIMUM_ONLY,
-    innovations=INNOVATIONS,
     lags=TargetLags(),
     further=(
         WindowGP(num_rows=2000, lags=True, refit_every=1000),
@@ -133,10 +126,8 @@ deep = EnsembleSpec(
         Boosting(num_trees=300, learning_rate=0.05, every=500, lags=False, name="boosting of inputs"),
         Refitted(),
     ),
-    outlier_threshold=8.0,
-    rank_on_warm_up=True,
 )
-# A likelihood that is not Gaussian is paid for row by row: fewer experts, without those that rarely won.
+# A likelihood that is not Gaussian is paid for row by row: of all bases those that won most.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
 # Where the last error says nothing of the next one: a slow scale with heavy tails, and a narrow peak on them.
 _TAILS = (
@@ -146,7 +137,7 @@ _TAILS = (
 
 
 def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
-    """The default ensemble for a kind of target: fewer bases if targets are no real numbers, fewer walks for classes.
+    """The default ensemble for a kind of target: further experts for one real number, bases alone for others.
 
     Args:
         target: The kind of target.

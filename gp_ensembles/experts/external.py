@@ -22,7 +22,7 @@ _Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _KEPT = 3  # trained models: a block is predicted more than once where there are outliers
 _LEAST_ROWS = 10  # to train on
-_COUNTS = 0.5  # least share of a row that is trained on: few models take weights, and some are slow with them
+_LEAST_SHARE = 0.5  # least share of a row that is trained on: few models take weights, and some are slow with them
 _LARGEST = 1e30  # mean or variance, in standardized units: single precision holds it
 
 # Why a model was absent.
@@ -335,7 +335,7 @@ def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> GuestR
     places = torch.arange(max(stop - kept, 0), stop, device=state.targets.device) % capacity
     old = (field[places].double().cpu() for field in state[:4])
     rows = _Stored(*(torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True)))
-    usual = rows.shares >= _COUNTS
+    usual = rows.shares >= _LEAST_SHARE
     return GuestRows(rows.inputs[usual], rows.targets[usual], rows.errors[usual])
 
 
