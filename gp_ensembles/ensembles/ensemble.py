@@ -51,6 +51,7 @@ class Ensemble(nn.Module):
     Raises:
         ValueError: If there is no expert, inputs differ in number, names are not M distinct ones, two experts
             predict targets of different kinds, or the rule was built for another number of experts.
+        TypeError: If something is no expert.
 
     Example:
         >>> import torch
@@ -80,6 +81,9 @@ class Ensemble(nn.Module):
         super().__init__()
         if not experts:
             raise ValueError("an ensemble needs at least one expert")
+        wrong = next((expert for expert in experts if not isinstance(expert, Expert)), None)
+        if wrong is not None:
+            raise TypeError(f"experts must be such as ExternalExpert(guest, features), got {type(wrong).__name__}")
         inputs = {expert.features.num_inputs for expert in experts if not _columns_of(expert)}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_made, check_name, check_positive
+from gp_ensembles.ensembles.guest_checks import check_guest
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.guest import LAST_ERRORS, Guest, check_levels
@@ -113,7 +114,7 @@ class GuestModel(FurtherExpert):
     name: str = "guest"
 
     def __post_init__(self) -> None:
-        check_made("guest of GuestModel", self.guest, Guest, "RegressorGuest(KNeighborsRegressor())")
+        check_guest(self.guest)
         for field in ("every", "num_rows"):
             check_count(self, field, getattr(self, field))
         check_flag(self, "lags", self.lags)

@@ -22,12 +22,14 @@ from gp_ensembles.ensembles.build import (
 )
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
+from gp_ensembles.ensembles.guest_checks import check_further
 from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.ensembles.wide import WideFeatures
+from gp_ensembles.experts.wrapping import spelled
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
@@ -173,14 +175,17 @@ class EnsembleSpec:
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
         for field, example in (("innovations", "InnovationModel()"), ("further", "WindowGP()")):
-            if not isinstance(getattr(self, field), list | tuple):
-                raise TypeError(f"{field} must be a tuple such as ({example},), got {getattr(self, field)!r}")
+            given = getattr(self, field)
+            if not isinstance(given, list | tuple):
+                alone = isinstance(given, InnovationModel | FurtherExpert)
+                mend = f"; use {field}=({spelled(given)},)" if alone else ""
+                raise TypeError(f"{field} must be a tuple such as ({example},), got {spelled(given)}{mend}")
         for number, model in enumerate(self.innovations):
             check_made(f"innovations[{number}]", model, InnovationModel, "InnovationModel(rate=0.05)")
         if self.lags is not None:
             check_made("lags", self.lags, TargetLags, "TargetLags() or TargetLags(lags=(1, 24))")
         for number, record in enumerate(self.further):
-            check_made(f"further[{number}]", record, FurtherExpert, "WindowGP()")
+            check_further(f"further[{number}]", record)
         if (self.innovations or self.lags is not None or self.further) and isinstance(self.rule, GroupedRule):
             raise ValueError(
                 f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "

@@ -17,6 +17,7 @@ from gp_ensembles.experts.guest import (
     scale_deviation,
     scale_rows,
 )
+from gp_ensembles.experts.wrapping import as_guest, check_methods, spelled
 
 
 @final
@@ -33,7 +34,7 @@ class RegressorGuest(Guest):
         levels: Probabilities of the quantiles that are predicted; a normal distribution is fitted to them.
 
     Raises:
-        TypeError: If a regressor is a class.
+        TypeError: If a regressor is a class, or has no ``fit`` and ``predict``.
         ValueError: If levels are not distinct probabilities, or are not as many as regressors.
 
     Example:
@@ -48,9 +49,8 @@ class RegressorGuest(Guest):
         several = isinstance(regressor, list | tuple)
         self.regressors = tuple(regressor) if several else (regressor,)
         self.scale, self.levels = scale, tuple(float(level) for level in levels)
-        for given in (*self.regressors, scale):
-            if isinstance(given, type):
-                raise TypeError(f"a regressor must be an object, got the class {given.__name__}: call it")
+        for given in self.regressors if scale is None else (*self.regressors, scale):
+            check_methods(given, "RegressorGuest", "fit", "predict")
         check_levels(self.levels)
         if several and len(self.regressors) != len(self.levels):
             raise ValueError(f"{len(self.regressors)} regressors need as many levels, got {len(self.levels)}")
@@ -86,7 +86,7 @@ class RiverGuest(Guest):
         regressor: The regressor before it has learned anything; set its seed.
 
     Raises:
-        TypeError: If it is a class.
+        TypeError: If it is a class, or has no ``learn_one`` and ``predict_one``.
 
     Example:
         >>> from river.linear_model import LinearRegression
@@ -97,8 +97,7 @@ class RiverGuest(Guest):
     """
 
     def __init__(self, regressor: Any) -> None:
-        if isinstance(regressor, type):
-            raise TypeError(f"a regressor must be an object, got the class {regressor.__name__}: call it")
+        check_methods(regressor, "RiverGuest", "learn_one", "predict_one")
         self.regressor = regressor
 
     def fit(self, rows: GuestRows) -> Forecast:
@@ -119,6 +118,9 @@ class FunctionGuest(Guest):
             It must use the rows that it is given and nothing that it remembers.
         levels: Probabilities of the quantiles, if it returns such.
 
+    Raises:
+        TypeError: If it cannot be called.
+
     Example:
         >>> guest = FunctionGuest(lambda X, rows: (rows.targets[-1].expand(len(X)), X.new_ones(len(X))))
         >>> one = torch.ones(3, dtype=torch.float64)
@@ -127,6 +129,10 @@ class FunctionGuest(Guest):
     """
 
     def __init__(self, function: Callable[[Tensor, GuestRows], Any], levels: Sequence[float] = ()) -> None:
+        if not callable(function) or isinstance(function, type):
+            other = as_guest(function)
+            hint = "" if other is None else f"; use {other}"
+            raise TypeError(f"FunctionGuest takes a function of X and rows, got {spelled(function)}{hint}")
         self.function = function
         self.levels = tuple(float(level) for level in levels)
         check_levels(self.levels)

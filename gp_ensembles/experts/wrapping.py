@@ -1,0 +1,59 @@
+"""How a model from outside is made a guest: for messages to those who gave the model itself."""
+
+from gp_ensembles.experts.guest import Guest
+
+
+def spelled(value: object) -> str:
+    """A model as one would write it.
+
+    Example:
+        >>> spelled(dict), spelled({}), spelled(len), spelled(lambda X: X)
+        ('dict()', 'dict(...)', 'len', 'function')
+    """
+    if isinstance(value, type):
+        return f"{value.__name__}()"
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str):
+        return name if name.isidentifier() else "function"
+    return f"{type(value).__name__}(...)"
+
+
+def as_guest(value: object) -> str | None:
+    """How a model, a function or a class of models becomes a guest; ``None`` for what cannot be one.
+
+    Example:
+        >>> from sklearn.linear_model import LinearRegression
+        >>> as_guest(LinearRegression()), as_guest(len), as_guest(3.0)
+        ('RegressorGuest(LinearRegression(...))', 'FunctionGuest(len)', None)
+    """
+    if isinstance(value, Guest) or (isinstance(value, type) and issubclass(value, Guest)):
+        return spelled(value)
+    if hasattr(value, "learn_one") and hasattr(value, "predict_one"):
+        return f"RiverGuest({spelled(value)})"
+    if hasattr(value, "fit") and hasattr(value, "predict"):
+        return f"RegressorGuest({spelled(value)})"
+    return f"FunctionGuest({spelled(value)})" if callable(value) and not isinstance(value, type) else None
+
+
+def check_methods(value: object, kind: str, *methods: str) -> None:
+    """Raise unless a model is an object that has some methods.
+
+    Args:
+        value: The model.
+        kind: What takes it.
+        methods: What it must have.
+
+    Raises:
+        TypeError: If it is a class, or lacks one; says what would take it.
+
+    Example:
+        >>> check_methods(len, "RegressorGuest", "fit", "predict")
+        Traceback (most recent call last):
+        TypeError: RegressorGuest takes an object with fit and predict, got len; use FunctionGuest(len)
+    """
+    if isinstance(value, type):
+        raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")
+    if not all(callable(getattr(value, method, None)) for method in methods):
+        other = as_guest(value)
+        hint = "" if other is None else f"; use {other}"
+        raise TypeError(f"{kind} takes an object with {' and '.join(methods)}, got {spelled(value)}{hint}")
