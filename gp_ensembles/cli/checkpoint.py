@@ -11,7 +11,7 @@ from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.notable import Notable
 
-_KIND = Kind("gp_ensembles stream", 4, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind("gp_ensembles stream", 5, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import torch
@@ -125,26 +126,42 @@ def guest_entry(report: GuestReport) -> dict[str, object]:
 
 
 def guest_lines(summary: Mapping[str, object]) -> list[str]:
-    """For each model from outside what the ensemble lost or won beside it, and whether it failed.
+    """For each model from outside its score beside the ensemble's, its weight, and whether it was absent.
 
     Example:
-        >>> entry = {"num_targets": 400, "regret": -20.0, "bound": 9.5, "num_absent": 2, "reason": "it failed"}
+        >>> entry = {"num_answered": 398, "num_absent": 2, "num_targets": 390, "log_score": -1.25}
+        >>> entry |= {"ensemble_log_score": -1.2, "regret": -19.5, "bound": 9.5, "weight": 0.31, "mean_weight": 0.28}
+        >>> entry |= {"reason": "it said nothing (NaN)", "mend": "fill the gaps"}
         >>> for line in guest_lines({"guests": {"boosting/0": entry}}):
         ...     print(line)
-        boosting/0: the ensemble is 20.0 nats ahead on 400 targets (at most 9.5 nats behind, whatever the targets)
-        boosting/0: absent for 2 rows; the last time it failed
+        boosting/0: log score -1.2500, the ensemble's on the same 390 targets -1.2000: it is 19.5 nats ahead (at most
+        9.5 behind, whatever the targets); weight 0.310 now, 0.280 on average
+        boosting/0: answered 398 of 400 rows; absent the last time because it said nothing (NaN): fill the gaps
     """
     guests, lines = summary.get("guests"), []
     assert guests is None or isinstance(guests, dict)
     for name, entry in (guests or {}).items():
-        regret, bound = entry["regret"], entry["bound"]
-        most = "" if bound is None else f" (at most {bound:.1f} nats behind, whatever the targets)"
-        side = "behind" if regret > 0 else "ahead"
-        lines.append(f"{name}: the ensemble is {abs(regret):.1f} nats {side} on {entry['num_targets']} targets{most}")
-        if entry["num_absent"]:
-            rows = "1 row" if entry["num_absent"] == 1 else f"{entry['num_absent']} rows"
-            lines.append(f"{name}: absent for {rows}; the last time {entry['reason']}")
+        rows = entry["num_answered"] + entry["num_absent"]
+        if entry["num_targets"]:
+            lines.append(f"{name}: {_compared(entry)}; {_weight(entry)}")
+        if entry["reason"]:
+            answered = f"answered {entry['num_answered']} of {rows} rows"
+            lines.append(f"{name}: {answered}; absent the last time because {entry['reason']}: {entry['mend']}")
     return lines
+
+
+def _compared(entry: Mapping[str, Any]) -> str:
+    """The scores of a model from outside and of the ensemble."""
+    side = "behind" if entry["regret"] > 0 else "ahead"
+    most = "" if entry["bound"] is None else f" (at most {entry['bound']:.1f} behind, whatever the targets)"
+    return (
+        f"log score {entry['log_score']:.4f}, the ensemble's on the same {entry['num_targets']} targets "
+        f"{entry['ensemble_log_score']:.4f}: it is {abs(entry['regret']):.1f} nats {side}{most}"
+    )
+
+
+def _weight(entry: Mapping[str, Any]) -> str:
+    return f"weight {entry['weight']:.3f} now, {entry['mean_weight']:.3f} on average"
 
 
 def bad_row_lines(summary: Mapping[str, object]) -> list[str]:

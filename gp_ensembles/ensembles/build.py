@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.guest_tally import after_warm_up
 from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.online import OnlineEnsemble
@@ -183,10 +184,12 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
     """An ensemble that has learned the warm-up rows; its weights are those before them, or after."""
     online = OnlineEnsemble(ensemble)
     online.observe(X, y)
+    guests = online.state.guests
+    if guests is not None:
+        guests.copy_(after_warm_up(guests, keep_weights=keep_weights))
     if keep_weights:
         return online
-    start = ensemble.init()
-    return OnlineEnsemble(ensemble, online.state._replace(meta=start.meta, guests=start.guests))
+    return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
 
 
 def assemble(

@@ -92,14 +92,14 @@ def _runs(guests: Guest | OnlineEnsemble, X: Tensor) -> Iterator[tuple[str, _Run
 
 def _predicted(expert: ExternalExpert, state: ExternalState, Phi: Tensor, y: Tensor, size: int) -> Tensor:
     """Means and variances (2, N) of rows in blocks, by models that are trained anew."""
-    kept, said, parts = expert.models, expert.last_failure, []
+    kept, parts = expert.models, []
     expert.models = TrainedModels()
     try:
         for rows, targets in zip(Phi.split(size, dim=-2), y.split(size), strict=True):
             state, steps = BoundExternal(expert).update_block(state, rows, targets)
             parts.append(torch.stack([part.reshape(-1, len(targets))[0] for part in (steps.mean, steps.variance)]))
     finally:
-        expert.models, expert.last_failure = kept, said
+        expert.models = kept
     return torch.cat(parts, dim=-1)
 
 

@@ -14,6 +14,7 @@ from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.absence import awake_weights, find_absent
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
 from gp_ensembles.ensembles.display import ensemble_text
+from gp_ensembles.ensembles.guest_tally import init_tally
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture
@@ -173,9 +174,9 @@ class Ensemble(nn.Module):
         )
 
     def init_guests(self, like: Tensor) -> Tensor | None:
-        """How far guests are ahead before any target, (2, G), on the device of ``like``; ``None`` without guests."""
-        num = len(self.layers.guests)
-        return torch.zeros(2, num, dtype=torch.float64, device=like.device) if num else None
+        """What is counted of guests before any row, (9, G), on the device of ``like``; ``None`` without guests."""
+        guests = [e for e in self.experts if isinstance(e, ExternalExpert) for _ in range(e.num_experts)]
+        return init_tally([e.guest.initial is not None for e in guests], like.device) if guests else None
 
     def bind(self) -> tuple[BoundExpert, ...]:
         """Read all hyperparameters once; experts that share a feature map share its bound function."""

@@ -16,6 +16,7 @@ from gp_ensembles.ensembles.ensemble import (
     predict_mixture,
 )
 from gp_ensembles.ensembles.failures import Block, explain
+from gp_ensembles.ensembles.guest_tally import next_weights
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.loading import check_shapes
@@ -118,8 +119,12 @@ class OnlineEnsemble(nn.Module):
 
     @property
     def log_weights(self) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
-        return self.ensemble.meta_learner.log_weights(self.state.meta)
+        """Log weights in force for the next target, shape (M,); none for guests that were absent from the last row."""
+        layers, state = self.ensemble.layers, self.state
+        log_weights = layers.rule.log_weights(state.meta)
+        if state.guests is None:
+            return log_weights
+        return next_weights(log_weights, state.guests, layers.guests, layers.num_copies)
 
     @torch.no_grad()
     def observe(self, X: Tensor, y: Tensor) -> EnsemblePredictions:

@@ -17,8 +17,8 @@ class EnsembleState(NamedTuple):
         meta: State of the weight rule.
         innovations: State of the innovation models; ``None`` where there are none.
         history: Last targets, gaps filled, shape (L,); ``None`` where no target is remembered.
-        guests: How far each of G models from outside was ahead of the mixture, in nats, over the targets that it
-            predicted, and how many these were: shape (2, G), double precision; ``None`` where there is none.
+        guests: What is counted of each of G models from outside, a
+            :class:`~gp_ensembles.ensembles.guest_tally.GuestTally` in one tensor, shape (9, G); ``None`` for none.
     """
 
     experts: tuple[FilterState, ...]

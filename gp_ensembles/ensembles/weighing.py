@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.absence import find_absent, marked, stood_in, stretches, weigh_awake
+from gp_ensembles.ensembles.guest_tally import count_block
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.predictions import EnsemblePredictions, assemble, assemble_living
 from gp_ensembles.ensembles.state import EnsembleState
@@ -121,19 +122,12 @@ def run_block(
             predictions = predictions._replace(experts=marked(weighed, absent))
         row = _first_outlier(predictions, y, layers.outlier_threshold, start)
         if row is None:
-            guests = None if state.guests is None else _compared(layers, state.guests, predictions, share)
+            guests = state.guests
+            if guests is not None:
+                guests = count_block(guests, layers.guests, layers.num_copies, predictions, share)
             return Weighed(meta, innovations, history, guests, predictions)
         share, remembered = _discount(layers, predictions, y, row, share, remembered)
         kept, start = steps, row + 1
-
-
-def _compared(layers: Layers, before: Tensor, predictions: EnsemblePredictions, share: Tensor | None) -> Tensor:
-    """How far each guest was ahead after a block; an outlier counts as much less as it does to the rule."""
-    places = [place * layers.num_copies for place in layers.guests]
-    ahead = (predictions.experts.log_prob[places] - predictions.log_prob).double()
-    counts = ~torch.isnan(ahead)
-    ahead = torch.where(counts, ahead, 0.0) if share is None else torch.where(counts, ahead * share, 0.0)
-    return before + torch.stack([ahead.sum(-1), counts.double().sum(-1)])
 
 
 def _weigh(

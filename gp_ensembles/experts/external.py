@@ -10,6 +10,16 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.failing import (
+    FAILED_PREDICTION,
+    FAILED_TRAINING,
+    ILLEGAL_DEVIATION,
+    ILLEGAL_MEAN,
+    SILENT,
+    UNTRAINED,
+    WRONG_LENGTH,
+    encoded,
+)
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, error_size
 from gp_ensembles.features.base import FeatureMap
@@ -25,19 +35,9 @@ _LEAST_ROWS = 10  # to train on
 _LEAST_SHARE = 0.5  # least share of a row that is trained on: few models take weights, and some are slow with them
 _LARGEST = 1e30  # mean or variance, in standardized units: single precision holds it
 
-# Why a model was absent.
-SILENT, ILLEGAL, WRONG_LENGTH, FAILED_PREDICTION, FAILED_TRAINING = range(1, 6)
-REASONS = {
-    SILENT: "it said nothing (NaN)",
-    ILLEGAL: "its mean was infinite, or its deviation not positive or infinite",
-    WRONG_LENGTH: "it gave predictions of the wrong shape",
-    FAILED_PREDICTION: "it failed to predict",
-    FAILED_TRAINING: "it failed to train",
-}
-
 
 class ExternalRows(NamedTuple):
-    """What a state gets from a block: b observed rows, and the counts after it."""
+    """What a state gets from a block: b observed rows, the counts after it, and the words if a row was not answered."""
 
     inputs: Tensor
     targets: Tensor
@@ -48,8 +48,8 @@ class ExternalRows(NamedTuple):
     due: int
     trained_at: int
     digest: int
-    num_absent: int
     reason: int
+    words: str | None
 
 
 class _Stored(NamedTuple):
@@ -66,7 +66,8 @@ class _Answers(NamedTuple):
 
     mean: Tensor
     variance: Tensor
-    reason: int
+    reason: int = 0
+    words: str = ""
 
 
 class _TrainingError(Exception):
@@ -131,15 +132,16 @@ class BoundExternal(BoundExpert):
         X, weight = self._rows(Phi)
         targets, shares = y.detach().double().cpu() / weight, weight.square()
         seen = ~torch.isnan(targets)
-        num_seen, stored, due, trained_at, digest, num_absent, reason = (int(count) for count in state[4:])
+        num_seen, stored, due, trained_at, digest, reason = (int(count) for count in state[4:-1])
+        words: str | None = None
         parts, errors, rows, start = [], targets.new_full(targets.shape, torch.nan), None, 0
         while start < y.shape[0]:
             stop = min(start + due - num_seen, y.shape[0])
             said = self._ask(state, digest, rows, X[start:stop])
             parts.append(said)
-            reason = said.reason or reason
-            if digest or self._expert.guest.initial is not None:
-                errors[start:stop] = targets[start:stop] - said.mean
+            if said.reason:
+                reason, words = said.reason, said.words
+            errors[start:stop] = targets[start:stop] - said.mean
             num_seen, start = num_seen + stop - start, stop
             if num_seen == due:
                 due += min(due, self._expert.every)
@@ -150,9 +152,8 @@ class BoundExternal(BoundExpert):
                     rows, trained_at, digest = found, stored + new.targets.shape[0], _digest(found)
         mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
-        num_absent += int(mean.isnan().sum())
-        counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, num_absent, reason
-        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts), steps
+        counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
+        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), steps
 
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""
@@ -169,44 +170,13 @@ class BoundExternal(BoundExpert):
     def _ask(self, state: ExternalState, digest: int, rows: GuestRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
         if not digest:
-            one, initial = X.new_ones(X.shape[:1]), self._expert.guest.initial
-            return _Answers(0 * one, one, 0) if initial is None else self._answers(_completed(initial, 1.0), X)
+            nothing, initial = X.new_full(X.shape[:1], torch.nan), self._expert.guest.initial
+            return _Answers(nothing, nothing, UNTRAINED) if initial is None else _answers(_completed(initial, 1.0), X)
 
         def train() -> _Complete:
             return _trained(self._expert.guest, self._stored(state) if rows is None else rows)
 
-        return self._answers(self._expert.models.get(digest, train), X)
-
-    def _answers(self, forecast: _Complete, X: Tensor) -> _Answers:
-        """What is legal of what it says; where a block fails its rows are asked for one by one."""
-        reason, nothing = 0, X.new_full(X.shape[:1], torch.nan)
-        try:
-            mean, deviation = forecast(X)
-            if mean.shape != nothing.shape or deviation.shape != nothing.shape:
-                reason, why = WRONG_LENGTH, f"shapes {tuple(mean.shape)} and {tuple(deviation.shape)}"
-        except _TrainingError as error:
-            self._expert.last_failure = str(error)
-            return _Answers(nothing, nothing, FAILED_TRAINING)
-        except Exception as error:  # whatever a stranger's code may raise
-            reason, why = FAILED_PREDICTION, f"{type(error).__name__}: {error}"
-        if reason and X.shape[0] > 1:
-            parts = [self._answers(forecast, row) for row in X.split(1)]
-            reason = next((part.reason for part in reversed(parts) if part.reason), 0)
-            return _Answers(torch.cat([p.mean for p in parts]), torch.cat([p.variance for p in parts]), reason)
-        if reason:
-            self._expert.last_failure = why
-            return _Answers(nothing, nothing, reason)
-        variance = deviation.square()
-        legal_mean = mean.abs() < _LARGEST
-        legal = legal_mean & (deviation > 0) & (variance > 1 / _LARGEST) & (variance < _LARGEST)
-        if not bool(legal.all()):
-            last = int((~legal).nonzero()[-1])
-            silent = bool(mean[last].isnan()) or bool(deviation[last].isnan())
-            reason = SILENT if silent else ILLEGAL
-            said = "" if silent else f"mean {float(mean[last]):g}, deviation {float(deviation[last]):g}"
-            self._expert.last_failure = said
-            mean, variance = mean.where(legal, nothing), variance.where(legal, nothing)
-        return _Answers(mean, variance, reason)
+        return _answers(self._expert.models.get(digest, train), X)
 
     def _stored(self, state: ExternalState) -> GuestRows:
         """The rows of the last training."""
@@ -225,8 +195,8 @@ class ExternalExpert(Expert):
     """A model from outside that is trained on the last rows now and then, and predicts every row in between.
 
     It is trained after ``first`` rows, then after twice as many, and so on until that would take more than ``every``
-    rows; from there after every ``every`` rows. Until it is trained it predicts N(0, 1). Training depends on the stored
-    rows only: where a state is loaded the model is trained on them again, and nothing else is saved.
+    rows; from there after every ``every`` rows. Until it is trained it is absent. Training depends on the stored rows
+    only: where a state is loaded the model is trained on them again, and nothing else is saved.
 
     A row for which the model fails, or says nothing that is a finite mean and a finite positive deviation, has NaN
     moments: the expert is absent, see :mod:`gp_ensembles.ensembles.absence`. One that fails to train is absent until
@@ -274,7 +244,6 @@ class ExternalExpert(Expert):
         self.guest, self.columns = guest, tuple(columns)
         self.first, self.every, self.num_rows = first, every, num_rows
         self.models = TrainedModels()
-        self.last_failure = ""  # in the words of the model, for messages; no part of a state
 
     def init(self) -> ExternalState:
         """State before any data."""
@@ -282,7 +251,8 @@ class ExternalExpert(Expert):
         room = self.num_rows + self.every  # the rows of the last training, and those since then
         zeros = torch.zeros(room, dtype=torch.float64, device=like.device)
         inputs = zeros.float().unsqueeze(-1).repeat(1, self.features.num_features - 1)
-        counts = [torch.full((), n, dtype=torch.int64, device=like.device) for n in (0, 0, self.first, 0, 0, 0, 0)]
+        counts = [torch.full((), n, dtype=torch.int64, device=like.device) for n in (0, 0, self.first, 0, 0, 0)]
+        counts.append(encoded("").to(like.device))
         return ExternalState(inputs, zeros, torch.ones_like(zeros), zeros * torch.nan, *counts)
 
     def bind(self) -> BoundExternal:
@@ -294,9 +264,9 @@ class ExternalExpert(Expert):
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Sum of the log densities one step ahead, a constant; see :meth:`Expert.log_evidence`."""
+        """Sum of the log densities of what it answered one step ahead, a constant; see :meth:`Expert.log_evidence`."""
         steps = self.update(self.init(), X, y)[1]
-        return steps.log_prob.sum(-1)
+        return steps.log_prob.nansum(-1)
 
     def take(self, index: Tensor) -> "ExternalExpert":
         """See :meth:`Expert.take`."""
@@ -325,8 +295,11 @@ def append_(state: ExternalState, rows: ExternalRows) -> None:
     for field, part in zip(state[:4], rows[:4], strict=True):
         assert isinstance(part, Tensor)
         field[places] = part[-capacity:].to(field)
-    for count, value in zip(state[4:], rows[4:], strict=True):
+    for count, value in zip(state[4:-1], rows[4:-1], strict=True):
+        assert isinstance(value, int)
         count.fill_(value)
+    if rows.words is not None:
+        state.words.copy_(encoded(rows.words))
 
 
 def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> GuestRows:
@@ -337,6 +310,41 @@ def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> GuestR
     rows = _Stored(*(torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True)))
     usual = rows.shares >= _LEAST_SHARE
     return GuestRows(rows.inputs[usual], rows.targets[usual], rows.errors[usual])
+
+
+def _answers(forecast: _Complete, X: Tensor) -> _Answers:
+    """What is legal of what a model says; where a block fails its rows are asked for one by one."""
+    reason, words, nothing = 0, "", X.new_full(X.shape[:1], torch.nan)
+    try:
+        mean, deviation = forecast(X)
+        if mean.shape != nothing.shape or deviation.shape != nothing.shape:
+            shapes = f"shapes {tuple(mean.shape)} and {tuple(deviation.shape)}"
+            reason, words = WRONG_LENGTH, f"{shapes} for inputs {tuple(X.shape)}"
+    except _TrainingError as error:
+        return _Answers(nothing, nothing, FAILED_TRAINING, str(error))
+    except Exception as error:  # whatever a stranger's code may raise
+        reason, words = FAILED_PREDICTION, f"{type(error).__name__}: {error}"
+    if reason and X.shape[0] > 1:
+        parts = [_answers(forecast, row) for row in X.split(1)]
+        last = next((part for part in reversed(parts) if part.reason), parts[-1])
+        moments = torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts])
+        return _Answers(*moments, last.reason, last.words)
+    if reason:
+        return _Answers(nothing, nothing, reason, words)
+    variance = deviation.square()
+    legal_mean = mean.abs() < _LARGEST
+    legal = legal_mean & (deviation > 0) & (variance > 1 / _LARGEST) & (variance < _LARGEST)
+    if bool(legal.all()):
+        return _Answers(mean, variance)
+    place = int((~legal).nonzero()[-1])
+    value, spread = float(mean[place]), float(deviation[place])
+    if math.isnan(value) or math.isnan(spread):
+        reason = SILENT
+    elif not bool(legal_mean[place]):
+        reason, words = ILLEGAL_MEAN, f"mean {value:g}"
+    else:
+        reason, words = ILLEGAL_DEVIATION, f"deviation {spread:g}"
+    return _Answers(mean.where(legal, nothing), variance.where(legal, nothing), reason, words)
 
 
 def _digest(rows: GuestRows) -> int:

@@ -133,8 +133,8 @@ class ExternalState(NamedTuple):
         due: Value of ``num_seen`` at which the model is trained next, an integer.
         trained_at: Value of ``num_stored`` when it was trained last, an integer.
         digest: Of the rows that it was trained on, an integer; zero before it is trained.
-        num_absent: Rows of which it said nothing that could be used, an integer.
-        reason: Why, the last time, an integer; zero before.
+        reason: Why it was absent from a row the last time, an integer; zero before.
+        words: What it said of it, 200 bytes of UTF-8 with zeros behind, shape (200,).
     """
 
     inputs: Tensor
@@ -146,8 +146,8 @@ class ExternalState(NamedTuple):
     due: Tensor
     trained_at: Tensor
     digest: Tensor
-    num_absent: Tensor
     reason: Tensor
+    words: Tensor
 
 
 class StructuralState(NamedTuple):

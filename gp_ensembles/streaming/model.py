@@ -45,7 +45,7 @@ from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
 
-_KIND = Kind("gp_ensembles model", 3, "a model", "give a file that OnlineModel.save wrote")
+_KIND = Kind("gp_ensembles model", 4, "a model", "give a file that OnlineModel.save wrote")
 
 
 class OnlineModel:
@@ -111,7 +111,11 @@ class OnlineModel:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weights in force for the next target, by expert with its innovation models; none while the warm-up lasts."""
+        """Weights in force for the next target, by expert with its innovation models; none while the warm-up lasts.
+
+        A model from outside that was absent from the last row is taken to be absent from the next one: it has none, and
+        the others share its weight.
+        """
         if self.online is None:
             return {}
         log_weights = self.online.ensemble.layers.by_expert(self.online.log_weights)
@@ -119,8 +123,10 @@ class OnlineModel:
 
     @property
     def guests(self) -> tuple[GuestReport, ...]:
-        """What became of each model from outside so far; none while the warm-up lasts."""
-        return () if self.online is None else guest_reports(self.online)
+        """What became of each model from outside after the warm-up, in units of the target; none while that lasts."""
+        if self.online is None:
+            return ()
+        return tuple(report.in_units(float(self.scales.y_scale)) for report in guest_reports(self.online))
 
     @property
     def used_features(self) -> tuple[str, ...]:

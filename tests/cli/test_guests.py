@@ -40,11 +40,24 @@ def run(place, data, out):
 def test_summaries_tell_of_guests_and_a_resumed_run_tells_the_same(place, capsys, small):
     run(place, "data.csv", "whole")
     told = capsys.readouterr().out
-    assert "forecast/0: absent for 57 rows; the last time it said nothing (NaN)" in told
-    assert "boosting/0: the ensemble is " in told
-    whole = json.loads((place / "whole" / "summary.json").read_text("utf-8"))["guests"]
-    assert whole["forecast/0"]["num_targets"] == 400 - 57
-    assert whole["forecast/0"]["regret"] < whole["forecast/0"]["bound"]
+    gaps = sum(number % 7 == 2 for number in range(100, 400))
+    assert f"forecast/0: answered {300 - gaps} of 300 rows; absent the last time because it said nothing (NaN)" in told
+    assert "boosting/0: log score -" in told
+    assert "boosting/0: answered" not in told
+    summary = json.loads((place / "whole" / "summary.json").read_text("utf-8"))
+    whole = summary["guests"]
+    forecast, boosting = whole["forecast/0"], whole["boosting/0"]
+    assert (forecast["num_targets"], forecast["num_absent"]) == (300 - gaps, gaps)
+    assert forecast["regret"] < forecast["bound"]
+    rows = small.read(place / "whole" / "predictions.csv")
+    weights = [float(row["boosting/0"]) for row in small.read(place / "whole" / "weights.csv")]
+    assert boosting["mean_weight"] == pytest.approx(sum(weights) / len(rows), rel=1e-6)
+    # Without recalibration, which comes after the mixture, the ensemble's score is that of the table of scores.
+    plain = ["--recalibrate", "false", "--coverages", "[]"]
+    options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), *QUICK, *plain]
+    assert main(["stream", str(place / "data.csv"), "--out", str(place / "plain"), *options]) == 0
+    scores = json.loads((place / "plain" / "summary.json").read_text("utf-8"))
+    assert scores["guests"]["boosting/0"]["ensemble_log_score"] == pytest.approx(scores["log_score"], abs=1e-9)
     run(place, "first.csv", "part")
     resume = ["resume", "--checkpoint", str(place / "part" / "checkpoint.pt"), str(place / "data.csv"), "--skip-seen"]
     assert main([*resume, "--out", str(place / "rest"), *QUICK]) == 0

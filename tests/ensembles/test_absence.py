@@ -10,13 +10,16 @@ from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, add_experts
 from gp_ensembles.ensembles.absence import weigh_awake
 from gp_ensembles.ensembles.guest_report import guest_reports
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.experts.external import (
+from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.failing import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
-    ILLEGAL,
+    ILLEGAL_DEVIATION,
+    ILLEGAL_MEAN,
     SILENT,
+    UNTRAINED,
     WRONG_LENGTH,
-    ExternalExpert,
+    described,
 )
 from gp_ensembles.experts.guest import Guest
 from gp_ensembles.features import LinearFeatures
@@ -59,6 +62,8 @@ class Moody(Guest):
             bad = X[:, 0] > self.beyond
             if self.mood == "silent":
                 mean = torch.where(bad, NAN, mean)
+            elif self.mood == "far":
+                mean = torch.where(bad, -math.inf, mean)
             elif self.mood in ("negative", "zero", "infinite", "nan"):
                 value = {"negative": -1.0, "zero": 0.0, "infinite": math.inf, "nan": NAN}[self.mood]
                 deviation = torch.where(bad, value, deviation)
@@ -74,9 +79,10 @@ class Moody(Guest):
 CODES = {
     "silent": SILENT,
     "nan": SILENT,
-    "negative": ILLEGAL,
-    "zero": ILLEGAL,
-    "infinite": ILLEGAL,
+    "far": ILLEGAL_MEAN,
+    "negative": ILLEGAL_DEVIATION,
+    "zero": ILLEGAL_DEVIATION,
+    "infinite": ILLEGAL_DEVIATION,
     "raises": FAILED_PREDICTION,
     "long": WRONG_LENGTH,
 }
@@ -158,7 +164,7 @@ def test_a_plain_loop_gives_the_same_weights_and_densities(name, mood):
     predictions = online.observe(X, y)
     trained = torch.arange(len(y)) >= FIRST
     for place, beyond in ((1, 0.6), (2, 1.2)):
-        assert torch.equal(predictions.experts.mean[place].isnan(), trained & (X[:, 0] > beyond))
+        assert torch.equal(predictions.experts.mean[place].isnan(), ~trained | (X[:, 0] > beyond))
     before, want = sleeping(oracle, predictions.experts.log_prob, y)
     torch.testing.assert_close(predictions.log_prob, want, equal_nan=True)
     for t, share in enumerate(before):
@@ -168,9 +174,8 @@ def test_a_plain_loop_gives_the_same_weights_and_densities(name, mood):
     mixture = predictions.mixture
     torch.testing.assert_close(mixture.mean, predictions.mean)
     torch.testing.assert_close(mixture.log_prob(y)[trained & ~y.isnan()], want[trained & ~y.isnan()])
-    state = online.state.experts[1]
-    assert int(state.num_absent) == int((trained & (X[:, 0] > 0.6)).sum())
-    assert int(state.reason) == CODES[mood]
+    assert guest_reports(online)[0].num_absent == int((~trained | (X[:, 0] > 0.6)).sum())
+    assert int(online.state.experts[1].reason) == CODES[mood]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -223,7 +228,7 @@ def test_predicting_ahead_is_predicting_the_next_row():
         online.observe(X[start:stop], y[start:stop])
         ahead = online.predict(X)
         for t in range(len(y)):
-            assert torch.equal(torch.isneginf(ahead.log_weights[3:6, t]), (X[t, 0] > 0.6).expand(3))
+            assert torch.equal(torch.isneginf(ahead.log_weights[3:6, t]), (X[t, 0] > 0.6).expand(3))  # trained by now
         then = copy.deepcopy(online).observe(X[stop : stop + 1], y[stop : stop + 1])
         torch.testing.assert_close(ahead.mean[stop : stop + 1], then.mean)
         torch.testing.assert_close(ahead.variance[stop : stop + 1], then.variance)
@@ -236,11 +241,13 @@ def test_one_that_cannot_be_trained_is_absent_until_it_can():
     built = ensemble(FixedShare(0.05), "no training")
     online = OnlineEnsemble(built)
     first = online.observe(X[:FIRST], y[:FIRST])
-    assert not bool(first.experts.mean.isnan().any())  # until then it stands for N(0, 1)
+    assert bool(first.experts.mean[1:].isnan().all())
+    assert int(online.state.experts[1].reason) == UNTRAINED
     then = online.observe(X[FIRST:35], y[FIRST:35])
     assert bool(then.experts.mean[1].isnan().all())
     assert int(online.state.experts[1].reason) == FAILED_TRAINING
-    assert built.experts[1].last_failure == "RuntimeError: cannot be trained"
+    failure = described(FAILED_TRAINING, online.state.experts[1].words)
+    assert failure.reason == "it failed to train (RuntimeError: cannot be trained)"
     built.experts[1].guest.mood = "well"
     back = online.observe(X[35:], y[35:])
     assert bool(back.experts.mean[1, :5].isnan().all())  # rows 35 to 39: training is due after row 40
@@ -276,8 +283,9 @@ def test_guests_that_always_speak_cost_no_row_by_row_weighing(monkeypatch):
     X, y = rows()
     online = OnlineEnsemble(ensemble(FixedShare(0.05), "well"), block_size=8)
     online.ensemble.experts[2].guest.beyond = 99.0
+    online.observe(X[:FIRST], y[:FIRST])  # until they are trained they are absent
     monkeypatch.setattr("gp_ensembles.ensembles.weighing.weigh_awake", None)
-    assert bool(torch.isfinite(online.observe(X, y).mean).all())
+    assert bool(torch.isfinite(online.observe(X[FIRST:], y[FIRST:]).mean).all())
 
 
 def test_reports_say_who_was_ahead_and_who_was_absent():
@@ -285,21 +293,52 @@ def test_reports_say_who_was_ahead_and_who_was_absent():
     online = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS), block_size=9)
     parts = [online.observe(X[:30], y[:30]), online.observe(X[30:], y[30:])]
     own, mixed = torch.cat([p.experts.log_prob for p in parts], 1), torch.cat([p.log_prob for p in parts])
+    weights = torch.cat([p.log_weights for p in parts], 1).exp()
     reports = guest_reports(online)
-    for report, place, name in zip(reports, (3, 6), ("guest", "other"), strict=True):
-        ahead = own[place] - mixed
+    for report, place, beyond, name in zip(reports, (3, 6), (0.6, 1.2), ("guest", "other"), strict=True):
+        answered = (torch.arange(len(y)) >= FIRST) & (X[:, 0] <= beyond)
+        scored = answered & ~y.isnan()
         assert report.name == name
-        assert report.num_targets == int((~ahead.isnan()).sum())
-        assert report.regret.regret == pytest.approx(float(ahead.nansum()))
+        assert (report.num_answered, report.num_absent) == (int(answered.sum()), int((~answered).sum()))
+        assert report.num_targets == int(scored.sum())
+        assert report.log_score == pytest.approx(float(own[place][scored].mean()))
+        assert report.ensemble_log_score == pytest.approx(float(mixed[scored].mean()))
+        assert report.regret.regret == pytest.approx(float((own[place] - mixed)[scored].sum()))
         assert report.regret.regret < report.regret.bound == pytest.approx(fixed_share_bound(9, 70, 0, 0.05))
+        assert report.mean_weight == pytest.approx(float(weights[place : place + 3].sum(0)[answered].mean()))
+        raw = FixedShare(0.05).log_weights(online.state.meta).exp()
+        assert report.weight == pytest.approx(float(raw[place : place + 3].sum()) if answered[-1] else 0.0)
     assert reports[0].reason == "it failed to predict (ValueError: no idea)"
+    assert reports[0].mend.startswith("try guest.fit(rows)(X) by itself")
     loaded = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS))
     loaded.load_state_dict(online.state_dict())
-    assert guest_reports(loaded)[0] == reports[0]._replace(reason="it failed to predict")
+    assert guest_reports(loaded) == reports
     grown = add_experts(online, [guest()], 0.1, ["third"])
     assert [report.name for report in guest_reports(grown)] == ["guest", "other", "third"]
     assert guest_reports(grown)[0].num_targets == reports[0].num_targets
+    assert guest_reports(grown)[2].reason == ""  # no row has come since
     assert guest_reports(OnlineEnsemble(Ensemble([ensemble(FixedShare()).experts[0]], FixedShare()))) == ()
+
+
+def test_weights_shown_are_those_of_who_is_awake():
+    X, y = rows()
+    online = OnlineEnsemble(ensemble(FixedShare(0.05), "no training", innovations=MODELS), block_size=16)
+    torch.testing.assert_close(online.log_weights.exp()[:3], torch.full((3,), 1 / 3, dtype=torch.float64))
+    assert bool((online.log_weights[3:] == -math.inf).all())  # neither of the guests is trained
+    for start, stop in ((0, 8), (8, 40), (40, 60), (60, 70)):
+        online.observe(X[start:stop], y[start:stop])
+        raw = FixedShare(0.05).log_weights(online.state.meta).exp().unflatten(0, (3, 3))
+        awake = torch.tensor([True, False, stop > FIRST and bool(X[stop - 1, 0] <= 1.2)])
+        want = torch.where(awake.unsqueeze(-1), raw, 0.0)
+        torch.testing.assert_close(online.log_weights.exp(), (want / want.sum()).flatten())
+        # The same as those that a row like the last one meets.
+        met = copy.deepcopy(online).observe(X[stop - 1 : stop], y[stop - 1 : stop]).log_weights[:, 0]
+        if stop != FIRST:
+            torch.testing.assert_close(online.log_weights, met)
+    report = guest_reports(online)[0]
+    assert (report.num_answered, report.weight, report.mean_weight, report.log_score) == (0, 0.0, None, None)
+    lone = OnlineEnsemble(Ensemble([guest()], FixedShare(), ["guest"]))
+    assert float(lone.log_weights) == 0.0  # nobody else is there
 
 
 def test_an_outlier_counts_as_much_less_to_the_rule_where_experts_sleep():

@@ -127,7 +127,7 @@ def test_arrays_will_do_and_nonsense_is_no_failure_of_others():
     state, _ = one.update(one.init(), X[:100], y[:100])
     after, block = one.update(state, X[100:107], y[100:107])
     assert not bool(block.mean.isnan().any())  # asked for one by one
-    assert int(after.num_absent) == 0
+    assert int(after.reason) == int(state.reason)  # none since then
 
 
 def test_what_cannot_be_is_refused():

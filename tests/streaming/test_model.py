@@ -406,7 +406,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
         OnlineModel.load(tmp_path / "text.pt")
     content = model.content()
     del content["ensemble"]["meta_log_weights"]
-    torch.save({"format": "gp_ensembles model", "format_version": 3, **content}, tmp_path / "other.pt")
+    torch.save({"format": "gp_ensembles model", "format_version": 4, **content}, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="does not fit this version"):
         OnlineModel.load(tmp_path / "other.pt")
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):
