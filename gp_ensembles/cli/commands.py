@@ -52,6 +52,7 @@ def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, obje
     """
     bad_rows, table = BadRows(output.on_bad_row).mend_warm_up(table, config.warmup, config.ensemble.target)
     check_table(table, config)  # what can be refused early leaves no folder behind
+    config = config.resolved(table.X)
     folder = OutputFolder(output.out)
     started = ScoredStream.start(config, table, progress=output.progress and sys.stderr.isatty())
     started.bad_rows = bad_rows

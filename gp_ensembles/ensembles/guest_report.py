@@ -23,8 +23,8 @@ class GuestReport(NamedTuple):
         num_targets: Rows that it answered and that had a target: those that are scored.
         log_score: Mean log density that it gave these targets, in nats; ``None`` without any.
         ensemble_log_score: What the ensemble gave the same targets, before recalibration.
-        regret: Its log density of these targets minus the ensemble's, in nats, negative where the ensemble is ahead, and
-            the most that the rule can lose to it. Outliers count for their share.
+        regret: Its log density of these targets minus the ensemble's, in nats, negative where the ensemble is ahead,
+            and the most that the rule can lose to it. Outliers count for their share.
         weight: Its weight in the next row with its innovation models; zero if it was absent from the last one.
         mean_weight: Mean of its weights in the rows that it answered; ``None`` without any.
         reason: Why it was absent, the last time; empty if it never was.
@@ -55,10 +55,10 @@ class GuestReport(NamedTuple):
 def guest_reports(online: OnlineEnsemble) -> tuple[GuestReport, ...]:
     r"""A report on each model from outside.
 
-    An expert that sleeps is to the rule one that predicts like the mixture, so bounds for experts hold, too. They are of
-    all rows since the weights were first set: where those of the warm-up count for the weights, the bound on what is
-    lost after them is :math:`B - R_0`, with the bound B for all rows and the regret R₀ of those of the warm-up. To an
-    ensemble to which experts were added meanwhile they do not apply.
+    An expert that sleeps is to the rule one that predicts like the mixture, so bounds for experts hold, too. Where the
+    rows of the warm-up count for the weights, the most that is lost after them is :math:`B - R_0`, with the bound B for
+    all rows and the regret :math:`R_0` of those of the warm-up. Bounds are not those of an ensemble to which experts
+    were added meanwhile.
 
     Example:
         >>> from gp_ensembles.ensembles.ensemble import Ensemble

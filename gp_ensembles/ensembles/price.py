@@ -127,7 +127,7 @@ def largest_size(price: float, sizes: Sequence[int], price_of: Callable[[int], f
             if chosen is None:
                 raise ValueError(
                     f"a price of {price:g} microseconds a row cannot be met: the least, {size} {what}, costs "
-                    f"{measured:.3g} on this machine; state at least that, or give the size itself"
+                    f"{measured:.3g} on this machine; state a price of at least that, or give the number of {what}"
                 )
             break
         chosen = size

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ class OnlineModel:
     counts as the mean of what the warm-up rows had there.
 
     Args:
-        config: The ensemble, and how rows are given to it; a price in it has become a size when the warm-up is over.
+        config: The ensemble, and how rows are given to it; a price in it becomes a size with the first rows.
         feature_names: Names of the inputs, for messages; ``column 0`` and so on by default.
 
     Example:
@@ -113,8 +112,7 @@ class OnlineModel:
     def weights(self) -> dict[str, float]:
         """Weights in force for the next target, by expert with its innovation models; none while the warm-up lasts.
 
-        A model from outside that was absent from the last row is taken to be absent from the next one: it has none, and
-        the others share its weight.
+        A model from outside that was absent from the last row has none: the others share its weight.
         """
         if self.online is None:
             return {}
@@ -124,9 +122,8 @@ class OnlineModel:
     @property
     def guests(self) -> tuple[GuestReport, ...]:
         """What became of each model from outside after the warm-up, in units of the target; none while that lasts."""
-        if self.online is None:
-            return ()
-        return tuple(report.in_units(float(self.scales.y_scale)) for report in guest_reports(self.online))
+        reports = () if self.online is None else guest_reports(self.online)
+        return tuple(report.in_units(float(self.scales.y_scale)) for report in reports)
 
     @property
     def used_features(self) -> tuple[str, ...]:
@@ -405,9 +402,7 @@ class OnlineModel:
         dtype = self.config.torch_dtype
         inputs, targets = self.inputs(X).to(dtype), self.targets(y).to(dtype)
         generator = torch.Generator().manual_seed(self.config.seed)  # on the CPU: the same draws whatever the device
-        spec = self.config.ensemble.resolved(inputs)
-        self.config = replace(self.config, ensemble=spec)
-        inputs = self._with_forecasts(inputs, X)
+        inputs, spec = self._with_forecasts(inputs, X), self.config.ensemble
         if is_fitted:
             online = spec.fit(inputs, targets, generator=generator, progress=progress)
         else:
@@ -493,6 +488,7 @@ class OnlineModel:
     def _refuse_warm_up(self, X: Tensor, y: Tensor, first_row: int) -> None:
         for wrong in (too_large(X, y), illegal_target(self.config.ensemble.target, y)):
             self._refuse(wrong, first_row)
+        self.config = self.config.resolved(X)  # here, lest a price that cannot be met is found after the warm-up
 
     def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
         if wrong is not None:

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gp_ensembles.cli.commands import Output, stream
+from gp_ensembles.data import Table
 from gp_ensembles.ensembles import wide
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
@@ -62,12 +64,37 @@ def test_a_price_nothing_can_meet() -> None:
     assert model.num_rows == 0
 
 
+def test_it_is_found_with_the_first_rows_and_no_row_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    invented(monkeypatch, per_feature=1.0)
+    X, y = rows(80)
+    model = OnlineModel(StreamConfig(PRICED, warmup=60))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="state a price of at least that, or give the number of features"):
+            model.observe(X[:5], y[:5])
+        assert model.num_rows == 0
+    invented(monkeypatch, per_feature=0.05)  # the machine has become idle
+    model.observe(X[:5], y[:5])
+    assert model.config.ensemble.further == (WideFeatures(num_features=250),)
+    invented(monkeypatch, per_feature=1e9)  # what happens to it later does not matter
+    model.observe(X[5:], y[5:])
+    assert model.num_rows == 80
+
+
+def test_a_command_refuses_it_before_it_makes_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    invented(monkeypatch, per_feature=1.0)
+    X, y = rows(80)
+    table = Table(X, y, ("x",), "y", "waves")
+    with pytest.raises(ValueError, match="cannot be met"):
+        stream(table, StreamConfig(PRICED, warmup=60), Output(tmp_path / "out", pictures=False, progress=False))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_price_becomes_a_size_that_a_checkpoint_keeps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = invented(monkeypatch, per_feature=0.05)
     X, y = rows(80)
     model = OnlineModel(StreamConfig(PRICED, warmup=60))
     model.observe(X[:30], y[:30])
-    assert model.config.ensemble == PRICED
+    assert asked == [(100, 2), (250, 2), (500, 2)]  # with the first rows, and never again
     model.observe(X[30:], y[30:])
     assert asked == [(100, 2), (250, 2), (500, 2)]
     (record,) = model.config.ensemble.further
