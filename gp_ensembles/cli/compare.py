@@ -14,7 +14,7 @@ from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import format_table, summarize_run
-from gp_ensembles.cli.tables import check_warm_up_rows
+from gp_ensembles.cli.tables import check_warm_up_rows, without_others
 from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import OutputFolder, write_json, write_text
 from gp_ensembles.data import Table
@@ -62,7 +62,12 @@ def load_named_configs(
 
 
 def compare(
-    table: Table, configs: Mapping[str, StreamConfig], out: Path, *, progress: bool = False
+    table: Table,
+    configs: Mapping[str, StreamConfig],
+    out: Path,
+    *,
+    progress: bool = False,
+    features: Sequence[str] | None = None,
 ) -> dict[str, dict[str, object]]:
     """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are replaced when all are done.
 
@@ -75,18 +80,21 @@ def compare(
         configs: Configs by name, with the same warm-up.
         out: Folder of the results.
         progress: Show progress bars.
+        features: Inputs that all configs have; all columns by default. Beside them each has its own forecasts.
 
     Returns:
         Summaries by name, those of the baselines last.
     """
     first = next(iter(configs.values()))
-    check_warm_up_rows(table, first)  # what no config can run on leaves no folder behind
+    seen = without_others(table, first.ensemble, features)
+    check_warm_up_rows(seen, first)  # what no config can run on leaves no folder behind
     folder = OutputFolder(out)
     results: dict[str, dict[str, object]] = {}
     baselines: dict[str, dict[str, object]] = {}
     for name, config in configs.items():
         try:
-            results[name] = score_config(table, config, name, progress)
+            own = without_others(table, config.ensemble, features)
+            results[name] = score_config(own, config, name, progress)
             found = results[name].pop("baselines")
             assert isinstance(found, dict)
             baselines = baselines or found

@@ -5,12 +5,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.named_configs import refuse_repeated_keys
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.streaming import StreamConfig
 
 
@@ -66,10 +68,27 @@ def load_config(path: str | Path) -> StreamConfig:
     text = Path(path).read_text(encoding="utf-8")
     if not text.strip():
         raise ValueError(f"{path} is empty; a config has keys such as ensemble and warmup")
+    _refuse_misplaced(path, text)
     try:
         return config_from(parser.parse_string(text))
     except (ArgumentError, ValueError) as error:
         raise ValueError(f"{path}: {one_sentence(error)}") from error
+
+
+def _refuse_misplaced(path: str | Path, text: str) -> None:
+    """Raise if a key of an ensemble stands beside ``ensemble``; what is no readable YAML is left to the parser."""
+    try:
+        plain = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return
+    known = ("like", "more", *(field.name for field in fields(EnsembleSpec)))
+    for key in plain if isinstance(plain, dict) else ():
+        if key in known:
+            column = " (the column to predict is told by --target)" if key == "target" else ""
+            raise ValueError(
+                f"{path}: {key} is a setting of the ensemble and stands under it, as in {{ensemble: {{like: auto, "
+                f"{key}: ...}}}}{column}"
+            )
 
 
 def config_from(values: Namespace) -> StreamConfig:

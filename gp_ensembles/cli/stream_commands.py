@@ -12,7 +12,7 @@ from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.cli.config import add_config, config_from
-from gp_ensembles.cli.tables import read_more, read_table, without_seen
+from gp_ensembles.cli.tables import read_more, read_table, split_names, without_seen
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a CSV file (.csv or .csv.gz) with a header, or name:SET for a table that travels with a package, for instance \
@@ -86,11 +86,12 @@ def _resume(values: Namespace) -> int:
 def _compare(values: Namespace) -> int:
     configs = load_named_configs(values.configs, values.warmup, values.seed, values.device, values.dtype)
     warmup = next(iter(configs.values())).warmup
-    forecasts = [name for config in configs.values() for name in config.ensemble.forecast_columns]
+    forecasts = list(dict.fromkeys(name for c in configs.values() for name in c.ensemble.forecast_columns))
     table = read_table(values.data, values.target, values.features, values.data_folder, forecasts)
     if values.drop_constant or any(config.drop_constant for config in configs.values()):
         configs = {name: replace(config, drop_constant=True) for name, config in configs.items()}
-    results = compare(table, configs, values.out, progress=values.progress)
+    features = split_names(values.features)
+    results = compare(table, configs, values.out, progress=values.progress, features=features)
     print(f"{table.name}: {table.y.shape[0] - warmup} rows predicted, each before its target was seen")
     print(comparison_table(results))
     print(values.out / "compare.csv")

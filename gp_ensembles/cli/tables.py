@@ -18,7 +18,7 @@ _PREFIX = "name:"
 
 
 def read_table(
-    data: str, target: str | None, features: str | None, folder: Path | None = None, gaps: Sequence[str] = ()
+    data: str, target: str | None, features: str | None, folder: Path | None = None, forecasts: Sequence[str] = ()
 ) -> Table:
     """The table that a command line names.
 
@@ -28,18 +28,21 @@ def read_table(
         target: Column to predict; a file needs one, a named table knows its own.
         features: Input columns, comma-separated; by default all but the target.
         folder: A folder with a manifest.
-        gaps: Columns of a file in which cells may be missing: those of forecasts.
+        forecasts: Columns of forecasts, in which cells may be missing; they are read whatever ``features`` says.
 
     Raises:
         ValueError: If a column is unknown, a cell is malformed, or the target is not given.
         OSError: If a file cannot be read.
     """
     names = split_names(features)
+    if names is not None:
+        names = tuple(dict.fromkeys((*names, *forecasts)))
     if folder is None and not data.startswith(_PREFIX):
         if target is None:
             raise ValueError("which column is to be predicted? name it with --target")
-        return read_csv(data, target, names, gaps=gaps)
-    table = load_folder(folder, data) if folder is not None else load(data.removeprefix(_PREFIX))
+        return read_csv(data, target, names, gaps=forecasts)
+    named = data.removeprefix(_PREFIX)
+    table = load(named) if folder is None else load_folder(folder, data, gaps=forecasts)
     if target not in (None, table.target_name):
         raise ValueError(f"the target of {data} is {table.target_name}, not {target}; leave --target out")
     return table if names is None else _select(table, names)
@@ -74,7 +77,7 @@ def read_more(
     if folder is None and not data.startswith(_PREFIX):
         table = read_csv(data, target_name, feature_names, gaps=ensemble.forecast_columns)
     else:
-        table = read_table(data, target_name, ",".join(feature_names), folder)
+        table = read_table(data, target_name, ",".join(feature_names), folder, ensemble.forecast_columns)
     check_targets(table, ensemble.target)
     return table
 
@@ -107,9 +110,11 @@ def check_table(table: Table, config: StreamConfig) -> None:
     """Raise unless a config can run on a table; the warm-up rows and all targets are looked at.
 
     Raises:
+        TypeError: If the config has a part without a name in files, so that no checkpoint could be written.
         ValueError: If there are too few rows or targets, the target or a column is constant in the warm-up rows, a
             target anywhere is not of the config's kind, or the device is not there.
     """
+    config.to_plain()
     if config.ensemble.target.num_outputs is not None:
         raise ValueError(
             f"the config predicts {config.ensemble.target.num_outputs} targets and a command has one; leave "
@@ -178,6 +183,20 @@ def check_warm_up_rows(table: Table, config: StreamConfig) -> None:
             f"constant in the {num_rows} warm-up rows of {table.name}: {names}; leave such columns out with "
             f"--drop-constant, or choose a larger --warmup"
         )
+
+
+def without_others(table: Table, ensemble: EnsembleSpec, features: Sequence[str] | None) -> Table:
+    """A table without the forecasts of other ensembles, unless they were named among the inputs, or nothing was.
+
+    Args:
+        table: The table.
+        ensemble: The ensemble that is run on it.
+        features: Inputs that were named.
+    """
+    if features is None:
+        return table
+    known = (*features, *ensemble.forecast_columns)
+    return _select(table, [name for name in table.feature_names if name in known])
 
 
 def _select(table: Table, names: Sequence[str]) -> Table:

@@ -36,7 +36,14 @@ def folder_names(folder: str | Path) -> list[str]:
     return list(_entries(Path(folder)))
 
 
-def load_folder(folder: str | Path, name: str, *, features: Sequence[str] | None = None, verify: bool = False) -> Table:
+def load_folder(
+    folder: str | Path,
+    name: str,
+    *,
+    features: Sequence[str] | None = None,
+    gaps: Sequence[str] = (),
+    verify: bool = False,
+) -> Table:
     r"""Load a set of a folder by its manifest: inputs and target by name, never by their place in the file.
 
     Args:
@@ -44,6 +51,7 @@ def load_folder(folder: str | Path, name: str, *, features: Sequence[str] | None
             ``features`` (N, D) and ``target`` (N,).
         name: Name of the set.
         features: Inputs instead of the manifest's, in the order wanted (csv only).
+        gaps: Columns in which cells may be missing, behind the inputs if they are none of them (csv only).
         verify: Compare the file with the manifest's ``sha256`` first.
 
     Returns:
@@ -85,13 +93,14 @@ def load_folder(folder: str | Path, name: str, *, features: Sequence[str] | None
     if not isinstance(listed, list):
         raise ValueError(f"the features of {name} in {folder / _MANIFEST} are {listed!r}, not a list of column names")
     columns = list(features) if features is not None else [str(column) for column in listed]
+    columns += [column for column in gaps if column not in columns]
     if not columns:
         others = ", ".join(entry.get("other_targets", ())) or "none"
         raise ValueError(
             f"{name} has no inputs, only targets (others: {others}); build lagged inputs yourself, or name features"
         )
     try:
-        table = read_csv(path, str(entry["target"]), columns)
+        table = read_csv(path, str(entry["target"]), columns, gaps=gaps)
     except ValueError as error:
         if "the input is missing" not in str(error):
             raise

@@ -113,10 +113,13 @@ def _to_plain(value: object) -> Any:
     kind = type(value)
     if TABLE.get(kind.__name__) is not kind:
         raise TypeError(
-            f"{kind.__name__} has no name in files; keep the ensemble in Python, or use one of {list(TABLE)}"
+            f"{kind.__name__} has no name in files, so neither save nor a command can keep it: keep the model by "
+            f"pickle.dump(model, file), or use one of {list(TABLE)}"
         )
     if getattr(value, "log_prior", None) is not None:
-        raise TypeError(f"prior weights of {kind.__name__} have no name in files; keep the ensemble in Python")
+        raise TypeError(
+            f"prior weights of {kind.__name__} have no name in files; keep the model by pickle.dump(model, file)"
+        )
     settings = {name: _to_plain(getattr(value, name)) for name in _settings(kind)}
     return {kind.__name__: settings} if settings else kind.__name__
 
@@ -130,6 +133,8 @@ def _from_plain(plain: object, hint: Any, where: str) -> Any:
         kinds = [option for option in options if option is not type(None)]
         return _from_plain(plain, kinds[0], where) if len(kinds) == 1 else _record(plain, tuple(kinds), where)
     if get_origin(hint) in (tuple, list) or getattr(get_origin(hint), "__name__", "") == "Sequence":
+        if isinstance(plain, str) and get_args(hint)[0] is str:
+            plain = [plain]  # one name is a list of one
         if not isinstance(plain, list | tuple):
             raise ValueError(f"{where} must be a list, got {plain!r}")
         return tuple(_from_plain(part, get_args(hint)[0], f"{where}[{k}]") for k, part in enumerate(plain))

@@ -1,10 +1,21 @@
 """Guests on the command line: columns of forecasts with gaps, the lines of the summary, and resumption."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
+from sklearn.linear_model import LinearRegression
 
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.commands import Output, stream
+from gp_ensembles.cli.config import load_config
+from gp_ensembles.data import Table
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.experts.guest_models import RegressorGuest
+from gp_ensembles.streaming import StreamConfig
 
 QUICK = ["--pictures", "false", "--progress", "false"]
 CONFIG = """\
@@ -67,9 +78,60 @@ def test_summaries_tell_of_guests_and_a_resumed_run_tells_the_same(place, capsys
     assert all(predicted[row["row"]] == row["mean"] for row in small.read(place / "rest" / "predictions.csv"))
 
 
-def test_a_column_that_is_not_there_is_named(place, capsys):
+def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys, small):
     options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), *QUICK]
-    assert (
-        main(["stream", str(place / "data.csv"), "--features", "a,spread", "--out", str(place / "no"), *options]) == 2
-    )
-    assert "there is no column 'nwp' of forecasts; the columns are a, spread" in capsys.readouterr().err
+    data, named = str(place / "data.csv"), place / "named"
+    assert main(["stream", data, "--features", "a", "--out", str(named), *options]) == 0
+    run(place, "data.csv", "all")
+    assert small.read(named / "predictions.csv") == small.read(place / "all" / "predictions.csv")
+    resume = ["resume", "--checkpoint", str(named / "checkpoint.pt"), str(place / "first.csv"), *QUICK]
+    assert main([*resume, "--out", str(place / "on")]) == 0
+    capsys.readouterr()
+    small.write(place / "bare.csv", small.rows(200), ("a", "b", "y"))
+    assert main(["stream", str(place / "bare.csv"), "--features", "a", "--out", str(place / "no"), *options]) == 2
+    assert "nwp" in capsys.readouterr().err
+
+
+def test_a_folder_with_a_manifest_may_have_gaps_in_its_forecasts(place, capsys, small):
+    entry = {"name": "set", "file": "data.csv", "features": ["a"], "target": "y"}
+    (place / "manifest.json").write_text(json.dumps({"datasets": [entry]}), encoding="utf-8")
+    options = ["--data_folder", str(place), *QUICK]
+    config = ["--warmup", "100", "--config", str(place / "guests.yaml")]
+    assert main(["stream", "set", *options, *config, "--out", str(place / "folder")]) == 0
+    run(place, "data.csv", "all")
+    assert small.read(place / "folder" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
+    resume = ["resume", "set", *options, "--checkpoint", str(place / "folder" / "checkpoint.pt")]
+    assert main([*resume, "--out", str(place / "on")]) == 0
+
+
+def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(place):
+    (place / "plain.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}", encoding="utf-8")
+    configs = ["--configs", str(place / "guests.yaml"), str(place / "plain.yaml"), "--warmup", "100"]
+    for features, inputs in (([], ["a", "nwp", "spread"]), (["--features", "a"], ["a"])):
+        drop = ["--drop-constant"] if not features else []  # the spread is constant
+        compare = ["compare", str(place / "data.csv"), "--target", "y", "--progress", "false", *configs, *features]
+        assert main([*compare, *drop, "--out", str(place / "both")]) == 0
+        found = json.loads((place / "both" / "compare.json").read_text("utf-8"))
+        assert found["guests"]["features"] == ["a"]
+        assert found["plain"]["features"] == [name for name in inputs if name != "spread"]
+
+
+def test_one_column_may_be_a_word_and_settings_of_the_ensemble_stand_under_it(tmp_path):
+    config = tmp_path / "one.yaml"
+    config.write_text("ensemble: {like: oebe, further: [{ForecastColumns: {columns: nwp}}]}", encoding="utf-8")
+    assert load_config(config).ensemble.further == (ForecastColumns("nwp"),)
+    for key, value in (("target", "BinaryTarget"), ("bases", "[LinearBasis]"), ("like", "oebe")):
+        config.write_text(f"warmup: 50\n{key}: {value}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and stands under it, as in {{ens"):
+            load_config(config)
+
+
+def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path, monkeypatch):
+    """No run of hours is lost to a checkpoint that cannot be written."""
+    monkeypatch.setattr("gp_ensembles.streaming.model.OnlineModel.fit", None)
+    X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    own = GuestModel(RegressorGuest(LinearRegression()))
+    config = StreamConfig(replace(oebe, bases=(LinearBasis(),), further=(own,)), warmup=30)
+    with pytest.raises(TypeError, match=r"GuestModel has no name in files.*pickle.dump\(model, file\)"):
+        stream(Table(X, X[:, 0], ("a", "b"), "y", "rows"), config, Output(tmp_path / "out", pictures=False))
+    assert not (tmp_path / "out").exists()
