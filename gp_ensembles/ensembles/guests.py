@@ -154,7 +154,7 @@ class ForecastColumns(FurtherExpert):
         >>> spec = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),))
         >>> table = torch.rand(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         >>> model = OnlineModel(StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"])
-        >>> predictions = model.observe(table, 20 * table[:, 1])  # no good forecast: it is off by a factor of 20
+        >>> predictions = model.observe(table, table[:, 1] ** 2)
         >>> model.used_features, model.guests[0].name
         (('humidity',), 'forecast/0')
     """

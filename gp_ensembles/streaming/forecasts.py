@@ -1,12 +1,17 @@
 """Columns of a table that are forecasts of the target: where they stand, and in which units the ensemble takes them."""
 
+import warnings
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.guests import ForecastColumns
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.experts.guest import moments_of
 from gp_ensembles.streaming.scales import Standardizer
+
+_LEAST_ROWS = 10  # with a forecast and a target, to say that forecasts are poor
 
 
 def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
@@ -49,3 +54,49 @@ def standard_forecasts(spec: EnsembleSpec, forecasts: Tensor, scales: Standardiz
     spreads = {record.deviation for record in spec.further if isinstance(record, ForecastColumns)}
     shifts = forecasts.new_tensor([name not in spreads for name in spec.forecast_columns]) * scales.y_mean
     return (forecasts - shifts) / scales.y_scale
+
+
+def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> None:
+    """A ``UserWarning`` for each record whose forecasts are further from the warm-up targets than their mean is.
+
+    Args:
+        spec: The ensemble.
+        forecasts: ``spec.forecast_columns`` in the target's units, shape (N, F); NaN where there is none.
+        y: Targets, shape (N,); NaN where missing.
+
+    Example:
+        >>> spec = EnsembleSpec(further=(ForecastColumns("nwp"),))
+        >>> degrees = torch.arange(10.0, dtype=torch.float64)
+        >>> with warnings.catch_warnings(record=True, action="always") as told:
+        ...     warn_of_poor_forecasts(spec, degrees.unsqueeze(-1) + 273.15, degrees)
+        >>> print(told[0].message)
+        the forecasts 'nwp' were off by 273.1 in the warm-up rows (root mean square), where the mean of the targets is
+        off by 2.872 and the best line through the forecasts by 0: are they in the units of the target, and do they
+        stand in the row that they are of?
+    """
+    places = {name: place for place, name in enumerate(spec.forecast_columns)}
+    for record in spec.further:
+        if not isinstance(record, ForecastColumns) or not places:
+            continue
+        said, _ = moments_of(forecasts[:, [places[name] for name in record.columns]], record.levels)
+        known = ~(said.isnan() | y.isnan())
+        if int(known.sum()) < _LEAST_ROWS:
+            continue
+        told, seen = said[known], y[known]
+        off, spread = _size(told - seen), _size(seen - seen.mean())
+        if off > spread:
+            centered = told - told.mean()
+            slope = (centered * seen).sum() / centered.square().sum().clamp_min(torch.finfo(seen.dtype).tiny)
+            line = _size(seen - seen.mean() - slope * centered)
+            names = ", ".join(map(repr, record.columns))
+            warnings.warn(
+                f"the forecasts {names} were off by {off:.4g} in the warm-up rows (root mean square), where the mean "
+                f"of the targets is off by {spread:.4g} and the best line through the forecasts by {line:.4g}: are "
+                f"they in the units of the target, and do they stand in the row that they are of?",
+                UserWarning,
+                stacklevel=5,
+            )
+
+
+def _size(errors: Tensor) -> float:
+    return float(errors.square().mean().sqrt())

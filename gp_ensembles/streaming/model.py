@@ -36,7 +36,7 @@ from gp_ensembles.streaming.checks import (
     wild_number,
 )
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts
+from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts, warn_of_poor_forecasts
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.notable import Notable, num_discounted
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
@@ -51,9 +51,8 @@ class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
     The first rows are kept until there are ``config.warmup`` of them, at least ten with a target, and numbers are not
-    all the same. They set the scales of inputs and target, the hyperparameters, and which columns are left out; from
-    there a row costs the same for ever. Classes may all be the same, as where the other is rare: hyperparameters then
-    keep their starting values, with a warning.
+    all the same. They set scales, hyperparameters and which columns are left out; from there a row costs the same for
+    ever. Classes may all be the same, as where the other is rare: hyperparameters then stay, with a warning.
     Everything that comes out is in the units of the target. A missing target is NaN. So is a missing input, which
     counts as the mean of what the warm-up rows had there.
 
@@ -383,6 +382,7 @@ class OnlineModel:
             self._range = InputRange.of(self.inputs(X)) if self.config.limit_inputs else None
             self.notable = Notable(num_moved, 0, int(wild.sum()))
         warn_of_wild(self.notable.targets_left_out, self.num_far_in_warmup)
+        warn_of_poor_forecasts(self.config.ensemble, X[:, self._forecasts], y)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
         names = self._names_of(range(X.shape[1]))

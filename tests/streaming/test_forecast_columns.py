@@ -147,6 +147,32 @@ def test_a_model_goes_on_where_it_was_saved(tmp_path, dtype):
     torch.testing.assert_close(torch.cat(got)[-200:], want.log_prob, rtol=tolerance, atol=tolerance)
 
 
+def test_forecasts_in_other_units_are_told_of_once():
+    X, y = table(200)
+    X[::5, 1], y[3] = NAN, NAN
+    good = X[:, 1].clone()
+    known = ~(good.isnan() | y.isnan())[:WARM]
+    for wrong in (good + 273.15, 1.8 * good + 32, good.roll(1)):
+        X[:, 1] = wrong
+        one = model(ForecastColumns("nwp"))
+        errors = (wrong - y)[:WARM][~(wrong.isnan() | y.isnan())[:WARM]]
+        with pytest.warns(UserWarning, match="the forecasts 'nwp' were off by") as told:
+            one.observe(X[:WARM], y[:WARM])
+        assert len(told) == 1
+        assert f"off by {float(errors.square().mean().sqrt()):.4g} in the warm-up" in str(told[0].message)
+        one.observe(X[WARM:], y[WARM:])  # warnings are errors here: there is no second one
+    X[:, 1] = good
+    model(ForecastColumns("nwp")).observe(X, y)
+    draws = torch.stack([good + 300, good + 310], dim=1)
+    X[:, 3:5] = draws
+    spread = float(y[:WARM][known].std(correction=0))
+    with pytest.warns(UserWarning, match=f"'low', 'high' were off by .* targets is off by {spread:.4g} and the best"):
+        model(ForecastColumns(("low", "high")), ForecastColumns("nwp", name="other")).observe(X, y)
+    X[9:, 1] = NAN  # nine forecasts are too few to tell
+    X[:9, 1] = 1e3
+    model(ForecastColumns("nwp")).observe(X, y)
+
+
 def test_what_cannot_be_is_refused():
     X, y = table()
     with pytest.raises(ValueError, match="no column 'rain' of forecasts; the columns are wind, nwp"):
