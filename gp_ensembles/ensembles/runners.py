@@ -34,7 +34,7 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import make_schedule
-from gp_ensembles.filters.window import WindowRows
+from gp_ensembles.filters.window import WindowChange
 
 
 class CovarianceRunner(Runner):
@@ -109,30 +109,25 @@ class MultiOutputRunner(Runner):
 
 
 class WindowRunner(Runner):
-    """Rows appended in place; a block in which rows are dropped or hyperparameters refitted runs on a copy."""
+    """Rows appended and dropped in place; a block in which hyperparameters are refitted runs on a copy."""
 
     def __init__(self, bound: BoundWindow, state: WindowState) -> None:
         self._bound = bound
         self._state = state
-        self._staged: tuple[WindowRows, int] | WindowState | None = None
+        self._staged: tuple[WindowChange | WindowState, int] | None = None
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        if y.shape[0] <= self._bound.room(self._state):
-            rows, predictions = self._bound.condition(self._state, Phi, y)
-            self._staged = rows, y.shape[0]
-        else:
-            self._staged, predictions = self._bound.update_block(self._state, Phi, y)
+        self._staged = None
+        staged, predictions = self._bound.stage(self._state, Phi, y)
+        self._staged = staged, y.shape[0]
         return predictions
 
     def commit(self) -> None:
         """Learn the staged block."""
-        if isinstance(self._staged, WindowState):
-            for old, new in zip(self._state, self._staged, strict=True):
-                old.copy_(new)
-        elif self._staged is not None:
-            self._bound.append_(self._state, *self._staged)
-        self._staged = None
+        if self._staged is not None:
+            self._bound.commit(self._state, *self._staged)
+            self._staged = None
 
 
 class ExternalRunner(Runner):

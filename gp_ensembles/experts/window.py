@@ -24,14 +24,14 @@ from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.filters.window import (
     Window,
-    WindowRows,
-    append_,
-    condition_window,
+    WindowChange,
+    change_,
     held_evidence,
     joint_window,
     num_used,
     own_covariance,
     refactored,
+    stage_window,
     window_state,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -112,18 +112,24 @@ class BoundWindow(BoundExpert):
         assert isinstance(state, WindowState)
         return predict(state, Phi, None, self._window_of(state))
 
-    def condition(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowRows, StepPredictions]:
-        """Predict a block no longer than :meth:`room`, and what it gets; see :func:`condition_window`."""
-        return condition_window(state, Phi, y, self._window_of(state))
+    def stage(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowChange | WindowState, StepPredictions]:
+        """Predict a block, and what :meth:`commit` makes of it: the state after it if there is a refit in it."""
+        if self._refitted is not None and y.shape[0] >= rows_until_refit(state):
+            return self.update_block(state, Phi, y)
+        return stage_window(state, Phi, y, self._window_of(state))
 
     def room(self, state: WindowState) -> int:
         """Rows that may come before any is dropped or anything is refitted."""
         room = state.targets.shape[-1] - num_used(state) - 1
         return room if self._refitted is None else min(room, rows_until_refit(state) - 1)
 
-    def append_(self, state: WindowState, rows: WindowRows, num_rows: int) -> None:
-        """Learn what :meth:`condition` made of so many rows, in place."""
-        append_(state, rows)
+    def commit(self, state: WindowState, staged: WindowChange | WindowState, num_rows: int) -> None:
+        """Learn what :meth:`stage` made of so many rows, in place."""
+        if isinstance(staged, WindowState):
+            for old, new in zip(state, staged, strict=True):
+                old.copy_(new)
+            return
+        change_(state, staged)
         if self._refitted is not None:
             state.num_rows.add_(num_rows)
 
@@ -305,7 +311,8 @@ class WindowExpert(Expert):
         """The filter's view of the hyperparameters, in double precision: sums of a thousand rows need the digits."""
         mean = None if self.mean is None else bind_mean(_double(self.mean))
         noise = self.likelihood.noise.squeeze(-1).double()
-        return Window(bind_covariance(_double(self.kernel)), noise, self.num_rows, mean)
+        kernel = bind_covariance(_double(self.kernel), backward_only=not torch.is_grad_enabled())
+        return Window(kernel, noise, self.num_rows, mean)
 
     def check_targets(self, y: Tensor) -> None:
         """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""

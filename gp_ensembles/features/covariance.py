@@ -137,6 +137,8 @@ class _Matern(torch.autograd.Function):
         ctx.nu = nu
         distance = squared.clamp_min(0.0).mul_(2.0 * nu).sqrt_()
         decay = distance.neg().exp_()
+        if nu == 1.5 and not ctx.needs_input_grad[0]:
+            return distance.add_(1.0).mul_(decay)
         if nu == 1.5:
             value, slope = distance.add_(1.0).mul_(decay), decay.mul_(-1.5)
         else:

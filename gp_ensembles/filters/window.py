@@ -11,9 +11,8 @@ from gp_ensembles.filters.states import StepPredictions, WindowState, concatenat
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
-# What a triangular solve costs for each entry of the matrix, in units of what it does for a right-hand side: without
-# any, and when the matrix is copied first, as a part of a larger one is.
-_READ, _COPY = 10, 100
+_SOLVED_AT_ONCE = 256  # rows of a factor that are copied for a triangular solve; those left of them are multiplied
+_COMPUTED_AT_ONCE = 128  # rows of a covariance
 
 
 class Covariance(Protocol):
@@ -72,15 +71,34 @@ class WindowRows(NamedTuple):
         inputs: Rows, shape (\*batch, b, D).
         targets: Targets, shape (\*batch, b).
         noise_scale: What their noise variance is multiplied with, shape (\*batch, b).
-        factor: New rows of the factor, shape (\*batch, b, n + b).
+        above: New rows of the factor below its old ones, transposed, shape (\*batch, n, b).
+        factor: The rest of these rows, lower triangular, shape (\*batch, b, b).
         projected: Shape (\*batch, b).
     """
 
     inputs: Tensor
     targets: Tensor
     noise_scale: Tensor
+    above: Tensor
     factor: Tensor
     projected: Tensor
+
+    @property
+    def end(self) -> int:
+        """Rows in use with these."""
+        return self.above.shape[-2] + self.factor.shape[-1]
+
+
+class WindowChange(NamedTuple):
+    """What a block does to a window.
+
+    Attributes:
+        kept: The rows that stayed when it was full, without room for more; ``None`` if it was not.
+        rows: Rows behind these, or behind those of the window before the block; ``None`` for none.
+    """
+
+    kept: WindowState | None
+    rows: WindowRows | None
 
 
 def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: Tensor) -> WindowState:
@@ -110,8 +128,8 @@ def own_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
     r"""Covariance of the targets at rows X (\*batch, N, D) with noise variances (\*batch, N), shape (\*batch, N, N)."""
     matrix = covariance.between(X, X)
     # Distances of a row from itself are round-off, and their derivatives, too.
-    on_diagonal = torch.eye(X.shape[-2], dtype=torch.bool, device=X.device)
-    return torch.where(on_diagonal, (covariance.diagonal(X) + noise).unsqueeze(-1), matrix)
+    variances = (covariance.diagonal(X) + noise).expand(matrix.shape[:-1])
+    return torch.diagonal_scatter(matrix, variances, dim1=-2, dim2=-1)
 
 
 def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowState, StepPredictions]:
@@ -150,19 +168,26 @@ def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) ->
         >>> steps.mean.detach(), steps.variance.detach()
         (tensor([0.0000, 0.5000], dtype=torch.float64), tensor([2.0000, 1.5000], dtype=torch.float64))
     """
-    seen = ~torch.isnan(y)
+    change, steps = stage_window(state, Phi, y, window)
+    return changed(state, change), steps
+
+
+def stage_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowChange, StepPredictions]:
+    """Predict a block, and what :func:`change_` or :func:`changed` makes of it; arguments as in `update_window`."""
+    seen, held = ~torch.isnan(y), state
     capacity, num_rows = state.targets.shape[-1], y.shape[0]
-    parts, start = [], 0
+    change, parts, start = WindowChange(None, None), [], 0
     while start < num_rows:
-        stop = _end_of(seen, start, capacity - num_used(state))
-        rows, part = condition_window(state, Phi[..., start:stop, :], y[start:stop], window)
-        if rows.factor.shape[-1] < capacity:
-            state = _appended(state, rows)
+        stop = _end_of(seen, start, capacity - num_used(held))
+        rows, part = condition_window(held, Phi[..., start:stop, :], y[start:stop], window)
+        if rows.end < capacity:
+            change = change._replace(rows=rows)
         else:
-            state = _refilled(state, window, _last_rows(state, rows, window.keep))
+            held = _filled(held, window, _last_rows(held, rows, window.keep))
+            change = WindowChange(held, None)
         parts.append(part)
         start = stop
-    return state, concatenate_steps(parts)
+    return change, concatenate_steps(parts)
 
 
 def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowRows, StepPredictions]:
@@ -175,31 +200,66 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
     n = num_used(state)
     above = _solved(state, rows, covariance, n)  # (*batch, n, B)
     joint = own_covariance(covariance, rows, noise) - above.mT @ above
-    before = _plus_mean((above * state.projected[..., :n, None]).sum(-2), rows, window)
-    factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
-    errors = (targets - before)[..., seen].unsqueeze(-1)
-    right = torch.cat([joint[..., seen, :], errors], dim=-1)
-    solved = torch.linalg.solve_triangular(factor, right, upper=False)
-    whitened = solved[..., -1]
-    # Row i of the solution depends on the observed rows up to i only: what is left of each target is causal.
-    place = torch.arange(y.shape[0], device=y.device)
-    causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
-    mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
-    variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
+    before = _plus_mean(_projected(above, state.projected[..., :n]), rows, window)
+    errors = (targets - before).unsqueeze(-1)
+    if bool(seen.all()):
+        factor = cholesky(joint, _WHAT)
+        whitened = torch.linalg.solve_triangular(factor, errors, upper=False).squeeze(-1)
+        mean = before + _projected(factor.tril(-1).mT, whitened)
+        variance = torch.maximum(factor.diagonal(dim1=-2, dim2=-1).square(), noise)
+        found = WindowRows(rows, targets, scale, above, factor, whitened)
+    else:
+        factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
+        right = torch.cat([joint[..., seen, :], errors[..., seen, :]], dim=-1)
+        solved = torch.linalg.solve_triangular(factor, right, upper=False)
+        whitened = solved[..., -1]
+        # Row i of the solution depends on the observed rows up to i only: what is left of each target is causal.
+        place = torch.arange(y.shape[0], device=y.device)
+        causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
+        mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
+        variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
+        found = WindowRows(rows[..., seen, :], targets[..., seen], scale[..., seen], above[..., seen], factor, whitened)
     log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
-    of_factor = torch.cat([above.mT[..., seen, :], factor], dim=-1)
-    found = WindowRows(rows[..., seen, :], targets[..., seen], scale[..., seen], of_factor, whitened)
     return found, StepPredictions(*(value.to(y.dtype) for value in (mean, variance, log_prob)))
 
 
-def append_(state: WindowState, rows: WindowRows) -> None:
+def changed(state: WindowState, change: WindowChange) -> WindowState:
+    """A window after a block."""
+    if change.kept is not None:
+        state = _with_room(change.kept, state.targets.shape[-1])
+    return state if change.rows is None else _appended(state, change.rows)
+
+
+def change_(state: WindowState, change: WindowChange) -> None:
+    """The same in place."""
+    if change.kept is not None:
+        _keep_(state, change.kept)
+    if change.rows is not None:
+        _append_(state, change.rows)
+
+
+def _keep_(state: WindowState, kept: WindowState) -> None:
+    """Write what stayed of a full window, in place."""
+    used = kept.targets.shape[-1]
+    for number, neutral in ((0, 0.0), (1, 0.0), (2, 1.0), (4, 0.0)):
+        axis = state.targets.ndim - 1
+        state[number].narrow(axis, 0, used).copy_(kept[number])
+        state[number].narrow(axis, used, state.targets.shape[-1] - used).fill_(neutral)
+    state.factor[..., :used, :used] = kept.factor
+    state.factor[..., used:, :] = 0.0
+    state.factor.diagonal(dim1=-2, dim2=-1)[..., used:] = 1.0
+    state.num_used.copy_(kept.num_used)
+
+
+def _append_(state: WindowState, rows: WindowRows) -> None:
     """Write observed rows behind those of a window, in place."""
-    end = rows.factor.shape[-1]
+    end = rows.end
     start = end - rows.targets.shape[-1]
     state.inputs[..., start:end, :] = rows.inputs
     state.targets[..., start:end] = rows.targets
     state.noise_scale[..., start:end] = rows.noise_scale
-    state.factor[..., start:end, :end] = rows.factor
+    state.factor[..., start:end, :start] = rows.above.mT
+    state.factor[..., start:end, start:end] = rows.factor
     state.projected[..., start:end] = rows.projected
     state.num_used.fill_(end)
 
@@ -208,7 +268,7 @@ def predict_window(state: WindowState, Phi: Tensor, window: Window) -> StepPredi
     r"""Predict rows Phi (\*batch, N, D + 1) that all come next, each on its own; learns nothing."""
     n, rows = num_used(state), _rows(Phi)
     solved = _solved(state, rows, window.covariance, n)
-    mean = _plus_mean((solved * state.projected[..., :n, None]).sum(-2), rows, window)
+    mean = _plus_mean(_projected(solved, state.projected[..., :n]), rows, window)
     variance = window.covariance.diagonal(rows) + window.noise.unsqueeze(-1) - solved.square().sum(-2)
     variance = torch.maximum(variance, window.noise.unsqueeze(-1)).to(Phi.dtype)
     return StepPredictions(mean.to(Phi.dtype), variance, torch.full_like(variance, torch.nan))
@@ -243,7 +303,8 @@ def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
         >>> int(refactored(state, window, 1).num_used)
         1
     """
-    return _refilled(state, window, _last_rows(state, None, keep))
+    kept = _filled(state, window, _last_rows(state, None, keep))
+    return _with_room(kept, state.targets.shape[-1])
 
 
 def held_evidence(state: WindowState) -> Tensor:
@@ -262,6 +323,11 @@ def held_evidence(state: WindowState) -> Tensor:
 def _rows(Phi: Tensor) -> Tensor:
     """Inputs, whatever their weight."""
     return (Phi[..., :-1] / Phi[..., -1:]).double()
+
+
+def _projected(solved: Tensor, projected: Tensor) -> Tensor:
+    r"""Sums over the rows of a window of what was solved for, (\*batch, n, B), times projected targets (\*batch, n)."""
+    return (projected.unsqueeze(-2) @ solved).squeeze(-2)
 
 
 def _plus_mean(value: Tensor, rows: Tensor, window: Window) -> Tensor:
@@ -283,16 +349,23 @@ def _end_of(seen: Tensor, start: int, room: int) -> int:
 def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) -> Tensor:
     if n == 0:
         return rows.new_zeros(*rows.shape[:-2], 0, rows.shape[-2])
-    crossed = covariance.between(state.inputs[..., :n, :], rows)
-    capacity = state.targets.shape[-1]
-    num_columns = rows.shape[-2]
-    if n * n * (_COPY + num_columns) < capacity * capacity * (_READ + num_columns):
-        solved: Tensor = torch.linalg.solve_triangular(state.factor[..., :n, :n], crossed, upper=False)
-        return solved
-    # What is not used yet is of the identity, and leaves zeros as they are.
-    right = pad(crossed, (0, 0, 0, capacity - n))
-    whole: Tensor = torch.linalg.solve_triangular(state.factor, right, upper=False)
-    return whole[..., :n, :]
+    return _forward(state.factor, covariance.between(state.inputs[..., :n, :], rows))
+
+
+def _forward(factor: Tensor, right: Tensor) -> Tensor:
+    r"""Solution of the first n rows and columns of a lower factor (\*batch, C, C) for right-hand sides (\*batch, n, B).
+
+    By blocks, since a triangular solve copies a part of a matrix, and a product does not.
+    """
+    solved = right[..., :0, :]
+    for start in range(0, right.shape[-2], _SOLVED_AT_ONCE):
+        stop = min(start + _SOLVED_AT_ONCE, right.shape[-2])
+        rest = right[..., start:stop, :]
+        if start > 0:
+            rest = rest - factor[..., start:stop, :start] @ solved
+        part = torch.linalg.solve_triangular(factor[..., start:stop, start:stop], rest, upper=False)
+        solved = torch.cat([solved, part], dim=-2)
+    return solved
 
 
 def _last_rows(state: WindowState, rows: WindowRows | None, keep: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -305,36 +378,50 @@ def _last_rows(state: WindowState, rows: WindowRows | None, keep: int) -> tuple[
     return inputs, targets, scale
 
 
-def _refilled(state: WindowState, window: Window, rows: tuple[Tensor, Tensor, Tensor]) -> WindowState:
-    """A window of these rows: inputs, targets and noise scales."""
+def _filled(state: WindowState, window: Window, rows: tuple[Tensor, Tensor, Tensor]) -> WindowState:
+    """A window of these rows, inputs, targets and noise scales, without room for more."""
     inputs, targets, scale = rows
-    covariance = own_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale)
-    factor = cholesky(covariance, _WHAT)
+    factor = cholesky(_lower_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale), _WHAT)
     errors = targets if window.mean is None else targets - window.mean(inputs)
     projected = torch.linalg.solve_triangular(factor, errors.unsqueeze(-1), upper=False).squeeze(-1)
-    used, capacity = targets.shape[-1], state.targets.shape[-1]
+    used = torch.full_like(state.num_used, targets.shape[-1])
+    return WindowState(inputs, targets, scale, factor, projected, used, *state[6:])
+
+
+def _lower_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
+    """As :func:`own_covariance`, but zero where a factorization reads nothing; by blocks that fit in the cache."""
+    parts, num_rows = [], X.shape[-2]
+    for start in range(0, num_rows, _COMPUTED_AT_ONCE):
+        rows = X[..., start : start + _COMPUTED_AT_ONCE, :]
+        end = start + rows.shape[-2]
+        parts.append(pad(covariance.between(rows, X[..., :end, :]), (0, num_rows - end)))
+    variances = covariance.diagonal(X) + noise
+    return torch.diagonal_scatter(torch.cat(parts, dim=-2), variances, dim1=-2, dim2=-1)
+
+
+def _with_room(state: WindowState, capacity: int) -> WindowState:
+    """The same window with room for ``capacity`` rows."""
+    used = state.targets.shape[-1]
     free = capacity - used
-    factor = pad(factor, (0, free, 0, free))
+    factor = pad(state.factor, (0, free, 0, free))
     factor.diagonal(dim1=-2, dim2=-1)[..., used:] = 1.0
-    return WindowState(
-        pad(inputs, (0, 0, 0, free)),
-        pad(targets, (0, free)),
-        pad(scale, (0, free), value=1.0),
-        factor,
-        pad(projected, (0, free)),
-        torch.full_like(state.num_used, used),
-        *state[6:],
+    return state._replace(
+        inputs=pad(state.inputs, (0, 0, 0, free)),
+        targets=pad(state.targets, (0, free)),
+        noise_scale=pad(state.noise_scale, (0, free), value=1.0),
+        factor=factor,
+        projected=pad(state.projected, (0, free)),
     )
 
 
 def _appended(state: WindowState, rows: WindowRows) -> WindowState:
     """The window with observed rows behind its own."""
-    end, axis = rows.factor.shape[-1], state.targets.ndim - 1
+    end, axis = rows.end, state.targets.ndim - 1
     start, capacity = end - rows.targets.shape[-1], state.targets.shape[-1]
     rest = rows.factor.new_zeros(*rows.factor.shape[:-1], capacity - end)
-    new = rows._replace(factor=torch.cat([rows.factor, rest], dim=-1))
+    factor = torch.cat([rows.above.mT, rows.factor, rest], dim=-1)
     inputs, targets, scale, factor, projected = (
         torch.cat([old.narrow(axis, 0, start), value, old.narrow(axis, end, capacity - end)], dim=axis)
-        for old, value in zip(state[:5], new, strict=True)
+        for old, value in zip(state[:5], (*rows[:3], factor, rows.projected), strict=True)
     )
     return WindowState(inputs, targets, scale, factor, projected, torch.full_like(state.num_used, end), *state[6:])
