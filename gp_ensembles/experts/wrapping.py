@@ -28,9 +28,9 @@ def as_guest(value: object) -> str | None:
     """
     if isinstance(value, Guest) or (isinstance(value, type) and issubclass(value, Guest)):
         return spelled(value)
-    if hasattr(value, "learn_one") and hasattr(value, "predict_one"):
+    if _has(value, "learn_one", "predict_one"):
         return f"RiverGuest({spelled(value)})"
-    if hasattr(value, "fit") and hasattr(value, "predict"):
+    if _has(value, "fit", "predict"):
         return f"RegressorGuest({spelled(value)})"
     return f"FunctionGuest({spelled(value)})" if callable(value) and not isinstance(value, type) else None
 
@@ -53,7 +53,11 @@ def check_methods(value: object, kind: str, *methods: str) -> None:
     """
     if isinstance(value, type):
         raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")
-    if not all(callable(getattr(value, method, None)) for method in methods):
+    if not _has(value, *methods):
         other = as_guest(value)
         hint = "" if other is None else f"; use {other}"
         raise TypeError(f"{kind} takes an object with {' and '.join(methods)}, got {spelled(value)}{hint}")
+
+
+def _has(value: object, *methods: str) -> bool:
+    return all(callable(getattr(value, method, None)) for method in methods)

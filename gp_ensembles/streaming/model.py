@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture, StudentTMixture
+from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.ensembles.guest_report import GuestReport, guest_reports
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
@@ -39,6 +39,7 @@ from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts, warn_of_poor_forecasts
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.notable import Notable, num_discounted
+from gp_ensembles.streaming.packing import packed, unpacked
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
@@ -279,6 +280,7 @@ class OnlineModel:
 
         Raises:
             OSError: If the file cannot be written.
+            TypeError: If a record has no name in files, such as ``GuestModel``; pickle the model instead.
 
         Example:
             >>> import tempfile, torch
@@ -320,7 +322,7 @@ class OnlineModel:
             "num_rows": self.num_rows,
             "warm_X": None if self.warm_X is None else self.warm_X.clone().cpu(),
             "warm_y": None if self.warm_y is None else self.warm_y.clone().cpu(),
-            "ensemble": None if self.online is None else dict(self.online.state_dict()),
+            "ensemble": None if self.online is None else packed(self.online),
             "expert_names": list(self.names),
             "block_size": None if self.online is None else self.online.block_size,
             "calibration": calibration_to_plain(self._calibration),
@@ -342,7 +344,7 @@ class OnlineModel:
         if content["ensemble"] is not None:
             model._set_scales(X, y)
             model.online = model._build(X, y, is_fitted=False)
-            model.online.load_state_dict(content["ensemble"])
+            model.online.load_state_dict(unpacked(model.online, content["ensemble"]))
             model.online.block_size = content["block_size"]
             if content["input_range"] is not None:
                 model._range = InputRange(*(part.to(model.device) for part in content["input_range"]))
@@ -462,10 +464,7 @@ class OnlineModel:
         doubles = {name: value.double() for name, value in mixture._asdict().items()}
         if mixture.log_weights.dtype != torch.float64:  # they sum to one in single precision only
             doubles["log_weights"] = doubles["log_weights"].log_softmax(0)
-        shift, scale = self.scales.y_mean, self.scales.y_scale
-        if isinstance(mixture, StudentTMixture):
-            return StudentTMixture(**doubles).rescale(shift, scale)
-        return mixture._replace(**doubles).rescale(shift, scale)
+        return mixture._replace(**doubles).rescale(self.scales.y_mean, self.scales.y_scale)
 
     def _nothing(self, y: Tensor) -> OnlinePredictions:
         """Predictions of no row, at the end of a call of ``y`` (N,) that was all warm-up."""
