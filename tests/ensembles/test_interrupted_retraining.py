@@ -1,0 +1,89 @@
+"""Ctrl-C while something is trained anew: nothing has changed, and the stream goes on to the same numbers."""
+
+import copy
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.refitted import Refitted
+from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.experts import boosting, climb, refitted, window
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+
+WARM, DUE = 40, 80  # rows after which they are trained; trees when they are asked next
+RECORDS = {
+    "boosting": Boosting(5, every=40),
+    "window": WindowGP(num_rows=30, refit_every=40),
+    "refitted": Refitted(every=40, num_rows=60),
+}
+
+
+def rows(num_rows=130):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    return X, (2 * X[:, 0]).sin() + 0.1 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
+
+
+def interrupted(monkeypatch, name):
+    """The interrupt key is pressed in the middle of the next training; how often that was."""
+    pressed = []
+
+    def press():
+        if not pressed:
+            pressed.append(name)
+            signal.raise_signal(signal.SIGINT)
+
+    if name == "boosting":
+        trees = boosting._Trees.__init__
+
+        def train(self, *arguments):
+            trees(self, *arguments)
+            press()
+
+        monkeypatch.setattr(boosting._Trees, "__init__", train)
+        return pressed
+
+    def climbing(expert, evidence, *arguments):
+        evaluated = []
+
+        def counted():
+            evaluated.append(True)
+            if len(evaluated) == 3:
+                press()
+            return evidence()
+
+        return climb.climb(expert, counted, *arguments)
+
+    for module in (window, refitted):
+        monkeypatch.setattr(module, "climb", climbing)
+    return pressed
+
+
+@pytest.mark.parametrize("size", [1, 7, 90])
+@pytest.mark.parametrize("name", RECORDS)
+def test_nothing_is_lost(name, size, monkeypatch):
+    X, y = rows()
+    further = tuple(replace(record, name=key) for key, record in RECORDS.items())
+    plain = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),), further=further), warmup=WARM))
+    plain.observe(X[:WARM], y[:WARM])
+    stopped = copy.deepcopy(plain)
+    want = [plain.observe(X[t : t + size], y[t : t + size]).log_prob for t in range(WARM, len(y), size)]
+    pressed = interrupted(monkeypatch, name)
+    got, start = [], WARM
+    while start < len(y):
+        before = {key: value.clone() for key, value in stopped.online.state_dict().items()}
+        try:
+            got.append(stopped.observe(X[start : start + size], y[start : start + size]).log_prob)
+            start += size
+        except KeyboardInterrupt:
+            after = stopped.online.state_dict()
+            assert all(torch.equal(value.nan_to_num(), before[key].nan_to_num()) for key, value in after.items())
+            assert stopped.num_rows == start
+            assert any(start <= due <= start + size for due in (WARM, DUE))
+    assert pressed == [name]
+    assert torch.equal(torch.cat(got), torch.cat(want))
