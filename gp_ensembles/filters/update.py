@@ -37,7 +37,7 @@ _WANTED = {
     SquareRootState: "the noise variance, a tensor (*batch)",
     StudentTState: "a NoiseDiscount, or None for a constant noise variance",
     MultiOutputState: "a MultiOutputNoise",
-    WindowState: "a Window, and no transition",
+    WindowState: "a Window",
     ExternalState: "none: its expert keeps it, see ExternalExpert",
     StructuralState: "none: its expert keeps it, see StructuralExpert",
     RefittedState: "none: its expert keeps it, see RefittedExpert",
@@ -283,6 +283,11 @@ def _prior_variance(state: FilterState, transition: Transition | None, given: Te
     if type(state) not in _WANTED:
         names = ", ".join(kind.__name__ for kind in _WANTED)
         raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
+    if isinstance(state, WindowState) and transition is not None:
+        raise TypeError(
+            f"a window has no weights that change, so leave the transition out, got {type(transition).__name__}; it "
+            f"forgets by fewer rows"
+        )
     if isinstance(state, WindowState | ExternalState | StructuralState | RefittedState):
         raise TypeError(f"the observation for a {type(state).__name__} is {_WANTED[type(state)]}")
     if given is not None:

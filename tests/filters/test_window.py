@@ -160,7 +160,7 @@ def test_repeated_rows_and_tiny_noise_do_not_fail():
 def test_a_window_has_no_transition():
     Phi, y = problem()
     state = window_state(torch.Size([M]), D, ROOM, Phi)
-    with pytest.raises(TypeError, match="a Window, and no transition"):
+    with pytest.raises(TypeError, match="leave the transition out, got RandomWalk; it forgets by fewer rows"):
         update_block(state, Phi, y, RandomWalk(0.1), WINDOW)
-    with pytest.raises(TypeError, match="a Window, and no transition"):
+    with pytest.raises(TypeError, match="the observation for a WindowState is a Window"):
         predict(state, Phi, None, NOISE)
