@@ -3,7 +3,6 @@
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.ensembles.guest_report import GuestReport
+from gp_ensembles.ensembles.regret import Regret
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
@@ -126,42 +126,22 @@ def guest_entry(report: GuestReport) -> dict[str, object]:
 
 
 def guest_lines(summary: Mapping[str, object]) -> list[str]:
-    """For each model from outside its score beside the ensemble's, its weight, and whether it was absent.
+    """What is said of each model from outside, from what :func:`guest_entry` made of it.
 
     Example:
-        >>> entry = {"num_answered": 398, "num_absent": 2, "num_targets": 390, "log_score": -1.25}
-        >>> entry |= {"ensemble_log_score": -1.2, "regret": -19.5, "bound": 9.5, "weight": 0.31, "mean_weight": 0.28}
-        >>> entry |= {"reason": "it said nothing (NaN)", "mend": "fill the gaps"}
-        >>> for line in guest_lines({"guests": {"boosting/0": entry}}):
-        ...     print(line)
-        boosting/0: log score -1.2500, the ensemble's on the same 390 targets -1.2000: it is 19.5 nats ahead (at most
-        9.5 behind, whatever the targets); weight 0.310 now, 0.280 on average
-        boosting/0: answered 398 of 400 rows; absent the last time because it said nothing (NaN): fill the gaps
+        >>> entry = {"num_answered": 0, "num_absent": 2, "num_targets": 0, "log_score": None, "regret": 0.0}
+        >>> entry |= {"ensemble_log_score": None, "bound": None, "weight": 0.0, "mean_weight": None}
+        >>> print(*guest_lines({"guests": {"trees/0": {**entry, "reason": "it said nothing", "mend": "ask it"}}}))
+        trees/0: answered 0 of 2 rows; absent the last time because it said nothing: ask it
     """
-    guests, lines = summary.get("guests"), []
+    guests = summary.get("guests")
     assert guests is None or isinstance(guests, dict)
+    lines = []
     for name, entry in (guests or {}).items():
-        rows = entry["num_answered"] + entry["num_absent"]
-        if entry["num_targets"]:
-            lines.append(f"{name}: {_compared(entry)}; {_weight(entry)}")
-        if entry["reason"]:
-            answered = f"answered {entry['num_answered']} of {rows} rows"
-            lines.append(f"{name}: {answered}; absent the last time because {entry['reason']}: {entry['mend']}")
+        fields = {key: value for key, value in entry.items() if key != "bound"}
+        report = GuestReport(**{**fields, "name": name, "regret": Regret(entry["regret"], entry["bound"])})
+        lines += str(report).splitlines()
     return lines
-
-
-def _compared(entry: Mapping[str, Any]) -> str:
-    """The scores of a model from outside and of the ensemble."""
-    side = "behind" if entry["regret"] > 0 else "ahead"
-    most = "" if entry["bound"] is None else f" (at most {entry['bound']:.1f} behind, whatever the targets)"
-    return (
-        f"log score {entry['log_score']:.4f}, the ensemble's on the same {entry['num_targets']} targets "
-        f"{entry['ensemble_log_score']:.4f}: it is {abs(entry['regret']):.1f} nats {side}{most}"
-    )
-
-
-def _weight(entry: Mapping[str, Any]) -> str:
-    return f"weight {entry['weight']:.3f} now, {entry['mean_weight']:.3f} on average"
 
 
 def bad_row_lines(summary: Mapping[str, object]) -> list[str]:

@@ -29,6 +29,13 @@ class GuestReport(NamedTuple):
         mean_weight: Mean of its weights in the rows that it answered; ``None`` without any.
         reason: Why it was absent, the last time; empty if it never was.
         mend: What can be done about it; likewise.
+
+    Example:
+        >>> regret = Regret(-0.35, 9.5)
+        >>> print(GuestReport("trees/0", 7, 2, 7, -1.25, -1.2, regret, 0.3, 0.2, "it said nothing", "ask it"))
+        trees/0: log score -1.2500, the ensemble's on the same 7 targets -1.2000: it is 0.3 nats ahead (at most 9.5
+        behind, whatever the targets); weight 0.300 now, 0.200 on average
+        trees/0: answered 7 of 9 rows; absent the last time because it said nothing: ask it
     """
 
     name: str
@@ -42,6 +49,23 @@ class GuestReport(NamedTuple):
     mean_weight: float | None
     reason: str
     mend: str
+
+    def __str__(self) -> str:
+        """A line on who was ahead where it answered, and one on its absence if there was any."""
+        lines = []
+        if self.log_score is not None and self.ensemble_log_score is not None and self.mean_weight is not None:
+            side, (ahead, bound) = "behind" if self.regret.regret > 0 else "ahead", self.regret
+            most = "" if bound is None else f" (at most {bound:.1f} behind, whatever the targets)"
+            lines.append(
+                f"{self.name}: log score {self.log_score:.4f}, the ensemble's on the same {self.num_targets} targets "
+                f"{self.ensemble_log_score:.4f}: it is {abs(ahead):.1f} nats {side}{most}; weight {self.weight:.3f} "
+                f"now, {self.mean_weight:.3f} on average"
+            )
+        if self.reason or not lines:
+            answered = f"{self.name}: answered {self.num_answered} of {self.num_answered + self.num_absent} rows"
+            why = f"; absent the last time because {self.reason}: {self.mend}" if self.reason else ""
+            lines.append(answered + why)
+        return "\n".join(lines)
 
     def in_units(self, scale: float) -> "GuestReport":
         """With densities per unit of the target, of which the ensemble's own unit is ``scale``."""
