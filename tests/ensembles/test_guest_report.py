@@ -1,4 +1,4 @@
-"""What is told of guests: rows after the warm-up only, with a bound that knows those of the warm-up, and how to mend."""
+"""What is told of guests: rows after the warm-up only, a bound that knows those of the warm-up, and how to mend."""
 
 import math
 from dataclasses import replace
