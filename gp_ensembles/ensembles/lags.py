@@ -10,7 +10,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, LinearBasis
-from gp_ensembles.ensembles.memory import TargetMemory, find_lags, find_season
+from gp_ensembles.ensembles.memory import TargetMemory, find_season
 from gp_ensembles.ensembles.spec_checks import check_count, check_made
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -20,6 +20,7 @@ from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.filters.transitions import RandomWalk
+from gp_ensembles.numerics.lag_selection import find_lags
 
 _LEAST_NOISE = 1e-6  # of the value a season ago, in squared units of standardized targets
 _LEVEL_NOISE = 1e-2  # noise of the level in steps of its walk: nearly all of a change stays
@@ -57,9 +58,9 @@ class TargetLags:
 
     Attributes:
         lags: Rows back, distinct and ascending; found on the warm-up rows by forward selection on the partial
-            correlation if ``None``, see :func:`~gp_ensembles.ensembles.memory.find_lags`.
+            correlation if ``None``, see :func:`~gp_ensembles.numerics.lag_selection.find_lags`.
         most: Most lags to find.
-        longest: Longest lag to look for; no more than a fifth of the warm-up rows is.
+        longest: Longest lag to look for; no more than half of the warm-up rows is, a fifth where no lag is found in it.
         bases: Bases of the inputs and the lagged targets together.
 
     Raises:

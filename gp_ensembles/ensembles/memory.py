@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.numerics.lag_selection import carried_forward, select_lags
+from gp_ensembles.numerics.lag_selection import carried_forward
 
 _FAR = 100.0  # in widths of the range of the warm-up targets
 _LEAST_CORRELATION = 0.2  # of a season
@@ -112,28 +112,6 @@ def _autoregression(lags: tuple[int, ...], y: Tensor) -> tuple[Tensor, Tensor]:
     ridge = _RIDGE * design.shape[0] * torch.diag_embed(torch.ones_like(design[0]))
     coefficients = torch.linalg.solve(design.mT @ design + ridge, design.mT @ seen)
     return coefficients.to(y), torch.stack([filled.amin(), filled.amax()]).to(y)
-
-
-def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
-    """Lags that help to predict the next target, see :func:`~gp_ensembles.numerics.lag_selection.select_lags`.
-
-    Args:
-        y: Targets, shape (N,), NaN where missing.
-        most: Most lags to choose.
-        longest: Longest lag to look at; no more than a fifth of the rows is.
-
-    Returns:
-        The lags, ascending; none where the past says nothing.
-
-    Example:
-        >>> import torch
-        >>> y = torch.sin(torch.arange(200, dtype=torch.float64) * torch.pi / 6)
-        >>> find_lags(y + 0.1 * torch.cos(37.0 * y + torch.arange(200) ** 2), most=2, longest=24)[0]
-        1
-        >>> find_lags(torch.cos(torch.arange(200, dtype=torch.float64) ** 2), most=6, longest=24)
-        ()
-    """
-    return select_lags(y, most, min(longest, y.shape[0] // 5))
 
 
 def find_season(y: Tensor) -> int | None:

@@ -16,7 +16,7 @@ from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_na
 from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.parameters import get_vectors
-from gp_ensembles.experts.refitted import Beginning, RefittedExpert, find_lags, lagged_columns
+from gp_ensembles.experts.refitted import Beginning, RefittedExpert, lagged_columns, lags_of
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.fourier import RandomFourierFeatures
@@ -82,7 +82,7 @@ class Refitted(FurtherExpert):
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`FurtherExpert.build`; its two experts are one object."""
         X, y, fit = warm_up.X, warm_up.y, warm_up.fit
-        lags = _padded(find_lags(y, _MOST_LAGS)) if self.lags else ()
+        lags = _padded(lags_of(y, _MOST_LAGS)) if self.lags else ()
         past = carried_forward(y).to(y)
         columns = torch.cat([X, lagged_columns(past, torch.tensor(lags, dtype=torch.int64, device=X.device))], dim=-1)
         model, short = self._models(X, past, len(lags), warm_up.generator)

@@ -26,7 +26,7 @@ from gp_ensembles.filters.states import (
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk, Transition
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.lag_selection import carried_forward, select_lags
+from gp_ensembles.numerics.lag_selection import carried_forward, find_lags
 
 # ``benchmarks/README.md``: half the steps of the search lose 0.04 nats where much changes, twice as many gain nothing;
 # what is known of the last two thousand rows predicts as well as what is known of four thousand.
@@ -234,8 +234,8 @@ class BoundRefitted(BoundExpert):
 class RefittedExpert(Expert):
     r"""A linear model in features of inputs and past targets, found anew every so many rows from what it remembers.
 
-    At a refit it looks for the lags that help to predict (:func:`find_lags`, by
-    :func:`~gp_ensembles.numerics.lag_selection.select_lags`), climbs a few steps up the evidence of the last rows from
+    At a refit it looks for the lags that help to predict
+    (:func:`~gp_ensembles.numerics.lag_selection.find_lags`), climbs a few steps up the evidence of the last rows from
     the hyperparameters in force, and learns the rows that it remembers anew: an expert is born in the place of an old
     one and inherits its weight. What the state holds decides all of it, so a stream that is taken up again goes on with
     the same bits. A search that fails leaves the expert as it was. A lag that stays keeps its column, and a new one
@@ -383,15 +383,15 @@ def store_(state: RefittedState, block: RefittedBlock) -> None:
     state.num_rows.add_(num_rows)
 
 
-def find_lags(y: Tensor, room: int) -> tuple[int, ...]:
-    """At most so many lags that help to predict targets (N,), of up to a third of the rows.
+def lags_of(y: Tensor, room: int) -> tuple[int, ...]:
+    """At most so many lags that help to predict targets (N,), see :func:`find_lags`.
 
     Example:
-        >>> find_lags(torch.sin(torch.arange(90, dtype=torch.float64)), 1)
+        >>> lags_of(torch.sin(torch.arange(90, dtype=torch.float64)), 1)
         (1,)
     """
     most = max(1, room - 1)  # with any lag goes the lag of one row
-    return select_lags(y, most, min(LONGEST_LAG, y.shape[0] // 3))[:room]
+    return find_lags(y, most, LONGEST_LAG)[:room]
 
 
 def lagged_columns(y: Tensor, lags: Tensor) -> Tensor:
@@ -423,7 +423,7 @@ def _lags_anew(lags: Tensor, remembered: Tensor) -> Tensor:
     room = lags.numel()
     if room == 0:
         return lags
-    found = find_lags(remembered, room)
+    found = lags_of(remembered, room)
     old = lags.tolist()
     new = iter([lag for lag in found if lag not in old])
     kept = [lag if lag in found else 0 for lag in old]

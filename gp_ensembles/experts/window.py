@@ -38,8 +38,10 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.log_marginal import log_marginal
 
 M = TypeVar("M", bound=nn.Module)
-# Few steps, often: more of them, or steps on the last rows only, fit what the next rows do not repeat.
+# Few steps, often: more of them, or steps on the last rows only, fit what the next rows do not repeat. But where there
+# are twice as many rows as before a search goes on to its end, or what few rows said stays (``benchmarks/README.md``).
 _REFIT = LBFGS(max_iterations=3, loss_tolerance=1e-5)
+_REFIT_TO_MORE = LBFGS(max_iterations=30, loss_tolerance=1e-5)
 _WORTH = 1.0  # nats of evidence that a refit must gain for each hyperparameter
 _REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
 
@@ -47,10 +49,11 @@ _REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
 @final
 @dataclass(frozen=True)
 class Refit:
-    """When a window's hyperparameters are fitted anew: a few steps of the optimizer from where they were.
+    """When a window's hyperparameters are fitted anew: three steps of the optimizer from where they were.
 
     Rows are counted from the expert's first, missing ones included. After a refit at row n the next one comes
     min(n, every) rows later: where a stream begins with few rows, at twice as many, until ``every`` rows are between.
+    Before row ``every`` up to thirty steps are taken: what few rows say of hyperparameters may be far off.
 
     Attributes:
         every: Rows between two refits.
@@ -193,6 +196,7 @@ class _Refitted:
         if last == 0:
             return state
         num_rows, expert = min(last, self._refit.num_rows), self._copy
+        search = _REFIT_TO_MORE if int(state.num_rows.max()) < self._refit.every else _REFIT
         with torch.inference_mode(False):
             some = torch.linspace(0, last - 1, num_rows, dtype=torch.float64, device=state.targets.device)
             rows, targets, scale = (
@@ -201,7 +205,7 @@ class _Refitted:
             )
             vectors = state.hyperparameters.detach().clone().reshape(expert.num_experts, -1)
             set_vectors_(expert, vectors)
-            found = climb(expert, lambda: expert.evidence(rows, targets, scale), _REFIT, _REFIT_PRECISION, num_rows)
+            found = climb(expert, lambda: expert.evidence(rows, targets, scale), search, _REFIT_PRECISION, num_rows)
         after = state._replace(hyperparameters=found.reshape(state.hyperparameters.shape))
         if torch.equal(found, vectors):
             return state

@@ -5,6 +5,9 @@ import math
 import torch
 from torch import Tensor
 
+_CANDIDATES = 4  # the best of p standard normal squares is above 2 log(4 p) with a probability of .05
+_NEAR, _FAR = 5, 2  # lags of up to a fifth of the rows, and where there are such, of up to a half
+
 
 def carried_forward(y: Tensor) -> Tensor:
     """A series (N,) with gaps (NaN) at the last value before them, float64; at zero before the first.
@@ -22,13 +25,17 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
     r"""Lags that help to predict the next value, by forward selection on the partial correlation.
 
     The lag whose column has the largest partial correlation with the value, given those chosen so far and a constant,
-    is taken as long as it lowers the Bayesian information criterion twice over,
-    :math:`n \log(RSS / RSS') > 2 \log n` on n rows. With any lag goes the lag of one row.
+    is taken as long as it lowers the Bayesian information criterion twice over, and more than the best of L lags does
+    by chance, one time in twenty (Foster and George 1994, section 3, ask for 2 log L):
+
+    .. math:: n \log(RSS / RSS') > 2 \log \max(n, 4 L)
+
+    on n rows. With any lag goes the lag of one row.
 
     Args:
         y: Values, shape (N,), NaN where missing.
         most: Most lags to choose.
-        longest: Longest lag to look at, below N.
+        longest: Longest lag L to look at, below N; the first L rows have not all of their past and do not count.
 
     Returns:
         The lags, ascending; none where the past says nothing.
@@ -46,6 +53,7 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
     lagged = torch.stack([filled[longest - lag : filled.shape[0] - lag] for lag in range(1, longest + 1)], dim=-1)
     lagged = lagged - lagged.mean(0)
     smallest = 1e-8 * lagged.square().sum(0)
+    least = 2 * math.log(max(num_rows, _CANDIDATES * longest))
     chosen: list[int] = []
     for _ in range(most):
         squares = lagged.square().sum(0)
@@ -53,7 +61,7 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
         gain = torch.where(free, (residual @ lagged).square() / torch.where(free, squares, 1.0), 0.0)
         best, rest = int(gain.argmax()), float(residual.square().sum())
         left = rest - float(gain[best])
-        if left < 1e-12 * rest or num_rows * math.log(rest / left) <= 2 * math.log(num_rows):
+        if left < 1e-12 * rest or num_rows * math.log(rest / left) <= least:
             if left < 1e-12 * rest and rest > 0:
                 chosen.append(best + 1)
             break
@@ -62,3 +70,31 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
         residual = residual - direction * (direction @ residual)
         lagged = lagged - torch.outer(direction, direction @ lagged)
     return tuple(sorted({1, *chosen})) if chosen else ()
+
+
+def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
+    """Lags that help to predict the next value, no longer than the rows can tell; see :func:`select_lags`.
+
+    Lags of up to half of the rows are looked at where some of up to a fifth help. Where none does, none is taken: the
+    rows that half of them leave are few, and on tables in no order far lags of heavy-tailed targets seem to help.
+
+    Args:
+        y: Values, shape (N,), NaN where missing.
+        most: Most lags to choose.
+        longest: Longest lag to look at.
+
+    Returns:
+        The lags, ascending; none where the past says nothing.
+
+    Example:
+        >>> y = torch.sin(torch.arange(200, dtype=torch.float64) * torch.pi / 6)
+        >>> find_lags(y + 0.1 * torch.cos(37.0 * y + torch.arange(200) ** 2), most=2, longest=24)[0]
+        1
+        >>> find_lags(torch.cos(torch.arange(200, dtype=torch.float64) ** 2), most=6, longest=24)
+        ()
+    """
+    num_rows = y.shape[0]
+    near = select_lags(y, most, min(longest, num_rows // _NEAR))
+    if not near or longest <= num_rows // _NEAR:
+        return near
+    return select_lags(y, most, min(longest, num_rows // _FAR)) or near

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.memory import TargetMemory, find_lags, find_season
+from gp_ensembles.ensembles.memory import TargetMemory, find_season
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.meta_learners import ReferenceAveraging
 
@@ -105,33 +105,6 @@ def test_what_bridges_a_gap_stays_in_the_range_of_the_warm_up():
     _, columns = memory.columns(growing[-2:], y)
     assert float(columns.max()) <= 1.0
     assert float(columns.min()) >= 0.0
-
-
-def test_lags_of_an_autoregression_are_found():
-    y = series(num_rows=2000)
-    found = find_lags(y, most=6, longest=50)
-    assert found[0] == 1
-    assert 3 in found
-    assert len(found) <= 4
-
-
-def test_a_season_is_found_through_gaps():
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.arange(600, dtype=torch.float64)
-    pattern = torch.randn(24, generator=generator, dtype=torch.float64)
-    y = pattern.repeat(25) + 0.2 * torch.randn(600, generator=generator, dtype=torch.float64)
-    y[(rows % 37) == 5] = torch.nan
-    assert {24, 48, 72, 96} & set(find_lags(y, most=6, longest=100))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_noise_has_no_lags(seed):
-    noise = torch.randn(800, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    assert find_lags(noise, most=6, longest=100) == ()
-
-
-def test_few_rows_have_no_lags():
-    assert find_lags(series(num_rows=10)[:4], most=6, longest=100) == ()
 
 
 @pytest.mark.parametrize("lags", [(), (0,), (2, 1), (1, 1)])

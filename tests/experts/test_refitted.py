@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import LBFGS, GaussianExpert
+from gp_ensembles.experts import LBFGS, GaussianExpert, refitted
 from gp_ensembles.experts.climb import climb
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.experts.refitted import Beginning, RefittedExpert
@@ -17,7 +17,7 @@ from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import Concatenate, HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import FixedShare
-from gp_ensembles.numerics.lag_selection import select_lags
+from gp_ensembles.numerics.lag_selection import find_lags
 from gp_ensembles.streaming.joint import _covariance
 
 D, L, SPEEDS = 2, 3, (0.0, 1e-2)
@@ -89,7 +89,7 @@ def oracle(one, X, y, num_remembered):
         oldest = max(0, t + 1 - num_remembered)
         first = oldest + 200 if oldest else 0
         series = torch.tensor(filled[oldest:], dtype=torch.float64)
-        found = select_lags(series, len(lags) - 1, min(200, len(series) // 3))[: len(lags)]
+        found = find_lags(series, len(lags) - 1, 200)[: len(lags)]
         new = [lag for lag in found if lag not in lags]
         lags = [lag if lag in found else 0 for lag in lags]
         lags = [lag or (new.pop(0) if new else 0) for lag in lags]
@@ -262,6 +262,28 @@ def test_a_rejected_call_changes_nothing():
         online.observe(bad, y[100:])
     for name, value in online.state_dict().items():
         assert torch.equal(value.nan_to_num(0), before[name].nan_to_num(0)), name
+
+
+def test_an_interrupted_refit_keeps_the_lags_and_all_else(monkeypatch):
+    """Ctrl-C in the search of a refit, when new lags have been found already."""
+    X, y = rows()
+    online, other = (OnlineEnsemble(Ensemble([expert(lags=(9, 0, 0))], FixedShare(0.01))) for _ in range(2))
+    for one in (online, other):
+        one.observe(X[:30], y[:30])
+    before = copy.deepcopy(online.state_dict())
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(refitted, "climb", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            online.observe(X[30:], y[30:])
+    for name, value in online.state_dict().items():
+        assert torch.equal(value.nan_to_num(0), before[name].nan_to_num(0)), name
+    first, second = (one.observe(X[30:], y[30:]) for one in (online, other))
+    assert torch.equal(first.mean, second.mean)
+    assert online.state.experts[0].lags.tolist() == other.state.experts[0].lags.tolist() != [9, 0, 0]
 
 
 def test_joint_covariances_have_the_predictions_on_their_diagonal():
