@@ -1,7 +1,9 @@
 """Guests on the command line: columns of forecasts with gaps, the lines of the summary, and resumption."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel
 from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.guest_models import RegressorGuest
 from gp_ensembles.streaming import StreamConfig
 
@@ -135,3 +138,16 @@ def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path
     with pytest.raises(TypeError, match=r"GuestModel has no name in files.*pickle.dump\(model, file\)"):
         stream(Table(X, X[:, 0], ("a", "b"), "y", "rows"), config, Output(tmp_path / "out", pictures=False))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("page", ["command_line", "guests"])
+def test_configs_in_the_documents_can_be_read(page, tmp_path):
+    text = (Path(__file__).resolve().parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    specs = []
+    for block in blocks:
+        (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
+        specs.append(load_config(tmp_path / "config.yaml").ensemble)
+    assert len(specs) == {"command_line": 2, "guests": 1}[page]
+    assert specs[-1].forecast_columns[0] == "nwp"
+    assert page == "guests" or isinstance(specs[0].target, BinaryTarget)
