@@ -41,19 +41,20 @@ EVERYTHING = frozenset(
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
-    "numerics": (frozenset(), frozenset({"numpy", "scipy"})),
+    # numba: an optional extra, at its one door numerics/compiled.py.
+    "numerics": (frozenset(), frozenset({"numpy", "scipy", "numba"})),
     # numpy: a row at a time, where a call of torch costs more than its numbers.
     "innovations": (frozenset({"numerics"}), frozenset({"numpy"})),
     "metrics": (frozenset({"numerics"}), frozenset()),
     # numpy: recursions over rows on a few dozen numbers.
     "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
-    "filters": (frozenset({"numerics"}), frozenset()),
-    # numpy: likewise.
+    # numpy: a row at a time, here and in the two below.
+    "filters": (frozenset({"numerics"}), frozenset({"numpy"})),
     "meta_learners": (frozenset({"numerics"}), frozenset({"numpy"})),
     "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
-    "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch"})),
+    "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "numpy"})),
     # tqdm: fitting hyperparameters takes seconds. sklearn: boosted trees, trained in one thread (threadpoolctl).
     "experts": (
         frozenset({"numerics", "features", "filters", "likelihoods"}),

@@ -19,10 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.normal_scores import component_log_densities, log_density, maps_at, transform
 
+Numbers = NDArray[np.float64]
 _SHIFTS = (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)
 _SCALES = (0.2, 0.4, 0.6, 0.75, 0.88, 1.0, 1.15, 1.4, 1.8)
 _CANDIDATES = tuple((m, s) for s, m in product(_SCALES, _SHIFTS) if (m, s) != (0.0, 1.0))
@@ -43,6 +46,13 @@ _GAINED = _column(rate * (1 - share) for rate, share in _RULES)
 _GIVEN = _column(share / len(_CANDIDATES) for _, share in _RULES)
 _SHIFT = _column([0.0, *(m for m, _ in _CANDIDATES)]).squeeze(-1)
 _SCALE = _column([1.0, *(s for _, s in _CANDIDATES)]).squeeze(-1)
+
+
+_SHIFTS_AND_SCALES = _SHIFT.numpy(), _SCALE.numpy()
+_ROW = (
+    np.array([((1 - rate) * (1 - share), rate * (1 - share), share / len(_CANDIDATES)) for rate, share in _RULES]),
+    np.array(_GIVEN_OUT),
+)
 
 
 class MapComponents(NamedTuple):
@@ -149,20 +159,43 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
 
 
 def _recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, RecalibratedBlock]:
-    """The same for one target: numpy is quicker than torch at numbers this few."""
-    now, shares = state.candidates.numpy(), state.shares.tolist()
-    weights = np.concatenate([shares[:1], np.dot(shares[1:], now)])
-    densities, values = maps_at(u, _SHIFT.numpy(), _SCALE.numpy())
-    row = densities[1:]
-    density = now.dot(row)
-    after = np.multiply.outer(_GAINED.squeeze(-1).numpy() / density, row)
-    after += _KEPT.numpy()
-    after *= now
-    after += _GIVEN.numpy()
-    shares = _share_out(shares, [1.0, *density.tolist()])
-    parts = np.log(weights)[:, None], np.log(weights.dot(densities))[None], weights.dot(values)[None]
-    learned = RecalibrationState(torch.from_numpy(after), torch.tensor(shares, dtype=torch.float64, device="cpu"))
+    """The same for one target: plain arrays are quicker than torch at numbers this few."""
+    densities, values = maps_at(u, _SHIFTS_AND_SCALES[0], _SHIFTS_AND_SCALES[1])
+    candidates, shares, log_weights, gain, pit = _learn_row(
+        *_ROW, state.candidates.numpy(), state.shares.numpy(), densities, values
+    )
+    learned = RecalibrationState(torch.from_numpy(candidates), torch.from_numpy(shares))
+    parts = log_weights[:, None], np.array([gain]), np.array([pit])
     return learned, RecalibratedBlock(*map(torch.from_numpy, parts))
+
+
+@compiled
+def _learn_row(
+    rules: Numbers, given_out: Numbers, candidates: Numbers, shares: Numbers, densities: Numbers, values: Numbers
+) -> tuple[Numbers, Numbers, Numbers, float, float]:
+    """Learn one target, from arrays.
+
+    Args:
+        rules: What each rule keeps of a weight, gives for its density, and gives to each candidate, shape (R, 3).
+        given_out: What the rule over them gives to the identity and to each of them, shape (1 + R,).
+        candidates: As in the state, like ``shares``.
+        shares: Likewise.
+        densities: Of all maps at the transform of the target, shape (K,).
+        values: The maps there, shape (K,).
+
+    Returns:
+        The fields of the state after it, and those of the block.
+    """
+    after, weights = np.empty_like(candidates), np.empty(len(densities))
+    weights[0], weights[1:] = shares[0], 0.0
+    joint = shares.copy()
+    for r in range(len(candidates)):
+        weights[1:] += shares[1 + r] * candidates[r]
+        density = (candidates[r] * densities[1:]).sum()
+        joint[1 + r] *= density
+        after[r] = candidates[r] * (rules[r, 0] + (rules[r, 1] / density) * densities[1:]) + rules[r, 2]
+    learned = joint * ((1 - _SHARE) / joint.sum()) + given_out
+    return after, learned, np.log(weights), np.log((weights * densities).sum()), (weights * values).sum()
 
 
 def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:

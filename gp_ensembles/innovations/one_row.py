@@ -1,4 +1,4 @@
-"""Innovation models on one target of M experts in numpy, where a call of torch costs more than its numbers."""
+"""Innovation models on one target of M experts on plain arrays, where a call of torch costs more than its numbers."""
 
 import math
 from collections.abc import Sequence
@@ -12,8 +12,11 @@ from torch import Tensor
 from gp_ensembles.innovations.autoregression import HIGHEST, LOWEST, MEMORY, NOISE
 from gp_ensembles.innovations.model import InnovationModel
 from gp_ensembles.innovations.volatility import LARGEST, SMALLEST
+from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _MOST = float(np.finfo(np.float64).max ** 0.5)  # of a squared error
 
 
@@ -27,21 +30,19 @@ class RowModels(NamedTuple):
         places: The recursion of each model, shape (K,).
         shifts: Whether each model is autoregressive, 0 or 1, shape (K,).
         width: What a model's squared scale is multiplied with, shape (K, 1).
-        factor: Variance of a model over its squared scale before that, shape (K, 1).
+        factor: Variance of a model over its squared scale, widened, shape (K, 1).
         df: Degrees of freedom, shape (K, 1).
-        is_normal: Whether these are infinite, shape (K, 1); ``None`` where none are.
         constant: Logarithm of the density of the standard distribution at zero, shape (K, 1).
     """
 
     rate: Numbers
     scale_df: Numbers
-    drifts: NDArray[np.int64]
-    places: NDArray[np.int64]
-    shifts: NDArray[np.int64]
+    drifts: Places
+    places: Places
+    shifts: Places
     width: Numbers
     factor: Numbers
     df: Numbers
-    is_normal: NDArray[np.bool_] | None
     constant: Numbers
 
     @classmethod
@@ -53,7 +54,6 @@ class RowModels(NamedTuple):
         factors: Sequence[float],
     ) -> "RowModels":
         """From models, the rate, the degrees of freedom and the errors of each recursion, and the models' places."""
-        infinite = [math.isinf(model.degrees_of_freedom) for model in models]
         return cls(
             np.array([[rate] for rate, _, _ in followed]),
             np.array([[df] for _, df, _ in followed]),
@@ -63,7 +63,6 @@ class RowModels(NamedTuple):
             np.array([[model.width] for model in models]),
             np.array([[model.width * factor] for model, factor in zip(models, factors, strict=True)]),
             np.array([[model.degrees_of_freedom] for model in models]),
-            np.array(infinite)[:, None] if any(infinite) else None,
             np.array([[_peak(model.degrees_of_freedom)] for model in models]),
         )
 
@@ -123,37 +122,109 @@ def update_row(
         center, spread, target, rows_since = mean.numpy()[:, 0], variance.numpy()[:, 0], y.numpy()[0], float(age)
     except RuntimeError:  # inside vmap
         return None
+    center, spread = np.ascontiguousarray(center), np.ascontiguousarray(spread)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        errors = target - center
-        drift = _coefficient(sums) ** (rows_since + 1) * last
-        squares = np.minimum(np.square((errors, errors - drift)) / spread, _MOST)
-        followed = np.clip(squares[models.drifts], SMALLEST, LARGEST)
-        kept, gained = 1 - models.rate, models.rate * (models.scale_df + 1)
-        after = before * (kept + gained / (1 + before * (models.scale_df / followed)))
-        if rows_since == 0:
-            weighted = last / spread
-            sums = sums * MEMORY + np.array((errors * weighted, last * weighted))
-        else:
-            sums = sums.copy()
-        own = before[models.places]
-        wide = own * models.width
-        relative = squares[models.shifts] / wide
-        kernel = models.constant - 0.5 * (models.df + 1) * np.log1p(relative / models.df)
-        if models.is_normal is not None:
-            kernel = np.where(models.is_normal, models.constant - 0.5 * relative, kernel)
-        log_prob = kernel - 0.5 * np.log(wide * spread)
-    means = center + models.shifts[:, None] * drift
-    df = np.empty_like(means)
-    df[:] = models.df
-    parts = (np.ascontiguousarray(part.T)[..., None] for part in (means, spread * own * models.factor, log_prob, df))
-    return Row(torch.from_numpy(after), torch.from_numpy(sums), torch.from_numpy(errors), *map(torch.from_numpy, parts))
+        drift, means, variances = predict_models(
+            models.places, models.shifts, models.factor, before, sums, last, rows_since, center, spread
+        )
+        log_prob, after, sums, errors = learn_models(
+            models, before, sums, last, rows_since, center, spread, drift, float(target)
+        )
+    df = np.empty_like(log_prob[:, 1:])
+    df[:] = models.df[:, 0]
+    parts = (torch.from_numpy(part).unsqueeze(-1) for part in (means[:, 1:], variances[:, 1:], log_prob[:, 1:], df))
+    return Row(torch.from_numpy(after), torch.from_numpy(sums), torch.from_numpy(errors), *parts)
 
 
-def _coefficient(sums: Numbers) -> Numbers:
-    coefficient = np.clip(sums[0] / sums[1], LOWEST, HIGHEST)
+@compiled
+def predict_models(
+    places: Places,
+    shifts: Places,
+    factor: Numbers,
+    scale: Numbers,
+    products: Numbers,
+    last_error: Numbers,
+    age: float,
+    mean: Numbers,
+    variance: Numbers,
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Predict one target by the experts and by all models, from arrays.
+
+    Args:
+        places: As in :class:`RowModels`, like the next two.
+        shifts: Likewise.
+        factor: Likewise.
+        scale: Sizes of errors before the target, shape (V, M).
+        products: Sums of the autoregression, shape (2, M).
+        last_error: The last errors that were observed, shape (M,).
+        age: Rows since then.
+        mean: The experts' means, shape (M,).
+        variance: Their variances, shape (M,).
+
+    Returns:
+        Predicted errors (M,), and means and variances (M, 1 + K): the experts' own in front.
+    """
+    coefficient = np.clip(products[0] / products[1], LOWEST, HIGHEST)
     square = np.maximum(np.square(coefficient), NOISE * NOISE)
-    result: Numbers = coefficient * np.maximum((1 + NOISE) - NOISE / square, 0.0)
-    return result
+    drift = (coefficient * np.maximum((1 + NOISE) - NOISE / square, 0.0)) ** (age + 1) * last_error
+    means = np.empty((len(mean), 1 + len(places)))
+    variances = np.empty_like(means)
+    means[:, 0], variances[:, 0] = mean, variance
+    means[:, 1:] = (mean + np.expand_dims(shifts, 1) * drift).T
+    variances[:, 1:] = (variance * scale[places] * factor).T
+    return drift, means, variances
+
+
+@compiled
+def learn_models(
+    models: RowModels,
+    scale: Numbers,
+    products: Numbers,
+    last_error: Numbers,
+    age: float,
+    mean: Numbers,
+    variance: Numbers,
+    drift: Numbers,
+    y: float,
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Learn one target, from arrays.
+
+    Args:
+        models: The models.
+        scale: As in :func:`predict_models`, like all up to ``variance``.
+        products: Likewise.
+        last_error: Likewise.
+        age: Likewise.
+        mean: Likewise.
+        variance: Likewise.
+        drift: The predicted errors.
+        y: The target.
+
+    Returns:
+        Log densities (M, 1 + K), and the sizes of errors, the sums and the last errors after the target.
+    """
+    errors = y - mean
+    squares = np.empty((2, len(mean)))
+    squares[0] = np.square(errors) / variance
+    squares[1] = np.square(errors - drift) / variance
+    squares = np.minimum(squares, _MOST)
+    followed = np.minimum(np.maximum(squares[models.drifts], SMALLEST), LARGEST)
+    after = scale * (
+        (1 - models.rate) + models.rate * (models.scale_df + 1) / (1 + scale * (models.scale_df / followed))
+    )
+    sums = products.copy()
+    if age == 0:
+        weighted = last_error / variance
+        sums[0] = sums[0] * MEMORY + errors * weighted
+        sums[1] = sums[1] * MEMORY + last_error * weighted
+    wide = scale[models.places] * models.width
+    relative = squares[models.shifts] / wide
+    heavy = -0.5 * (models.df + 1) * np.log1p(relative / models.df)
+    kernel = models.constant + np.where(np.isinf(models.df + relative * 0.0), -0.5 * relative, heavy)
+    log_prob = np.empty((len(mean), 1 + len(models.places)))
+    log_prob[:, 0] = -0.5 * (squares[0] + np.log(variance)) - _HALF_LOG_TWO_PI
+    log_prob[:, 1:] = (kernel - 0.5 * np.log(wide * variance)).T
+    return log_prob, after, sums, errors
 
 
 def _peak(df: float) -> float:

@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 from gp_ensembles.meta_learners.gradient import SoftBayes
 from gp_ensembles.meta_learners.switching import SMALLEST_SHARE, FixedShare
+from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.reductions import readable_all
 
+Numbers = NDArray[np.float64]
 _SMALLEST = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).eps  # of a relative density
 
 
@@ -67,48 +70,73 @@ def run_row(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, log
         What came of it; ``None`` where :func:`run_together` would return that, derivatives are wanted, or numbers
         are in single precision or cannot be read, as inside ``vmap``.
     """
-    forms = [form for form in map(_form, (*rules, over)) if form is not None]
+    forms = row_forms(rules, over)
     is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
-    if not is_plain or len(forms) <= len(rules) or all(given == 0 for _, _, given in forms[:-1]):
+    if not is_plain or forms is None:
         return None
     try:
         known, column = before.numpy(), log_prob.numpy()[:, 0]
     except RuntimeError:  # inside vmap
         return None
-    best = column.max()
+    found, learned, last, joint, log_weights, density = weigh_row(forms, known, np.ascontiguousarray(column))
+    if not found:
+        return None
+    return Row(*map(torch.from_numpy, (learned, last, joint, log_weights[:, None], np.array([density]))))
+
+
+def row_forms(rules: Sequence[MetaLearner], over: MetaLearner) -> Numbers | None:
+    """The numbers a, b and c of R rules and of the rule over them, (R + 1, 3), for :func:`weigh_row`.
+
+    Returns:
+        They; ``None`` where one is of another form, or no rule keeps all weights far from the smallest number.
+
+    Example:
+        >>> row_forms([FixedShare(0.25), SoftBayes(0.5)], FixedShare(0.5)).tolist()
+        [[0.0, 0.75, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
+    forms = [form for form in map(_form, (*rules, over)) if form is not None]
+    if len(forms) <= len(rules) or all(given == 0 for _, _, given in forms[:-1]):
+        return None
+    return np.array(forms)
+
+
+@compiled
+def weigh_row(
+    forms: Numbers, before: Numbers, log_prob: Numbers
+) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, float]:
+    """Weigh one target by R rules and a rule over them, from arrays.
+
+    Args:
+        forms: What :func:`row_forms` found.
+        before: Log weights before the target as in :func:`run_row`, shape (M, 2 R).
+        log_prob: Log densities of the target, shape (M,).
+
+    Returns:
+        Whether the target is possible and its density no number next to zero; and if so the fields of :class:`Row`,
+        the last two of shape (M,) and a number.
+    """
+    num_experts, num_rules = len(log_prob), len(forms) - 1
+    best, none = log_prob.max(), np.empty(0)
     if not np.isfinite(best):
-        return None
-    relative, weights = np.exp(column - best), np.exp(known)
-    own, above = weights[:, : len(rules)], weights[0, len(rules) :]
-    densities = relative.dot(own)
-    if not densities.min() > _SMALLEST:
-        return None
-    density = above.dot(densities)
-    if not density > _SMALLEST:
-        return None
-    learned = [
-        _after(own[:, r], known[:, r], relative / densities[r], forms[r], len(column)) for r in range(len(rules))
-    ]
-    last, log_last = _after(above, known[0, len(rules) :], densities / density, forms[-1], len(rules))
-    joint = sum(weight * after for weight, (after, _) in zip(last, learned, strict=True))
-    parts = (
-        np.stack([log_after for _, log_after in learned], axis=1),
-        log_last,
-        np.log(joint),
-        np.log(own.dot(above))[:, None],
-        np.log(density)[None] + best,
-    )
-    return Row(*map(torch.from_numpy, parts))
-
-
-def _after(
-    weights: np.ndarray, log_weights: np.ndarray, gain: np.ndarray, form: tuple[float, float, float], number: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weights after a target and their logarithms, which a weight of any smallness keeps where none is given."""
-    kept, gained, given = form
-    factor = gained * gain + kept
-    after = weights * factor + given / number
-    return after, np.log(after) if given > 0 else log_weights + np.log(factor)
+        return False, np.empty((0, 0)), none, none, none, best
+    weights, relative = np.exp(before), np.exp(log_prob - best)
+    own, above = np.ascontiguousarray(weights[:, :num_rules]), weights[0, num_rules:].copy()
+    densities = np.dot(relative, own)
+    density = np.dot(above, densities)
+    if not (densities.min() > _SMALLEST and density > _SMALLEST):
+        return False, np.empty((0, 0)), none, none, none, best
+    learned, joint, log_weights = np.empty((num_experts, num_rules)), np.zeros(num_experts), np.log(np.dot(own, above))
+    factor = forms[num_rules, 0] + forms[num_rules, 1] * (densities / density)
+    last = above * factor + forms[num_rules, 2] / num_rules
+    log_last = np.log(last) if forms[num_rules, 2] > 0 else before[0, num_rules:] + np.log(factor)
+    for r in range(num_rules):
+        kept, gained, given = forms[r]
+        factor = kept + gained * (relative / densities[r])
+        after = own[:, r] * factor + given / num_experts
+        # Where nothing is given, a weight of any smallness keeps its logarithm.
+        learned[:, r] = np.log(after) if given > 0 else before[:, r] + np.log(factor)
+        joint += last[r] * after
+    return True, learned, log_last, np.log(joint), log_weights, np.log(density) + best
 
 
 def run_together(rules: Sequence[MetaLearner], states: Sequence[MetaState], log_prob: Tensor) -> Together | None:

@@ -1,0 +1,104 @@
+"""Several feature maps at one row of plain numbers: all sines at once, where a call of torch costs more than they."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.constant import ConstantFeatures
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.linear import LinearFeatures
+
+Numbers = NDArray[np.float64]
+
+
+class _Map(NamedTuple):
+    """A map of E experts with F features: each of them is a wave, a column or one, times a factor."""
+
+    frequencies: Numbers  # of its W waves, on all D columns, (W, D)
+    sines: list[int]  # number of the wave of each feature that is a sine, in order
+    cosines: list[int]  # likewise, behind them
+    columns: list[int]  # behind them; D for the constant one
+    factor: Numbers  # (E, F)
+
+
+@final
+class RowFeatures:
+    r"""Random Fourier, linear and constant features, on all or some columns, with their hyperparameters read.
+
+    Each feature is one of the numbers :math:`\sin \omega_w^\top x, \cos \omega_w^\top x, x_1, \dots, x_D, 1`, times a
+    factor.
+
+    Args:
+        maps: The maps, each of D inputs and with one batch axis or none.
+
+    Raises:
+        TypeError: If one is not of these kinds.
+
+    Example:
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> features = RowFeatures([LinearFeatures(2, one), ConstantFeatures(2, one)])
+        >>> features.fill(np.array([3.0, 4.0]))
+        >>> [values.tolist() for values in features.designs]
+        [[[3.0, 4.0, 1.0]], [[1.0]]]
+    """
+
+    def __init__(self, maps: Sequence[FeatureMap]) -> None:
+        num_inputs = maps[0].num_inputs
+        parts = [_read(features, list(range(num_inputs)), num_inputs) for features in maps]
+        self._frequencies = np.concatenate([part.frequencies for part in parts])
+        num_waves, start, places = len(self._frequencies), 0, list[NDArray[np.int64]]()
+        for part in parts:
+            num_experts = len(part.factor)
+            waves = [start + np.array(own, dtype=np.int64) for own in (part.sines, part.cosines)]
+            rest = 2 * num_waves + np.tile(np.array(part.columns, dtype=np.int64), (num_experts, 1))
+            pairs = [waves[0].reshape(num_experts, -1), num_waves + waves[1].reshape(num_experts, -1)]
+            places.append(np.concatenate([*pairs, rest], axis=1))
+            start += len(part.frequencies)
+        self._places = np.concatenate([place.ravel() for place in places])
+        self._factor = np.concatenate([part.factor.ravel() for part in parts])
+        self._numbers = np.ones(2 * num_waves + num_inputs + 1)
+        self._waves = self._numbers[:num_waves], self._numbers[num_waves : 2 * num_waves]
+        self._inputs = self._numbers[2 * num_waves : -1]
+        self._values = np.empty(len(self._places))
+        ends = np.cumsum([place.size for place in places])[:-1]
+        self.designs = [
+            values.reshape(place.shape) for values, place in zip(np.split(self._values, ends), places, strict=True)
+        ]
+
+    def fill(self, x: Numbers) -> None:
+        """Write the features at a row x (D,) to :attr:`designs`, (E, F) each, in the order of the maps."""
+        angles = self._frequencies @ x
+        np.sin(angles, out=self._waves[0])
+        np.cos(angles, out=self._waves[1])
+        self._inputs[...] = x
+        np.take(self._numbers, self._places, out=self._values, mode="clip")
+        self._values *= self._factor
+
+
+def _read(features: FeatureMap, columns: list[int], num_inputs: int) -> _Map:
+    """A map on some columns, in its own order, of D inputs in all."""
+    if isinstance(features, SelectColumns):
+        return _read(features.features, [columns[j] for j in features.columns.tolist()], num_inputs)
+    num_experts, num_features = features.batch_shape.numel(), features.num_features
+    ones = np.ones((num_experts, num_features))
+    if isinstance(features, ConstantFeatures):
+        return _Map(np.empty((0, num_inputs)), [], [], [num_inputs], ones)
+    if isinstance(features, LinearFeatures):
+        constant = [num_inputs] if num_features > len(columns) else []
+        return _Map(np.empty((0, num_inputs)), [], [], columns + constant, ones)
+    if not isinstance(features, RandomFourierFeatures):
+        raise TypeError(f"one row of {type(features).__name__} is not known in plain numbers")
+    with torch.no_grad():
+        omega = features.frequencies().reshape(-1, len(columns))
+        # All sines are zero at zero and all cosines one: what is seen there is the factors.
+        factor = features.bind()(omega.new_zeros(1, len(columns)))
+    frequencies = np.zeros((len(omega), num_inputs))
+    frequencies[:, columns] = omega.numpy()
+    cosines = factor.reshape(num_experts, num_features)[:, num_features // 2 :].numpy()
+    waves = list(range(len(omega)))
+    return _Map(frequencies, waves, waves, [], np.tile(cosines, (1, 2)))

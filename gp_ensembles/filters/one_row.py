@@ -1,0 +1,125 @@
+r"""One row of the covariance filter on plain arrays, where a call of torch costs as much as its numbers.
+
+The state [Σ | μ] of E experts on each of T transitions is read and changed in the memory of its tensor. As in
+:mod:`~gp_ensembles.filters.block` with one row,
+
+.. math:: c = \Sigma \phi + Q \phi, \quad v = \phi^\top c + \sigma^2, \quad m = \phi^\top \mu, \qquad
+          [\Sigma \mid \mu] \leftarrow [\Sigma + Q \mid \mu] - \frac{c}{v}\, [c^\top \mid m - y]
+
+A compiled loop does that in two passes through memory; without numba the products are those of numpy and torch.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
+
+Numbers = NDArray[np.float64]
+
+
+def predict_row(
+    moments: Numbers, walk: Numbers, noise: Numbers, design: Numbers, joint: Numbers, mean: Numbers, variance: Numbers
+) -> None:
+    """Predict one target; the state is not touched.
+
+    Args:
+        moments: The state, shape (T, E, F, F + 1).
+        walk: Diagonal of Q, zero for static weights, shape (T, E, F).
+        noise: Observation noise variances, shape (T, E).
+        design: Features, shape (E, F).
+        joint: Receives [c | m], shape (T, E, F + 1).
+        mean: Receives m, shape (T, E).
+        variance: Receives v, shape (T, E).
+
+    Example:
+        >>> moments, one, joint = np.array([[[[2.0, 3.0]]]]), np.ones((1, 1)), np.empty((1, 1, 2))
+        >>> mean, variance = np.empty((1, 1)), np.empty((1, 1))
+        >>> predict_row(moments, np.zeros((1, 1, 1)), one, one, joint, mean, variance)
+        >>> mean.item(), variance.item()
+        (3.0, 3.0)
+        >>> learn_row(moments, np.zeros((1, 1, 1)), joint, mean, variance, 6.0)
+        >>> moments.round(3).tolist()
+        [[[[0.667, 5.0]]]]
+    """
+    _predict(moments, walk, noise, design, joint, mean, variance)
+
+
+def learn_row(moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, variance: Numbers, y: float) -> None:
+    """Learn the target that :func:`predict_row` has predicted; the state changes in place.
+
+    Args:
+        moments: The state, shape (T, E, F, F + 1).
+        walk: As there.
+        joint: What it left there; scratch memory afterwards.
+        mean: Likewise.
+        variance: Likewise, positive.
+        y: The target.
+    """
+    _learn(moments, walk, joint, mean, variance, y)
+
+
+def _predict_by_products(
+    moments: Numbers, walk: Numbers, noise: Numbers, design: Numbers, joint: Numbers, mean: Numbers, variance: Numbers
+) -> None:
+    np.matmul(design[:, None, :], moments, out=joint[:, :, None, :])
+    mean[...] = joint[..., -1]
+    cross = joint[..., :-1]
+    cross += design * walk
+    np.add((cross * design).sum(-1), noise, out=variance)
+
+
+def _learn_by_products(
+    moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, variance: Numbers, y: float
+) -> None:
+    joint[..., -1] -= y
+    joint /= np.sqrt(variance)[..., None]
+    width = moments.shape[-2]
+    right = torch.from_numpy(joint.reshape(-1, 1, width + 1))
+    torch.from_numpy(moments.reshape(-1, width, width + 1)).baddbmm_(right[..., :-1].mT, right, alpha=-1.0)
+    places = np.arange(width)
+    moments[..., places, places] += walk
+
+
+@compiled
+def _predict_by_loops(
+    moments: Numbers, walk: Numbers, noise: Numbers, design: Numbers, joint: Numbers, mean: Numbers, variance: Numbers
+) -> None:
+    num_kinds, num_experts, width = moments.shape[:3]
+    for t in range(num_kinds):
+        for e in range(num_experts):
+            out = joint[t, e]
+            out[:] = 0.0
+            for i in range(width):
+                weight, row = design[e, i], moments[t, e, i]
+                for j in range(width + 1):
+                    out[j] += weight * row[j]
+            spread = noise[t, e]
+            for j in range(width):
+                out[j] += design[e, j] * walk[t, e, j]
+                spread += design[e, j] * out[j]
+            mean[t, e] = out[width]
+            variance[t, e] = spread
+
+
+@compiled
+def _learn_by_loops(
+    moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, variance: Numbers, y: float
+) -> None:
+    num_kinds, num_experts, width = moments.shape[:3]
+    for t in range(num_kinds):
+        for e in range(num_experts):
+            gain = joint[t, e]
+            scale = 1.0 / np.sqrt(variance[t, e])
+            gain[width] -= y
+            for j in range(width + 1):
+                gain[j] *= scale
+            for i in range(width):
+                weight, row = gain[i], moments[t, e, i]
+                for j in range(width + 1):
+                    row[j] -= weight * gain[j]
+                row[i] += walk[t, e, i]
+
+
+_predict = _predict_by_loops if IS_COMPILED else _predict_by_products
+_learn = _learn_by_loops if IS_COMPILED else _learn_by_products

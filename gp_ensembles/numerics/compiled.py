@@ -1,0 +1,36 @@
+"""The one door to numba, an optional extra: functions of plain arrays are compiled where it is installed.
+
+What is compiled is kept on disk beside the source (where numba can write), so that it takes seconds once for each
+version of the library and not in each process.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+try:
+    import numba
+
+    IS_COMPILED = not bool(numba.config.DISABLE_JIT)
+except ImportError:
+    IS_COMPILED = False
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def compiled(function: _Function) -> _Function:
+    """The function compiled by numba where that is installed, else itself; the numbers are the same to round-off.
+
+    It takes and returns numpy arrays and plain numbers, and calls compiled functions of its own file only: numba does
+    not see it if another file changes.
+
+    Example:
+        >>> compiled(lambda x: x + 1.0)(2.0)
+        3.0
+    """
+    if not IS_COMPILED:
+        return function
+    try:
+        fast: _Function = numba.njit(cache=True, error_model="numpy")(function)
+    except RuntimeError:  # there is nowhere to keep it
+        fast = numba.njit(error_model="numpy")(function)
+    return fast
