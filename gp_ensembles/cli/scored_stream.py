@@ -210,6 +210,8 @@ class ScoredStream:
     ) -> tuple[Chunk, Scores, Coverages]:
         first = self.progress.num_rows + 1
         inputs, targets = model.inputs(X.to(model.device)).cpu(), model.targets(y.to(model.device)).cpu()
+        assert model.online is not None
+        num_seen = int(model.online.state.meta.num_seen)
         began = time.perf_counter()
         try:
             predictions = model.observe(X, y)
@@ -217,6 +219,9 @@ class ScoredStream:
             self.is_whole = True  # a rejected block leaves the model as it was
             kind = NumericalError if isinstance(error, NumericalError) else ValueError
             raise kind(f"rows {first} to {first + y.shape[0] - 1} of the stream: {error}") from error
+        except BaseException:  # an interruption: the model is as it was, unless it had just learned the rows
+            self.is_whole = self.is_whole or int(model.online.state.meta.num_seen) == num_seen
+            raise
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         self.clock = self.clock._replace(stream=self.clock.stream + time.perf_counter() - began)
@@ -225,7 +230,6 @@ class ScoredStream:
             normal = baselines.observe(inputs, targets)
             scores, chunk = score_block(before, first, y, predictions, normal, model.scales)
         else:
-            assert model.online is not None
             discrete = baselines.observe(inputs, targets)
             block_size = model.online.block_size
             scores, chunk = score_discrete_block(before, first, y, predictions, discrete, block_size)

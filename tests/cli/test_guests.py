@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from sklearn.linear_model import LinearRegression
 
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.data import Table
@@ -17,6 +19,7 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.experts import boosting
 from gp_ensembles.experts.guest_models import RegressorGuest
 from gp_ensembles.streaming import StreamConfig
 
@@ -151,3 +154,30 @@ def test_configs_in_the_documents_can_be_read(page, tmp_path):
     assert len(specs) == {"command_line": 2, "guests": 1}[page]
     assert specs[-1].forecast_columns[0] == "nwp"
     assert page == "guests" or isinstance(specs[0].target, BinaryTarget)
+
+
+def test_what_came_before_an_interruption_is_in_the_checkpoint(place, capsys, monkeypatch, small):
+    """Ctrl-C while trees are trained: all chunks before are kept, and the run goes on to the same bytes."""
+    trees, trained = boosting._Trees.__init__, []
+
+    def train(self, *arguments):
+        trained.append(True)
+        if len(trained) == 8:
+            signal.raise_signal(signal.SIGINT)
+        trees(self, *arguments)
+
+    monkeypatch.setattr(boosting._Trees, "__init__", train)
+    monkeypatch.setattr("gp_ensembles.cli.scored_stream._CHUNK_ROWS", 50)
+    options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), "--block_size", "50", *QUICK]
+    stopped = place / "stopped"
+    arguments = ["stream", str(place / "data.csv"), "--out", str(stopped), "--checkpoint_seconds", "1e6", *options]
+    assert main(arguments) == 130
+    assert len(trained) == 8
+    assert "interrupted; what was learned is in the checkpoint" in capsys.readouterr().err
+    num_read = load_checkpoint(stopped / "checkpoint.pt").num_read
+    assert 100 < num_read < 400  # more than the warm-up, of which the first checkpoint was written
+    resume = ["resume", "--checkpoint", str(stopped / "checkpoint.pt"), str(place / "data.csv"), "--skip-seen"]
+    assert main([*resume, "--out", str(stopped), *QUICK]) == 0
+    assert main([*arguments[:3], str(place / "again"), *arguments[4:]]) == 0
+    for file in ("predictions.csv", "weights.csv"):
+        assert (stopped / file).read_bytes() == (place / "again" / file).read_bytes()
