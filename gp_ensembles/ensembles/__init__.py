@@ -3,7 +3,8 @@
 ``spec`` (an ensemble as one record), ``bases`` and ``targets`` (what it is made of), ``presets`` (the papers' ones and
 the default), ``build`` (from records to experts), ``records`` (in files); ``ensemble`` (state in, state out) and
 ``online`` (owns a state); ``membership`` (experts added and revived), ``regret``; ``guests`` (boosted trees, models of
-one's own and forecasts in the table, as records), ``causality`` (whether they peek).
+one's own and forecasts in the table, as records), ``guest_report`` (what became of them), ``causality`` (whether they
+peek).
 """
 
 from gp_ensembles.ensembles import bases, presets, targets

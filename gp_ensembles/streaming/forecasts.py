@@ -27,7 +27,8 @@ def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
     known = list(names)
     for name in spec.forecast_columns:
         if name not in known:
-            raise ValueError(f"there is no column {name!r} of forecasts; the columns are {', '.join(known)}")
+            hint = "" if known[:1] != ["column 0"] else "; name them by feature_names, or by the columns of a frame"
+            raise ValueError(f"there is no column {name!r} of forecasts; the columns are {', '.join(known)}{hint}")
     if len(spec.forecast_columns) == len(known):
         raise ValueError(
             f"the columns are forecasts only, {', '.join(known)}; at least one input is needed beside them"

@@ -487,7 +487,8 @@ class OnlineModel:
     def _refuse_warm_up(self, X: Tensor, y: Tensor, first_row: int) -> None:
         for wrong in (too_large(X, y), illegal_target(self.config.ensemble.target, y)):
             self._refuse(wrong, first_row)
-        self.config = self.config.resolved(X)  # here, lest a price that cannot be met is found after the warm-up
+        forecast_places(self.config.ensemble, self._names_of(range(X.shape[1])))  # before any row is kept
+        self.config = self.config.resolved(X)
 
     def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
         if wrong is not None:

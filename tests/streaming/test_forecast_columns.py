@@ -177,6 +177,12 @@ def test_what_cannot_be_is_refused():
     X, y = table()
     with pytest.raises(ValueError, match="no column 'rain' of forecasts; the columns are wind, nwp"):
         model(ForecastColumns("rain")).fit(X, y)
+    with pytest.raises(ValueError, match="no column 'rain'"):
+        model(ForecastColumns("rain")).observe(X[:3], y[:3])  # with the first rows
+    unnamed = OnlineModel(StreamConfig(spec(ForecastColumns("nwp")), warmup=WARM))
+    with pytest.raises(ValueError, match=r"are column 0, column 1, .* name them by feature_names, or by the columns"):
+        unnamed.observe(X[:3], y[:3])
+    assert unnamed.num_rows == 0
     alone = OnlineModel(StreamConfig(spec(ForecastColumns("nwp")), warmup=WARM), ["nwp"])
     with pytest.raises(ValueError, match="at least one input is needed"):
         alone.fit(X[:, 1:2], y)
