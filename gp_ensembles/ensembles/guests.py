@@ -55,9 +55,9 @@ class Boosting(FurtherExpert):
         'boosting/0'
     """
 
-    num_trees: int = 100
-    learning_rate: float = 0.1
-    every: int = 1000
+    num_trees: int = 40
+    learning_rate: float = 0.2
+    every: int = 2000
     num_rows: int = 20_000
     lags: bool = True
     name: str = "boosting"

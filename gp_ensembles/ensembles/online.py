@@ -27,7 +27,7 @@ from gp_ensembles.ensembles.predictions import (
     concatenate_predictions,
 )
 from gp_ensembles.ensembles.runners import CompactRunner
-from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors
+from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors, way_back
 from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
 from gp_ensembles.ensembles.weighing import run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -49,7 +49,7 @@ from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
-_LONGER_BLOCK = 128  # what a window solves for and a model from outside is asked for at once
+_LONGER_BLOCK = 256  # what a window solves for and a model from outside is asked for at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
@@ -155,13 +155,12 @@ class OnlineEnsemble(nn.Module):
         size = min([self.block_size, *bound.limits])
         if X.shape[0] <= size:
             return self._observe_block(bound, bound.lanes, X, y, has_gaps)
-        before = [value.clone() for _, value in named_tensors(self.state)]
+        restore = way_back(self.state, X.shape[0])
         try:
             return self._observe_blocks(bound, X, y, has_gaps, size)
         except BaseException:
             with uninterrupted():
-                for (_, value), old in zip(named_tensors(self.state), before, strict=True):
-                    value.copy_(old)
+                restore()
             raise
 
     @torch.no_grad()

@@ -1,10 +1,12 @@
-"""The state of an ensemble, and the names of its tensors."""
+"""The state of an ensemble, the names of its tensors, and the way back to it."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
 
-from gp_ensembles.filters.states import FilterState
+from gp_ensembles.filters.states import FilterState, WindowState
+from gp_ensembles.filters.window import cut_, num_used
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 
@@ -45,3 +47,30 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
         named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
     further = (("history", state.history), ("guests", state.guests))
     return [*named, *((name, value) for name, value in further if value is not None)]
+
+
+def way_back(state: EnsembleState, num_rows: int) -> Callable[[], None]:
+    """What makes a state as it is now again, in place, after at most ``num_rows`` rows were learned.
+
+    All is copied but long windows that only append these rows: of them it is enough to know where they ended.
+    """
+    ends: list[tuple[WindowState, Tensor]] = []
+    copies = [(value, value.clone()) for _, value in named_layers(state)]
+    for part in state.experts:
+        if isinstance(part, WindowState) and _only_appends(part, num_rows):
+            ends.append((part, part.num_used.clone()))
+        else:
+            copies += [(value, value.clone()) for value in part]
+
+    def restore() -> None:
+        for value, old in copies:
+            value.copy_(old)
+        for window, end in ends:
+            cut_(window, end)
+
+    return restore
+
+
+def _only_appends(state: WindowState, num_rows: int) -> bool:
+    """Whether nothing is dropped within so many rows, and nothing is ever refitted."""
+    return state.hyperparameters.shape[-1] == 0 and num_used(state) + num_rows < state.targets.shape[-1]

@@ -100,12 +100,19 @@ class WindowGP(FurtherExpert):
 
 
 def _stages(rows: Tensor, method: LBFGS | Adam) -> list[tuple[Tensor, LBFGS | Adam]]:
-    """Which rows to fit to, and how far: most steps are made on few rows, as evenly spread as all."""
+    """Which rows to fit to, and how far: most steps are made on few of the last rows, the last steps on all.
+
+    Not on the first quarter: before there is a past, no past target explains anything, which leads astray.
+    """
     if isinstance(method, Adam):
         return [(rows, method)]
     fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
     if len(rows) <= _FEW:
         return [(rows, fine)]
-    few = torch.linspace(0, len(rows) - 1, _FEW, dtype=torch.float64, device=rows.device).round().long()
+    later = rows[len(rows) // 4 :]
+    few = torch.linspace(0, len(later) - 1, min(_FEW, len(later)), dtype=torch.float64, device=rows.device)
     coarse = method._replace(loss_tolerance=max(method.loss_tolerance, _COARSE_TOLERANCE))
-    return [(rows[few], coarse), (rows, fine._replace(max_iterations=min(method.max_iterations, _LAST_STEPS)))]
+    return [
+        (later[few.round().long()], coarse),
+        (rows, fine._replace(max_iterations=min(method.max_iterations, _LAST_STEPS))),
+    ]

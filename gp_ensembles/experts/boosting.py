@@ -7,7 +7,9 @@ from torch import Tensor
 
 from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, scale_deviation, scale_rows
 
-_MEAN_LEAVES, _SCALE_LEAVES, _SCALE_RATE, _SCALE_TREES = 31, 15, 0.05, 100
+# Small leaves for the mean: steps are often of few rows. Of the scale few small trees know all (benchmarks/README.md).
+_LEAST_IN_LEAF, _MEAN_LEAVES = 5, 31
+_SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF = 20, 0.2, 8, 20
 
 
 @final
@@ -20,7 +22,7 @@ class HistogramBoosting(Guest):
     fewer than 100 errors the deviation is one for all rows.
 
     Args:
-        num_trees: Trees for the mean; the scale has 100.
+        num_trees: Trees for the mean, of 31 leaves of at least five rows; the scale has 20, of eight leaves.
         learning_rate: What each tree for the mean counts.
 
     Example:
@@ -31,34 +33,47 @@ class HistogramBoosting(Guest):
         tensor([0., 1.], dtype=torch.float64)
     """
 
-    def __init__(self, num_trees: int = 100, learning_rate: float = 0.1) -> None:
+    def __init__(self, num_trees: int = 40, learning_rate: float = 0.2) -> None:
         self.num_trees = num_trees
         self.learning_rate = learning_rate
 
     def fit(self, rows: GuestRows) -> Forecast:
         """Train both models; see :meth:`Guest.fit`."""
-        mean = _Trees(self.num_trees, self.learning_rate, _MEAN_LEAVES, rows.inputs, rows.targets)
+        mean = _Trees(
+            _boosted(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF), rows.inputs, rows.targets
+        )
         known = scale_rows(rows)
         if known is None:
             return lambda X: (mean(X), None)
-        scale = _Trees(_SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, *known)
+        scale = _Trees(_boosted(_SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF), *known)
         return lambda X: (mean(X), scale_deviation(scale(X)))
 
 
 class _Trees:
     """Boosted trees that were trained in one thread, so that the same rows give the same trees."""
 
-    def __init__(self, num_trees: int, rate: float, leaves: int, X: Tensor, y: Tensor) -> None:
-        from sklearn.ensemble import HistGradientBoostingRegressor
+    def __init__(self, model: Any, X: Tensor, y: Tensor) -> None:
         from threadpoolctl import ThreadpoolController
 
         self._threads = ThreadpoolController()
-        self._model: Any = HistGradientBoostingRegressor(
-            max_iter=num_trees, learning_rate=rate, max_leaf_nodes=leaves, early_stopping=False, random_state=0
-        )
+        self._model = model
         with self._threads.limit(limits=1):
             self._model.fit(X.numpy(), y.numpy())
 
     def __call__(self, X: Tensor) -> Tensor:
         with self._threads.limit(limits=1):
             return torch.from_numpy(self._model.predict(X.numpy()))
+
+
+def _boosted(num_trees: int, rate: float, num_leaves: int, least_rows: int) -> Any:
+    """Untrained trees of histograms."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    return HistGradientBoostingRegressor(
+        max_iter=num_trees,
+        learning_rate=rate,
+        max_leaf_nodes=num_leaves,
+        min_samples_leaf=least_rows,
+        early_stopping=False,
+        random_state=0,
+    )

@@ -11,7 +11,7 @@ from gp_ensembles.filters.states import StepPredictions, WindowState, concatenat
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
-_SOLVED_AT_ONCE = 256  # rows of a factor that are copied for a triangular solve; those left of them are multiplied
+_SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; those left of them are multiplied
 _COMPUTED_AT_ONCE = 128  # rows of a covariance
 
 
@@ -71,7 +71,7 @@ class WindowRows(NamedTuple):
         inputs: Rows, shape (\*batch, b, D).
         targets: Targets, shape (\*batch, b).
         noise_scale: What their noise variance is multiplied with, shape (\*batch, b).
-        above: New rows of the factor below its old ones, transposed, shape (\*batch, n, b).
+        beside: What their rows of the factor have in its old columns, shape (\*batch, b, n).
         factor: The rest of these rows, lower triangular, shape (\*batch, b, b).
         projected: Shape (\*batch, b).
     """
@@ -79,14 +79,14 @@ class WindowRows(NamedTuple):
     inputs: Tensor
     targets: Tensor
     noise_scale: Tensor
-    above: Tensor
+    beside: Tensor
     factor: Tensor
     projected: Tensor
 
     @property
     def end(self) -> int:
         """Rows in use with these."""
-        return self.above.shape[-2] + self.factor.shape[-1]
+        return self.beside.shape[-1] + self.factor.shape[-1]
 
 
 class WindowChange(NamedTuple):
@@ -198,16 +198,16 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
     scale = weight.reciprocal().square()
     noise = window.noise.unsqueeze(-1) * scale
     n = num_used(state)
-    above = _solved(state, rows, covariance, n)  # (*batch, n, B)
-    joint = own_covariance(covariance, rows, noise) - above.mT @ above
-    before = _plus_mean(_projected(above, state.projected[..., :n]), rows, window)
+    beside = _solved(state, rows, covariance, n)  # (*batch, B, n)
+    joint = own_covariance(covariance, rows, noise) - beside @ beside.mT
+    before = _plus_mean(_projected(beside, state.projected[..., :n]), rows, window)
     errors = (targets - before).unsqueeze(-1)
     if bool(seen.all()):
         factor = cholesky(joint, _WHAT)
         whitened = torch.linalg.solve_triangular(factor, errors, upper=False).squeeze(-1)
-        mean = before + _projected(factor.tril(-1).mT, whitened)
+        mean = before + _projected(factor.tril(-1), whitened)
         variance = torch.maximum(factor.diagonal(dim1=-2, dim2=-1).square(), noise)
-        found = WindowRows(rows, targets, scale, above, factor, whitened)
+        found = WindowRows(rows, targets, scale, beside, factor, whitened)
     else:
         factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
         right = torch.cat([joint[..., seen, :], errors[..., seen, :]], dim=-1)
@@ -218,7 +218,9 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
         causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
         mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
         variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
-        found = WindowRows(rows[..., seen, :], targets[..., seen], scale[..., seen], above[..., seen], factor, whitened)
+        found = WindowRows(
+            rows[..., seen, :], targets[..., seen], scale[..., seen], beside[..., seen, :], factor, whitened
+        )
     log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
     return found, StepPredictions(*(value.to(y.dtype) for value in (mean, variance, log_prob)))
 
@@ -240,15 +242,22 @@ def change_(state: WindowState, change: WindowChange) -> None:
 
 def _keep_(state: WindowState, kept: WindowState) -> None:
     """Write what stayed of a full window, in place."""
-    used = kept.targets.shape[-1]
-    for number, neutral in ((0, 0.0), (1, 0.0), (2, 1.0), (4, 0.0)):
-        axis = state.targets.ndim - 1
-        state[number].narrow(axis, 0, used).copy_(kept[number])
-        state[number].narrow(axis, used, state.targets.shape[-1] - used).fill_(neutral)
+    used, axis = kept.targets.shape[-1], state.targets.ndim - 1
+    for old, new in zip(state[:3], kept[:3], strict=True):
+        old.narrow(axis, 0, used).copy_(new)
     state.factor[..., :used, :used] = kept.factor
-    state.factor[..., used:, :] = 0.0
-    state.factor.diagonal(dim1=-2, dim2=-1)[..., used:] = 1.0
-    state.num_used.copy_(kept.num_used)
+    state.projected[..., :used] = kept.projected
+    cut_(state, kept.num_used)
+
+
+def cut_(state: WindowState, num_used: Tensor) -> None:
+    r"""Forget the rows behind the first ones, (\*batch) of them, in place."""
+    stays, axis = int(num_used.max()), state.targets.ndim - 1
+    for field, neutral in ((state.inputs, 0.0), (state.targets, 0.0), (state.noise_scale, 1.0), (state.projected, 0.0)):
+        field.narrow(axis, stays, state.targets.shape[-1] - stays).fill_(neutral)
+    state.factor[..., stays:, :] = 0.0
+    state.factor.diagonal(dim1=-2, dim2=-1)[..., stays:] = 1.0
+    state.num_used.copy_(num_used)
 
 
 def _append_(state: WindowState, rows: WindowRows) -> None:
@@ -258,7 +267,7 @@ def _append_(state: WindowState, rows: WindowRows) -> None:
     state.inputs[..., start:end, :] = rows.inputs
     state.targets[..., start:end] = rows.targets
     state.noise_scale[..., start:end] = rows.noise_scale
-    state.factor[..., start:end, :start] = rows.above.mT
+    state.factor[..., start:end, :start] = rows.beside
     state.factor[..., start:end, start:end] = rows.factor
     state.projected[..., start:end] = rows.projected
     state.num_used.fill_(end)
@@ -269,7 +278,7 @@ def predict_window(state: WindowState, Phi: Tensor, window: Window) -> StepPredi
     n, rows = num_used(state), _rows(Phi)
     solved = _solved(state, rows, window.covariance, n)
     mean = _plus_mean(_projected(solved, state.projected[..., :n]), rows, window)
-    variance = window.covariance.diagonal(rows) + window.noise.unsqueeze(-1) - solved.square().sum(-2)
+    variance = window.covariance.diagonal(rows) + window.noise.unsqueeze(-1) - solved.square().sum(-1)
     variance = torch.maximum(variance, window.noise.unsqueeze(-1)).to(Phi.dtype)
     return StepPredictions(mean.to(Phi.dtype), variance, torch.full_like(variance, torch.nan))
 
@@ -279,7 +288,7 @@ def joint_window(state: WindowState, Phi: Tensor, window: Window) -> Tensor:
     rows = _rows(Phi)
     solved = _solved(state, rows, window.covariance, num_used(state))
     noise = window.noise.unsqueeze(-1).expand(*rows.shape[:-1])
-    return (own_covariance(window.covariance, rows, noise) - solved.mT @ solved).to(Phi.dtype)
+    return (own_covariance(window.covariance, rows, noise) - solved @ solved.mT).to(Phi.dtype)
 
 
 def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
@@ -326,8 +335,8 @@ def _rows(Phi: Tensor) -> Tensor:
 
 
 def _projected(solved: Tensor, projected: Tensor) -> Tensor:
-    r"""Sums over the rows of a window of what was solved for, (\*batch, n, B), times projected targets (\*batch, n)."""
-    return (projected.unsqueeze(-2) @ solved).squeeze(-2)
+    r"""What was solved for, (\*batch, B, n), times the projected targets of n rows, (\*batch, n)."""
+    return (solved @ projected.unsqueeze(-1)).squeeze(-1)
 
 
 def _plus_mean(value: Tensor, rows: Tensor, window: Window) -> Tensor:
@@ -348,23 +357,24 @@ def _end_of(seen: Tensor, start: int, room: int) -> int:
 
 def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) -> Tensor:
     if n == 0:
-        return rows.new_zeros(*rows.shape[:-2], 0, rows.shape[-2])
-    return _forward(state.factor, covariance.between(state.inputs[..., :n, :], rows))
+        return rows.new_zeros(*rows.shape[:-1], 0)
+    return _forward(state.factor, covariance.between(rows, state.inputs[..., :n, :]))
 
 
 def _forward(factor: Tensor, right: Tensor) -> Tensor:
-    r"""Solution of the first n rows and columns of a lower factor (\*batch, C, C) for right-hand sides (\*batch, n, B).
+    r"""Rows (\*batch, B, n) times the inverse of the transpose of the first n rows of a lower factor (\*batch, C, C).
 
     By blocks, since a triangular solve copies a part of a matrix, and a product does not.
     """
-    solved = right[..., :0, :]
-    for start in range(0, right.shape[-2], _SOLVED_AT_ONCE):
-        stop = min(start + _SOLVED_AT_ONCE, right.shape[-2])
-        rest = right[..., start:stop, :]
+    solved = right[..., :0]
+    for start in range(0, right.shape[-1], _SOLVED_AT_ONCE):
+        stop = min(start + _SOLVED_AT_ONCE, right.shape[-1])
+        rest = right[..., start:stop]
         if start > 0:
-            rest = rest - factor[..., start:stop, :start] @ solved
-        part = torch.linalg.solve_triangular(factor[..., start:stop, start:stop], rest, upper=False)
-        solved = torch.cat([solved, part], dim=-2)
+            rest = rest - solved @ factor[..., start:stop, :start].mT
+        lower = factor[..., start:stop, start:stop]
+        part = torch.linalg.solve_triangular(lower.mT, rest, upper=True, left=False)
+        solved = torch.cat([solved, part], dim=-1)
     return solved
 
 
@@ -419,7 +429,7 @@ def _appended(state: WindowState, rows: WindowRows) -> WindowState:
     end, axis = rows.end, state.targets.ndim - 1
     start, capacity = end - rows.targets.shape[-1], state.targets.shape[-1]
     rest = rows.factor.new_zeros(*rows.factor.shape[:-1], capacity - end)
-    factor = torch.cat([rows.above.mT, rows.factor, rest], dim=-1)
+    factor = torch.cat([rows.beside, rows.factor, rest], dim=-1)
     inputs, targets, scale, factor, projected = (
         torch.cat([old.narrow(axis, 0, start), value, old.narrow(axis, end, capacity - end)], dim=axis)
         for old, value in zip(state[:5], (*rows[:3], factor, rows.projected), strict=True)
