@@ -55,8 +55,8 @@ class Boosting(FurtherExpert):
         'boosting/0'
     """
 
-    num_trees: int = 40
-    learning_rate: float = 0.2
+    num_trees: int = 80
+    learning_rate: float = 0.125
     every: int = 2000
     num_rows: int = 20_000
     lags: bool = True

@@ -33,7 +33,7 @@ class HistogramBoosting(Guest):
         tensor([0., 1.], dtype=torch.float64)
     """
 
-    def __init__(self, num_trees: int = 40, learning_rate: float = 0.2) -> None:
+    def __init__(self, num_trees: int = 80, learning_rate: float = 0.125) -> None:
         self.num_trees = num_trees
         self.learning_rate = learning_rate
 

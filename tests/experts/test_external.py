@@ -59,10 +59,10 @@ def expert(guest=None, dtype=torch.float64, first=20, every=60, num_rows=100):
     return ExternalExpert(HistogramBoosting(TREES) if guest is None else guest, features, first, every, num_rows)
 
 
-def trees(X, y, leaves=31, least=5, num=TREES):
+def trees(X, y, leaves=31, least=5, num=TREES, rate=0.125):
     model = HistGradientBoostingRegressor(
         max_iter=num,
-        learning_rate=0.2,
+        learning_rate=rate,
         max_leaf_nodes=leaves,
         min_samples_leaf=least,
         early_stopping=False,
@@ -99,7 +99,7 @@ def oracle(X, y, first=20, every=60, num_rows=100, shares=None):
             if len(known) >= 100:
                 known = known[-4000:]
                 logs = np.log(np.abs(errors[known]) + 1e-3 * math.sqrt(np.mean(errors[known] ** 2)))
-                scale_model = trees(Z[known], logs, leaves=8, least=20, num=20)
+                scale_model = trees(Z[known], logs, leaves=8, least=20, num=20, rate=0.2)
     return torch.tensor(means, dtype=torch.float64), torch.tensor(deviations, dtype=torch.float64)
 
 
