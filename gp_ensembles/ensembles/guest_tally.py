@@ -80,25 +80,23 @@ def count_block(
         share: What counts of each target, shape (B,); ``None`` for all of it.
     """
     places = [place * num_copies for place in guests]
-    counted = GuestTally(*tally)
-    own, mixed = predictions.experts.log_prob[places].double(), predictions.log_prob.double()
-    has_target = ~torch.isnan(own)
-    ahead = torch.where(has_target, own - mixed, 0.0)
-    answered = ~torch.isnan(predictions.experts.mean[places])
-    num_answered = answered.double().sum(-1)
-    weights = predictions.log_weights.unflatten(0, (-1, num_copies))[list(guests)].double().exp().sum(1)
-    sums = (
-        counted.before,
-        counted.ahead + (ahead if share is None else ahead * share).sum(-1),
-        counted.own + torch.where(has_target, own, 0.0).sum(-1),
-        counted.mixed + torch.where(has_target, mixed, 0.0).sum(-1),
-        counted.num_targets + has_target.double().sum(-1),
-        counted.num_answered + num_answered,
-        counted.num_absent + (answered.shape[1] - num_answered),
-        counted.weight + torch.where(answered, weights, 0.0).sum(-1),
-        answered[:, -1].double(),
+    own = torch.stack([predictions.experts.log_prob[place] for place in places]).double()
+    weights = torch.stack([predictions.log_weights[place : place + num_copies].exp().sum(0) for place in places])
+    is_absent = torch.isnan(torch.stack([predictions.experts.mean[place] for place in places]))
+    mixed, one = predictions.log_prob.double().expand_as(own), torch.ones_like(own)
+    ahead = own - mixed if share is None else (own - mixed) * share
+    scored = torch.stack([ahead, own, mixed, one]).masked_fill(torch.isnan(own), 0.0).sum(-1)
+    answered = torch.stack([one, weights.double()]).masked_fill(is_absent, 0.0).sum(-1)
+    return torch.cat(  # in the order of GuestTally
+        [
+            tally[:1],
+            tally[1:5] + scored,
+            tally[5:6] + answered[:1],
+            tally[6:7] + (own.shape[1] - answered[:1]),
+            tally[7:8] + answered[1:],
+            (~is_absent[:, -1:].mT).double(),
+        ]
     )
-    return torch.stack(sums)
 
 
 def next_weights(log_weights: Tensor, tally: Tensor, guests: Sequence[int], num_copies: int) -> Tensor:
