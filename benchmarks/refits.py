@@ -1,10 +1,11 @@
-"""What it is worth that experts are found anew: short warm-ups, streams that drift, a sensor that is exchanged.
+"""What it is worth that experts are found anew: short warm-ups, streams that drift, sensors that are exchanged.
 
-    python -m benchmarks.refits --data FOLDER [--tables warm-up drift sensor] [--sets NAME ...] [--rows 5000]
+    python -m benchmarks.refits --data FOLDER [--tables causes warm-up drift sensor] [--sets NAME ...] [--rows 5000]
 
-FOLDER holds a manifest.json and the tables it names. Everything is one step ahead and goes through ``OnlineModel``; log
-scores are in nats a row, in units of the target's deviation in the rows before those that are scored. The ensemble
-is ``auto`` with the bases and walks that matter most (24 experts with lags), alone and with further ones.
+FOLDER holds a manifest.json and the tables it names. Everything is one step ahead; log scores are in nats a row, in
+units of the target's deviation in the rows before those that are scored. "warm-up" has ``auto`` with refits in both
+columns; the other tables have the bases and walks of ``auto`` that matter most, alone and with further experts. All but
+"causes" goes through ``OnlineModel``.
 """
 
 import argparse
@@ -20,7 +21,10 @@ from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis
 from gp_ensembles.ensembles.further import FurtherExpert
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.refitted import Refitted
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.filters.states import RefittedState, WindowState
+from gp_ensembles.numerics.lag_selection import find_lags
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 CORE = replace(auto, bases=(HilbertBasis(), FourierBasis()), random_walk_variances=(1e-2,), further=())
@@ -30,20 +34,47 @@ FURTHER: dict[str, tuple[FurtherExpert, ...]] = {
     "with Refitted": (Refitted(),),
     "with a window": (WINDOW,),
     "with both": (WINDOW, Refitted()),
+    "with both, every 250": (replace(WINDOW, refit_every=250), Refitted(every=250)),
 }
-SETS = (
-    *("bike_hourly", "kin8nm", "sarcos_ias", "elevators_ordered", "air_quality", "pol", "cadata", "barrett_wam"),
-    *("cpusmall", "appliances_energy", "ccpp", "brent_oil"),
+ALWAYS_LEARNING = replace(
+    auto,
+    further=(
+        *(replace(one, refit_every=1000) if isinstance(one, WindowGP) else one for one in auto.further),
+        Refitted(),
+    ),
 )
+# The first twelve are those of the table of causes.
+SETS = (
+    *("bike_hourly", "pol", "kin8nm", "sarcos_ias", "barrett_wam", "elevators_ordered", "cpusmall", "air_quality"),
+    *("cadata", "ccpp", "appliances_energy", "brent_oil", "sarcos_thin10", "sml_ordered", "road3d_5k", "elevators"),
+    *("sterling_eri", "bike", "ur10_pickplace", "naval"),
+)
+EXCHANGED = ("bike_hourly", "kin8nm", "pol", "cpusmall", "air_quality", "sarcos_ias")
 LONG, SHORT, CHANGE = 1000, 200, 2500
+CALLS = (60, 120, 240, 480)  # rows after a change at which refits are called
 
 
-def log_scores(X: Tensor, y: Tensor, num_warmup: int, further: tuple[FurtherExpert, ...]) -> Tensor:
-    """One-step-ahead log densities of the rows from LONG on, of targets as they are."""
-    config = StreamConfig(replace(CORE, further=further), warmup=num_warmup, seed=0, drop_constant=True)
-    model = OnlineModel(config).fit(X[:num_warmup], y[:num_warmup])
-    found = model.observe(X[num_warmup:], y[num_warmup:])
-    return found.distribution.log_prob(y[num_warmup:])[LONG - num_warmup :]
+def log_scores(X: Tensor, y: Tensor, num_warmup: int, spec: EnsembleSpec, *, calls: tuple[int, ...] = ()) -> Tensor:
+    """One-step-ahead log densities of the rows from LONG on; refits are called so many rows after CHANGE."""
+    model = OnlineModel(StreamConfig(spec, warmup=num_warmup, seed=0, drop_constant=True))
+    model.fit(X[:num_warmup], y[:num_warmup])
+    stops, found = [CHANGE, *(CHANGE + call for call in calls)] if calls else [], []
+    for start, stop in zip([num_warmup, *stops], [*stops, y.shape[0]], strict=True):
+        if start > num_warmup and stop < y.shape[0]:
+            call_refits(model, stop)
+        found.append(model.observe(X[start:stop], y[start:stop]).distribution.log_prob(y[start:stop]))
+    return torch.cat(found)[LONG - num_warmup :]
+
+
+def call_refits(model: OnlineModel, row: int) -> None:
+    """Refits at a row, of Refitted to the rows since CHANGE alone: more than any test for changes could know."""
+    assert model.online is not None
+    for state in model.online.state.experts:
+        if isinstance(state, RefittedState | WindowState):
+            state.due.fill_(row)
+        if isinstance(state, RefittedState):
+            capacity = state.targets.shape[0]
+            state.targets[torch.arange(max(0, CHANGE - capacity), CHANGE) % capacity] = torch.nan
 
 
 def table_of(folder: Path, name: str, num_rows: int) -> tuple[Tensor, Tensor]:
@@ -60,13 +91,43 @@ def standardized(y: Tensor) -> Tensor:
     return (y - first.mean()) / first.std()
 
 
-def warm_up_table(folder: Path, names: list[str], num_rows: int) -> None:
-    print(f"\n| set | {LONG} rows, alone | " + " | ".join(f"{SHORT} rows, {how}" for how in FURTHER) + " |")
-    print("|---|" + "---:|" * (1 + len(FURTHER)))
+def composed(X: Tensor, y: Tensor, scales: int, lags: int, fit: int, further: tuple[FurtherExpert, ...]) -> float:
+    """The mean log score after LONG where scales, lags and hyperparameters are of so many first rows each."""
+    first = y[:scales][~y[:scales].isnan()]
+    shift, deviation = first.mean(), first.std(correction=0)
+    kept = (X[:scales] != X[0]).any(0)
+    X, y = X[:, kept], (y - shift) / deviation
+    X = ((X - X[:scales].mean(0)) / X[:scales].std(0, correction=0)).clamp(-10, 10)
+    found, limits = find_lags(y[:lags], 6, min(200, fit - 1)), CORE.lags
+    seen = None if limits is None or not found else replace(limits, lags=found)
+    spec = replace(CORE, lags=seen, further=further)
+    online = spec.fit(X[:fit], y[:fit], generator=torch.Generator().manual_seed(0))
+    return float(online.observe(X[fit:], y[fit:]).log_prob[LONG - fit :].nanmean() - deviation.log())
+
+
+def causes_table(folder: Path, names: list[str], num_rows: int) -> None:
+    """What is missing after a short warm-up, without recalibration: inputs are within 10 deviations."""
+    kinds = {
+        f"all from {LONG}": (LONG, LONG, LONG, ()),
+        f"scales from {SHORT}": (SHORT, LONG, LONG, ()),
+        f"scales, lags from {SHORT}": (SHORT, SHORT, LONG, ()),
+        f"all from {SHORT}": (SHORT, SHORT, SHORT, ()),
+        f"all from {SHORT}, + both": (SHORT, SHORT, SHORT, FURTHER["with both"]),
+        f"all from {LONG}, + both": (LONG, LONG, LONG, FURTHER["with both"]),
+    }
+    print("\n| set | " + " | ".join(kinds) + " |\n|---|" + "---:|" * len(kinds))
     for name in names:
         X, y = table_of(folder, name, LONG + num_rows)
-        cells = [log_scores(X, y, LONG, ())] + [log_scores(X, y, SHORT, further) for further in FURTHER.values()]
-        print(f"| {name} | " + " | ".join(f"{float(cell.nanmean()):.3f}" for cell in cells) + " |", flush=True)
+        print(f"| {name} | " + " | ".join(f"{composed(X, y, *kind):.3f}" for kind in kinds.values()) + " |", flush=True)
+
+
+def warm_up_table(folder: Path, names: list[str], num_rows: int) -> None:
+    print(f"\n| set | {LONG} rows | {SHORT} rows | difference | {SHORT} rows, `auto` |\n|---|---:|---:|---:|---:|")
+    for name in names:
+        X, y = table_of(folder, name, LONG + num_rows)
+        runs = ((LONG, ALWAYS_LEARNING), (SHORT, ALWAYS_LEARNING), (SHORT, auto))
+        long, short, plain = (float(log_scores(X, y, *run).nanmean()) for run in runs)
+        print(f"| {name} | {long:.3f} | {short:.3f} | {short - long:+.3f} | {plain:.3f} |", flush=True)
 
 
 def drifting(num_rows: int, kind: str) -> tuple[Tensor, Tensor]:
@@ -81,46 +142,54 @@ def drifting(num_rows: int, kind: str) -> tuple[Tensor, Tensor]:
     return X, standardized(y + 0.1 * torch.randn(num_rows, generator=g, dtype=torch.float64))
 
 
-def compared(title: str, X: Tensor, y: Tensor, start: int) -> None:
-    """A line: the log score of each from so many rows on after LONG."""
-    cells = [log_scores(X, y, LONG, further)[start - LONG :] for further in FURTHER.values()]
-    print(f"| {title} | " + " | ".join(f"{float(cell.nanmean()):.3f}" for cell in cells) + " |", flush=True)
+def compared(title: str, X: Tensor, y: Tensor) -> None:
+    """A line: the log score of each from row CHANGE on."""
+    specs = [replace(CORE, further=further) for further in FURTHER.values()]
+    cells = [log_scores(X, y, LONG, spec) for spec in specs]
+    cells.append(log_scores(X, y, LONG, replace(CORE, further=FURTHER["with both"]), calls=CALLS))
+    scores = [float(cell[CHANGE - LONG :].nanmean()) for cell in cells]
+    print(f"| {title} | " + " | ".join(f"{score:.3f}" for score in scores) + " |", flush=True)
 
 
-def exchanged(X: Tensor, y: Tensor) -> tuple[Tensor, str]:
-    """From row CHANGE on the input that says most of the target reads 1.7 times as much, and half a deviation more."""
-    seen = ~y[:LONG].isnan()
+def exchanged(X: Tensor, y: Tensor, seed: int) -> Tensor:
+    """From row CHANGE on two of the six inputs that say most of the target have another gain and another offset."""
+    seen, g = ~y[:LONG].isnan(), torch.Generator().manual_seed(seed)
     correlation = torch.corrcoef(torch.cat([X[:LONG][seen], y[:LONG][seen, None]], -1).T)[-1, :-1].nan_to_num(0.0)
-    column = int(correlation.abs().argmax())
+    most = correlation.abs().argsort(descending=True)[:6]
+    columns = most[torch.randperm(len(most), generator=g)[:2]]
+    gain = 0.5 + 1.5 * torch.rand(len(columns), generator=g, dtype=torch.float64)
+    offset = 2 * torch.rand(len(columns), generator=g, dtype=torch.float64) - 1
+    mean, deviation = X[:LONG, columns].mean(0), X[:LONG, columns].std(0)
     other = X.clone()
-    mean, deviation = X[:LONG, column].mean(), X[:LONG, column].std()
-    other[CHANGE:, column] = mean + 1.7 * (X[CHANGE:, column] - mean) + 0.5 * deviation
-    return other, f"input {column}"
+    other[CHANGE:, columns] = mean + gain * (X[CHANGE:, columns] - mean) + offset * deviation
+    return other
 
 
 def main() -> None:
     """All tables, or some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument(
-        "--tables", nargs="*", choices=("warm-up", "drift", "sensor"), default=("warm-up", "drift", "sensor")
-    )
-    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    tables = ("causes", "warm-up", "drift", "sensor")
+    parser.add_argument("--tables", nargs="*", choices=tables, default=tables)
+    parser.add_argument("--sets", nargs="*", help="twelve to twenty by default; six for sensors")
     parser.add_argument("--rows", type=int, default=5000, help="rows that are scored")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if "causes" in options.tables:
+        causes_table(options.data, options.sets or list(SETS[:12]), options.rows)
     if "warm-up" in options.tables:
-        warm_up_table(options.data, options.sets, options.rows)
+        warm_up_table(options.data, options.sets or list(SETS), options.rows)
+    kinds = [*FURTHER, "with both, called"]
     if "drift" in options.tables:
-        print("\n| length scales | " + " | ".join(FURTHER) + " |\n|---|" + "---:|" * len(FURTHER))
+        print("\n| length scales | " + " | ".join(kinds) + " |\n|---|" + "---:|" * len(kinds))
         for kind in ("none", "steady", "sudden"):
-            compared(kind, *drifting(LONG + options.rows, kind), CHANGE)
+            compared(kind, *drifting(LONG + options.rows, kind))
     if "sensor" in options.tables:
-        print("\n| set | " + " | ".join(FURTHER) + " |\n|---|" + "---:|" * len(FURTHER))
-        for name in options.sets:
+        print("\n| set | " + " | ".join(kinds) + " |\n|---|" + "---:|" * len(kinds))
+        for name in options.sets or EXCHANGED:
             X, y = table_of(options.data, name, LONG + options.rows)
-            other, column = exchanged(X, y)
-            compared(f"{name}, {column}", other, y, CHANGE)
+            for seed in range(2):
+                compared(f"{name}, {seed}", exchanged(X, y, seed), y)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ class Refit:
 
     Rows are counted from the expert's first, missing ones included. After a refit at row n the next one comes
     min(n, every) rows later: where a stream begins with few rows, at twice as many, until ``every`` rows are between.
-    Before row ``every`` up to thirty steps are taken: what few rows say of hyperparameters may be far off.
+    Until then, before row 2 ``every``, up to thirty steps are taken on twice as many rows: what few rows said of
+    hyperparameters may be far off.
 
     Attributes:
         every: Rows between two refits.
@@ -195,8 +196,9 @@ class _Refitted:
         last, axis = num_used(state), state.targets.ndim - 1
         if last == 0:
             return state
-        num_rows, expert = min(last, self._refit.num_rows), self._copy
-        search = _REFIT_TO_MORE if int(state.num_rows.max()) < self._refit.every else _REFIT
+        doubling = int(state.num_rows.max()) < 2 * self._refit.every
+        search, share = (_REFIT_TO_MORE, 2) if doubling else (_REFIT, 1)
+        num_rows, expert = min(last, share * self._refit.num_rows), self._copy
         with torch.inference_mode(False):
             some = torch.linspace(0, last - 1, num_rows, dtype=torch.float64, device=state.targets.device)
             rows, targets, scale = (

@@ -82,7 +82,8 @@ def by_hand(one, X, y, entry):
         if len(held) == 2 * one.num_rows:
             held = held[-one.num_rows :]
         if t + 1 in DUE:
-            size = min(len(held), one.refit.num_rows)
+            doubling = t + 1 < 2 * one.refit.every
+            size, most = min(len(held), (2 if doubling else 1) * one.refit.num_rows), 30 if doubling else 3
             last = [held[round(float(i))] for i in np.linspace(0, len(held) - 1, size)]
             start = get_vectors(one)
 
@@ -106,7 +107,6 @@ def by_hand(one, X, y, entry):
                 prior = torch.zeros(1, len(held)).double() if one.mean is None else one.mean(rows)
                 return torch.distributions.MultivariateNormal(prior, cov).log_prob(targets).item()
 
-            most = 30 if t + 1 < one.refit.every else 3
             end = minimize(loss, start, max_iterations=most, loss_tolerance=1e-5).point
             vectors.append(end[0] if evidence(end) > evidence(start) + start.shape[1] else start[0])
             set_vectors_(one, vectors[-1].unsqueeze(0))
