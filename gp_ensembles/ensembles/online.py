@@ -262,6 +262,7 @@ class OnlineEnsemble(nn.Module):
                 self._buffers[name] = value.to(moved.device)
         return self
 
+    @torch.no_grad()  # covariances round otherwise where gradients are kept
     def _bind(self) -> BoundEnsemble:
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
             twins = self._lay_together()  # elsewhere since the state was moved to another device
