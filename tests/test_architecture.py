@@ -46,8 +46,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy: a row at a time, where a call of torch costs more than its numbers.
     "innovations": (frozenset({"numerics"}), frozenset({"numpy"})),
     "metrics": (frozenset({"numerics"}), frozenset()),
-    # numpy: recursions over rows on a few dozen numbers.
-    "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
+    # numpy: recursions over rows on a few dozen numbers. scipy: the normal distribution function of one number.
+    "calibration": (frozenset({"numerics"}), frozenset({"numpy", "scipy"})),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
     # numpy: a row at a time, here and in the two below.
     "filters": (frozenset({"numerics"}), frozenset({"numpy"})),
@@ -62,17 +62,17 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
     "distributions": (frozenset({"numerics", "likelihoods"}), frozenset({"gpytorch", "scipy"})),
-    # gpytorch: presets build kernels and likelihoods.
+    # gpytorch: presets build kernels and likelihoods. numpy: a row at a time, as in streaming.
     "ensembles": (
         frozenset({"numerics", "distributions", "experts", "features", "filters", "likelihoods"})
         | frozenset({"meta_learners", "metrics", "innovations", "spectral"}),
-        frozenset({"gpytorch"}),
+        frozenset({"gpytorch", "numpy"}),
     ),
     # The one pipeline: tables in, distributions in the units of the target out.
     "streaming": (
         frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
         | frozenset({"ensembles", "calibration"}),
-        frozenset(),
+        frozenset({"numpy"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (

@@ -22,11 +22,13 @@ No assumption is made about the targets, and no density is changed.
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
+from scipy import special
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
-from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score
+from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score, normal_score_of
 
 _STEP = 0.1
 
@@ -123,22 +125,24 @@ class IntervalLevels:
         covered = torch.where(scores.isnan(), torch.nan, inside)
         return LevelsState(walks[:, 0, -1], walks[:, 1, -1]), LevelsOutput(_probabilities(lower, upper), covered)
 
+    def update_row(self, state: LevelsState, pit: float) -> tuple[LevelsState, LevelsOutput]:
+        """:meth:`update_block` of one target, from a plain number: a call of torch costs more."""
+        return self._update_row(state, normal_score_of(pit))
+
     def _update_row(self, state: LevelsState, z: float) -> tuple[LevelsState, LevelsOutput]:
-        """Learn one target: plain numbers, as a call of torch costs more."""
-        ends: list[tuple[float, float]] = []
-        walks: list[tuple[float, float]] = []
-        covered: list[float] = []
+        down, up, lowest, highest, covered = [], [], [], [], []
         for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True):
-            (_, down), (_, up) = _track(lower, upper, [z], 1 - coverage)
+            (_, below), (_, above) = _track(lower, upper, [z], 1 - coverage)
             if upper - lower <= _STEP * (1 - coverage):
                 lower = upper = (lower + upper) / 2
-            ends.append((lower, upper))
-            walks.append((down, up))
-            covered.append(float(lower < z < upper) if z == z else z)
-        numbers = state.lower.new_tensor([*zip(*walks, strict=True), *zip(*ends, strict=True), covered])
-        down, up, lowest, highest, inside = numbers.unsqueeze(-1)
-        levels = _probabilities(lowest, highest)
-        return LevelsState(down.squeeze(-1), up.squeeze(-1)), LevelsOutput(levels, inside)
+            down.append(below)
+            up.append(above)
+            lowest.append([_probability(lower)])
+            highest.append([_probability(upper)])
+            covered.append([float(lower < z < upper) if z == z else z])
+        after = LevelsState(*(torch.from_numpy(np.array(ends)).to(state.lower) for ends in (down, up)))
+        levels = torch.from_numpy(np.array([lowest, highest])).to(state.lower)
+        return after, LevelsOutput(levels, torch.from_numpy(np.array(covered)).to(state.lower))
 
     def bound(self, coverage: float, num_targets: int) -> float:
         """What the share of targets covered can differ from a coverage after so many, whatever they were."""
@@ -189,6 +193,11 @@ def _track(lower: float, upper: float, scores: list[float], miss: float) -> tupl
         down.append(lower)
         up.append(upper)
     return down, up
+
+
+def _probability(end: float) -> float:
+    """:func:`_probabilities` of one end."""
+    return 1.0 if end > LIMIT else 0.0 if end < -LIMIT else float(special.ndtr(end))
 
 
 def _probabilities(lower: Tensor, upper: Tensor) -> Tensor:

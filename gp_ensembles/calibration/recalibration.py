@@ -152,21 +152,43 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
     if pit.shape == (1,) and pit.device.type == "cpu" and pit.dtype == torch.float64:
         u = float(pit)
         if u == u:
-            return _recalibrate_row(state, u)
+            learned, row, gain, transformed = recalibrate_row(state, u)
+            parts = row[:, None], np.array([gain]), np.array([transformed])
+            return learned, RecalibratedBlock(*map(torch.from_numpy, parts))
     after, log_weights = update_recalibration(state, pit.cpu())
     maps = (log_weights.to(pit.device), *map_components(pit))
     return after, RecalibratedBlock(maps[0], log_density(pit, *maps), transform(pit, *maps))
 
 
-def _recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, RecalibratedBlock]:
-    """The same for one target: plain arrays are quicker than torch at numbers this few."""
-    densities, values = maps_at(u, _SHIFTS_AND_SCALES[0], _SHIFTS_AND_SCALES[1])
+def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float]:
+    """:func:`recalibrate_block` of one target that is there: plain arrays are quicker than torch at numbers this few.
+
+    Args:
+        state: The state before the target, on the CPU.
+        u: Probability integral transform of the target.
+
+    Returns:
+        The state after it, the log weights of the components of the map before it, (K,), what the map adds to its log
+        density, and its transform after the map.
+    """
+    densities, values = maps_at(u, *_SHIFTS_AND_SCALES)
     candidates, shares, log_weights, gain, pit = _learn_row(
         *_ROW, state.candidates.numpy(), state.shares.numpy(), densities, values
     )
-    learned = RecalibrationState(torch.from_numpy(candidates), torch.from_numpy(shares))
-    parts = log_weights[:, None], np.array([gain]), np.array([pit])
-    return learned, RecalibratedBlock(*map(torch.from_numpy, parts))
+    return RecalibrationState(torch.from_numpy(candidates), torch.from_numpy(shares)), log_weights, gain, pit
+
+
+def next_log_weights(state: RecalibrationState) -> Numbers:
+    """:func:`map_log_weights` as an array, for one row.
+
+    Example:
+        >>> import torch
+        >>> np.exp(next_log_weights(init_recalibration(torch.zeros(1))))[:2].round(4).tolist()
+        [0.8, 0.0032]
+    """
+    shares = state.shares.numpy()
+    log_weights: Numbers = np.log(np.concatenate([shares[:1], shares[1:].dot(state.candidates.numpy())]))
+    return log_weights
 
 
 @compiled

@@ -1,6 +1,7 @@
 """An ensemble with its hyperparameters read: what ``OnlineEnsemble`` reads once and uses until it is stale."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.ensemble import Ensemble, responses_of
 from gp_ensembles.ensembles.latent_runner import join_latent
+from gp_ensembles.ensembles.one_row import RowEnsemble
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
 from gp_ensembles.ensembles.twins import Lanes, Twins
 from gp_ensembles.ensembles.weighing import with_lags
@@ -22,11 +24,14 @@ class BoundEnsemble:
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState, twins: Sequence[Twins]) -> None:
         self._parameters = list(ensemble.parameters())
-        self._values = self._flat_parameters()
+        self._as_bytes = all(p.device.type == "cpu" and p.is_contiguous() for p in self._parameters)
+        self._memories = [p.detach().numpy().data for p in self._parameters] if self._as_bytes else []
+        self._pointers = [p.data_ptr() for p in self._parameters] if self._as_bytes else []
+        self._values = self._read()
         self._buffers = list(ensemble.buffers())
         self._versions = [tensor._version for tensor in self._buffers]
         self._places = named_tensors(state)
-        self._memory = ensemble.memory
+        self._ensemble, self._twins = ensemble, twins
         self.state = state
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
@@ -44,16 +49,30 @@ class BoundEnsemble:
 
     def inputs(self, X: Tensor, y: Tensor) -> Tensor:
         """Inputs of a block as the experts see them, (B, D + P)."""
-        return with_lags(self._memory, self.state.history, X, y)[1]
+        return with_lags(self._ensemble.memory, self.state.history, X, y)[1]
 
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
         """Whether nothing that was read has changed since, and the state still lies in these buffers."""
         return (
             all(buffers[name] is value for name, value in self._places)
             and self._versions == [tensor._version for tensor in self._buffers]
-            and torch.equal(self._values, self._flat_parameters())
+            and self._is_equal()
         )
 
-    def _flat_parameters(self) -> Tensor:
-        parts = [parameter.detach().reshape(-1) for parameter in self._parameters]
-        return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
+    @cached_property
+    def row(self) -> RowEnsemble | None:
+        """What runs a row by itself; ``None`` where blocks do."""
+        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._twins)
+
+    def _is_equal(self) -> bool:
+        """Whether all hyperparameters are what they were."""
+        if self._as_bytes and self._pointers != [parameter.data_ptr() for parameter in self._parameters]:
+            return False
+        now, then = self._read(), self._values
+        return torch.equal(now, then) if isinstance(now, Tensor) and isinstance(then, Tensor) else now == then
+
+    def _read(self) -> bytes | Tensor:
+        """The hyperparameters: on the processor as bytes, for rows that come one at a time."""
+        if self._as_bytes:
+            return b"".join(self._memories)
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])

@@ -76,14 +76,18 @@ class TargetMemory(nn.Module):
             The last L targets after the block, and the columns (B, P): row t knows targets before t only.
         """
         longest = self.lags[-1]
-        reach = _FAR * (self.bounds[1] - self.bounds[0])
-        known = self._filled(history, y.clamp(self.bounds[0] - reach, self.bounds[1] + reach))
+        known = self._filled(history, y.clamp(*self.reach()))
         columns = [known[longest - lag : known.shape[0] - lag] for lag in self.lags]
         return known[-longest:], torch.stack(columns, dim=-1)
 
     def next_columns(self, history: Tensor, num_rows: int) -> Tensor:
         """Lagged targets of rows that all come next, shape (N, P)."""
         return torch.stack([history[-lag] for lag in self.lags]).expand(num_rows, -1)
+
+    def reach(self) -> tuple[Tensor, Tensor]:
+        """The ends to which targets further out are moved."""
+        reach = _FAR * (self.bounds[1] - self.bounds[0])
+        return self.bounds[0] - reach, self.bounds[1] + reach
 
     def is_usual(self, target: Tensor) -> bool:
         """Whether a target, a scalar, is no further from the range of the warm-up's than the width of that range."""

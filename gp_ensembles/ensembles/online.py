@@ -20,6 +20,7 @@ from gp_ensembles.ensembles.guest_tally import next_weights
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.loading import check_shapes
+from gp_ensembles.ensembles.one_row import RowEnsemble
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -178,6 +179,11 @@ class OnlineEnsemble(nn.Module):
         other = copy.deepcopy(self)
         other.observe(X, y)
         return other
+
+    @property
+    def one_row(self) -> RowEnsemble | None:
+        """What predicts and learns a row by itself, in the memory of the state; ``None`` where blocks do."""
+        return self._bind().row
 
     def _observe_block(
         self,

@@ -36,30 +36,31 @@ class BoundStructural(BoundExpert):
     def __init__(self, expert: "StructuralExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
         self._expert = expert
-        self._noise, level, season = expert.variances.double().unbind(-1)
+        self.season = expert.season
+        self.noise, level, season = expert.variances.double().unbind(-1)
         self._scale = level.new_tensor([_LEVEL, _TREND, *([_WAVE] * (2 * expert.num_waves))])
         steps = [level, torch.zeros_like(level), *([season] * (2 * expert.num_waves))]
-        self._walk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
+        self.walk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StructuralState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StructuralState)
         rows = state.num_rows + torch.arange(y.shape[0], device=y.device)
-        moments, design = GaussianState(state.moments.double()), self._design(rows) * Phi.double()
-        after, steps = update_block(moments, design, y.double(), self._walk, self._noise)
+        moments, design = GaussianState(state.moments.double()), self.design(rows) * Phi.double()
+        after, steps = update_block(moments, design, y.double(), self.walk, self.noise)
         return StructuralState(after.moments, state.num_rows + y.shape[0]), _in_dtype(steps, Phi)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StructuralState)
-        moments, design = GaussianState(state.moments.double()), self._design(state.num_rows.reshape(1)) * Phi.double()
-        return _in_dtype(predict(moments, design, self._walk, self._noise), Phi)
+        moments, design = GaussianState(state.moments.double()), self.design(state.num_rows.reshape(1)) * Phi.double()
+        return _in_dtype(predict(moments, design, self.walk, self.noise), Phi)
 
     def take(self, index: Tensor) -> "BoundStructural":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
-    def _design(self, rows: Tensor) -> Tensor:
+    def design(self, rows: Tensor) -> Tensor:
         """What each state adds to the targets of rows by their numbers (B,), shape (B, 2 + 2 K)."""
         season, waves = self._expert.season, torch.arange(1, self._expert.num_waves + 1, device=rows.device)
         # Whole periods are taken away in whole numbers, so that waves keep their digits for ever.

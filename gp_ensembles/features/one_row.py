@@ -34,10 +34,7 @@ class RowFeatures:
     factor.
 
     Args:
-        maps: The maps, each of D inputs and with one batch axis or none.
-
-    Raises:
-        TypeError: If one is not of these kinds.
+        maps: The maps, each of D inputs and of those that :func:`is_known` knows.
 
     Example:
         >>> one = torch.ones(1, dtype=torch.float64)
@@ -80,6 +77,19 @@ class RowFeatures:
         self._values *= self._factor
 
 
+def is_known(features: FeatureMap) -> bool:
+    """Whether :class:`RowFeatures` takes a map.
+
+    Example:
+        >>> is_known(SelectColumns(LinearFeatures(1), [1], 2))
+        True
+    """
+    if isinstance(features, SelectColumns):
+        return is_known(features.features)
+    plain = isinstance(features, RandomFourierFeatures | LinearFeatures | ConstantFeatures)
+    return plain and len(features.batch_shape) <= 1
+
+
 def _read(features: FeatureMap, columns: list[int], num_inputs: int) -> _Map:
     """A map on some columns, in its own order, of D inputs in all."""
     if isinstance(features, SelectColumns):
@@ -91,8 +101,7 @@ def _read(features: FeatureMap, columns: list[int], num_inputs: int) -> _Map:
     if isinstance(features, LinearFeatures):
         constant = [num_inputs] if num_features > len(columns) else []
         return _Map(np.empty((0, num_inputs)), [], [], columns + constant, ones)
-    if not isinstance(features, RandomFourierFeatures):
-        raise TypeError(f"one row of {type(features).__name__} is not known in plain numbers")
+    assert isinstance(features, RandomFourierFeatures)
     with torch.no_grad():
         omega = features.frequencies().reshape(-1, len(columns))
         # All sines are zero at zero and all cosines one: what is seen there is the factors.

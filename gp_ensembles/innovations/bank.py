@@ -90,7 +90,7 @@ class InnovationBank:
         self._followed = tuple(dict.fromkeys(_Scale.of(model) for model in models))
         self._places = [self._followed.index(_Scale.of(model)) for model in models]
         factors = [_variance(model.degrees_of_freedom) for model in models]
-        self._row_models = RowModels.of(self.models, self._followed, self._places, factors)
+        self.row_models = RowModels.of(self.models, self._followed, self._places, factors)
 
     def init(self, num_experts: int, like: Tensor) -> InnovationState:
         """State before any error, with the dtype and device of ``like``."""
@@ -124,7 +124,7 @@ class InnovationBank:
             State after the block, and the predictions made before each target.
         """
         if mean.shape[1] == 1 and share is None and missing is None and dead is None:
-            row = update_row(self._row_models, *state, mean, variance, y)
+            row = update_row(self.row_models, *state, mean, variance, y)
             if row is not None:
                 after_row = InnovationState(*row[:3], torch.zeros_like(state.age))
                 return after_row, InnovationPredictions(*row[3:])

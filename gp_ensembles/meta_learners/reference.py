@@ -1,18 +1,20 @@
 """A weight rule averaged with a few reference experts, lest the mixture stay behind what is obvious."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block, check_share
 from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.switching import MarkovSwitching
+from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.reductions import readable_all
 
+Numbers = NDArray[np.float64]
 _LARGEST = 600.0  # of a log density above another, lest its factor overflow
 
 
@@ -151,26 +153,17 @@ class ReferenceAveraging(MetaLearner):
             of_rule, now, after = own.log_weights.numpy(), float(own.log_prob), inner.log_weights.numpy()
         except RuntimeError:  # inside vmap
             return None
-        places = list(self.references)
-        joint = before + column[places]
-        best = joint.max()
-        if not (math.isfinite(now) and math.isfinite(best)):
+        known = np.concatenate([before, prior])
+        places = np.array(self.references, dtype=np.int64)
+        column, of_rule = np.ascontiguousarray(column), np.ascontiguousarray(of_rule[:, 0])
+        found, log_weights, density, joined, learned = refer_row(
+            places, self.share, self.prior, known, column, of_rule, now, after
+        )
+        if not found:
             return None
-        theirs = best + math.log(np.exp(joint - best).sum())
-        learned = joint - theirs
-        kept, given = 1 - self.share, self.share * self.prior
-        weight = kept * math.exp(prior[1]) + given
-        ratio = math.exp(min(max(theirs - now, -_LARGEST), _LARGEST))
-        moved = weight * ratio / (1 - weight + weight * ratio)
-        following = kept * moved + given
-        log_weights, joined = of_rule + math.log1p(-weight), after + math.log1p(-following)
-        log_weights[places, 0] = np.logaddexp(log_weights[places, 0], before + math.log(weight))
-        joined[places] = np.logaddexp(joined[places], learned + math.log(following))
-        density = np.logaddexp(now + math.log1p(-weight), theirs + math.log(weight))
-        known = torch.from_numpy(np.concatenate([learned, np.log([1 - moved, moved])])).expand(len(column), -1)
-        memory = torch.cat([inner.log_weights.unsqueeze(-1), inner.memory, known], dim=-1)
-        state = MetaState(torch.from_numpy(joined), inner.num_seen, memory)
-        return state, MetaOutput(torch.from_numpy(log_weights), torch.from_numpy(density[None]))
+        columns = [inner.log_weights.unsqueeze(-1), inner.memory, torch.from_numpy(learned).expand(len(column), -1)]
+        state = MetaState(torch.from_numpy(joined), inner.num_seen, torch.cat(columns, dim=-1))
+        return state, MetaOutput(torch.from_numpy(log_weights[:, None]), torch.from_numpy(np.array([density])))
 
     def _place(self, like: Tensor) -> Tensor:
         if like.device not in self._places:
@@ -201,3 +194,49 @@ class ReferenceAveraging(MetaLearner):
         inner = MetaState(own[:, 0], state.num_seen, own[:, 1:])
         among = MetaState(known[:size], state.num_seen, empty[:size])
         return inner, among, MetaState(known[size:], state.num_seen, empty[:2])
+
+
+@compiled
+def refer_row(
+    references: NDArray[np.int64],
+    share: float,
+    prior: float,
+    known: Numbers,
+    log_prob: Numbers,
+    of_rule: Numbers,
+    density: float,
+    after: Numbers,
+) -> tuple[bool, Numbers, float, Numbers, Numbers]:
+    """Weigh one target, given what the rule makes of it, from arrays.
+
+    Args:
+        references: Places of the R references.
+        share: As in :class:`ReferenceAveraging`, like the next.
+        prior: Likewise.
+        known: Log weights of the references, of the rule and of the references together, before it, shape (R + 2,).
+        log_prob: Log densities of the target, shape (M,).
+        of_rule: Log weights that the rule has in force, shape (M,).
+        density: Log density of its mixture.
+        after: Log weights under the rule after the target, shape (M,).
+
+    Returns:
+        Whether the target is possible; log weights in force, the log density of the mixture, log weights after the
+        target, and what is known then.
+    """
+    joint = known[:-2] + log_prob[references]
+    best = joint.max()
+    if not (np.isfinite(density) and np.isfinite(best)):
+        return False, of_rule, density, after, joint
+    theirs = best + np.log(np.exp(joint - best).sum())
+    learned = np.empty_like(known)
+    learned[:-2] = joint - theirs
+    weight = (1 - share) * np.exp(known[-1]) + share * prior
+    ratio = np.exp(min(max(theirs - density, -_LARGEST), _LARGEST))
+    moved = weight * ratio / (1 - weight + weight * ratio)
+    following = (1 - share) * moved + share * prior
+    learned[-2], learned[-1] = np.log(1 - moved), np.log(moved)
+    log_weights, joined = of_rule + np.log1p(-weight), after + np.log1p(-following)
+    log_weights[references] = np.logaddexp(log_weights[references], known[:-2] + np.log(weight))
+    joined[references] = np.logaddexp(joined[references], learned[:-2] + np.log(following))
+    whole = np.logaddexp(density + np.log1p(-weight), theirs + np.log(weight))
+    return True, log_weights, whole, joined, learned

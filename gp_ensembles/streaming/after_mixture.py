@@ -30,6 +30,7 @@ from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.predictions import Intervals, StreamDistribution, coverage_place
+from gp_ensembles.streaming.scales import Standardizer
 
 _ROWS = 256
 
@@ -90,6 +91,16 @@ def remember(state: CalibrationState, y: Tensor) -> CalibrationState:
         return state
     labels, _ = update_labels(state.labels, y.cpu())
     return state._replace(labels=labels, classes=remember_labels(state.classes, y.cpu()))
+
+
+def in_units(mixture: AnyMixture, scales: Standardizer) -> AnyMixture:
+    """Mixtures of standardized targets in the units of the target, in float64; of latent values as they are."""
+    if isinstance(mixture, LatentMixture):
+        return mixture
+    doubles = {name: value.double() for name, value in mixture._asdict().items()}
+    if mixture.log_weights.dtype != torch.float64:  # they sum to one in single precision only
+        doubles["log_weights"] = doubles["log_weights"].log_softmax(0)
+    return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)
 
 
 def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistribution:

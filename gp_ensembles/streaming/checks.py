@@ -1,6 +1,7 @@
 """Which rows a stream can learn; what is wrong with one is said with its row, its column and how to mend it."""
 
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -159,18 +160,31 @@ def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
     return None
 
 
-def wild_number(X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> IllegalRow | None:
+def columns_of(X: Tensor, kept: Sequence[int]) -> Tensor:
+    """Some columns of X (N, D); X itself if they are all.
+
+    Example:
+        >>> columns_of(torch.tensor([[1.0, 2.0]]), [1])
+        tensor([[2.]])
+    """
+    return X[:, kept] if len(kept) < X.shape[1] else X
+
+
+def wild_number(
+    X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, kept: Sequence[int], dtype: torch.dtype
+) -> IllegalRow | None:
     """The first row that holds a number out of all proportion to the warm-up, or beyond the precision of a run.
 
     Args:
-        X: Inputs in their units, shape (N, D).
+        X: All inputs in their units, shape (N, D); NaN where missing.
         y: Targets in their units, shape (N,) or (N, O); NaN where missing.
-        inputs: Inputs in warm-up deviations from the warm-up mean, shape (N, D).
+        inputs: Inputs that are kept in warm-up deviations from the warm-up mean, shape (N, K).
         targets: Targets likewise.
+        kept: Places of these inputs.
         dtype: Precision of the run.
     """
     num_rows = X.shape[0]
-    given = torch.cat([X, y.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
+    given = torch.cat([columns_of(X, kept).nan_to_num(0.0), y.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
     scaled = torch.cat([inputs, targets.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
     wild = ~(scaled.abs() < FARTHEST) | ~torch.isfinite(given.to(dtype))
     if not bool(wild.any()):
@@ -178,8 +192,8 @@ def wild_number(X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, dtype: to
     row, column = divmod(int(wild.flatten().int().argmax()), wild.shape[1])
     value = float(given[row, column])
     far = f"more than {FARTHEST:g} warm-up deviations from the warm-up mean; correct it, or leave"
-    if column < X.shape[1]:
-        return IllegalRow(row, column, f"{value:.6g} in row {{row}}, {far} the row out")
+    if column < len(kept):
+        return IllegalRow(row, kept[column], f"{value:.6g} in row {{row}}, {far} the row out")
     return IllegalRow(row, None, f"{value:.6g}, {far} it empty (missing)")
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_REACH, _GROWTH = 1.0, 0.1  # in widths of the warm-up range
+REACH, GROWTH = 1.0, 0.1  # in widths of the warm-up range
 
 
 class InputRange(NamedTuple):
@@ -44,7 +44,7 @@ class InputRange(NamedTuple):
 
     def limit(self, X: Tensor) -> Tensor:
         """Rows (N, D) that all come next, moved into reach."""
-        reach = _REACH * self.width
+        reach = REACH * self.width
         return X.clamp(self.lower - reach, self.upper + reach)
 
     def follow(self, X: Tensor) -> tuple["InputRange", Tensor, Tensor]:
@@ -62,9 +62,9 @@ class InputRange(NamedTuple):
             >>> start.follow(torch.tensor([[1.5], [9.0], [0.5]]))[1].T
             tensor([[1.5000, 2.1000, 0.5000]])
         """
-        upper = _follow(self.upper, X, _GROWTH * self.width)
-        lower = -_follow(-self.lower, -X, _GROWTH * self.width)
-        reach = _REACH * self.width
+        upper = _follow(self.upper, X, GROWTH * self.width)
+        lower = -_follow(-self.lower, -X, GROWTH * self.width)
+        reach = REACH * self.width
         moved = torch.minimum(torch.maximum(X, lower[:-1] - reach), upper[:-1] + reach)
         return InputRange(lower[-1], upper[-1], self.width), moved, (moved != X).sum(-1)
 

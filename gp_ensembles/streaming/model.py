@@ -8,17 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.ensembles.guest_report import GuestReport, guest_reports
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
     calibrate_next,
     calibration_from_plain,
     calibration_to_plain,
+    in_units,
     init_calibration,
     next_levels,
     remember,
@@ -28,6 +27,7 @@ from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
     check_target_shape,
+    columns_of,
     illegal_input,
     illegal_target,
     num_warm_up_rows,
@@ -35,14 +35,16 @@ from gp_ensembles.streaming.checks import (
     warn_of_waiting,
     wild_number,
 )
+from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts, warn_of_poor_forecasts
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.notable import Notable, num_discounted
+from gp_ensembles.streaming.one_row import RowPipeline, is_plain
 from gp_ensembles.streaming.packing import packed, unpacked
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
-from gp_ensembles.streaming.running import running_distribution
-from gp_ensembles.streaming.scales import Standardizer, constant_columns
+from gp_ensembles.streaming.running import no_predictions, running_distribution
+from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
 
 _KIND = Kind("gp_ensembles model", 4, "a model", "give a file that OnlineModel.save wrote")
@@ -92,6 +94,7 @@ class OnlineModel:
         self._kept: list[int] = []
         self._forecasts: list[int] = []
         self._scales: Standardizer | None = None
+        self._row: RowPipeline | None = None
 
     @property
     def is_fitted(self) -> bool:
@@ -179,11 +182,13 @@ class OnlineModel:
                 from the warm-up mean); or when the warm-up ends, as in :meth:`fit`.
             NumericalError: If an expert fails; its name and the row are said.
         """
+        predictions = self._observe_row(X, y)
+        if predictions is not None:
+            return predictions
         X, y = self._checked(X, y)
         if self.online is not None:
-            inputs, targets = self.inputs(X), self.targets(y)
-            self._refuse(self._first_illegal(X, y, inputs, targets), self.num_rows + 1)
-            return self._learn(self.online, inputs, targets, X, y)
+            self._refuse(self.first_illegal(X, y), self.num_rows + 1)
+            return self._learn(self.online, self.inputs(X), self.targets(y), X, y)
         self._refuse_warm_up(X, y, self.num_rows + 1)
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
@@ -193,13 +198,13 @@ class OnlineModel:
             warn_of_waiting(self.num_rows, all_y.shape[0], self.config.warmup)
             # Copies: the caller's memory may change before the warm-up is over.
             self.warm_X, self.warm_y, self.num_rows = all_X.clone(), all_y.clone(), all_y.shape[0]
-            return self._nothing(y)
+            return no_predictions(self.config.ensemble.target, y, len(self.names))
         before = dict(self.__dict__)
         try:
             self._start(all_X[:num_warm], all_y[:num_warm], num_warm, progress=False)
             first_row = num_warm - before["num_rows"]
             if num_warm == all_y.shape[0]:
-                return self._nothing(y)
+                return no_predictions(self.config.ensemble.target, y, len(self.names))
             return self.observe(all_X[num_warm:], all_y[num_warm:])._replace(first_row=first_row)
         except BaseException:
             self.__dict__.clear()
@@ -217,14 +222,18 @@ class OnlineModel:
         Raises:
             ValueError: If a row is malformed, or holds a number out of all proportion, as in :meth:`observe`.
         """
+        row = self._pipeline(X)
+        known = None if row is None else row.predict(X, self._range, self._calibration)
+        if known is not None:
+            return known
         X = self._checked_inputs(X)
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
         inputs = self.inputs(X)
         no_targets = X.new_full(X.shape[:1], torch.nan)
-        self._refuse(self._wild_number(X, no_targets, inputs, no_targets), 1)
-        mixture = self._in_units(self.online.predict(self.next_inputs(X)))
+        self._refuse(wild_number(X, no_targets, inputs, no_targets, self._kept, self.config.torch_dtype), 1)
+        mixture = in_units(self.online.predict(self.next_inputs(X)), self.scales)
         return calibrate_next(self._calibration, mixture)
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -257,7 +266,7 @@ class OnlineModel:
     def inputs(self, X: Tensor) -> Tensor:
         """Inputs (N, D) as the ensemble sees them: columns kept, standardized, gaps at the mean, clipped; float64."""
         scales = self.scales
-        inputs = scales.transform_inputs(self._columns(X)).nan_to_num(0.0)
+        inputs = scales.transform_inputs(columns_of(X, self._kept)).nan_to_num(0.0)
         return inputs if self.config.clip is None else inputs.clamp(-self.config.clip, self.config.clip)
 
     def next_inputs(self, X: Tensor) -> Tensor:
@@ -271,7 +280,9 @@ class OnlineModel:
 
     def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
         """The first of the rows to come, X (N, D) and y (N,), that cannot be learned, if there is one."""
-        return self._first_illegal(X, y, self.inputs(X), self.targets(y))
+        wrong = illegal_target(self.config.ensemble.target, y)
+        wild = wild_number(X, y, self.inputs(X), self.targets(y), self._kept, self.config.torch_dtype)
+        return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file in one step: a reader finds the old file or the new one, never half of one.
@@ -387,18 +398,8 @@ class OnlineModel:
         warn_of_poor_forecasts(self.config.ensemble, X[:, self._forecasts], y)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
-        names = self._names_of(range(X.shape[1]))
-        constant = set(constant_columns(X)) if self.config.drop_constant else set()
-        self._forecasts = forecast_places(self.config.ensemble, names)
-        kept = [j for j in range(X.shape[1]) if j not in constant and j not in self._forecasts]
-        if not kept:
-            raise ValueError(f"all inputs are constant in the {X.shape[0]} warm-up rows; use a longer warm-up")
-        target = self.config.ensemble.target
-        if not target.is_real:
-            target.check(y)
-        fit = Standardizer.fit if target.is_real else Standardizer.fit_inputs
-        scales = fit(X[:, kept].cpu(), y.cpu(), [names[j] for j in kept])  # the same on every device
-        self._kept, self._scales = kept, Standardizer(*(part.to(self.device) for part in scales))
+        columns = Columns.of(self.config, X, y, self._names_of(range(X.shape[1])))
+        self._kept, self._forecasts, self._scales = columns
 
     def _build(self, X: Tensor, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
         dtype = self.config.torch_dtype
@@ -413,27 +414,12 @@ class OnlineModel:
             online.block_size = self.config.block_size
         return online
 
-    def _first_illegal(self, X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor) -> IllegalRow | None:
-        wrong = illegal_target(self.config.ensemble.target, y)
-        wild = self._wild_number(X, y, inputs, targets)
-        return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
-
-    def _wild_number(self, X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor) -> IllegalRow | None:
-        wild = wild_number(self._columns(X).nan_to_num(0.0), y, inputs, targets, self.config.torch_dtype)
-        if wild is None or wild.column is None:
-            return wild
-        return wild._replace(column=self._kept[wild.column])
-
     def _with_forecasts(self, inputs: Tensor, X: Tensor) -> Tensor:
         """Inputs (N, D) with the forecasts in X behind them, in the precision of the run."""
         if self._forecasts:
             forecasts = standard_forecasts(self.config.ensemble, X[:, self._forecasts], self.scales)
             inputs = torch.cat([inputs, forecasts], dim=-1)
         return inputs.to(self.config.torch_dtype)
-
-    def _columns(self, X: Tensor) -> Tensor:
-        """The inputs (N, D) that were kept."""
-        return X[:, self._kept] if len(self._kept) < X.shape[1] else X
 
     def _learn(
         self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor, X: Tensor, y: Tensor
@@ -447,7 +433,7 @@ class OnlineModel:
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         with uninterrupted():  # what stands around the ensemble learns the rows too
             self._range, self.notable = within, self.notable.after(num_moved, num_outliers)
-            mixture = self._in_units(predictions.mixture)
+            mixture = in_units(predictions.mixture, self.scales)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]
         # Each observed output brings the scale of its unit.
@@ -458,19 +444,30 @@ class OnlineModel:
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
         return OnlinePredictions(block.distribution, log_prob, log_weights, 0, block.intervals)
 
-    def _in_units(self, mixture: AnyMixture) -> AnyMixture:
-        if isinstance(mixture, LatentMixture):
-            return mixture
-        doubles = {name: value.double() for name, value in mixture._asdict().items()}
-        if mixture.log_weights.dtype != torch.float64:  # they sum to one in single precision only
-            doubles["log_weights"] = doubles["log_weights"].log_softmax(0)
-        return mixture._replace(**doubles).rescale(self.scales.y_mean, self.scales.y_scale)
+    def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:
+        """What a row X, and its target, go through by themselves; ``None`` where that is for blocks to do or refuse."""
+        if self.online is None or self._forecasts or self.warm_X is None or not is_plain(X, (1, self.warm_X.shape[1])):
+            return None
+        ensemble = self.online.one_row if y is None or is_plain(y, (1,)) else None
+        if ensemble is None or self.config.ensemble.target.num_outputs is not None:
+            return None
+        if self._row is None or self._row.ensemble is not ensemble:
+            self._row = RowPipeline(ensemble, self.config, self.scales, self._kept)
+        return self._row
 
-    def _nothing(self, y: Tensor) -> OnlinePredictions:
-        """Predictions of no row, at the end of a call of ``y`` (N,) that was all warm-up."""
-        distribution = running_distribution(self.config.ensemble.target, y, 0)
-        empty = y.new_zeros(max(len(self.names), 1), 0)
-        return OnlinePredictions(distribution, empty[0], empty, y.shape[0])
+    def _observe_row(self, X: Tensor, y: Tensor) -> OnlinePredictions | None:
+        pipeline = self._pipeline(X, y)
+        row = None if pipeline is None else pipeline.stage(X, y, self._range, self._calibration)
+        if pipeline is None or row is None:
+            return None
+        with uninterrupted():
+            pipeline.ensemble.commit(row.staged)
+            self._range, self._calibration = row.within, row.calibration
+            self.notable, self.num_rows = self.notable.after(row.num_moved, 0), self.num_rows + 1
+        return row.predictions
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_row": None}  # it shares memory with the state
 
     def _checked(self, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         X = self._checked_inputs(X)

@@ -15,6 +15,7 @@ from gp_ensembles.likelihoods import (
     OrdinalLikelihood,
     Probit,
 )
+from gp_ensembles.streaming.predictions import OnlinePredictions
 
 _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
 
@@ -57,6 +58,12 @@ def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture
     if target.num_labels == 2 and target.is_ordered:
         return _latent(LogisticLikelihood(), torch.logit(frequencies[1]), num_rows)
     return _latent(MulticlassLikelihood(target.num_labels), frequencies.log(), num_rows)
+
+
+def no_predictions(target: Target, y: Tensor, num_experts: int) -> OnlinePredictions:
+    """Predictions of no row, at the end of a call of targets (N,) that were all of the warm-up."""
+    empty = y.new_zeros(max(num_experts, 1), 0)
+    return OnlinePredictions(running_distribution(target, y, 0), empty[0], empty, y.shape[0])
 
 
 def _moments(seen: Tensor) -> tuple[Tensor, Tensor]:

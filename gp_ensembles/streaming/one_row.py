@@ -1,0 +1,184 @@
+"""A row by itself through the whole pipeline on plain arrays, for ensembles that are quick at that.
+
+It goes through all that a block does, see :class:`~gp_ensembles.streaming.model.OnlineModel`, and the numbers are the
+same to round-off. A row of which something has to be said or refused (a missing target, an outlier, a number out of all
+proportion) is left to the blocks: nothing has changed until a row is learned.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, TypeGuard, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gp_ensembles.calibration.levels import IntervalLevels
+from gp_ensembles.calibration.recalibration import map_components, next_log_weights, recalibrate_row
+from gp_ensembles.distributions import Recalibrated, StudentTMixture
+from gp_ensembles.ensembles.one_row import RowEnsemble, RowMixture, StagedRow
+from gp_ensembles.numerics.compiled import compiled
+from gp_ensembles.numerics.student_t import mixture_cdf
+from gp_ensembles.streaming.after_mixture import CalibrationState
+from gp_ensembles.streaming.checks import FARTHEST
+from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.input_range import GROWTH, REACH, InputRange
+from gp_ensembles.streaming.predictions import Intervals, OnlinePredictions
+from gp_ensembles.streaming.scales import Standardizer
+
+Numbers = NDArray[np.float64]
+
+
+def is_plain(value: object, shape: tuple[int, ...]) -> TypeGuard[Tensor]:
+    """Whether something is a tensor of a shape in double precision on the processor.
+
+    Example:
+        >>> is_plain(torch.zeros(1, 2, dtype=torch.float64), (1, 2)), is_plain(torch.zeros(1, 2), (1, 2))
+        (True, False)
+    """
+    if not isinstance(value, Tensor) or value.dtype != torch.float64 or value.device.type != "cpu":
+        return False
+    return value.shape == shape
+
+
+class PipelineRow(NamedTuple):
+    """A row that is predicted and not yet learned.
+
+    Attributes:
+        staged: What the ensemble is to learn.
+        predictions: The predictions.
+        within: The range of the inputs after the row.
+        num_moved: How many of its inputs were moved into reach.
+        calibration: What is known of past errors after it.
+    """
+
+    staged: StagedRow
+    predictions: OnlinePredictions
+    within: InputRange | None
+    num_moved: int
+    calibration: CalibrationState
+
+
+@final
+class RowPipeline:
+    """What stands around an ensemble, with everything read that stays as it is.
+
+    Args:
+        ensemble: What runs the ensemble.
+        config: The config of the model.
+        scales: Shifts and scales of the columns that are kept.
+        kept: Their places.
+    """
+
+    def __init__(self, ensemble: RowEnsemble, config: StreamConfig, scales: Standardizer, kept: Sequence[int]) -> None:
+        self.ensemble = ensemble
+        self._kept = np.array(kept, dtype=np.int64)
+        self._mean, self._scale = scales.X_mean.numpy(), scales.X_scale.numpy()
+        self._shift, self._unit = float(scales.y_mean), float(scales.y_scale)
+        self._clip = math.inf if config.clip is None else config.clip
+        self._levels = IntervalLevels(config.coverages)
+        self._df = torch.from_numpy(ensemble.degrees_of_freedom).unsqueeze(-1)
+        self._everywhere = tuple(np.full(len(kept), bound) for bound in (-math.inf, math.inf, 0.0))
+
+    def stage(
+        self, X: Tensor, y: Tensor, within: InputRange | None, calibration: CalibrationState
+    ) -> PipelineRow | None:
+        """Predict a row X (1, D), and find what its target y (1,) teaches; nothing changes.
+
+        Args:
+            X: Inputs in their units, float64 on the processor.
+            y: Target in its unit, likewise.
+            within: The range of the inputs so far; ``None`` where they are not limited.
+            calibration: What is known of past errors.
+
+        Returns:
+            What came of it; ``None`` where it is left to the blocks.
+        """
+        target = float(y)
+        legal, inputs, lower, upper, num_moved = self._limited(X, within)
+        scaled = (target - self._shift) / self._unit
+        if not (legal and abs(scaled) < FARTHEST):
+            return None
+        row = self.ensemble.stage(inputs, scaled)
+        if row is None:
+            return None
+        after = within if within is None else InputRange(torch.from_numpy(lower), torch.from_numpy(upper), within.width)
+        mean, variance = self._in_units(row.mixture)
+        weights = np.exp(row.mixture.log_weights)
+        pit = mixture_cdf(target, weights, mean.ravel(), variance.ravel(), self.ensemble.degrees_of_freedom)
+        base = self._mixture(row.mixture.log_weights[:, None], mean, variance)
+        distribution: StudentTMixture | Recalibrated = base
+        recalibration, levels, intervals, gain = calibration.recalibration, calibration.levels, None, 0.0
+        if recalibration is not None:
+            recalibration, log_weights, gain, pit = recalibrate_row(recalibration, pit)
+            distribution = Recalibrated(base, torch.from_numpy(log_weights).unsqueeze(-1), *map_components(base[0]))
+        if levels is not None:
+            levels, output = self._levels.update_row(levels, pit)
+            intervals = Intervals(self._levels.coverages, *output)
+        log_prob = torch.from_numpy(np.array([row.weighed.log_prob - math.log(self._unit) + gain]))
+        by_expert = torch.from_numpy(np.log(weights.reshape(mean.shape).sum(1, keepdims=True)))
+        predictions = OnlinePredictions(distribution, log_prob, by_expert, 0, intervals)
+        return PipelineRow(row, predictions, after, num_moved, CalibrationState(recalibration, levels))
+
+    def predict(
+        self, X: Tensor, within: InputRange | None, calibration: CalibrationState
+    ) -> StudentTMixture | Recalibrated | None:
+        """The distribution of a row X (1, D) that comes next; arguments and ``None`` as in :meth:`stage`."""
+        legal, inputs, *_ = self._limited(X, within)
+        if not legal:
+            return None
+        mixture = self.ensemble.predict(inputs)
+        base = self._mixture(mixture.log_weights, *self._in_units(mixture))
+        if calibration.recalibration is None:
+            return base
+        log_weights = torch.from_numpy(next_log_weights(calibration.recalibration))
+        return Recalibrated(base, log_weights, *map_components(base[0]))
+
+    def _limited(self, X: Tensor, within: InputRange | None) -> tuple[bool, Numbers, Numbers, Numbers, int]:
+        row = X.detach().numpy()[0]
+        lower, upper, width = self._everywhere if within is None else (part.numpy() for part in within)
+        return _limit(row, self._kept, self._mean, self._scale, self._clip, lower, upper, width)
+
+    def _in_units(self, mixture: RowMixture) -> tuple[Numbers, Numbers]:
+        return mixture.mean * self._unit + self._shift, mixture.variance * self._unit**2
+
+    def _mixture(self, log_weights: Numbers, mean: Numbers, variance: Numbers) -> StudentTMixture:
+        location, spread = (torch.from_numpy(part.reshape(-1, 1)) for part in (mean, variance))
+        return StudentTMixture(torch.from_numpy(log_weights), location, spread, self._df)
+
+
+@compiled
+def _limit(
+    row: Numbers,
+    kept: NDArray[np.int64],
+    mean: Numbers,
+    scale: Numbers,
+    clip: float,
+    lower: Numbers,
+    upper: Numbers,
+    width: Numbers,
+) -> tuple[bool, Numbers, Numbers, Numbers, int]:
+    """A row in warm-up deviations and within reach.
+
+    Args:
+        row: Inputs, NaN where missing, shape (D,).
+        kept: Places of the columns that are kept, (K,).
+        mean: Their means, (K,).
+        scale: Their scales, (K,).
+        clip: Deviations at which inputs are clipped.
+        lower: Lower ends of their range so far, (K,).
+        upper: Upper ends.
+        width: Widths of the warm-up's.
+
+    Returns:
+        Whether no input is infinite or out of all proportion; the inputs, (K,); the ends of the range after the row;
+        and how many inputs were moved.
+    """
+    inputs = (row[kept] - mean) / scale
+    inputs = np.minimum(np.maximum(np.where(np.isnan(inputs), 0.0, inputs), -clip), clip)
+    legal = not np.isinf(row).any() and bool((np.abs(inputs) < FARTHEST).all())
+    moved = np.minimum(np.maximum(inputs, lower - REACH * width), upper + REACH * width)
+    highest = np.maximum(upper, np.minimum(inputs, upper + GROWTH * width))
+    lowest = np.minimum(lower, np.maximum(inputs, lower - GROWTH * width))
+    return legal, moved, lowest, highest, int((moved != inputs).sum())

@@ -1,0 +1,218 @@
+"""A row by itself goes another way than a block: the same numbers, the same state, and nothing learned by halves."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import Recalibrated
+from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import light
+from gp_ensembles.ensembles.wide import WideFeatures
+from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.predictions import OnlinePredictions
+
+WARMUP, NUMBER = 150, 500
+_FOURIER = FourierBasis(num_features=20)
+SMALL = replace(
+    light,
+    bases=(_FOURIER,),
+    lags=TargetLags(bases=(_FOURIER,)),
+    further=(WideFeatures(num_features=40),),
+    fit_settings=FitSettings(method=None, num_samples=1),
+)
+SPECS = {
+    "seasonal": SMALL,
+    "no lags": replace(SMALL, lags=None),
+    "no threshold": replace(SMALL, outlier_threshold=None),
+}
+
+
+def stream(number: int = WARMUP + NUMBER) -> tuple[Tensor, Tensor]:
+    """Inputs with a gap and one far out, and a seasonal target with gaps and outliers, all after the warm-up."""
+    generator = torch.Generator().manual_seed(3)
+    X = torch.randn(number, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(number, generator=generator, dtype=torch.float64)
+    rows = torch.arange(number, dtype=torch.float64)
+    y = 50 + 4 * (2 * torch.pi * rows / 12).sin() + 3 * X[:, 0].tanh() + 0.5 * noise
+    y[WARMUP + 30 : WARMUP + 33] = y[WARMUP + 200] = torch.nan
+    y[WARMUP + 60], y[WARMUP + 61], y[WARMUP + 250] = 500.0, -300.0, 1e4
+    X[WARMUP + 90, 1] = torch.nan
+    X[WARMUP + 120 : WARMUP + 123, 2] = 60.0
+    return X, y
+
+
+def fitted(spec: str = "seasonal", **changes: object) -> OnlineModel:
+    X, y = stream()
+    return OnlineModel(StreamConfig(SPECS[spec], warmup=WARMUP, **changes)).fit(X[:WARMUP], y[:WARMUP])
+
+
+def one_by_one(model: OnlineModel, X: Tensor, y: Tensor) -> list[OnlinePredictions]:
+    return [model.observe(X[t : t + 1], y[t : t + 1]) for t in range(len(y))]
+
+
+def assert_same_state(model: OnlineModel, other: OnlineModel, tolerance: float) -> None:
+    for name, value in model.online.state_dict().items():
+        torch.testing.assert_close(
+            value, other.online.state_dict()[name], rtol=tolerance, atol=tolerance, equal_nan=True, msg=name
+        )
+    for old, new in zip(model._calibration[:2], other._calibration[:2], strict=True):
+        for part, same in zip(old or (), new or (), strict=True):
+            torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
+    for part, same in zip(model._range or (), other._range or (), strict=True):
+        torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
+    assert (model.num_rows, model.notable) == (other.num_rows, other.notable)
+
+
+def assert_same_predictions(rows: list[OnlinePredictions], block: OnlinePredictions) -> None:
+    close = {"rtol": 1e-8, "atol": 1e-8, "equal_nan": True}
+    said = [row.distribution for row in rows], block.distribution
+    if isinstance(block.distribution, Recalibrated):
+        maps = torch.cat([part.map_log_weights for part in said[0]], 1)
+        torch.testing.assert_close(maps.exp(), block.distribution.map_log_weights.exp(), **close)
+        said = [part.base for part in said[0]], block.distribution.base
+    for number, whole in enumerate(said[1]):
+        torch.testing.assert_close(torch.cat([part[number] for part in said[0]], 1), whole, **close)
+    torch.testing.assert_close(torch.cat([row.log_prob for row in rows]), block.log_prob, **close)
+    weights = torch.cat([row.log_weights for row in rows], 1).exp()
+    torch.testing.assert_close(weights, block.log_weights.exp(), **close)
+    assert (block.intervals is None) == (rows[0].intervals is None)
+    if block.intervals is not None:
+        for found in (lambda p: p.intervals.levels, lambda p: p.intervals.covered):
+            torch.testing.assert_close(torch.cat([found(row) for row in rows], -1), found(block), **close)
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes"),
+    [
+        ("seasonal", {}),
+        ("seasonal", {"recalibrate": False, "coverages": (), "limit_inputs": False}),
+        ("no lags", {"clip": 1.5, "coverages": (0.5, 0.9), "recalibrate": False}),
+        ("no threshold", {}),
+    ],
+)
+def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -> None:
+    model, (X, y) = fitted(spec, **changes), stream()
+    other = copy.deepcopy(model)
+    assert model.online.one_row is not None
+    end = WARMUP + (NUMBER if spec == "seasonal" and not changes else 260)
+    rows = one_by_one(model, X[WARMUP:end], y[WARMUP:end])
+    block = other.observe(X[WARMUP:end], y[WARMUP:end])
+    assert_same_predictions(rows, block)
+    assert_same_state(model, other, 1e-8)
+    assert (model.notable.targets_discounted > 0) == (spec != "no threshold")
+
+
+def test_a_seasonal_stream_has_experts_of_every_kind() -> None:
+    names = {name.split("/")[0] for name in fitted().names}
+    assert {"lags", "previous value", "value a season ago", "trend and season", "wide"} <= names
+
+
+def test_what_is_predicted_of_a_row_is_what_is_said_when_it_is_learned() -> None:
+    model, (X, y) = fitted(), stream()
+    for t in range(WARMUP + 28, WARMUP + 68):
+        row = X[t : t + 1]
+        before = model.predict(row)
+        levels = torch.tensor(model.interval_levels(), dtype=torch.float64)
+        said = model.observe(row, y[t : t + 1])
+        at = y[t : t + 1] if not y[t].isnan() else torch.full((1,), 50.0, dtype=torch.float64)
+        torch.testing.assert_close(before.log_prob(at), said.distribution.log_prob(at), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(levels, said.intervals.levels[:, 0, 0], rtol=1e-9, atol=1e-9)
+
+
+def test_rows_and_blocks_come_in_any_order_and_a_loaded_model_goes_on_to_the_bit(tmp_path) -> None:
+    model, (X, y) = fitted(), stream()
+    other, at = copy.deepcopy(model), WARMUP
+    for length in (1, 1, 40, 1, 7, 1, 1, 1, 64, 1, 1, 2, 1):
+        model.observe(X[at : at + length], y[at : at + length])
+        at += length
+    model.save(tmp_path / "model.pt")
+    loaded, copied = OnlineModel.load(tmp_path / "model.pt"), copy.deepcopy(model)
+    parts = [one_by_one(each, X[at : at + 60], y[at : at + 60]) for each in (model, loaded, copied)]
+    for rest in parts[1:]:
+        assert all(
+            torch.equal(a.log_prob.nan_to_num(9.0), b.log_prob.nan_to_num(9.0))
+            for a, b in zip(parts[0], rest, strict=True)
+        )
+    assert_same_state(model, loaded, 0.0)
+    other.observe(X[WARMUP : at + 60], y[WARMUP : at + 60])
+    assert_same_state(model, other, 1e-8)
+
+
+def test_what_was_said_stays_when_more_is_learned_and_copies_do_not_know_each_other() -> None:
+    model, (X, y) = fitted(), stream()
+    first = model.observe(X[WARMUP : WARMUP + 1], y[WARMUP : WARMUP + 1])
+    kept = first.distribution.mean.clone(), first.log_weights.clone(), first.intervals.levels.clone()
+    other = copy.deepcopy(model)
+    content = copy.deepcopy(model.content()["ensemble"])
+    one_by_one(other, X[WARMUP + 1 : WARMUP + 20], y[WARMUP + 1 : WARMUP + 20])
+    assert all(torch.equal(value, content[name]) for name, value in model.online.state_dict().items())
+    one_by_one(model, X[WARMUP + 1 : WARMUP + 20], y[WARMUP + 1 : WARMUP + 20])
+    assert_same_state(model, other, 0.0)
+    assert all(map(torch.equal, kept, (first.distribution.mean, first.log_weights, first.intervals.levels)))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        (0, math.inf, "infinite"),
+        (1, 1e9, "out of|warm-up deviations"),
+        (None, math.inf, "infinite"),
+        (None, 1e9, "row"),
+    ],
+)
+def test_a_refused_row_changes_nothing(column: int | None, value: float, message: str) -> None:
+    model, (X, y) = fitted(), stream()
+    one_by_one(model, X[WARMUP : WARMUP + 3], y[WARMUP : WARMUP + 3])
+    other, at = copy.deepcopy(model), slice(WARMUP + 3, WARMUP + 4)
+    row, target = X[at].clone(), y[at].clone()
+    if column is None:
+        target[0] = value
+    else:
+        row[0, column] = value
+    with pytest.raises(ValueError, match=message):
+        model.observe(row, target)
+    if column is not None:
+        with pytest.raises(ValueError, match=message):
+            model.predict(row)
+    assert_same_state(model, other, 0.0)
+
+
+def test_a_changed_hyperparameter_is_seen_by_the_next_row() -> None:
+    model, (X, y) = fitted("no lags"), stream()
+    one_by_one(model, X[WARMUP : WARMUP + 3], y[WARMUP : WARMUP + 3])
+    other = copy.deepcopy(model)
+    for each in (model, other):
+        for expert in each.online.ensemble.experts:
+            expert.likelihood.noise = 3 * expert.likelihood.noise.detach()
+    t = WARMUP + 3
+    row = model.observe(X[t : t + 1], y[t : t + 1])
+    block = other.observe(X[t : t + 2], y[t : t + 2])
+    torch.testing.assert_close(row.log_prob, block.log_prob[:1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        replace(SMALL, bases=(HilbertBasis(),)),
+        replace(SMALL, innovations=()),
+        replace(SMALL, rule=BayesianModelAveraging()),
+    ],
+)
+def test_other_ensembles_go_by_blocks(spec) -> None:
+    X, y = stream()
+    model = OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
+    assert model.online.one_row is None
+    rows = one_by_one(copy.deepcopy(model), X[WARMUP : WARMUP + 5], y[WARMUP : WARMUP + 5])
+    block = model.observe(X[WARMUP : WARMUP + 5], y[WARMUP : WARMUP + 5])
+    torch.testing.assert_close(torch.cat([row.log_prob for row in rows]), block.log_prob, rtol=1e-8, atol=1e-8)
+
+
+def test_single_precision_goes_by_blocks() -> None:
+    assert fitted("no lags", dtype="float32").online.one_row is None
