@@ -46,9 +46,7 @@ FAILURES = {
     FAILED_TRAINING: Failure(
         "it failed to train", "try guest.fit(rows) by itself; it is trained again when that is due"
     ),
-    UNTRAINED: Failure(
-        "it is not trained yet", "it needs ten targets, and the row at which it is to be trained"
-    ),
+    UNTRAINED: Failure("it is not trained yet", "it needs ten targets, and the row at which it is to be trained"),
 }
 
 
