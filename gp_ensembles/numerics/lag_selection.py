@@ -26,7 +26,7 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
 
     The lag whose column has the largest partial correlation with the value, given those chosen so far and a constant,
     is taken as long as it lowers the Bayesian information criterion twice over, and more than the best of L lags does
-    by chance, one time in twenty (Foster and George 1994, section 3, ask for 2 log L):
+    by chance, one time in twenty (Foster and George 1994 ask for 2 log L):
 
     .. math:: n \log(RSS / RSS') > 2 \log \max(n, 4 L)
 
