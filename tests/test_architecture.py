@@ -46,8 +46,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy: a row at a time, where a call of torch costs more than its numbers.
     "innovations": (frozenset({"numerics"}), frozenset({"numpy"})),
     "metrics": (frozenset({"numerics"}), frozenset()),
-    # numpy: recursions over rows on a few dozen numbers. scipy: the normal distribution function of one number.
-    "calibration": (frozenset({"numerics"}), frozenset({"numpy", "scipy"})),
+    # numpy: recursions over rows on a few dozen numbers.
+    "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
     "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
     # numpy: a row at a time, here and in the two below.
     "filters": (frozenset({"numerics"}), frozenset({"numpy"})),

@@ -19,17 +19,20 @@ normal scores is empty, so that it never turns inside out. The width in normal s
 No assumption is made about the targets, and no density is changed.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from scipy import special
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score, normal_score_of
 
+Numbers = NDArray[np.float64]
 _STEP = 0.1
 
 
@@ -113,8 +116,9 @@ class IntervalLevels:
             raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
         scores = normal_score(pit.detach().to(state.lower))
         z = scores.tolist()
-        if len(z) == 1:
-            return self._update_row(state, z[0])
+        if len(z) == 1 and scores.device.type == "cpu":
+            down, up, ends, _, inside = self._track(state, z[0])
+            return LevelsState(down, up), LevelsOutput(_probabilities(*ends), inside)  # the same bits as in a block
         paths = [
             _track(lower, upper, z, 1 - coverage)
             for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True)
@@ -127,22 +131,12 @@ class IntervalLevels:
 
     def update_row(self, state: LevelsState, pit: float) -> tuple[LevelsState, LevelsOutput]:
         """:meth:`update_block` of one target, from a plain number: a call of torch costs more."""
-        return self._update_row(state, normal_score_of(pit))
+        down, up, _, levels, covered = self._track(state, normal_score_of(pit))
+        return LevelsState(down, up), LevelsOutput(levels, covered)
 
-    def _update_row(self, state: LevelsState, z: float) -> tuple[LevelsState, LevelsOutput]:
-        down, up, lowest, highest, covered = [], [], [], [], []
-        for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True):
-            (_, below), (_, above) = _track(lower, upper, [z], 1 - coverage)
-            if upper - lower <= _STEP * (1 - coverage):
-                lower = upper = (lower + upper) / 2
-            down.append(below)
-            up.append(above)
-            lowest.append([_probability(lower)])
-            highest.append([_probability(upper)])
-            covered.append([float(lower < z < upper) if z == z else z])
-        after = LevelsState(*(torch.from_numpy(np.array(ends)).to(state.lower) for ends in (down, up)))
-        levels = torch.from_numpy(np.array([lowest, highest])).to(state.lower)
-        return after, LevelsOutput(levels, torch.from_numpy(np.array(covered)).to(state.lower))
+    def _track(self, state: LevelsState, z: float) -> tuple[Tensor, ...]:
+        misses = np.array([1 - coverage for coverage in self.coverages])
+        return tuple(map(torch.from_numpy, _track_row(state.lower.numpy(), state.upper.numpy(), misses, z)))
 
     def bound(self, coverage: float, num_targets: int) -> float:
         """What the share of targets covered can differ from a coverage after so many, whatever they were."""
@@ -195,9 +189,34 @@ def _track(lower: float, upper: float, scores: list[float], miss: float) -> tupl
     return down, up
 
 
-def _probability(end: float) -> float:
-    """:func:`_probabilities` of one end."""
-    return 1.0 if end > LIMIT else 0.0 if end < -LIMIT else float(special.ndtr(end))
+@compiled
+def _track_row(
+    lower: Numbers, upper: Numbers, misses: Numbers, z: float
+) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
+    """:func:`_track` and what is said of one target, for C intervals.
+
+    Returns:
+        Both ends after it, (C,) each; those before it as they are shown, and the probabilities there, (2, C, 1) each;
+        and whether it lies inside.
+    """
+    number = len(lower)
+    down, up, covered = lower.copy(), upper.copy(), np.empty((number, 1))
+    ends, levels = np.empty((2, number, 1)), np.empty((2, number, 1))
+    for c in range(number):
+        low, high = lower[c], upper[c]
+        if high - low <= _STEP * misses[c]:
+            low = high = (low + high) / 2
+        for side, end in enumerate((low, high)):
+            ends[side, c, 0], inside = end, 0.5 * math.erfc(-end / math.sqrt(2.0))
+            levels[side, c, 0] = 1.0 if end > LIMIT else 0.0 if end < -LIMIT else inside
+        covered[c, 0] = z
+        if z == z:  # a missing target changes nothing
+            covered[c, 0] = 1.0 if low < z < high else 0.0
+            below = 1.0 if z <= low else 0.0
+            above = 1.0 if z >= high and z > low else 0.0
+            down[c] += _STEP * (misses[c] / 2 - below)
+            up[c] += _STEP * (above - misses[c] / 2)
+    return down, up, ends, levels, covered
 
 
 def _probabilities(lower: Tensor, upper: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from gp_ensembles.ensembles.one_row import RowEnsemble
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
 from gp_ensembles.ensembles.twins import Lanes, Twins
 from gp_ensembles.ensembles.weighing import with_lags
+
+_VERSION = attrgetter("_version")
 
 
 class BoundEnsemble:
@@ -29,8 +32,10 @@ class BoundEnsemble:
         self._pointers = [p.data_ptr() for p in self._parameters] if self._as_bytes else []
         self._values = self._read()
         self._buffers = list(ensemble.buffers())
-        self._versions = [tensor._version for tensor in self._buffers]
-        self._places = named_tensors(state)
+        self._versions = list(map(_VERSION, self._buffers))
+        names, tensors = zip(*named_tensors(state), strict=True)
+        self._names: tuple[str, ...] = names
+        self._tensors: tuple[Tensor, ...] = tensors
         self._ensemble, self._twins = ensemble, twins
         self.state = state
         self.like = state.meta.log_weights
@@ -53,20 +58,27 @@ class BoundEnsemble:
 
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
         """Whether nothing that was read has changed since, and the state still lies in these buffers."""
+        # Without a line of Python for each tensor: this is done for every row.
         return (
-            all(buffers[name] is value for name, value in self._places)
-            and self._versions == [tensor._version for tensor in self._buffers]
+            all(map(is_, map(buffers.get, self._names), self._tensors))
+            and self._versions == list(map(_VERSION, self._buffers))
             and self._is_equal()
         )
 
     @cached_property
     def row(self) -> RowEnsemble | None:
-        """What runs a row by itself; ``None`` where blocks do."""
+        """What runs a row by itself; ``None`` where blocks do. What it leaves is to be settled."""
         return RowEnsemble.of(self._ensemble, self.experts, self.state, self._twins)
+
+    def settle(self) -> None:
+        """Make the state whole after rows by themselves."""
+        row = self.__dict__.get("row")  # not made for this
+        if row is not None:
+            row.settle()
 
     def _is_equal(self) -> bool:
         """Whether all hyperparameters are what they were."""
-        if self._as_bytes and self._pointers != [parameter.data_ptr() for parameter in self._parameters]:
+        if self._as_bytes and self._pointers != list(map(Tensor.data_ptr, self._parameters)):
             return False
         now, then = self._read(), self._values
         return torch.equal(now, then) if isinstance(now, Tensor) and isinstance(then, Tensor) else now == then

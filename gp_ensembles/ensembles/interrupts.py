@@ -1,6 +1,6 @@
 """Changes that an interruption from the keyboard must not tear in two."""
 
-import signal
+import _signal  # type: ignore[import-not-found]  # signal, less the enumerations it makes of numbers: they cost much
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,15 +20,15 @@ def uninterrupted() -> Iterator[None]:
         >>> total
         3
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+    handler = _signal.getsignal(_signal.SIGINT)
+    if threading.get_ident() != threading.main_thread().ident or not callable(handler):
         yield
         return
     received: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: received.append((number, frame)))
+    _signal.signal(_signal.SIGINT, lambda number, frame: received.append((number, frame)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        _signal.signal(_signal.SIGINT, handler)
         if received:
             handler(*received[0])

@@ -20,7 +20,7 @@ from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.structural import BoundStructural
 from gp_ensembles.features.one_row import RowFeatures, is_known
-from gp_ensembles.filters.one_row import learn_row, predict_row
+from gp_ensembles.filters.one_row import learn_row, mirror, predict_row
 from gp_ensembles.filters.states import FilterState, GaussianState, StructuralState
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations.one_row import learn_models, predict_models
@@ -88,7 +88,7 @@ class RowEnsemble:
     Args:
         ensemble: The ensemble.
         bound: Its bound experts.
-        state: Its state, changed in place by :meth:`commit`.
+        state: Its state, changed in place by :meth:`commit`, and whole after :meth:`settle`.
         rule: What weighs the experts.
         places: Numbers of the expert objects that share their features and lie side by side in memory.
     """
@@ -145,6 +145,7 @@ class RowEnsemble:
             order += [starts[place] + number for place in own for number in range(len(design))]
             at = end
         self._order = np.argsort(order)
+        self._is_whole = True
 
     @classmethod
     def of(
@@ -219,6 +220,7 @@ class RowEnsemble:
 
     def commit(self, row: StagedRow) -> None:
         """Learn the row that was staged last."""
+        self._is_whole = False
         for _, moments, walk, _, joint, mean, variance in self._lanes:
             learn_row(moments, walk, joint, mean, variance, row.y)
         for season in self._seasons:
@@ -230,6 +232,13 @@ class RowEnsemble:
         if self._reach is not None:
             self._history[:-1] = self._history[1:]
             self._history[-1] = min(max(row.y, self._reach[0]), self._reach[1])
+
+    def settle(self) -> None:
+        """Make the state whole, for all that reads it elsewhere."""
+        if not self._is_whole:
+            for lane in self._lanes:
+                mirror(lane.moments)
+            self._is_whole = True
 
     def _look(self, x: Numbers) -> tuple[Numbers, Numbers]:
         """Means and variances of the experts at a row x (D,), (M,) each; lanes keep what learning it takes."""

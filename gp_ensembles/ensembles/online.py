@@ -97,10 +97,13 @@ class OnlineEnsemble(nn.Module):
         self._lay_together()
         before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
         before_loading(_match_forms)
+        before_saving: Callable[..., object] = self.register_state_dict_pre_hook
+        before_saving(OnlineEnsemble._settle)
 
     @property
     def state(self) -> EnsembleState:
         """The state, by reference: copy it before you keep it."""
+        self._settle()
         experts: list[FilterState] = []
         for number, kind in enumerate(self._kinds):
             experts.append(kind(*(self._buffer(f"expert_{number}_{field}") for field in kind._fields)))
@@ -149,6 +152,7 @@ class OnlineEnsemble(nn.Module):
                 number any more; names the expert and the row of this call.
         """
         bound = self._bind()
+        bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
@@ -168,6 +172,7 @@ class OnlineEnsemble(nn.Module):
     def predict(self, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         bound = self._bind()
+        bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
         parts = [predict_mixture(layers, bound.experts, state, rows) for rows in X.split(_PREDICT_ROWS)]
@@ -182,7 +187,10 @@ class OnlineEnsemble(nn.Module):
 
     @property
     def one_row(self) -> RowEnsemble | None:
-        """What predicts and learns a row by itself, in the memory of the state; ``None`` where blocks do."""
+        """What predicts and learns a row by itself, in the memory of the state; ``None`` where blocks do.
+
+        Read nothing of the state in between but through :attr:`state` or ``state_dict``.
+        """
         return self._bind().row
 
     def _observe_block(
@@ -261,6 +269,7 @@ class OnlineEnsemble(nn.Module):
         }
         if self._has_layers[2]:
             kept["guests"] = self._buffer("guests")
+        self._settle()
         super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
         for name, value in kept.items():
             moved = self._buffer(name)
@@ -269,8 +278,14 @@ class OnlineEnsemble(nn.Module):
         return self
 
     @torch.no_grad()  # covariances round otherwise where gradients are kept
+    def _settle(self, *_: object) -> None:
+        """Make the state whole after rows by themselves, before it is read, saved, copied or replaced."""
+        if self._bound_ensemble is not None:
+            self._bound_ensemble.settle()
+
     def _bind(self) -> BoundEnsemble:
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
+            self._settle()
             twins = self._lay_together()  # elsewhere since the state was moved to another device
             self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, twins)
         return self._bound_ensemble
@@ -307,6 +322,7 @@ class OnlineEnsemble(nn.Module):
         return type(self.ensemble.meta_learner).__name__
 
     def __getstate__(self) -> dict[str, object]:
+        self._settle()
         return {**self.__dict__, "_bound_ensemble": None}
 
 
@@ -326,6 +342,7 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
     The form follows from the hyperparameters, which a fresh object does not have yet.
     """
     assert isinstance(module, OnlineEnsemble)
+    module._settle()
     kinds: list[type[FilterState]] = []
     forms: tuple[type[FilterState], ...] = (GaussianState, SquareRootState)
     for number, old in enumerate(module._kinds):

@@ -12,6 +12,7 @@ from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]
 
@@ -59,8 +60,6 @@ class RowFeatures:
         self._places = np.concatenate([place.ravel() for place in places])
         self._factor = np.concatenate([part.factor.ravel() for part in parts])
         self._numbers = np.ones(2 * num_waves + num_inputs + 1)
-        self._waves = self._numbers[:num_waves], self._numbers[num_waves : 2 * num_waves]
-        self._inputs = self._numbers[2 * num_waves : -1]
         self._values = np.empty(len(self._places))
         ends = np.cumsum([place.size for place in places])[:-1]
         self.designs = [
@@ -69,12 +68,20 @@ class RowFeatures:
 
     def fill(self, x: Numbers) -> None:
         """Write the features at a row x (D,) to :attr:`designs`, (E, F) each, in the order of the maps."""
-        angles = self._frequencies @ x
-        np.sin(angles, out=self._waves[0])
-        np.cos(angles, out=self._waves[1])
-        self._inputs[...] = x
-        np.take(self._numbers, self._places, out=self._values, mode="clip")
-        self._values *= self._factor
+        _fill(self._frequencies, x, self._numbers, self._places, self._factor, self._values)
+
+
+@compiled
+def _fill(
+    frequencies: Numbers, x: Numbers, numbers: Numbers, places: NDArray[np.int64], factor: Numbers, values: Numbers
+) -> None:
+    """Sines, cosines and inputs to ``numbers``, whose last is one, and those at ``places`` times a factor to values."""
+    num_waves = len(frequencies)
+    angles = np.dot(frequencies, x)
+    numbers[:num_waves] = np.sin(angles)
+    numbers[num_waves : 2 * num_waves] = np.cos(angles)
+    numbers[2 * num_waves : -1] = x
+    values[:] = numbers[places] * factor
 
 
 def is_known(features: FeatureMap) -> bool:

@@ -6,7 +6,9 @@ The state [Σ | μ] of E experts on each of T transitions is read and changed in
 .. math:: c = \Sigma \phi + Q \phi, \quad v = \phi^\top c + \sigma^2, \quad m = \phi^\top \mu, \qquad
           [\Sigma \mid \mu] \leftarrow [\Sigma + Q \mid \mu] - \frac{c}{v}\, [c^\top \mid m - y]
 
-A compiled loop does that in two passes through memory; without numba the products are those of numpy and torch.
+What it costs is the way to memory and back, so the compiled loops read and change the lower triangle of the covariance
+alone, and :func:`mirror` makes the state whole before anything else reads it. Without numba the products are those of
+numpy and torch, and there is nothing to mirror.
 """
 
 import numpy as np
@@ -46,7 +48,7 @@ def predict_row(
 
 
 def learn_row(moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, variance: Numbers, y: float) -> None:
-    """Learn the target that :func:`predict_row` has predicted; the state changes in place.
+    """Learn the target that :func:`predict_row` has predicted; the state changes in place, up to :func:`mirror`.
 
     Args:
         moments: The state, shape (T, E, F, F + 1).
@@ -57,6 +59,11 @@ def learn_row(moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, va
         y: The target.
     """
     _learn(moments, walk, joint, mean, variance, y)
+
+
+def mirror(moments: Numbers) -> None:
+    """Make whole what :func:`learn_row` has left: the upper triangle of each covariance, from the lower one."""
+    _mirror(moments)
 
 
 def _predict_by_products(
@@ -81,28 +88,29 @@ def _learn_by_products(
     moments[..., places, places] += walk
 
 
-@compiled
 def _predict_by_loops(
     moments: Numbers, walk: Numbers, noise: Numbers, design: Numbers, joint: Numbers, mean: Numbers, variance: Numbers
 ) -> None:
     num_kinds, num_experts, width = moments.shape[:3]
     for t in range(num_kinds):
         for e in range(num_experts):
-            out = joint[t, e]
+            out, weights = joint[t, e], design[e]
             out[:] = 0.0
             for i in range(width):
-                weight, row = design[e, i], moments[t, e, i]
-                for j in range(width + 1):
-                    out[j] += weight * row[j]
+                weight, row, total = weights[i], moments[t, e, i], 0.0
+                for j in range(i):
+                    total += row[j] * weights[j]
+                    out[j] += row[j] * weight
+                out[i] += total + row[i] * weight
+                out[width] += row[width] * weight
             spread = noise[t, e]
             for j in range(width):
-                out[j] += design[e, j] * walk[t, e, j]
-                spread += design[e, j] * out[j]
+                out[j] += weights[j] * walk[t, e, j]
+                spread += weights[j] * out[j]
             mean[t, e] = out[width]
             variance[t, e] = spread
 
 
-@compiled
 def _learn_by_loops(
     moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, variance: Numbers, y: float
 ) -> None:
@@ -116,10 +124,25 @@ def _learn_by_loops(
                 gain[j] *= scale
             for i in range(width):
                 weight, row = gain[i], moments[t, e, i]
-                for j in range(width + 1):
+                for j in range(i + 1):
                     row[j] -= weight * gain[j]
+                row[width] -= weight * gain[width]
                 row[i] += walk[t, e, i]
 
 
-_predict = _predict_by_loops if IS_COMPILED else _predict_by_products
-_learn = _learn_by_loops if IS_COMPILED else _learn_by_products
+def _mirror_by_loops(moments: Numbers) -> None:
+    num_kinds, num_experts, width = moments.shape[:3]
+    for t in range(num_kinds):
+        for e in range(num_experts):
+            for i in range(width):
+                for j in range(i):
+                    moments[t, e, j, i] = moments[t, e, i, j]
+
+
+def _nothing(moments: Numbers) -> None:
+    pass
+
+
+_predict = compiled(_predict_by_loops, any_order=True) if IS_COMPILED else _predict_by_products
+_learn = compiled(_learn_by_loops) if IS_COMPILED else _learn_by_products
+_mirror = compiled(_mirror_by_loops) if IS_COMPILED else _nothing

@@ -1,5 +1,6 @@
 """The one pipeline: rows in their own units, warm-up, fit, predict, learn, save and load."""
 
+import copy
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from gp_ensembles.ensembles.guest_report import GuestReport, guest_reports
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
     calibrate_next,
@@ -182,9 +184,8 @@ class OnlineModel:
                 from the warm-up mean); or when the warm-up ends, as in :meth:`fit`.
             NumericalError: If an expert fails; its name and the row are said.
         """
-        predictions = self._observe_row(X, y)
-        if predictions is not None:
-            return predictions
+        if (said := self._observe_row(X, y)) is not None:
+            return said
         X, y = self._checked(X, y)
         if self.online is not None:
             self._refuse(self.first_illegal(X, y), self.num_rows + 1)
@@ -223,9 +224,8 @@ class OnlineModel:
             ValueError: If a row is malformed, or holds a number out of all proportion, as in :meth:`observe`.
         """
         row = self._pipeline(X)
-        known = None if row is None else row.predict(X, self._range, self._calibration)
-        if known is not None:
-            return known
+        if row is not None and (said := row.predict(X, self._range, self._calibration)) is not None:
+            return said
         X = self._checked_inputs(X)
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
@@ -350,8 +350,7 @@ class OnlineModel:
         model._calibration = calibration_from_plain(content["calibration"])
         if content["warm_X"] is None:
             return model
-        X, y = (content[name].to(model.device) for name in ("warm_X", "warm_y"))
-        model.warm_X, model.warm_y = X, y
+        model.warm_X, model.warm_y = X, y = [content[name].to(model.device) for name in ("warm_X", "warm_y")]
         if content["ensemble"] is not None:
             model._set_scales(X, y)
             model.online = model._build(X, y, is_fitted=False)
@@ -360,6 +359,7 @@ class OnlineModel:
             if content["input_range"] is not None:
                 model._range = InputRange(*(part.to(model.device) for part in content["input_range"]))
             model.notable = Notable(*content["notable"])
+            model._rehearse()
         return model
 
     @property
@@ -394,12 +394,12 @@ class OnlineModel:
             self._calibration = remember(init_calibration(self.config), y)
             self._range = InputRange.of(self.inputs(X)) if self.config.limit_inputs else None
             self.notable = Notable(num_moved, 0, int(wild.sum()))
+        self._rehearse()
         warn_of_wild(self.notable.targets_left_out, self.num_far_in_warmup)
         warn_of_poor_forecasts(self.config.ensemble, X[:, self._forecasts], y)
 
     def _set_scales(self, X: Tensor, y: Tensor) -> None:
-        columns = Columns.of(self.config, X, y, self._names_of(range(X.shape[1])))
-        self._kept, self._forecasts, self._scales = columns
+        self._kept, self._forecasts, self._scales = Columns.of(self.config, X, y, self._names_of(range(X.shape[1])))
 
     def _build(self, X: Tensor, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
         dtype = self.config.torch_dtype
@@ -436,24 +436,25 @@ class OnlineModel:
             mixture = in_units(predictions.mixture, self.scales)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]
-        # Each observed output brings the scale of its unit.
-        log_scale = self.scales.y_scale.log()
-        if targets.ndim == 2:
-            log_scale = torch.where(targets.isnan(), 0.0, log_scale).sum(-1)
-        log_prob = predictions.log_prob.double() - log_scale + block.gain  # NaN where all is missing
+        log_prob = predictions.log_prob.double() - self.scales.log_scale(targets) + block.gain
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
         return OnlinePredictions(block.distribution, log_prob, log_weights, 0, block.intervals)
 
     def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:
         """What a row X, and its target, go through by themselves; ``None`` where that is for blocks to do or refuse."""
-        if self.online is None or self._forecasts or self.warm_X is None or not is_plain(X, (1, self.warm_X.shape[1])):
+        if self.online is None or self.warm_X is None or not is_plain(X, (1, self.warm_X.shape[1])):
             return None
-        ensemble = self.online.one_row if y is None or is_plain(y, (1,)) else None
-        if ensemble is None or self.config.ensemble.target.num_outputs is not None:
+        ensemble = self.online.one_row if (y is None or is_plain(y, (1,))) and not self._forecasts else None
+        if ensemble is None:
             return None
         if self._row is None or self._row.ensemble is not ensemble:
             self._row = RowPipeline(ensemble, self.config, self.scales, self._kept)
         return self._row
+
+    def _rehearse(self) -> None:
+        """Learn a row on a copy, so that functions are compiled now and not at the first row."""
+        if IS_COMPILED and self.warm_X is not None and self._pipeline(self.warm_X[-1:]) is not None:
+            copy.deepcopy(self).observe(self.warm_X[-1:], self.scales.y_mean.reshape(1))
 
     def _observe_row(self, X: Tensor, y: Tensor) -> OnlinePredictions | None:
         pipeline = self._pipeline(X, y)

@@ -37,7 +37,7 @@ def is_plain(value: object, shape: tuple[int, ...]) -> TypeGuard[Tensor]:
         >>> is_plain(torch.zeros(1, 2, dtype=torch.float64), (1, 2)), is_plain(torch.zeros(1, 2), (1, 2))
         (True, False)
     """
-    if not isinstance(value, Tensor) or value.dtype != torch.float64 or value.device.type != "cpu":
+    if not isinstance(value, Tensor) or value.dtype != torch.float64 or not value.is_cpu:
         return False
     return value.shape == shape
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -216,3 +217,26 @@ def test_other_ensembles_go_by_blocks(spec) -> None:
 
 def test_single_precision_goes_by_blocks() -> None:
     assert fitted("no lags", dtype="float32").online.one_row is None
+
+
+@pytest.mark.parametrize("read", ["state", "state_dict", "predict", "copy", "pickle", "to", "load"])
+def test_whoever_reads_the_state_finds_it_whole(read: str) -> None:
+    model, (X, y) = fitted("no lags"), stream()
+    one_by_one(model, X[WARMUP : WARMUP + 20], y[WARMUP : WARMUP + 20])
+    online, row = model.online, X[WARMUP : WARMUP + 1]
+    readers = {
+        "state": lambda: online.state.experts[0].moments,
+        "state_dict": lambda: online.state_dict()["expert_0_moments"],
+        "predict": lambda: (online.predict(row), online._buffers["expert_0_moments"])[1],
+        "copy": lambda: copy.deepcopy(online)._buffers["expert_0_moments"],
+        "pickle": lambda: pickle.loads(pickle.dumps(online))._buffers["expert_0_moments"],
+        "to": lambda: online.to(torch.float64)._buffers["expert_0_moments"],
+        "load": lambda: (
+            online.load_state_dict(fitted("no lags").online.state_dict()),
+            online.state.experts[0].moments,
+        )[1],
+    }
+    covariance = readers[read]()[..., :-1]
+    torch.testing.assert_close(covariance, covariance.mT, rtol=0, atol=1e-12)
+    if read == "load":
+        assert torch.equal(online.state.experts[0].moments, fitted("no lags").online.state.experts[0].moments)
