@@ -21,7 +21,7 @@ def carried_forward(y: Tensor) -> Tensor:
     return torch.cat([y.new_zeros(1), y])[newest].double()
 
 
-def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
+def select_lags(y: Tensor, most: int, longest: int, given: tuple[int, ...] = ()) -> tuple[int, ...]:
     r"""Lags that help to predict the next value, by forward selection on the partial correlation.
 
     The lag whose column has the largest partial correlation with the value, given those chosen so far and a constant,
@@ -36,6 +36,7 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
         y: Values, shape (N,), NaN where missing.
         most: Most lags to choose.
         longest: Longest lag L to look at, below N; the first L rows have not all of their past and do not count.
+        given: Lags of at most L that are among the chosen ones from the start.
 
     Returns:
         The lags, ascending; none where the past says nothing.
@@ -55,18 +56,22 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
     smallest = 1e-8 * lagged.square().sum(0)
     least = 2 * math.log(max(num_rows, _CANDIDATES * longest))
     chosen: list[int] = []
-    for _ in range(most):
+    while len(chosen) < most:
         squares = lagged.square().sum(0)
         free = squares > smallest
         gain = torch.where(free, (residual @ lagged).square() / torch.where(free, squares, 1.0), 0.0)
-        best, rest = int(gain.argmax()), float(residual.square().sum())
-        left = rest - float(gain[best])
-        if left < 1e-12 * rest or num_rows * math.log(rest / left) <= least:
-            if left < 1e-12 * rest and rest > 0:
-                chosen.append(best + 1)
-            break
+        if len(chosen) < len(given):
+            best = given[len(chosen)] - 1
+        else:
+            best, rest = int(gain.argmax()), float(residual.square().sum())
+            left = rest - float(gain[best])
+            is_exact = left <= 1e-12 * rest
+            if is_exact or num_rows * math.log(rest / left) <= least:
+                if is_exact and rest > 0:
+                    chosen.append(best + 1)
+                break
         chosen.append(best + 1)
-        direction = lagged[:, best] / squares[best].sqrt()
+        direction = lagged[:, best] / squares[best].sqrt().clamp_min(torch.finfo(y.dtype).tiny)
         residual = residual - direction * (direction @ residual)
         lagged = lagged - torch.outer(direction, direction @ lagged)
     return tuple(sorted({1, *chosen})) if chosen else ()
@@ -75,8 +80,9 @@ def select_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
 def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
     """Lags that help to predict the next value, no longer than the rows can tell; see :func:`select_lags`.
 
-    Lags of up to half of the rows are looked at where some of up to a fifth help. Where none does, none is taken: the
-    rows that half of them leave are few, and on tables in no order far lags of heavy-tailed targets seem to help.
+    Where lags of up to a fifth of the rows help, lags of up to half of them are looked at beside these. Where none
+    does, none is taken: the rows that half of them leave are few, and on tables in no order far lags of heavy-tailed
+    targets seem to help.
 
     Args:
         y: Values, shape (N,), NaN where missing.
@@ -97,4 +103,4 @@ def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
     near = select_lags(y, most, min(longest, num_rows // _NEAR))
     if not near or longest <= num_rows // _NEAR:
         return near
-    return select_lags(y, most, min(longest, num_rows // _FAR)) or near
+    return select_lags(y, most, min(longest, num_rows // _FAR), near)

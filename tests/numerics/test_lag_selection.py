@@ -18,9 +18,9 @@ def autoregression(coefficients, num_rows, seed=0):
     return y
 
 
-def by_least_squares(y, most, longest):
+def by_least_squares(y, most, longest, given=()):
     """Every lag not chosen yet is tried in a regression with a constant; the best stays if it lowers the sum enough."""
-    y, chosen = np.asarray(y), []
+    y, chosen = np.asarray(y), list(given)
     target, num_rows = y[longest:], len(y) - longest
 
     def left(lags):
@@ -28,7 +28,7 @@ def by_least_squares(y, most, longest):
         residual = target - design @ np.linalg.lstsq(design, target, rcond=None)[0]
         return residual @ residual
 
-    for _ in range(most):
+    while len(chosen) < most:
         rest = left(chosen)
         trials = {lag: left([*chosen, lag]) for lag in range(1, longest + 1) if lag not in chosen}
         best = min(trials, key=trials.get)
@@ -43,6 +43,26 @@ def by_least_squares(y, most, longest):
 def test_lags_are_those_of_regressions_one_by_one(seed, longest):
     y = autoregression({1: 0.5, 4: -0.3, 9: 0.2}, 100, seed)
     assert select_lags(y, 3, longest) == by_least_squares(y, 3, longest)
+
+
+@pytest.mark.parametrize("given", [(7,), (1, 4), (2, 3, 30)])
+@pytest.mark.parametrize("seed", range(3))
+def test_lags_that_are_given_stay_and_others_join_them(seed, given):
+    y = autoregression({1: 0.5, 4: -0.3, 9: 0.2}, 200, seed)
+    found = select_lags(y, 4, 45, given)
+    assert set(given) <= set(found)
+    assert found == by_least_squares(y, 4, 45, given)
+
+
+def test_far_lags_join_near_ones():
+    """Half of the rows alone would have taken the near one of them for chance."""
+    y = autoregression({1: 0.5, 80: 0.45}, 1200)[-200:]
+    near = find_lags(y, most=6, longest=40)
+    assert set(near) <= set(find_lags(y, most=6, longest=200))
+
+
+def test_a_series_that_stands_still_has_no_lags():
+    assert find_lags(torch.ones(100, dtype=torch.float64), most=6, longest=50) == ()
 
 
 def test_lags_of_an_autoregression_are_found():
