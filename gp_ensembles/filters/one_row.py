@@ -84,8 +84,8 @@ def _learn_by_products(
     width = moments.shape[-2]
     right = torch.from_numpy(joint.reshape(-1, 1, width + 1))
     torch.from_numpy(moments.reshape(-1, width, width + 1)).baddbmm_(right[..., :-1].mT, right, alpha=-1.0)
-    places = np.arange(width)
-    moments[..., places, places] += walk
+    diagonal = moments.reshape(*moments.shape[:2], -1)[..., :: width + 2]
+    diagonal += walk
 
 
 def _predict_by_loops(
