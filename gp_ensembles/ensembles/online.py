@@ -287,7 +287,8 @@ class OnlineEnsemble(nn.Module):
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
             self._settle()
             twins = self._lay_together()  # elsewhere since the state was moved to another device
-            self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, twins)
+            with torch.no_grad():  # kernels may compute other bits where derivatives are recorded
+                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, twins)
         return self._bound_ensemble
 
     def _lay_together(self) -> list[Twins]:

@@ -240,3 +240,11 @@ def test_whoever_reads_the_state_finds_it_whole(read: str) -> None:
     torch.testing.assert_close(covariance, covariance.mT, rtol=0, atol=1e-12)
     if read == "load":
         assert torch.equal(online.state.experts[0].moments, fitted("no lags").online.state.experts[0].moments)
+
+
+def test_asking_what_runs_a_row_reads_hyperparameters_without_derivatives() -> None:
+    online = fitted("no lags").online
+    online._bound_ensemble = None
+    assert torch.is_grad_enabled()
+    assert online.one_row is not None
+    assert not any(expert.noise.requires_grad for expert in online._bind().experts)
