@@ -287,7 +287,7 @@ class OnlineEnsemble(nn.Module):
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
             self._settle()
             twins = self._lay_together()  # elsewhere since the state was moved to another device
-            with torch.no_grad():  # kernels may compute other bits where derivatives are recorded
+            with torch.no_grad():  # covariances round otherwise where gradients are kept
                 self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, twins)
         return self._bound_ensemble
 
