@@ -277,7 +277,6 @@ class OnlineEnsemble(nn.Module):
                 self._buffers[name] = value.to(moved.device)
         return self
 
-    @torch.no_grad()  # covariances round otherwise where gradients are kept
     def _settle(self, *_: object) -> None:
         """Make the state whole after rows by themselves, before it is read, saved, copied or replaced."""
         if self._bound_ensemble is not None:
