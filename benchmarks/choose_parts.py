@@ -1,6 +1,7 @@
-"""What each part of `auto` is worth, and its size: presets that differ in one part, over many tables.
+"""What each part of `auto` and of `light` is worth, and its size: presets that differ in one part, over many tables.
 
-    python -m benchmarks.choose_parts --data FOLDER --choices "window 1000" "no wide features"
+    python -m benchmarks.choose_parts --data FOLDER --choices auto "window 1000" "no wide features"
+    python -m benchmarks.choose_parts --data FOLDER --choices light "light, one start"
 
 Every choice meets every table as in the arena, rows in blocks of 500 after a warm-up of 1 000 or a quarter. A line a
 choice: the mean, the worst and the best difference of its log score from that of the first choice (nats a row), the
@@ -17,9 +18,11 @@ import numpy as np
 import torch
 
 from benchmarks.bench_row import load
+from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.further import FurtherExpert
 from gp_ensembles.ensembles.guests import Boosting
-from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
@@ -53,6 +56,12 @@ def trees(num_trees: int, rate: float, every: int) -> EnsembleSpec:
     return beside(WINDOW, WIDE, Boosting(num_trees=num_trees, learning_rate=rate, every=every))
 
 
+def few(fourier: FourierBasis, *records: FurtherExpert) -> EnsembleSpec:
+    """``light`` with another basis, and other further experts."""
+    return replace(light, bases=(fourier,), lags=TargetLags(bases=(fourier,)), further=records)
+
+
+ONE_START = FourierBasis(starts=(0.7,))
 CHOICES = {
     "auto": auto,
     **{f"window {rows}": window(rows) for rows in (500, 750, 1000, 1500)},
@@ -69,6 +78,13 @@ CHOICES = {
     "no Hilbert basis": replace(auto, bases=auto.bases[1:]),
     "no Fourier basis": replace(auto, bases=auto.bases[:1]),
     "static bases only": replace(auto, random_walk_variances=()),
+    "light": light,
+    "light, two noises": few(FourierBasis(), WideFeatures(num_features=250, noises=(0.003, 0.03))),
+    "light, one start, two noises": few(ONE_START, WideFeatures(num_features=250, noises=(0.003, 0.03))),
+    "light, one start": few(ONE_START, WideFeatures(num_features=250, noises=(0.01,))),
+    "light, one start, 200 wide": few(ONE_START, WideFeatures(num_features=200, noises=(0.01,))),
+    "light, one start, 150 wide": few(ONE_START, WideFeatures(num_features=150, noises=(0.01,))),
+    "light, one start, none wide": few(ONE_START),
 }
 
 
@@ -96,12 +112,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", default=SETS)
-    parser.add_argument("--choices", nargs="+", default=list(CHOICES), choices=list(CHOICES))
+    autos = [name for name in CHOICES if not name.startswith("light")]
+    parser.add_argument("--choices", nargs="+", default=autos, choices=list(CHOICES), metavar="CHOICE")
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--each", action="store_true", help="a line for each table and choice, too")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    names = list(dict.fromkeys(["auto", *options.choices]))
+    names = list(dict.fromkeys(options.choices))
     found = []
     for title in options.sets.split(","):
         one = run(options.data.resolve(), title, names, options.rows)

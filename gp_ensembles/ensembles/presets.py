@@ -91,6 +91,7 @@ def _slow_rule() -> MetaLearner:
 _ONE_START = (0.7,)
 _FOURIER = FourierBasis(starts=_ONE_START, name="rff")
 _WIDE_NOISES = (0.003, 0.03)
+_ONE_NOISE = (0.01,)
 # On eighteen tables (benchmarks/choose_parts.py): rows of the window gain most for what they cost, then come small
 # leaves of the trees; a second noise of the wide features, and more of them, little.
 auto = EnsembleSpec(
@@ -101,18 +102,19 @@ auto = EnsembleSpec(
     fit_settings=_OPTIMUM_ONLY,
     innovations=INNOVATIONS,
     lags=TargetLags(bases=(LinearBasis(), _FOURIER)),
-    further=(WindowGP(num_rows=1250, lags=True), WideFeatures(num_features=500, noises=(0.01,)), Boosting()),
+    further=(WindowGP(num_rows=1250, lags=True), WideFeatures(num_features=500, noises=_ONE_NOISE), Boosting()),
     outlier_threshold=8.0,
     rank_on_warm_up=True,
 )
 _ALL = (HilbertBasis(), FourierBasis(), RadialBasis(), PolynomialBasis((2, 3, 4)), LinearBasis(), SplineBasis())
-# Few objects: of a row by itself each costs as much as a hundred features.
+# Few objects and small covariances: of a row by itself each object costs as much as a hundred features, and covariances
+# that do not fit into the second-level cache cost most of all.
 light = replace(
     auto,
     name="light",
     bases=(FourierBasis(),),
     lags=TargetLags(bases=(FourierBasis(),)),
-    further=(WideFeatures(num_features=250, noises=_WIDE_NOISES),),
+    further=(WideFeatures(num_features=250, noises=_ONE_NOISE),),
 )
 deep = replace(
     auto,
