@@ -35,10 +35,40 @@ class Mark(NamedTuple):
     y: float
 
 
-def draw_arena(results: Results[ArenaPlan], path: Path) -> None:
-    """Panels over the cost of a row: log score and CRPS on sets of numbers, log score on sets of classes.
+class Panel(NamedTuple):
+    """Score against cost, of all methods.
+
+    Attributes:
+        title: What it shows.
+        score: What the vertical axis shows.
+        marks: The methods.
+    """
+
+    title: str
+    score: str
+    marks: list[Mark]
+
+
+def panels_of(results: Results[ArenaPlan]) -> list[Panel]:
+    """Log score and CRPS on sets of numbers, log score on sets of classes, as far as there are such sets.
 
     All are relative to the reference and averaged over sets; higher is better in each.
+    """
+    numbers, classes = (summarize_methods(results, is_class) for is_class in (False, True))
+    panels = []
+    if numbers:
+        reference = reference_of(list(numbers))
+        below, ratio = f"mean log score less {reference}'s, nats a row", f"CRPS of {reference} over that of the method"
+        panels.append(Panel("numbers: log score", below, _marks(numbers, "difference", _WORST)))
+        panels.append(Panel("numbers: CRPS", ratio, _marks(numbers, "ratio", 1 / _WORST_RATIO)))
+    if classes:
+        below = f"mean log score less {reference_of(list(classes))}'s, nats a row"
+        panels.append(Panel("classes: log score", below, _marks(classes, "difference", _WORST)))
+    return panels
+
+
+def draw_arena(panels: Sequence[Panel], path: Path) -> None:
+    """Panels over the cost of a row, one below the other.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -46,16 +76,6 @@ def draw_arena(results: Results[ArenaPlan], path: Path) -> None:
     from gp_ensembles.plots import save_figure
     from gp_ensembles.plots.canvas import INK, label, new_figure
 
-    numbers, classes = (summarize_methods(results, is_class) for is_class in (False, True))
-    panels = []
-    if numbers:
-        reference = reference_of(list(numbers))
-        below, ratio = f"mean log score less {reference}'s, nats a row", f"CRPS of {reference} over that of the method"
-        panels.append(("numbers: log score", below, _marks(numbers, "difference", _WORST)))
-        panels.append(("numbers: CRPS", ratio, _marks(numbers, "ratio", 1 / _WORST_RATIO)))
-    if classes:
-        below = f"mean log score less {reference_of(list(classes))}'s, nats a row"
-        panels.append(("classes: log score", below, _marks(classes, "difference", _WORST)))
     figure, axes = new_figure(len(panels), 1, _SIZE[0], _SIZE[1] * len(panels))
     for axis, (title, below, marks) in zip(axes, panels, strict=True):
         label(axis, f"{title} (higher is better)", "microseconds of the processor a row", below)

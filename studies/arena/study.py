@@ -19,7 +19,7 @@ from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.arena.contenders import METHODS, Contender
 from studies.arena.optional import is_installed, missing
 from studies.arena.ours import ABLATIONS, VARIANTS, of_classes, stream_config
-from studies.arena.pictures import draw_arena
+from studies.arena.pictures import draw_arena, panels_of
 from studies.arena.running import Arena, Outcome
 from studies.arena.scores import CLASS_SCORES, SCORES, summarize
 from studies.arena.sets import Entry, Task, entries, load_task
@@ -60,10 +60,10 @@ def run(
 ) -> str:
     """Run the arena; write its table as Markdown, its scores as CSV and JSON, and its picture as PNG.
 
-    Files are ``arena.txt``, ``.csv``, ``.json`` and ``.png`` in ``out``. Finished parts (a set, a method, a seed) are
-    kept in ``out/arena_parts``: a record, beside it the scores of all rows (:func:`~studies.arena.storage.load_rows`)
-    and, if asked for, what every expert said (:func:`~studies.arena.storage.load_densities`). A call that was cut goes
-    on with what is done.
+    Files are ``arena.txt``, ``.csv``, ``.json`` and ``.png`` in ``out``, and ``arena_log_score.png``, the first panel.
+    Finished parts (a set, a method, a seed) are kept in ``out/arena_parts``: a record, beside it the scores of all rows
+    (:func:`~studies.arena.storage.load_rows`) and, if asked for, what every expert said
+    (:func:`~studies.arena.storage.load_densities`). A call that was cut goes on with what is done.
 
     Args:
         data: Folder of the sets, with a manifest.
@@ -182,5 +182,6 @@ def _written(results: Results[ArenaPlan], out: Path) -> str:
         "methods": {name: METHODS[name].title for name in METHODS},
     }
     table = ([*results.fields, *kinds], results.rows(kinds))
-    pictures = {"": lambda path: draw_arena(results, path)}
+    panels = panels_of(results)
+    pictures = {"": partial(draw_arena, panels), "_log_score": partial(draw_arena, panels[:1])}
     return write_report(out / "arena", text, table, content, pictures)
