@@ -34,7 +34,7 @@ def select_lags(y: Tensor, most: int, longest: int, given: tuple[int, ...] = ())
 
     Args:
         y: Values, shape (N,), NaN where missing.
-        most: Most lags to choose.
+        most: Most lags to choose; all that are given stay.
         longest: Longest lag L to look at, below N; the first L rows have not all of their past and do not count.
         given: Lags of at most L that are among the chosen ones from the start.
 
@@ -56,7 +56,7 @@ def select_lags(y: Tensor, most: int, longest: int, given: tuple[int, ...] = ())
     smallest = 1e-8 * lagged.square().sum(0)
     least = 2 * math.log(max(num_rows, _CANDIDATES * longest))
     chosen: list[int] = []
-    while len(chosen) < most:
+    while len(chosen) < max(most, len(given)):
         squares = lagged.square().sum(0)
         free = squares > smallest
         gain = torch.where(free, (residual @ lagged).square() / torch.where(free, squares, 1.0), 0.0)
