@@ -95,7 +95,7 @@ class RowPipeline:
         Returns:
             What came of it; ``None`` where it is left to the blocks.
         """
-        target = float(y)
+        target = y.item()
         legal, inputs, lower, upper, num_moved = self._limited(X, within)
         scaled = (target - self._shift) / self._unit
         if not (legal and abs(scaled) < FARTHEST):

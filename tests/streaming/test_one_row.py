@@ -248,3 +248,11 @@ def test_asking_what_runs_a_row_reads_hyperparameters_without_derivatives() -> N
     assert torch.is_grad_enabled()
     assert online.one_row is not None
     assert not any(expert.noise.requires_grad for expert in online._bind().experts)
+
+
+def test_rows_that_want_derivatives_are_plain_rows() -> None:
+    X, y = (part[WARMUP : WARMUP + 1] for part in stream())
+    said = fitted().observe(X, y)
+    wanting = fitted().observe(X.clone().requires_grad_(), y.clone().requires_grad_())
+    assert not wanting.log_prob.requires_grad
+    assert torch.equal(wanting.log_prob, said.log_prob)
