@@ -86,8 +86,12 @@ def test_one_normal_as_moments_quantiles_and_draws_gives_nearly_one_fusion():
     for name, experts in kinds.items():
         fitted = fit_fusion(PBHS(X, y, experts), generator=torch.Generator().manual_seed(0))
         fused[name] = fitted.predict(X, experts)
-    torch.testing.assert_close(fused["quantiles"].mean, fused["moments"].mean, rtol=0, atol=1e-6)
-    torch.testing.assert_close(fused["quantiles"].variance, fused["moments"].variance, rtol=1e-5, atol=0)
+    for quantiles, moments in zip(kinds["quantiles"], kinds["moments"], strict=True):
+        torch.testing.assert_close(quantiles.mean, moments.mean, rtol=0, atol=1e-9)
+        torch.testing.assert_close(quantiles.variance, moments.variance, rtol=1e-9, atol=0)
+    # Rounding differs by the processor and grows along the chains: then their Monte Carlo error remains.
+    torch.testing.assert_close(fused["quantiles"].mean, fused["moments"].mean, rtol=0, atol=0.01)
+    torch.testing.assert_close(fused["quantiles"].variance, fused["moments"].variance, rtol=0.03, atol=0)
     # Deviations of 4 000 draws: 0.8 / sqrt(4000) = 0.013 of the mean, 1.1 % of the standard deviation; three of each.
     torch.testing.assert_close(fused["draws"].mean, fused["moments"].mean, rtol=0, atol=0.04)
     torch.testing.assert_close(fused["draws"].variance, fused["moments"].variance, rtol=0.1, atol=0)
