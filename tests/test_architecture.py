@@ -118,7 +118,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "estimators": (
         frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm"}),
-        frozenset({"numpy", "pandas", "sklearn", "river"}),
+        frozenset({"numpy", "pandas", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
     "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
@@ -139,7 +139,7 @@ DOORS: dict[str, frozenset[str]] = {
     "bo": frozenset({"ax"}),
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
-    "estimators": frozenset({"river", "sklearn"}),
+    "estimators": frozenset({"river", "sklearn", "skpro", "sktime"}),
     "cli": frozenset({"gp_ensembles.plots", "botorch_community"}),
 }
 

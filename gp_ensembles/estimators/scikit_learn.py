@@ -21,6 +21,7 @@ from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
+from gp_ensembles.streaming.predictions import StreamDistribution
 
 _GAPS = "allow-nan"  # missing inputs are the pipeline's affair
 
@@ -132,6 +133,10 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         if return_cov:
             return mean, as_array(joint_covariance(self.model_, rows))
         return (mean, as_array(distribution.stddev)) if return_std else mean
+
+    def predict_distribution(self, X: Any) -> StreamDistribution:
+        """The whole predictive distribution of each row of X (N, D), noise included: densities, quantiles, draws."""
+        return self.model_.predict(self._rows(X))
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
         """Lower and upper ends of intervals, (N,) or (N, O) each.
