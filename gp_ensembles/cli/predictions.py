@@ -44,6 +44,7 @@ class Chunk(NamedTuple):
         baselines: Log densities of the targets under each baseline, by name, each (B,).
         probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
         further: Ends of adaptive intervals of other coverages, by the name of their column, each (B,).
+        inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing, ``None`` for classes.
     """
 
     first_row: int
@@ -58,6 +59,7 @@ class Chunk(NamedTuple):
     baselines: dict[str, Tensor]
     probabilities: Tensor | None = None
     further: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
+    inside: Tensor | None = None
 
     def tail(self, num_skipped: int) -> "Chunk":
         """The chunk without its first rows."""
@@ -76,6 +78,7 @@ class Chunk(NamedTuple):
             {name: part[num_skipped:] for name, part in self.baselines.items()},
             None if self.probabilities is None else self.probabilities[num_skipped:],
             {name: part[num_skipped:] for name, part in self.further.items()},
+            None if self.inside is None else self.inside[num_skipped:],
         )
 
 
@@ -119,9 +122,10 @@ def score_discrete_block(
     log_weights = predictions.log_weights.double().cpu()
     probabilities = rows.probabilities if rows.probabilities.shape[1] else None
     densities = {name: simple.log_prob for name, simple in baselines.items()}
+    inside = None if isinstance(after[MODEL], ClassScores) else _inside(y, rows.lower, rows.upper)
     chunk = Chunk(
         first_row, y, rows.mean, rows.variance, rows.lower, rows.upper, rows.log_prob, nothing,
-        log_weights - logsumexp_over_experts(log_weights), densities, probabilities,
+        log_weights - logsumexp_over_experts(log_weights), densities, probabilities, inside=inside,
     )  # fmt: skip
     return after, chunk
 
@@ -176,9 +180,11 @@ def score_block(
         after[name] = count_scores(state, y, rows)
     log_weights = predictions.log_weights.double().cpu()
     log_weights = log_weights - logsumexp_over_experts(log_weights)
+    inside = torch.where(torch.isnan(y), torch.nan, inside.double())
     return after, Chunk(
-        first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities, further=further
-    )
+        first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities,
+        further=further, inside=inside,
+    )  # fmt: skip
 
 
 def interval_columns(coverage: float) -> tuple[str, str]:
@@ -205,6 +211,11 @@ def count_intervals(state: Coverages, chunk: Chunk, predictions: OnlinePredictio
         hits = intervals.covered[place].cpu()
         after[coverage] = count_coverage(state[coverage], hits, upper - lower, coverage)
     return after
+
+
+def _inside(y: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Whether targets (B,) lie between two ends, 0 or 1; NaN where missing."""
+    return torch.where(torch.isnan(y), torch.nan, ((lower <= y) & (y <= upper)).double())
 
 
 def _on_host(distribution: StreamDistribution) -> Mixture | StudentTMixture | Recalibrated:
