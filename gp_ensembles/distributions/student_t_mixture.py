@@ -12,6 +12,7 @@ from gp_ensembles.numerics import mixtures, student_t
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 _MOST_STEPS = 1100  # halvings between any two float64 numbers, should Newton never help
+_ROUND_OFF = 256  # of the distribution functions of dozens of components: with less, steps go on in the last digits
 _ROWS = 4096  # quantiles solved for at once
 
 
@@ -164,7 +165,7 @@ def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
         low, high = lower[waiting], upper[waiting]
         newton = at - excess / density
         new = torch.where((newton > low) & (newton < high), newton, 0.5 * (low + high))
-        exact = excess.abs() <= 2 * torch.finfo(target.dtype).eps * target[waiting]
+        exact = excess.abs() <= _ROUND_OFF * torch.finfo(target.dtype).eps * target[waiting]
         done = exact | (new == at) | (0.5 * (low + high) <= low) | (0.5 * (low + high) >= high)
         root[waiting] = torch.where(exact, at, new)
         if bool(done.any()):

@@ -114,13 +114,13 @@ class BoundWindow(BoundExpert):
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, WindowState)
-        return predict(state, Phi, None, self._window_of(state))
+        return predict(state, Phi, None, self.window_of(state))
 
     def stage(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowChange | WindowState, StepPredictions]:
         """Predict a block, and what :meth:`commit` makes of it: the state after it if there is a refit in it."""
         if self._refitted is not None and y.shape[0] >= rows_until_refit(state):
             return self.update_block(state, Phi, y)
-        return stage_window(state, Phi, y, self._window_of(state))
+        return stage_window(state, Phi, y, self.window_of(state))
 
     def room(self, state: WindowState) -> int:
         """Rows that may come before any is dropped or anything is refitted."""
@@ -140,13 +140,14 @@ class BoundWindow(BoundExpert):
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
         r"""Joint covariance of the targets of rows (\*batch, N, F) that all come next, (\*batch, N, N)."""
         assert isinstance(state, WindowState)
-        return joint_window(state, Phi, self._window_of(state))
+        return joint_window(state, Phi, self.window_of(state))
 
     def take(self, index: Tensor) -> "BoundWindow":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
-    def _window_of(self, state: WindowState) -> Window:
+    def window_of(self, state: WindowState) -> Window:
+        """Kernel, noise and prior mean at the hyperparameters in force."""
         return self._window if self._refitted is None else self._refitted.window(state)
 
 

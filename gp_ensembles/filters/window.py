@@ -291,6 +291,39 @@ def joint_window(state: WindowState, Phi: Tensor, window: Window) -> Tensor:
     return (own_covariance(window.covariance, rows, noise) - solved @ solved.mT).to(Phi.dtype)
 
 
+def weights_of(state: WindowState) -> Tensor:
+    r"""What each of the n targets of a window weighs in its mean, :math:`(K + \sigma^2 I)^{-1} (y - m)`, (\*batch, n).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from gp_ensembles.features.covariance import bind_covariance
+        >>> one = torch.ones(1, 2, dtype=torch.float64)
+        >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
+        >>> state, _ = update_window(window_state(torch.Size(), 1, 4, one), one, one[0, :1], window)
+        >>> weights_of(state)
+        tensor([0.5000], dtype=torch.float64)
+    """
+    n = num_used(state)
+    factor, solved = state.factor, state.projected[..., :n].clone()
+    for start in reversed(range(0, n, _SOLVED_AT_ONCE)):
+        stop = min(start + _SOLVED_AT_ONCE, n)
+        rest = solved[..., start:stop].unsqueeze(-1)
+        if stop < n:
+            rest = rest - factor[..., stop:n, start:stop].mT @ solved[..., stop:].unsqueeze(-1)
+        lower = factor[..., start:stop, start:stop]
+        solved[..., start:stop] = torch.linalg.solve_triangular(lower.mT, rest, upper=True).squeeze(-1)
+    return solved
+
+
+def mean_window(state: WindowState, Phi: Tensor, window: Window, weights: Tensor) -> Tensor:
+    r"""Means at rows Phi (\*batch, N, D + 1) that all come next, from :func:`weights_of`, double precision."""
+    rows, n = _rows(Phi), weights.shape[-1]
+    if n == 0:
+        return _plus_mean(rows.new_zeros(rows.shape[:-1]), rows, window)
+    return _plus_mean(_projected(window.covariance.between(rows, state.inputs[..., :n, :]), weights), rows, window)
+
+
 def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
     """The newest rows only, their factor computed anew from the kernel, behind them what is not used yet.
 

@@ -1,0 +1,93 @@
+"""What a model says of the next rows together: one frozen record."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.streaming.predictions import StreamDistribution
+
+
+class Forecast(NamedTuple):
+    """Joint sample paths of the targets of the next H rows, in their units.
+
+    What is said of the first row alone is exact, the distribution that :meth:`OnlineModel.predict
+    <gp_ensembles.streaming.OnlineModel.predict>` gives; of later rows it is what the paths say.
+
+    Attributes:
+        paths: S sample paths, each as likely as any other, shape (S, H).
+        first: Distribution of the first row, of N = 1 rows.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
+        >>> _ = model.observe(X, 100 + 5 * X.squeeze(-1))
+        >>> forecast = model.forecast(X[-1] + 0.1 * torch.arange(1, 4).unsqueeze(-1))
+        >>> forecast.mean.round(), forecast.quantile([0.05, 0.95]).shape, forecast.paths.shape
+        (tensor([146., 146., 146.], dtype=torch.float64), torch.Size([2, 3]), torch.Size([500, 3]))
+    """
+
+    paths: Tensor
+    first: StreamDistribution
+
+    @property
+    def num_steps(self) -> int:
+        """Number of rows H."""
+        return self.paths.shape[1]
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, shape (H,)."""
+        return torch.cat([self.first.mean.to(self.paths), self.paths[:, 1:].mean(0)])
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, shape (H,)."""
+        return torch.cat([self.first.variance.to(self.paths), self.paths[:, 1:].var(0)])
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations, shape (H,)."""
+        return self.variance.sqrt()
+
+    def quantile(self, p: float | Sequence[float]) -> Tensor:
+        """Quantiles of each row by itself.
+
+        Args:
+            p: One probability, or K of them.
+
+        Returns:
+            Shape (H,), or (K, H) for several.
+
+        Raises:
+            ValueError: If a probability is not between 0 and 1.
+        """
+        levels = torch.as_tensor(p, dtype=self.paths.dtype, device=self.paths.device)
+        if not bool(((levels >= 0) & (levels <= 1)).all()):
+            raise ValueError(f"probabilities must lie between 0 and 1, got {levels.tolist()}")
+        flat = levels.reshape(-1)
+        later = torch.quantile(self.paths[:, 1:], flat, dim=0)
+        values = torch.cat([self.first.quantile(flat.unsqueeze(-1)).to(later), later], dim=-1)
+        return values[0] if levels.ndim == 0 else values
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends, (H,) each, of central intervals of each row by itself.
+
+        Raises:
+            ValueError: If the coverage is not between 0 and 1.
+        """
+        lower, upper = self.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
+        return lower, upper
+
+    def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Paths drawn with replacement from those that there are, shape (num, H)."""
+        if num < 1:
+            raise ValueError(f"the number of draws must be at least one, got {num}")
+        place = torch.randint(self.paths.shape[0], (num,), generator=generator)
+        return self.paths[place.to(self.paths.device)]

@@ -1,0 +1,78 @@
+"""Joint sample paths of an ensemble: an expert for each path, and targets drawn one after the other."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.streaming.forecasting.innovating import PathInnovations
+from gp_ensembles.streaming.forecasting.rows import PathRows
+from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
+from gp_ensembles.streaming.forecasting.simulators import make_simulators
+
+
+@torch.no_grad()
+def sample_paths(
+    online: OnlineEnsemble,
+    inputs: Tensor,
+    log_weights: Tensor,
+    num_paths: int,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Sample paths of the standardized targets of rows to come, shape (S, H), double precision.
+
+    A path has one of the M experts, one of its innovation models among them, with the probability of its weight, and
+    keeps it: the joint law of Bayesian model averaging. Within it the targets follow by the chain rule,
+
+    .. math:: p(y_1, \dots, y_H) = \prod_t p(y_t \mid y_1, \dots, y_{t-1})
+
+    each drawn from the prediction of an expert that has learned those before it, and that sees them where it has lags.
+
+    Args:
+        online: The ensemble; it is not changed.
+        inputs: Rows to come as the ensemble takes them, shape (H, D).
+        log_weights: Log weights in force for the first of them, shape (M K,).
+        num_paths: Number of paths S.
+        generator: Source of randomness, on the CPU.
+    """
+    state, ensemble = online.state, online.ensemble
+    copies = ensemble.layers.num_copies
+    chosen = _chosen(log_weights.double().cpu(), num_paths, generator).to(inputs.device)
+    experts, copy = chosen // copies, chosen % copies
+    rows = PathRows(ensemble.memory, state.history, inputs, num_paths)
+    simulators = make_simulators(ensemble, state, inputs, experts)
+    innovations = PathInnovations(ensemble.layers.bank, state.innovations, experts, copy, generator)
+    paths = inputs.new_empty(inputs.shape[0], num_paths, dtype=torch.float64)
+    for step in range(inputs.shape[0]):
+        ahead = _together(simulators, step, rows)
+        errors = innovations.draw(ahead)
+        y = rows.within_reach(ahead.mean + errors)
+        paths[step] = y
+        rows.learn(step, y)
+        for one in simulators:
+            one.learn(step, y[one.lanes], errors[one.lanes])
+    order = torch.randperm(num_paths, generator=generator).to(paths.device)
+    return paths.mT[order]
+
+
+def _chosen(log_weights: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+    """Places of predictions by systematic sampling: each gets its weight times ``num`` paths, rounded up or down."""
+    offset = torch.rand((), dtype=torch.float64, generator=generator)
+    edges = log_weights.softmax(0).cumsum(0)
+    points = (torch.arange(num, dtype=torch.float64) + offset) / num
+    return torch.searchsorted(edges / edges[-1], points).clamp_max(len(edges) - 1)
+
+
+def _together(simulators: Sequence[Simulator], step: int, rows: PathRows) -> Ahead:
+    """Predictions of all paths."""
+    mean, variance = rows.new_column(), rows.new_column()
+    df: Tensor | None = None
+    for one in simulators:
+        part = one.predict(step, rows.at(step, one.lanes) if one.sees_targets else None)
+        mean[one.lanes], variance[one.lanes] = part.mean, part.variance
+        if part.degrees_of_freedom is not None:
+            df = torch.full_like(mean, torch.inf) if df is None else df
+            df[one.lanes] = part.degrees_of_freedom
+    return Ahead(mean, variance, df)

@@ -1,0 +1,62 @@
+"""Rows along sample paths: the inputs to come, and behind them the path's own past targets."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.memory import TargetMemory
+
+
+class PathRows:
+    """Rows of S paths as the experts see them.
+
+    Args:
+        memory: Which past targets are columns; ``None`` for none.
+        history: The last targets, shape (L,); ``None`` where none are remembered.
+        inputs: Rows to come, shape (H, D).
+        num_paths: Number of paths S.
+    """
+
+    def __init__(self, memory: TargetMemory | None, history: Tensor | None, inputs: Tensor, num_paths: int) -> None:
+        self._memory, self._inputs, self._num_paths = memory, inputs, num_paths
+        self._known: Tensor | None = None
+        self._reach: tuple[Tensor, Tensor] | None = None
+        if memory is not None and history is not None:
+            past = history.unsqueeze(-1).expand(-1, num_paths)
+            self._known = torch.cat([past, past.new_empty(inputs.shape[0], num_paths)])
+            self._reach = memory.reach()
+            self._first = history.shape[0]
+
+    def new_column(self) -> Tensor:
+        """Room for a number of each path."""
+        return self._inputs.new_empty(self._num_paths, dtype=torch.float64)
+
+    def at(self, step: int, lanes: Tensor) -> Tensor:
+        """Rows of some paths at a step, shape (L, D + P)."""
+        own = self._inputs[step].expand(lanes.shape[0], -1)
+        if self._memory is None or self._known is None:
+            return own
+        places = [self._first + step - lag for lag in self._memory.lags]
+        return torch.cat([own, self._known[places][:, lanes].mT], dim=-1)
+
+    def learn(self, step: int, y: Tensor) -> None:
+        """Targets (S,) of a step."""
+        if self._known is not None:
+            self._known[self._first + step] = y
+
+    def within_reach(self, y: Tensor) -> Tensor:
+        """Targets no further out than what is ever remembered: some linear recursions grow without end."""
+        return y if self._reach is None else y.clamp(*self._reach)
+
+    @classmethod
+    def along_means(
+        cls, memory: TargetMemory | None, history: Tensor | None, inputs: Tensor, mean: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Rows (H, D + P) of the path on which each target is its mean, a function of the row (1, D + P)."""
+        path, only = cls(memory, history, inputs, 1), torch.zeros(1, dtype=torch.int64, device=inputs.device)
+        rows = []
+        for step in range(inputs.shape[0]):
+            rows.append(path.at(step, only))
+            path.learn(step, path.within_reach(mean(rows[-1])))
+        return torch.cat(rows)

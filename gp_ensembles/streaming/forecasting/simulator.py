@@ -1,0 +1,47 @@
+"""What draws sample paths: one-step predictions of experts along paths that they have not seen but for themselves."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Ahead(NamedTuple):
+    """Predictions of the next target of L paths, each by the expert of the path.
+
+    Attributes:
+        mean: Means, shape (L,).
+        variance: Variances, noise included, shape (L,).
+        degrees_of_freedom: Of Student-t predictions, shape (L,); ``None`` for normal ones.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    degrees_of_freedom: Tensor | None = None
+
+
+class Simulator(ABC):
+    """Some experts along L sample paths: predict a target, learn the one that was drawn, and so on for H steps.
+
+    Args:
+        lanes: Places of the L paths among all S, integers, shape (L,).
+        sees_targets: Whether what it predicts depends on the past targets of a path by more than their errors.
+    """
+
+    def __init__(self, lanes: Tensor, sees_targets: bool) -> None:
+        self.lanes = lanes
+        self.sees_targets = sees_targets
+
+    @abstractmethod
+    def predict(self, step: int, X: Tensor | None) -> Ahead:
+        """Predict the next target of each path.
+
+        Args:
+            step: Number of the step, from 0.
+            X: Rows of the paths as the experts see them, past targets behind the inputs, shape (L, D + P); ``None`` if
+                it sees no targets.
+        """
+
+    @abstractmethod
+    def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
+        """Learn the targets that were drawn, (L,), and how far they are from the means."""

@@ -1,0 +1,201 @@
+"""The simulators of an ensemble: those of its experts that have paths, each by what it is."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.input_checks import without_columns
+from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.external import BoundExternal
+from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.robust import BoundRobust
+from gp_ensembles.experts.structural import BoundStructural
+from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.constant import ConstantFeatures
+from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, StructuralState, WindowState
+from gp_ensembles.streaming.forecasting.independent import IndependentSimulator
+from gp_ensembles.streaming.forecasting.linear import LinearModel, LinearSimulator, joint_law, linear_models
+from gp_ensembles.streaming.forecasting.rows import PathRows
+from gp_ensembles.streaming.forecasting.shared import SharedSimulator
+from gp_ensembles.streaming.forecasting.simulator import Simulator
+from gp_ensembles.streaming.forecasting.window import AlongMeans, WindowMeans, WindowSimulator
+
+
+class _Part(NamedTuple):
+    """Experts of one object that have paths."""
+
+    expert: BoundExpert
+    state: FilterState
+    features: BoundFeatures
+    members: list[int]  # of the flattened batch
+    lanes: list[Tensor]  # paths of each of them
+    sees_targets: bool
+
+    @property
+    def all_lanes(self) -> Tensor:
+        return torch.cat(self.lanes)
+
+    @property
+    def counts(self) -> list[int]:
+        return [lane.shape[0] for lane in self.lanes]
+
+    @property
+    def all_members(self) -> Tensor:
+        """Which expert of the object each path has, shape (L,)."""
+        device = self.lanes[0].device
+        return torch.tensor(self.members, device=device).repeat_interleave(torch.tensor(self.counts, device=device))
+
+
+class _Law(NamedTuple):
+    """Paths (L,) of one expert that have the same rows: means (H,), factor (H, H) and target scale (H,)."""
+
+    lanes: Tensor
+    mean: Tensor
+    factor: Tensor
+    target_scale: Tensor | None = None
+
+
+def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, experts: Tensor) -> list[Simulator]:
+    """What draws the paths.
+
+    Args:
+        ensemble: The ensemble.
+        state: Its state, which is only read.
+        inputs: Rows to come, shape (H, D).
+        experts: Which expert each path has, shape (S,), in ascending order.
+    """
+    num_steps, num_shared = inputs.shape[0], inputs.shape[1] - len(ensemble.forecasts)
+
+    def along(mean: Callable[[Tensor], Tensor]) -> Tensor:
+        return PathRows.along_means(ensemble.memory, state.history, inputs, mean)
+
+    rows = along(lambda X: X.new_zeros(1, dtype=torch.float64))  # whatever the past, for experts that do not see it
+    simulators: list[Simulator] = []
+    laws: list[_Law] = []
+    linear: dict[int, list[tuple[_Part, list[LinearModel]]]] = {}
+    for part in _parts(ensemble, state, experts, num_shared):
+        models = _linear(part, num_steps)
+        if isinstance(part.expert, BoundWindow):
+            means, found = _window(part, part.expert, along)
+            if part.sees_targets:
+                factor = torch.cat([law[1].expand(n, -1, -1) for law, n in zip(found, part.counts, strict=True)])
+                simulators.append(WindowSimulator(part.all_lanes, means, part.all_members, factor))
+            else:
+                laws += [_Law(lanes, *law) for lanes, law in zip(part.lanes, found, strict=True)]
+        elif models is None:
+            own = part.all_lanes, part.expert, part.state, part.all_members, part.features
+            simulators.append(IndependentSimulator(*own))
+        elif part.sees_targets:
+            linear.setdefault(id(part.expert.features), []).append((part, models))
+        else:
+            Phi = _design(part, rows)
+            for member, lanes in zip(part.members, part.lanes, strict=True):
+                model = models[member]
+                laws.append(_Law(lanes, *joint_law(model, Phi[member]), model.target_scale))
+    if laws:
+        simulators.append(_shared(laws))
+    simulators += [_dependent(parts, num_steps) for parts in linear.values()]
+    return simulators
+
+
+def _parts(ensemble: Ensemble, state: EnsembleState, experts: Tensor, num_shared: int) -> list[_Part]:
+    """The objects that have paths, with them."""
+    edges = torch.searchsorted(experts, torch.arange(len(ensemble.expert_names) + 1, device=experts.device)).tolist()
+    places = torch.arange(experts.shape[0], device=experts.device)
+    parts, start, forecasts = [], 0, ensemble.forecasts
+    for expert, bound, one in zip(ensemble.experts, ensemble.bind(), state.experts, strict=True):
+        ends = edges[start : start + expert.num_experts + 1]
+        members = [m for m in range(expert.num_experts) if ends[m] < ends[m + 1]]
+        start += expert.num_experts
+        if not members:
+            continue
+        lanes = [places[ends[m] : ends[m + 1]] for m in members]
+        own = list(bound.columns) if isinstance(bound, BoundExternal) else []
+        features = _of_columns(bound.features, own, forecasts)
+        parts.append(_Part(bound, one, features, members, lanes, not own and _sees(expert.features, num_shared)))
+    return parts
+
+
+def _sees(features: FeatureMap, num_shared: int) -> bool:
+    """Whether a map sees past targets, which stand behind the inputs that experts share."""
+    if isinstance(features, SelectColumns):
+        return bool((features.columns >= num_shared).any())
+    return not isinstance(features, ConstantFeatures) and features.num_inputs > num_shared
+
+
+def _of_columns(features: BoundFeatures, own: list[int], forecasts: tuple[int, ...]) -> BoundFeatures:
+    """Features of whole rows: of an expert's own columns, or of all but those that are forecasts."""
+    if own:
+        return lambda X: features(X[:, own])
+    return (lambda X: features(without_columns(X, forecasts))) if forecasts else features
+
+
+def _linear(part: _Part, num_steps: int) -> list[LinearModel] | None:
+    """All experts of an object as linear models; ``None`` if they are none."""
+    expert, state = part.expert, part.state
+    if isinstance(expert, BoundStructural) and isinstance(state, StructuralState):
+        ones = torch.ones_like(expert.noise)
+        return linear_models(state.moments, expert.noise, expert.walk, ones, num_steps)
+    if isinstance(expert, BoundGaussian | BoundRobust) and isinstance(state, GaussianState | SquareRootState):
+        moments = _moments(state)
+        return linear_models(moments, expert.noise, expert.transition, expert.prior_variance, num_steps)
+    return None
+
+
+def _moments(state: GaussianState | SquareRootState) -> Tensor:
+    if isinstance(state, GaussianState):
+        return state.moments
+    return torch.cat([state.covariance, state.mean.unsqueeze(-1)], dim=-1)
+
+
+def _design(part: _Part, rows: Tensor) -> Tensor:
+    """Features of the rows to come of all experts of an object, (M, H, F), double precision."""
+    if isinstance(part.expert, BoundStructural) and isinstance(part.state, StructuralState):
+        numbers = part.state.num_rows + torch.arange(rows.shape[0], device=rows.device)
+        design = part.expert.design(numbers)
+        return design.expand(part.expert.noise.numel(), *design.shape)
+    Phi = part.features(rows).double()
+    return Phi.reshape(-1, *Phi.shape[-2:])
+
+
+def _shared(laws: list[_Law]) -> Simulator:
+    """All experts that have the same rows on all paths together."""
+    lanes = torch.cat([one.lanes for one in laws])
+    counts = torch.tensor([one.lanes.shape[0] for one in laws], device=lanes.device)
+    law = torch.arange(len(laws), device=lanes.device).repeat_interleave(counts)
+    mean, factor = torch.stack([one.mean for one in laws]), torch.stack([one.factor for one in laws])
+    scale = None
+    if any(one.target_scale is not None for one in laws):
+        ones = torch.ones_like(mean[0])
+        scale = torch.stack([ones if one.target_scale is None else one.target_scale for one in laws])[law]
+    return SharedSimulator(lanes, mean[law], factor[law], scale)
+
+
+def _dependent(parts: list[tuple[_Part, list[LinearModel]]], num_steps: int) -> Simulator:
+    """Experts on one feature map that sees past targets: static ones and their twins."""
+    first = parts[0][0]
+    lanes = torch.cat([part.all_lanes for part, _ in parts])
+    members = torch.cat([part.all_members for part, _ in parts])
+    models = [models[member] for part, models in parts for member in part.members]
+    counts = [count for part, _ in parts for count in part.counts]
+    places = torch.arange(lanes.shape[0], device=lanes.device)
+    own: Callable[[Tensor], Tensor] = first.features
+
+    def features(X: Tensor) -> Tensor:
+        Phi = own(X).double()
+        return Phi.reshape(-1, *Phi.shape[-2:])[members, places]
+
+    return LinearSimulator(lanes, models, counts, features, num_steps)
+
+
+def _window(part: _Part, expert: BoundWindow, along: AlongMeans) -> tuple[WindowMeans, list[tuple[Tensor, Tensor]]]:
+    """Means of the windows of an object, and the law of each that has paths along its path of means."""
+    assert isinstance(part.state, WindowState)
+    means = WindowMeans(expert, part.state, part.features)
+    return means, [means.joint_law(member, along) for member in part.members]
