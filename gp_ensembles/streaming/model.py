@@ -17,8 +17,6 @@ from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
     calibrate_next,
-    calibration_from_plain,
-    calibration_to_plain,
     in_units,
     init_calibration,
     next_levels,
@@ -39,11 +37,11 @@ from gp_ensembles.streaming.checks import (
 )
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.content import Parts, content_of, parts_of, restore
 from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts, warn_of_poor_forecasts
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.notable import Notable, num_discounted
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain
-from gp_ensembles.streaming.packing import packed, unpacked
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
@@ -330,15 +328,8 @@ class OnlineModel:
         return {
             "config": self.config.to_plain(),
             "feature_names": None if self.feature_names is None else list(self.feature_names),
-            "num_rows": self.num_rows,
-            "warm_X": None if self.warm_X is None else self.warm_X.clone().cpu(),
-            "warm_y": None if self.warm_y is None else self.warm_y.clone().cpu(),
-            "ensemble": None if self.online is None else packed(self.online),
             "expert_names": list(self.names),
-            "block_size": None if self.online is None else self.online.block_size,
-            "calibration": calibration_to_plain(self._calibration),
-            "input_range": None if self._range is None else [part.clone().cpu() for part in self._range],
-            "notable": list(self.notable),
+            **content_of(self.parts()),
         }
 
     @classmethod
@@ -346,21 +337,20 @@ class OnlineModel:
         """The model that :meth:`content` described, on its device or another."""
         plain = content["config"] if device is None else {**content["config"], "device": device}
         model = cls(StreamConfig.from_plain(plain), content["feature_names"])
-        model.num_rows = content["num_rows"]
-        model._calibration = calibration_from_plain(content["calibration"])
-        if content["warm_X"] is None:
-            return model
-        model.warm_X, model.warm_y = X, y = [content[name].to(model.device) for name in ("warm_X", "warm_y")]
-        if content["ensemble"] is not None:
-            model._set_scales(X, y)
-            model.online = model._build(X, y, is_fitted=False)
-            model.online.load_state_dict(unpacked(model.online, content["ensemble"]))
-            model.online.block_size = content["block_size"]
-            if content["input_range"] is not None:
-                model._range = InputRange(*(part.to(model.device) for part in content["input_range"]))
-            model.notable = Notable(*content["notable"])
+        parts = parts_of(content, model.device)
+        model.num_rows, model.warm_X, model.warm_y = parts.num_rows, parts.warm_X, parts.warm_y
+        model._calibration, model.notable = parts.calibration, parts.notable
+        if parts.warm_X is not None and parts.warm_y is not None and content["ensemble"] is not None:
+            model._set_scales(parts.warm_X, parts.warm_y)
+            model._range = parts.input_range
+            model.online = model._build(parts.warm_X, parts.warm_y, is_fitted=False)
+            restore(model.online, content)
             model._rehearse()
         return model
+
+    def parts(self) -> Parts:
+        """What is followed over the stream, by reference: copy it before you keep it."""
+        return Parts(self.num_rows, self.warm_X, self.warm_y, self._calibration, self._range, self.notable, self.online)
 
     @property
     def num_far_in_warmup(self) -> int:

@@ -1,0 +1,69 @@
+"""What a model has followed over a stream, as plain containers and tensors for files, and back."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.streaming.after_mixture import CalibrationState, calibration_from_plain, calibration_to_plain
+from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.notable import Notable
+from gp_ensembles.streaming.packing import packed, unpacked
+
+
+class Parts(NamedTuple):
+    """What changes in a model while a stream is read.
+
+    Attributes:
+        num_rows: Rows so far.
+        warm_X: Inputs of the warm-up so far, shape (N, D).
+        warm_y: Its targets, shape (N,) or (N, O).
+        calibration: What is known of past errors.
+        input_range: The range of the inputs; ``None`` where they are not limited, and in the warm-up.
+        notable: What was treated in a special way.
+        online: The ensemble; ``None`` in the warm-up.
+    """
+
+    num_rows: int
+    warm_X: Tensor | None
+    warm_y: Tensor | None
+    calibration: CalibrationState
+    input_range: InputRange | None
+    notable: Notable
+    online: OnlineEnsemble | None = None
+
+
+def content_of(parts: Parts) -> dict[str, Any]:
+    """Plain containers and tensors, which :func:`parts_of` and :func:`restore` read back."""
+    online, within = parts.online, parts.input_range
+    return {
+        "num_rows": parts.num_rows,
+        "warm_X": None if parts.warm_X is None else parts.warm_X.clone().cpu(),
+        "warm_y": None if parts.warm_y is None else parts.warm_y.clone().cpu(),
+        "ensemble": None if online is None else packed(online),
+        "block_size": None if online is None else online.block_size,
+        "calibration": calibration_to_plain(parts.calibration),
+        "input_range": None if within is None else [part.clone().cpu() for part in within],
+        "notable": list(parts.notable),
+    }
+
+
+def parts_of(content: Mapping[str, Any], device: torch.device) -> Parts:
+    """What :func:`content_of` described, on a device; the ensemble is to be built first, see :func:`restore`."""
+    X, y, within = content["warm_X"], content["warm_y"], content["input_range"]
+    return Parts(
+        content["num_rows"],
+        None if X is None else X.to(device),
+        None if y is None else y.to(device),
+        calibration_from_plain(content["calibration"]),
+        None if within is None else InputRange(*(part.to(device) for part in within)),
+        Notable(*content["notable"]),
+    )
+
+
+def restore(online: OnlineEnsemble, content: Mapping[str, Any]) -> None:
+    """Bring an ensemble that was built alike to the state that :func:`content_of` described."""
+    online.load_state_dict(unpacked(online, content["ensemble"]))
+    online.block_size = content["block_size"]
