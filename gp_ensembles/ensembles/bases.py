@@ -10,9 +10,16 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.ensembles.spec_checks import check_count, check_name, check_orders, check_smoothness, check_starts
+from gp_ensembles.ensembles.spec_checks import (
+    check_count,
+    check_made,
+    check_name,
+    check_orders,
+    check_smoothness,
+    check_starts,
+)
 from gp_ensembles.features.base import FeatureMap, log_scale
-from gp_ensembles.features.compose import Concatenate
+from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
@@ -184,6 +191,45 @@ class LinearBasis(Basis):
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         return [(_label(self, "linear"), LinearFeatures.from_data(X))]
+
+
+@final
+@dataclass(frozen=True)
+class RecurringBasis(Basis):
+    """A basis of those columns that come back: that rise at some of the warm-up rows and fall at others.
+
+    Of a clock, which only rises, a function of local features knows nothing beyond the last row, though it may predict
+    the very next one well: several rows ahead it goes back to the mean. Hours of the day and days of the week come
+    back, and so do past targets. Where no column does, nothing is built.
+
+    Attributes:
+        basis: The basis.
+
+    Raises:
+        TypeError: If it is none.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.arange(48, dtype=torch.float64)
+        >>> X = torch.stack([rows, rows % 24], dim=-1)
+        >>> [(_, features)] = RecurringBasis(FourierBasis()).build(X)
+        >>> features.columns, RecurringBasis(FourierBasis()).build(X[:, :1])
+        (tensor([1]), [])
+    """
+
+    basis: Basis
+
+    def __post_init__(self) -> None:
+        check_made("basis", self.basis, Basis, "FourierBasis()")
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        change = X[1:] - X[:-1]
+        columns = ((change > 0).any(0) & (change < 0).any(0)).nonzero().flatten().tolist()
+        if len(columns) == X.shape[1]:
+            return self.basis.build(X, generator=generator)
+        maps = self.basis.build(X[:, columns], generator=generator) if columns else []
+        return [(name, SelectColumns(features, columns, X.shape[1])) for name, features in maps]
 
 
 @final

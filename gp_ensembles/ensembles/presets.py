@@ -19,6 +19,8 @@ name         what it is                                                         
 ``deep``     more and larger ones of each, at ten times the price of a row            the same
 ============ ======================================================================== ============================
 
+``forecaster`` is for several rows ahead: what it is made of, and why, is in ``docs/forecasting.md``.
+
 Where they differ from the published codes: the transition of ``e_doebe`` has columns that sum to one, predictions never
 see their target, and walks come in several speeds (the papers have one, 1e-3).
 """
@@ -32,6 +34,7 @@ from gp_ensembles.ensembles.bases import (
     LinearBasis,
     PolynomialBasis,
     RadialBasis,
+    RecurringBasis,
     SplineBasis,
 )
 from gp_ensembles.ensembles.build import FitSettings
@@ -131,6 +134,10 @@ deep = replace(
         Refitted(),
     ),
 )
+# Several rows ahead: linear in time, so that nothing goes back to the mean where time goes on; local features of what
+# comes back only (benchmarks/README.md).
+_COMING_BACK = (LinearBasis(), RecurringBasis(_FOURIER))
+forecaster = replace(light, name="forecaster", bases=_COMING_BACK, lags=TargetLags(bases=_COMING_BACK), further=())
 # A likelihood that is not Gaussian is paid for row by row: of all bases those that won most.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
 # Where the last error says nothing of the next one: a slow scale with heavy tails, and a narrow peak on them.
@@ -178,5 +185,6 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
 
 
 PRESETS = {
-    spec.name: spec for spec in (light, auto, deep, oebe, doebe, soebe, sdoebe, e_doebe, ie_gp, sie_gp, die_gp, dsie_gp)
+    spec.name: spec
+    for spec in (light, auto, deep, forecaster, oebe, doebe, soebe, sdoebe, e_doebe, ie_gp, sie_gp, die_gp, dsie_gp)
 }

@@ -38,7 +38,7 @@ from gp_ensembles.meta_learners import (
 
 _KINDS: tuple[type, ...] = (
     bases.FourierBasis, bases.HilbertBasis, bases.RadialBasis, bases.PolynomialBasis, bases.LinearBasis,
-    bases.SplineBasis, bases.KernelDictionary,
+    bases.SplineBasis, bases.KernelDictionary, bases.RecurringBasis,
     targets.RealTarget, targets.UnknownNoiseTarget, targets.OutlierTarget, targets.BinaryTarget, targets.ClassTarget,
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,

@@ -10,7 +10,9 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead
 class PathInnovations:
     r"""Errors of S paths, each by the innovation model of the path, or by the expert's own law.
 
-    Coefficients of the autoregression stay what they are at the origin; sizes follow the errors that are drawn.
+    Coefficients of the autoregression stay what they are at the origin. Sizes follow the errors that are drawn, and go
+    back to the slowest model's, which knows the last fifty errors: one of rate :math:`\lambda` by the factor
+    :math:`(g^{slow} / g_t)^\lambda` a step, for as it forgets errors at that rate it says nothing of errors far ahead.
 
     Args:
         bank: The innovation models; ``None`` for none.
@@ -32,7 +34,7 @@ class PathInnovations:
         ones = torch.ones(experts.shape, dtype=torch.float64, device=experts.device)
         self._scale, self._width, self._rate, self._scale_df = ones, ones, 0 * ones, ones
         self._df, self._shifts = ones * torch.inf, 0 * ones
-        self._drift, self._coefficient = 0 * ones, 0 * ones
+        self._drift, self._coefficient, self._slow = 0 * ones, 0 * ones, ones
         if bank is not None and state is not None:
             self._begin(bank, state, experts, copies)
 
@@ -48,7 +50,8 @@ class PathInnovations:
         after, _ = volatility.update_block(
             self._scale.unsqueeze(0), squares[None, :, None], self._rate.unsqueeze(0), self._scale_df.unsqueeze(0), None
         )
-        self._scale, self._drift = after.squeeze(0), self._coefficient * errors
+        self._scale = after.squeeze(0) * (self._slow / after.squeeze(0)) ** self._rate
+        self._drift = self._coefficient * errors
         return errors
 
     def _standard(self, df: Tensor) -> Tensor:
@@ -73,6 +76,8 @@ class PathInnovations:
         self._rate = of_model(models.rate[models.places], 0.0)
         self._scale_df = of_model(models.scale_df[models.places], 1.0)
         self._scale = torch.where(own, 1.0, state.scale.double()[place, experts])
+        slowest = state.scale[int(models.rate.argmin())].double()
+        self._slow = torch.where(own, 1.0, slowest[experts])
         shifts = of_model(models.shifts, 0.0)
         start = autoregression.AutoregressionState(state.products, state.last_error, state.age)
         self._drift = shifts * autoregression.predict(start).double()[experts]
