@@ -71,7 +71,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # The one pipeline: tables in, distributions in the units of the target out.
     "streaming": (
         frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
-        | frozenset({"ensembles", "calibration"}),
+        | frozenset({"ensembles", "calibration", "innovations"}),
         frozenset({"numpy"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.

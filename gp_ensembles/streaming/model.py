@@ -38,6 +38,8 @@ from gp_ensembles.streaming.checks import (
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import Parts, content_of, parts_of, restore
+from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, rows_to_come
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts, warn_of_poor_forecasts
 from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.notable import Notable, num_discounted
@@ -245,6 +247,29 @@ class OnlineModel:
         lower, upper = self.interval_levels(coverage)
         distribution = self.predict(X)
         return distribution.quantile(lower), distribution.quantile(upper)
+
+    def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
+        """Sample the targets of the next H rows together; learns nothing and changes nothing.
+
+        What is said of the first row alone is what :meth:`predict` says; see ``docs/forecasting.md`` for the others.
+
+        Args:
+            X: Rows to come, in their units, shape (H, D), NaN where an input is not known; or H, where none is.
+            num_paths: Number of sample paths.
+            generator: Source of randomness, on the CPU.
+
+        Raises:
+            ValueError: If a row is not legal, the warm-up is not over, or H is larger than the number of rows learned.
+            TypeError: If the target is not one real number.
+        """
+        scales, online, known = self.scales, self.online, self.warm_X
+        assert online is not None
+        assert known is not None
+        X = self._checked_inputs(rows_to_come(X, known.shape[1]))
+        check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
+        no_targets = X.new_full(X.shape[:1], torch.nan)
+        self._refuse(wild_number(X, no_targets, self.inputs(X), no_targets, self._kept, self.config.torch_dtype), 1)
+        return forecast_rows(online, self.next_inputs(X), scales, self.predict(X[:1]), num_paths, generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
         """Probabilities at the lower and upper end of the next interval.

@@ -3,36 +3,58 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_next, in_units
+from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.forecasting.paths import sample_paths
 from gp_ensembles.streaming.forecasting.recalibrating import recalibrated_paths
+from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.streaming.scales import Standardizer
 
-MOST_PATHS = 1_000_000
+_MOST_PATHS = 1_000_000
 
 
-def check_horizon(num_steps: int, num_rows: int, num_paths: int) -> None:
+def rows_to_come(X: Tensor | int, num_inputs: int) -> Tensor:
+    """Rows (H, D): those that are given, or as many as are given with no input known.
+
+    Raises:
+        TypeError: If it is neither a tensor nor a whole number.
+        ValueError: If there is no row.
+
+    Example:
+        >>> rows_to_come(1, 2)
+        tensor([[nan, nan]], dtype=torch.float64)
+    """
+    if isinstance(X, bool) or not isinstance(X, int | Tensor):
+        raise TypeError(f"give rows to come, (H, D), or how many there are, got {X!r}")
+    num_steps = X.shape[0] if isinstance(X, Tensor) and X.ndim else X
+    if isinstance(num_steps, int) and num_steps < 1:
+        raise ValueError(f"a forecast needs at least one row to come, got {num_steps}")
+    return X if isinstance(X, Tensor) else torch.full((X, num_inputs), torch.nan, dtype=torch.float64)
+
+
+def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int) -> None:
     """Raise unless so many rows can be forecast, by so many paths.
 
     Raises:
-        ValueError: If there is no row, more than were learned, or a number of paths that is out of range.
+        TypeError: If targets are not one real number.
+        ValueError: If there are more rows than were learned, or the number of paths is out of range.
 
     Example:
-        >>> check_horizon(30, 20, 100)
+        >>> from gp_ensembles.ensembles.targets import RealTarget
+        >>> check_forecast(RealTarget(), 30, 20, 100)
         Traceback (most recent call last):
         ValueError: 30 rows ahead are more than the 20 that were learned; ask for no more than that
     """
-    if num_steps < 1:
-        raise ValueError(f"a forecast needs at least one row to come, got {num_steps}")
+    if not target.is_real or target.num_outputs is not None:
+        raise TypeError(f"there are forecasts of one real number only, not of {target}; predict the next row instead")
     if num_steps > num_rows:
         raise ValueError(
             f"{num_steps} rows ahead are more than the {num_rows} that were learned; ask for no more than that"
         )
-    if not 2 <= num_paths <= MOST_PATHS:
-        raise ValueError(f"num_paths must be between 2 and {MOST_PATHS}, got {num_paths}")
+    if not 2 <= num_paths <= _MOST_PATHS:
+        raise ValueError(f"num_paths must be between 2 and {_MOST_PATHS}, got {num_paths}")
 
 
 @torch.no_grad()
@@ -40,7 +62,7 @@ def forecast_rows(
     online: OnlineEnsemble,
     inputs: Tensor,
     scales: Standardizer,
-    calibration: CalibrationState,
+    first: StreamDistribution,
     num_paths: int,
     generator: torch.Generator | None,
 ) -> Forecast:
@@ -50,13 +72,12 @@ def forecast_rows(
         online: The ensemble, for one real number.
         inputs: The rows as the ensemble takes them, shape (H, D).
         scales: Units of the target.
-        calibration: How distributions are recalibrated.
+        first: What the model predicts of the first of them.
         num_paths: Number of sample paths S.
         generator: Source of randomness, on the CPU.
     """
-    mixture = online.predict(inputs[:1])
+    mixture = first.base if isinstance(first, Recalibrated) else first
     assert not isinstance(mixture, LatentMixture)
     log_weights = mixture.log_weights if mixture.log_weights.ndim == 1 else mixture.log_weights[:, 0]
     paths = sample_paths(online, inputs, log_weights, num_paths, generator=generator)
-    first = calibrate_next(calibration, in_units(mixture, scales))
     return Forecast(recalibrated_paths(scales.inverse_mean(paths), first), first)

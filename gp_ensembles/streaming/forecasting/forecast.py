@@ -27,10 +27,10 @@ class Forecast(NamedTuple):
         >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
         >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
-        >>> _ = model.observe(X, 100 + 5 * X.squeeze(-1))
+        >>> _ = model.observe(X, 100 + 10 * X.squeeze(-1))
         >>> forecast = model.forecast(X[-1] + 0.1 * torch.arange(1, 4).unsqueeze(-1))
         >>> forecast.mean.round(), forecast.quantile([0.05, 0.95]).shape, forecast.paths.shape
-        (tensor([146., 146., 146.], dtype=torch.float64), torch.Size([2, 3]), torch.Size([500, 3]))
+        (tensor([191., 192., 193.], dtype=torch.float64), torch.Size([2, 3]), torch.Size([500, 3]))
     """
 
     paths: Tensor
