@@ -44,7 +44,9 @@ class Chunk(NamedTuple):
         baselines: Log densities of the targets under each baseline, by name, each (B,).
         probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
         further: Ends of adaptive intervals of other coverages, by the name of their column, each (B,).
-        inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing, ``None`` for classes.
+        inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing. ``None`` for
+            classes.
+        time: Time of each row, shape (B,): seconds since 1970 (UTC) or numbers; ``None`` without a time column.
     """
 
     first_row: int
@@ -60,6 +62,7 @@ class Chunk(NamedTuple):
     probabilities: Tensor | None = None
     further: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
     inside: Tensor | None = None
+    time: Tensor | None = None
 
     def tail(self, num_skipped: int) -> "Chunk":
         """The chunk without its first rows."""
@@ -79,6 +82,7 @@ class Chunk(NamedTuple):
             None if self.probabilities is None else self.probabilities[num_skipped:],
             {name: part[num_skipped:] for name, part in self.further.items()},
             None if self.inside is None else self.inside[num_skipped:],
+            None if self.time is None else self.time[num_skipped:],
         )
 
 

@@ -165,14 +165,15 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file in one step; numbers that JSON does not know become strings."""
-    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
 
 
-def _finite(content: object) -> object:
+def finite(content: object) -> object:
+    """Plain containers with numbers that JSON does not know as strings."""
     if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
+        return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list):
-        return [_finite(value) for value in content]
+        return [finite(value) for value in content]
     return str(content) if isinstance(content, float) and not math.isfinite(content) else content
 
 
