@@ -17,13 +17,14 @@ from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.guest_tally import init_tally
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.ensembles.memory import TargetMemory
+from gp_ensembles.ensembles.noisier import widened
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.weighing import Layers, beside, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.external import BoundExternal, ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.laplace import BoundLaplace
+from gp_ensembles.experts.laplace import BoundLaplace, LaplaceExpert
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
@@ -241,6 +242,11 @@ class Ensemble(nn.Module):
         for expert in self.experts:
             expert.check_targets(y)
 
+    @property
+    def is_real(self) -> bool:
+        """Whether targets are single real numbers."""
+        return self.num_outputs is None and not any(isinstance(e, LaplaceExpert) for e in self.experts)
+
     def bounded_features(self) -> tuple[FeatureMap, ...]:
         """The distinct feature maps that are not valid everywhere."""
         maps = {id(e.features): e.features for e in self.experts if e.features.domain is not None}
@@ -259,11 +265,15 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     return [values[id(b.features)] for b in bound]
 
 
-def predict_mixture(layers: Layers, bound: Sequence[BoundExpert], state: EnsembleState, X: Tensor) -> AnyMixture:
-    """Predict one step ahead at each row of X (N, D) from bound experts and a state."""
+def predict_mixture(
+    layers: Layers, bound: Sequence[BoundExpert], state: EnsembleState, X: Tensor, extra: Tensor | None = None
+) -> AnyMixture:
+    """Predict one step ahead at each row of X (N, D) from bound experts and a state; rows may have further noise."""
     features = evaluate(bound, next_inputs(layers, state, X))
     parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
     steps = flatten(parts)
+    if extra is not None:
+        steps = widened(steps, torch.full_like(extra, torch.nan), extra)
     absent = find_absent(steps, layers.guests)
     if layers.bank is not None and state.innovations is not None:
         steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))

@@ -130,6 +130,7 @@ class LatentRunner(Runner):
 
     def __init__(self, bound: BoundLaplace, state: GaussianState, alone: LatentGroup) -> None:
         self._bound = bound
+        self._state = state
         self._alone = alone
         num_features = state.moments.shape[-2]
         self._shape = state.moments.shape
@@ -182,6 +183,12 @@ class LatentRunner(Runner):
         torch.mul(left[:, :-1], curvature.sign(), out=right[:, :-1, :-1])
         left[:, -1:] = gradient.unsqueeze(-2) @ cross
         self._staged = scratch
+
+    def uneven(self, steps: Tensor) -> "LatentRunner":
+        """See :meth:`Runner.uneven`."""
+        bound = self._bound.uneven(steps)
+        assert isinstance(bound, BoundLaplace)
+        return LatentRunner(bound, self._state, self._alone)
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -21,6 +21,7 @@ from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, mis
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.loading import check_shapes
 from gp_ensembles.ensembles.one_row import RowEnsemble
+from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -54,6 +55,7 @@ _LONGER_BLOCK = 256  # what a window solves for and a model from outside is aske
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
+_USUAL = Pace()
 
 
 class OnlineEnsemble(nn.Module):
@@ -131,7 +133,7 @@ class OnlineEnsemble(nn.Module):
         return next_weights(log_weights, state.guests, layers.guests, layers.num_copies)
 
     @torch.no_grad()
-    def observe(self, X: Tensor, y: Tensor) -> EnsemblePredictions:
+    def observe(self, X: Tensor, y: Tensor, pace: Pace | None = None) -> EnsemblePredictions:
         """Predict each target, then learn it; a rejected call leaves everything as it was.
 
         So does an interruption by Ctrl-C, save for one that comes while a block that is the whole call is being
@@ -140,6 +142,7 @@ class OnlineEnsemble(nn.Module):
         Args:
             X: Inputs in the order of time, shape (N, D).
             y: Targets, shape (N,); NaN where a target was not observed.
+            pace: Time between the rows, and their further noise; ``None`` for one step each and none.
 
         Returns:
             Predictions made before each target.
@@ -157,25 +160,32 @@ class OnlineEnsemble(nn.Module):
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
             expert.check_targets(y)
-        size = min([self.block_size, *bound.limits])
+        pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
+        size = min([self.block_size, *bound.limits]) if pace.steps is None else self._block_of(pace.steps, bound.limits)
         if X.shape[0] <= size:
-            return self._observe_block(bound, bound.lanes, X, y, has_gaps)
+            return self._observe_block(bound, bound.lanes, X, y, has_gaps, pace=pace)
         restore = way_back(self.state, X.shape[0])
         try:
-            return self._observe_blocks(bound, X, y, has_gaps, size)
+            return self._observe_blocks(bound, X, y, has_gaps, size, pace)
         except BaseException:
             with uninterrupted():
                 restore()
             raise
 
     @torch.no_grad()
-    def predict(self, X: Tensor) -> AnyMixture:
-        """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
+    def predict(self, X: Tensor, pace: Pace | None = None) -> AnyMixture:
+        """Predict one step ahead at each row of X (N, D) on its own, or by its pace; learns nothing."""
         bound = self._bind()
         bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
-        parts = [predict_mixture(layers, bound.experts, state, rows) for rows in X.split(_PREDICT_ROWS)]
+        if pace is None or pace.is_usual:
+            parts = [predict_mixture(layers, bound.experts, state, rows) for rows in X.split(_PREDICT_ROWS)]
+        else:
+            parts = []
+            for rows, part in pace.checked(X, self.ensemble.is_real).alike(_PREDICT_ROWS):
+                experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
+                parts.append(predict_mixture(layers, experts, state, X[rows], part.extra))
         mixture = concatenate_mixtures(parts)
         return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 
@@ -202,12 +212,16 @@ class OnlineEnsemble(nn.Module):
         has_gaps: bool,
         alive: Tensor | None = None,
         first_row: int = 0,
+        pace: Pace = _USUAL,
     ) -> EnsemblePredictions:
+        if pace.steps is not None:
+            lanes = lanes.uneven(pace.steps)
+
         def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
             features = evaluate(bound.experts, inputs)
             if root is not None:
                 features, targets = [Phi * root.unsqueeze(-1) for Phi in features], targets * root
-            return lanes.stage(bound.latent_group, features, targets, has_gaps)
+            return lanes.stage(bound.latent_group, features, targets, has_gaps, pace.extra)
 
         missing = missing_rows(y) if has_gaps else None
         try:
@@ -224,7 +238,7 @@ class OnlineEnsemble(nn.Module):
         return done.predictions._replace(responses=bound.responses) if bound.responses else done.predictions
 
     def _observe_blocks(
-        self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int
+        self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int, pace: Pace
     ) -> EnsemblePredictions:
         lanes = bound.lanes
         compact: dict[int, CompactRunner] = {}
@@ -240,10 +254,16 @@ class OnlineEnsemble(nn.Module):
                 compact = self._without(dead, bound.experts)
                 lanes = bound.lanes.replaced(compact)
             gaps = has_gaps and bool(torch.isnan(targets).any())
-            blocks.append(self._observe_block(bound, lanes, rows, targets, gaps, alive, number * size))
+            part = pace.rows(slice(number * size, number * size + rows.shape[0]))
+            blocks.append(self._observe_block(bound, lanes, rows, targets, gaps, alive, number * size, part))
         for runner in compact.values():
             runner.scatter()
         return concatenate_predictions(blocks)
+
+    def _block_of(self, steps: Tensor, limits: Sequence[int]) -> int:
+        """Rows of a block in which no more steps pass than transitions allow, or one."""
+        longest = max(1.0, float(steps.max()))
+        return max(1, min([self.block_size, *(int(limit / longest) for limit in limits)]))
 
     def _dead_experts(self) -> Tensor:
         """Which experts no prediction of has weight any more."""

@@ -17,3 +17,7 @@ class Runner(ABC):
     @abstractmethod
     def commit(self) -> None:
         """Learn the staged block."""
+
+    @abstractmethod
+    def uneven(self, steps: Tensor) -> "Runner":
+        """What runs one block whose rows are so many steps after the row before each, (B,), on the same state."""

@@ -1,5 +1,7 @@
 """How the shell runs one expert object over a stream: stage a block, then commit it in place."""
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,7 @@ class CovarianceRunner(Runner):
 
     def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
         self._bound = bound
+        self._state = state
         self._moments = state.moments
         self._prepared: dict[int, tuple[Schedule, BlockStream, Tensor | None]] = {}
         self._staged: tuple[BlockStream, Tensor | None] | None = None
@@ -59,6 +62,12 @@ class CovarianceRunner(Runner):
         predictions = unscale_steps(stream.stage(design, targets, has_gaps), y, schedule)
         self._staged = stream, scales
         return predictions
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`."""
+        bound = self._bound.uneven(steps)
+        assert isinstance(bound, BoundGaussian)
+        return CovarianceRunner(bound, self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -98,6 +107,12 @@ class MultiOutputRunner(Runner):
         self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
         return predictions
 
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`."""
+        bound = self._bound.uneven(steps)
+        assert isinstance(bound, BoundMultiOutput)
+        return MultiOutputRunner(bound, self._state)
+
     def commit(self) -> None:
         """Learn the staged block."""
         if isinstance(self._staged, MultiOutputState):
@@ -123,6 +138,10 @@ class WindowRunner(Runner):
         self._staged = staged, y.shape[0]
         return predictions
 
+    def uneven(self, steps: Tensor) -> "Runner":
+        """Itself: nothing in it depends on time."""
+        return self
+
     def commit(self) -> None:
         """Learn the staged block."""
         if self._staged is not None:
@@ -142,6 +161,10 @@ class ExternalRunner(Runner):
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged, predictions = self._bound.condition(self._state, Phi, y)
         return predictions
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """Itself: nothing in it depends on time."""
+        return self
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -177,6 +200,12 @@ class RefittedRunner(Runner):
         self._staged = stream, block
         return StepPredictions(*(value.to(y.dtype) for value in steps))
 
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`."""
+        bound = self._bound.uneven(steps)
+        assert isinstance(bound, BoundRefitted)
+        return RefittedRunner(bound, self._state)
+
     def commit(self) -> None:
         """Learn the staged block."""
         if isinstance(self._staged, RefittedState):
@@ -201,6 +230,10 @@ class PureRunner(Runner):
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged, predictions = self._bound.update_block(self._state, Phi, y)
         return predictions
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`."""
+        return PureRunner(self._bound.uneven(steps), self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -232,6 +265,12 @@ class CompactRunner(Runner):
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
         full["log_prob"] = self._impossible(y).index_copy(0, self._alive, living.log_prob)
         return type(living)(**full)
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`."""
+        other = copy.copy(self)
+        other._runner = None if self._runner is None else self._runner.uneven(steps)
+        return other
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -5,6 +5,7 @@ whatever its size is paid once for all of them. Their states lie side by side in
 of each is a part.
 """
 
+import copy
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple, final
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.latent_runner import LatentGroup, LatentRunner, stage_latent
+from gp_ensembles.ensembles.noisier import noise_of, row_counts, unscaled, widened
 from gp_ensembles.ensembles.predictions import flatten
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import make_runner
@@ -124,6 +126,14 @@ class TwinRunner(Runner):
         self._staged = stream
         return predictions
 
+    def uneven(self, steps: Tensor) -> "TwinRunner":
+        """See :meth:`Runner.uneven`."""
+        other = copy.copy(self)
+        ages = steps.cumsum(0).to(self._moments)
+        num_rows = steps.shape[0]
+        other._streams = {num_rows: BlockStream(self._moments, self._noise, self._walk, num_rows, ages)}
+        return other
+
     def commit(self) -> None:
         """Learn the staged block."""
         if self._staged is not None:
@@ -179,6 +189,11 @@ class Lanes:
         alone = (runner for places, runner in self.lanes if places == (number,))
         return next(alone, None) or make_runner(self._bound[number], self._states[number])
 
+    def uneven(self, steps: Tensor) -> "Lanes":
+        """The same for one block whose rows are so many steps after the row before each, (B,)."""
+        lanes = [Lane(places, runner.uneven(steps)) for places, runner in self.lanes]
+        return Lanes(self._bound, self._states, lanes)
+
     def replaced(self, runners: Mapping[int, Runner]) -> "Lanes":
         """The same with other runners for some expert objects; their twins are then run alone too."""
         lanes: list[Lane] = []
@@ -189,7 +204,14 @@ class Lanes:
                 lanes += [Lane((place,), runners.get(place) or self.single(place)) for place in lane.places]
         return Lanes(self._bound, self._states, lanes)
 
-    def stage(self, group: LatentGroup | None, features: Sequence[Tensor], y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(
+        self,
+        group: LatentGroup | None,
+        features: Sequence[Tensor],
+        y: Tensor,
+        has_gaps: bool,
+        extra: Tensor | None = None,
+    ) -> Predictions:
         r"""Predict a block with all expert objects; states are not touched.
 
         Args:
@@ -197,6 +219,8 @@ class Lanes:
             features: The features of each object, (\*batch, B, F).
             y: Targets, shape (B,) or (B, O); NaN where missing.
             has_gaps: Whether a target is missing.
+            extra: Further noise variance of each row, (B,), see :mod:`~gp_ensembles.ensembles.noisier`; ``None`` for
+                none.
 
         Returns:
             Predictions of all experts, each (M, B).
@@ -204,8 +228,20 @@ class Lanes:
         latent = [runner for _, runner in self.lanes if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == len(self.lanes):
             return stage_latent(group, latent, features, y)
-        steps = flatten([runner.stage(features[places[0]], y, has_gaps) for places, runner in self.lanes])
+        if extra is None:
+            parts = [runner.stage(features[places[0]], y, has_gaps) for places, runner in self.lanes]
+        else:
+            parts = [self._noisier(lane, features[lane.places[0]], y, has_gaps, extra) for lane in self.lanes]
+        steps = flatten(parts)
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
+
+    def _noisier(self, lane: Lane, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
+        noise = noise_of([self._bound[place] for place in lane.places])
+        counts = None if noise is None else row_counts(noise, extra)
+        if noise is None or counts is None:
+            return widened(lane.runner.stage(Phi, y, has_gaps), y, extra)
+        steps = lane.runner.stage(Phi * counts.unsqueeze(-1), y * counts, has_gaps)
+        return unscaled(steps, y, counts, noise, extra)
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.filters.states import FilterState, Predictions
-from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.filters.transitions import Transition, UnevenSteps
 
 
 class BoundExpert(ABC):
@@ -38,6 +38,14 @@ class BoundExpert(ABC):
     @abstractmethod
     def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
         r"""Predict each row (\*batch, N, F) one step ahead on its own, as a row whose target is missing."""
+
+    def uneven(self, steps: Tensor) -> "BoundExpert":
+        """The same for one block whose rows are so many steps after the row before each, (B,); one for predictions."""
+        if self.transition is None:
+            return self
+        other = copy.copy(self)
+        other.transition = UnevenSteps(self.transition, steps)
+        return other
 
     @abstractmethod
     def take(self, index: Tensor) -> "BoundExpert":

@@ -95,6 +95,7 @@ class BoundRefitted(BoundExpert):
         with torch.inference_mode(False):
             self._copy = copy.deepcopy(expert.model).double()
         self._latest: _Model | None = None
+        self._steps: Tensor | None = None  # before each row of a block; None for one
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[RefittedState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
@@ -104,7 +105,10 @@ class BoundRefitted(BoundExpert):
             stop = min(y.shape[0], start + rows_until_refit(state))
             block = self.block(state, Phi[..., start:stop, :], y[start:stop])
             before, model = GaussianState(state.moments), self._model(state)
-            after, steps = update_covariance(before, block.design, block.weighted, model.noise, state.walks[..., None])
+            ages = None if self._steps is None else self._steps[start:stop].cumsum(0)
+            after, steps = update_covariance(
+                before, block.design, block.weighted, model.noise, state.walks[..., None], ages
+            )
             state = self._stored(state._replace(moments=after.moments), block)
             if rows_until_refit(state) == 0:
                 state = self._refitted(state)
@@ -116,7 +120,8 @@ class BoundRefitted(BoundExpert):
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, RefittedState)
         model, design = self._model(state), self._next_design(state, Phi)
-        mean, variance = predict_covariance(GaussianState(state.moments), design, model.noise, state.walks[..., None])
+        walk = state.walks[..., None] * (1.0 if self._steps is None else self._steps)
+        mean, variance = predict_covariance(GaussianState(state.moments), design, model.noise, walk)
         return _in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
 
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
@@ -125,6 +130,12 @@ class BoundRefitted(BoundExpert):
         model, walk = self._model(state), RandomWalk(state.walks[..., None])
         design, moments = self._next_design(state, Phi), GaussianState(state.moments)
         return predict_joint_linear(moments, design, model.noise, walk, model.prior_variance)[1].to(Phi.dtype)
+
+    def uneven(self, steps: Tensor) -> "BoundRefitted":
+        """See :meth:`BoundExpert.uneven`."""
+        other = copy.copy(self)
+        other._steps = steps.double()
+        return other
 
     def take(self, index: Tensor) -> "BoundRefitted":
         """See :meth:`BoundExpert.take`."""
@@ -144,7 +155,8 @@ class BoundRefitted(BoundExpert):
 
     def stream(self, state: RefittedState, num_rows: int) -> BlockStream:
         """The filter in place, on the state's own memory, until the next refit."""
-        return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows)
+        ages = None if self._steps is None else self._steps.cumsum(0)
+        return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows, ages)
 
     def _model(self, state: RefittedState) -> _Model:
         """The model at a state's hyperparameters; the latest one is remembered."""

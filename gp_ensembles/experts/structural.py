@@ -1,5 +1,6 @@
 """A series as level, trend and season: time itself is its only input."""
 
+import copy
 import itertools
 import math
 from typing import final
@@ -11,7 +12,7 @@ from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, StructuralState, gaussian_state
-from gp_ensembles.filters.transitions import RandomWalk, Transition
+from gp_ensembles.filters.transitions import RandomWalk, Transition, UnevenSteps
 from gp_ensembles.filters.update import predict, update_block
 
 _MOST_WAVES = 6
@@ -40,21 +41,30 @@ class BoundStructural(BoundExpert):
         self.noise, level, season = expert.variances.double().unbind(-1)
         self._scale = level.new_tensor([_LEVEL, _TREND, *([_WAVE] * (2 * expert.num_waves))])
         steps = [level, torch.zeros_like(level), *([season] * (2 * expert.num_waves))]
-        self.walk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
+        self.walk: Transition = RandomWalk(torch.stack(steps, -1) / self._scale.square())
+        self._steps: Tensor | None = None  # whole steps before each row of a block; None for one
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StructuralState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StructuralState)
-        rows = state.num_rows + torch.arange(y.shape[0], device=y.device)
+        whole = torch.ones_like(y, dtype=torch.int64) if self._steps is None else self._steps
+        rows = state.num_rows - 1 + whole.cumsum(0)
         moments, design = GaussianState(state.moments.double()), self.design(rows) * Phi.double()
         after, steps = update_block(moments, design, y.double(), self.walk, self.noise)
-        return StructuralState(after.moments, state.num_rows + y.shape[0]), _in_dtype(steps, Phi)
+        return StructuralState(after.moments, state.num_rows + whole.sum()), _in_dtype(steps, Phi)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StructuralState)
-        moments, design = GaussianState(state.moments.double()), self.design(state.num_rows.reshape(1)) * Phi.double()
+        row = state.num_rows.reshape(1) + (0 if self._steps is None else self._steps - 1)
+        moments, design = GaussianState(state.moments.double()), self.design(row) * Phi.double()
         return _in_dtype(predict(moments, design, self.walk, self.noise), Phi)
+
+    def uneven(self, steps: Tensor) -> "BoundStructural":
+        """See :meth:`BoundExpert.uneven`; trend and season go on by whole steps, each rounded."""
+        other = copy.copy(self)
+        other.walk, other._steps = UnevenSteps(self.walk, steps), steps.round().long()
+        return other
 
     def take(self, index: Tensor) -> "BoundStructural":
         """See :meth:`BoundExpert.take`."""

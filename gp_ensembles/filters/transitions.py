@@ -7,7 +7,7 @@ coordinates (:class:`~gp_ensembles.filters.schedule.Schedule`), so the exact blo
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,13 @@ class Transition(nn.Module, ABC):
     needs_prior_variance: ClassVar[bool] = False
 
     @abstractmethod
-    def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
+    def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         r"""The transition over a block.
 
         Args:
             num_rows: Length B of the block, at most :attr:`max_rows`.
             prior_variance: Prior variance of the weights, shape (\*batch).
+            steps: How many steps lie between the state and each row, not decreasing, (B,); ``None`` for 1, 2, ..., B.
         """
 
     @property
@@ -75,6 +76,49 @@ def split_rows(Phi: Tensor, y: Tensor, transition: Transition | None) -> list[tu
     return list(zip(Phi.split(limit, dim=-2), y.split(limit, dim=-1), strict=True))
 
 
+@final
+class UnevenSteps(Transition):
+    r"""A transition over one block whose rows are not one step apart each: s steps before a row for one.
+
+    Walks add s Q, forgetting is to the power of s. It is made for a block, never kept.
+
+    Args:
+        transition: The transition.
+        steps: Steps before each row since the row before, at least zero, shape (B,).
+
+    Example:
+        >>> import torch
+        >>> steps = torch.tensor([1.0, 2.5])
+        >>> UnevenSteps(RandomWalk(0.1), steps).schedule(2, torch.tensor(1.0)).steps
+        tensor([1.0000, 3.5000])
+    """
+
+    def __init__(self, transition: Transition, steps: Tensor) -> None:
+        super().__init__()
+        self._transition, self._steps = transition, steps
+
+    def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
+        """See :meth:`Transition.schedule`; of the rows that it was made for."""
+        return self._transition.schedule(num_rows, prior_variance, self._steps[:num_rows].cumsum(0).to(prior_variance))
+
+    @property
+    def max_rows(self) -> int | None:
+        """Any length: the block was made short enough."""
+        return None
+
+    def slowest_walk(self) -> Tensor | None:
+        """Nothing is sure: steps may be zero."""
+        return None
+
+    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
+        """See :meth:`Transition.check_shape`."""
+        self._transition.check_shape(batch_shape, num_features)
+
+    def take(self, batch_shape: torch.Size, index: Tensor) -> "UnevenSteps":
+        """See :meth:`Transition.take`."""
+        return UnevenSteps(self._transition.take(batch_shape, index), self._steps)
+
+
 class RandomWalk(Transition):
     r"""Weights walk at random: :math:`\theta_t = \theta_{t-1} + w_t`, :math:`w_t \sim N(0, Q)`.
 
@@ -104,10 +148,12 @@ class RandomWalk(Transition):
             raise ValueError("the variance of a random walk must be finite and not negative; use None for no walk")
         self.register_buffer("variance", value.detach().clone())
 
-    def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
+    def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         """See :meth:`Transition.schedule`."""
         batch_shape = prior_variance.shape
-        return Schedule(walk=self.variance.to(prior_variance).expand(*batch_shape, self.variance.shape[-1]))
+        return Schedule(
+            walk=self.variance.to(prior_variance).expand(*batch_shape, self.variance.shape[-1]), steps=steps
+        )
 
     @property
     def max_rows(self) -> int | None:
@@ -176,10 +222,10 @@ class CorrelatedWalk(Transition):
                 )
         self.register_buffer("covariance", covariance.detach().clone())
 
-    def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
+    def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         """See :meth:`Transition.schedule`."""
         size = self.covariance.shape[-2:]
-        return Schedule(walk=self.covariance.to(prior_variance).expand(*prior_variance.shape, *size))
+        return Schedule(walk=self.covariance.to(prior_variance).expand(*prior_variance.shape, *size), steps=steps)
 
     @property
     def max_rows(self) -> int | None:
@@ -230,9 +276,9 @@ class ExponentialForgetting(Transition):
         super().__init__()
         self.register_buffer("factor", _check_factor(factor))
 
-    def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
+    def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         """See :meth:`Transition.schedule`."""
-        half_powers = _half_powers(self.factor.to(prior_variance), num_rows)
+        half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
         return Schedule(
             row_scale=1 / half_powers,
             target_scale=half_powers,
@@ -287,9 +333,9 @@ class StabilizedForgetting(Transition):
         super().__init__()
         self.register_buffer("factor", _check_factor(factor))
 
-    def schedule(self, num_rows: int, prior_variance: Tensor) -> Schedule:
+    def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         """See :meth:`Transition.schedule`."""
-        half_powers = _half_powers(self.factor.to(prior_variance), num_rows)
+        half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
         return Schedule(
             row_scale=half_powers,
             walk=prior_variance.unsqueeze(-1),
@@ -383,8 +429,10 @@ def _check_factor_shape(factor: Tensor, batch_shape: torch.Size) -> None:
         )
 
 
-def _half_powers(factor: Tensor, num_rows: int) -> Tensor:
-    r"""Powers 1/2, 1, ..., B/2 of a factor, shape (\*batch, B)."""
+def _half_powers(factor: Tensor, num_rows: int, steps: Tensor | None) -> Tensor:
+    r"""Powers 1/2, 1, ..., B/2 of a factor, or half of some steps (B,), shape (\*batch, B)."""
+    if steps is not None:  # one long gap forgets all that a block can tell
+        return (factor.sqrt().unsqueeze(-1) ** steps.to(factor)).clamp_min(_SMALLEST_SCALE)
     return factor.sqrt().unsqueeze(-1) ** torch.arange(1, num_rows + 1, dtype=factor.dtype, device=factor.device)
 
 
