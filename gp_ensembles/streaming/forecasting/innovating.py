@@ -44,13 +44,11 @@ class PathInnovations:
         if ahead.degrees_of_freedom is not None:  # an expert's own law; of others normal ones are widened by a model
             df = torch.where(torch.isinf(self._df) & (self._rate == 0), ahead.degrees_of_freedom, df)
             scale = torch.where(df != self._df, scale * (df - 2) / df, scale)
-        errors = self._drift + scale.sqrt() * self._standard(df)
-        squares = (errors - self._drift).square() / ahead.variance
-        squares = squares.clamp(volatility.SMALLEST, volatility.LARGEST)
-        after, _ = volatility.update_block(
-            self._scale.unsqueeze(0), squares[None, :, None], self._rate.unsqueeze(0), self._scale_df.unsqueeze(0), None
-        )
-        self._scale = after.squeeze(0) * (self._slow / after.squeeze(0)) ** self._rate
+        moved = scale.sqrt() * self._standard(df)
+        errors = self._drift + moved
+        squares = (moved.square() / ahead.variance).clamp(volatility.SMALLEST, volatility.LARGEST)
+        after, _ = volatility.update_block(self._scale, squares.unsqueeze(-1), self._rate, self._scale_df, None)
+        self._scale = after * (self._slow / after) ** self._rate
         self._drift = self._coefficient * errors
         return errors
 

@@ -19,7 +19,8 @@ class PathRows:
     """
 
     def __init__(self, memory: TargetMemory | None, history: Tensor | None, inputs: Tensor, num_paths: int) -> None:
-        self._memory, self._inputs, self._num_paths = memory, inputs, num_paths
+        self._inputs, self._num_paths = inputs, num_paths
+        self._latest: tuple[int, Tensor] | None = None
         self._known: Tensor | None = None
         self._reach: tuple[Tensor, Tensor] | None = None
         if memory is not None and history is not None:
@@ -27,6 +28,7 @@ class PathRows:
             self._known = torch.cat([past, past.new_empty(inputs.shape[0], num_paths)])
             self._reach = memory.reach()
             self._first = history.shape[0]
+            self._lagged = self._first - torch.tensor(memory.lags, device=inputs.device)
 
     def new_column(self) -> Tensor:
         """Room for a number of each path."""
@@ -34,11 +36,12 @@ class PathRows:
 
     def at(self, step: int, lanes: Tensor) -> Tensor:
         """Rows of some paths at a step, shape (L, D + P)."""
-        own = self._inputs[step].expand(lanes.shape[0], -1)
-        if self._memory is None or self._known is None:
-            return own
-        places = [self._first + step - lag for lag in self._memory.lags]
-        return torch.cat([own, self._known[places][:, lanes].mT], dim=-1)
+        if self._latest is None or self._latest[0] != step:
+            rows = self._inputs[step].expand(self._num_paths, -1)
+            if self._known is not None:
+                rows = torch.cat([rows, self._known[self._lagged + step].mT], dim=-1)
+            self._latest = step, rows
+        return self._latest[1][lanes]
 
     def learn(self, step: int, y: Tensor) -> None:
         """Targets (S,) of a step."""

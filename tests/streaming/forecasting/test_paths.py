@@ -1,0 +1,141 @@
+"""Sample paths against closed forms, against the chain rule, and what they must leave as it was."""
+
+import copy
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.memory import TargetMemory
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.experts import GaussianExpert, StudentTExpert
+from gp_ensembles.features import LinearFeatures, SelectColumns
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.streaming.forecasting.paths import sample_paths
+
+ONE = torch.ones((), dtype=torch.float64)
+LEAST = 1e-3  # of a Kolmogorov-Smirnov probability: seeds are fixed
+
+
+def rows(num: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(num, 1, generator=generator, dtype=torch.float64)
+    return X, X[:, 0] + 0.5 * torch.randn(num, generator=generator, dtype=torch.float64)
+
+
+def series(num: int) -> tuple[Tensor, Tensor]:
+    """A second-order autoregression."""
+    generator = torch.Generator().manual_seed(1)
+    noise, values = torch.randn(num, generator=generator, dtype=torch.float64).tolist(), [0.0, 0.0]
+    for one in noise:
+        values.append(1.1 * values[-1] - 0.4 * values[-2] + one)
+    return torch.linspace(-1, 1, num, dtype=torch.float64).unsqueeze(-1), torch.tensor(values[2:]).double()
+
+
+def on_lags(innovations: tuple[InnovationModel, ...] = ()) -> OnlineEnsemble:
+    """Two linear experts, on past targets and on the input, that saw few rows of a series."""
+    X, y = series(60)
+    past = SelectColumns(LinearFeatures(2, ONE), [1, 2], 3)
+    own = SelectColumns(LinearFeatures(1, ONE), [0], 3)
+    experts = [GaussianExpert(past), GaussianExpert(own, transition=RandomWalk(0.05))]
+    memory = TargetMemory([1, 2], y)
+    online = OnlineEnsemble(Ensemble(experts, BayesianModelAveraging(), innovations=innovations, memory=memory))
+    online.observe(X[:5], y[:5])
+    return online
+
+
+def chain_rule(online: OnlineEnsemble, inputs: Tensor, num: int) -> Tensor:
+    """The joint law itself: draw from the prediction, learn the draw, predict the next."""
+    generator, paths = torch.Generator().manual_seed(2), []
+    for _ in range(num):
+        one, path = copy.deepcopy(online), []
+        for row in inputs.split(1):
+            path.append(one.predict(row).sample(1, generator=generator)[0])
+            one.observe(row, path[-1])
+        paths.append(torch.cat(path))
+    return torch.stack(paths)
+
+
+def draw(online: OnlineEnsemble, inputs: Tensor, num: int) -> Tensor:
+    log_weights = online.predict(inputs[:1]).log_weights
+    return sample_paths(online, inputs, log_weights, num, generator=torch.Generator().manual_seed(3))
+
+
+def same_law(one: Tensor, other: Tensor) -> None:
+    """Each margin, and each difference of neighbors, which the lag-1 covariance decides."""
+    for left, right in (
+        (one, other),
+        (one.diff(dim=1), other.diff(dim=1)),
+        (one.sum(1)[:, None], other.sum(1)[:, None]),
+    ):
+        for column in range(left.shape[1]):
+            assert stats.ks_2samp(left[:, column], right[:, column]).pvalue > LEAST
+
+
+def test_linear_gaussian_experts_have_their_closed_form() -> None:
+    X, y = rows(45)
+    expert, num, walk = GaussianExpert(LinearFeatures(1, ONE), transition=RandomWalk(0.02)), 20_000, 0.02
+    online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    online.observe(X[:40], y[:40])
+    paths = draw(online, X[40:], num)
+    Phi = torch.cat([X[40:], torch.ones(5, 1)], -1).double()
+    assert torch.equal(Phi, expert.features(X[40:]).detach())
+    state = online.state.experts[0]
+    steps = torch.arange(1, 6, dtype=torch.float64)
+    drift = walk * torch.minimum(steps[:, None], steps) * (Phi @ Phi.mT)
+    covariance = Phi @ state.covariance @ Phi.mT + drift + torch.diag(expert.likelihood.noise.detach().expand(5))
+    mean = Phi @ state.mean
+    for step in range(5):
+        law = stats.norm(float(mean[step]), float(covariance[step, step].sqrt()))
+        assert stats.kstest(paths[:, step].numpy(), law.cdf).pvalue > LEAST
+    error = torch.cov(paths.mT) - covariance
+    # The deviation of a sample covariance of normal numbers: sqrt((c_ii c_jj + c_ij²) / S).
+    variance = covariance.diagonal()
+    deviation = ((variance[:, None] * variance + covariance.square()) / num).sqrt()
+    assert bool((error.abs() < 4.5 * deviation).all())
+
+
+def test_experts_on_past_targets_follow_the_chain_rule() -> None:
+    online, inputs = on_lags(), series(60)[0][5:9]
+    assert float(online.log_weights.exp().min()) > 0.05  # both count, and paths tell them apart
+    same_law(draw(online, inputs, 4000), chain_rule(online, inputs, 700))
+
+
+def test_innovation_models_follow_the_chain_rule() -> None:
+    model = InnovationModel(degrees_of_freedom=4, rate=0.2)
+    online, inputs = on_lags((model,)), series(60)[0][5:9]
+    same_law(draw(online, inputs, 4000), chain_rule(online, inputs, 700))
+
+
+def test_experts_without_a_joint_law_say_of_each_row_what_they_say_of_the_next() -> None:
+    X, y = rows(20, seed=5)
+    online = OnlineEnsemble(Ensemble([StudentTExpert(LinearFeatures(1, ONE))], BayesianModelAveraging()))
+    online.observe(X[:6], y[:6])
+    paths, wanted = draw(online, X[6:10], 4000), online.predict(X[6:10])
+    for step in range(4):
+        levels = wanted.cdf(paths[:, step : step + 1].expand(-1, 4))[:, step]
+        assert stats.kstest(levels.numpy(), "uniform").pvalue > LEAST
+
+
+def test_paths_leave_the_ensemble_as_it_was_and_follow_their_generator() -> None:
+    online, inputs = on_lags((InnovationModel(rate=0.1),)), series(60)[0][5:20]
+    before = copy.deepcopy(online.state_dict())
+    one, other = draw(online, inputs, 50), draw(online, inputs, 50)
+    assert torch.equal(one, other)
+    assert all(torch.equal(value, before[name]) for name, value in online.state_dict().items())
+
+
+@pytest.mark.parametrize("num", [2, 7, 1000])
+def test_experts_get_their_share_of_paths(num: int) -> None:
+    online = on_lags()
+    weight = online.log_weights.exp()
+    far = torch.tensor([[0.0]], dtype=torch.float64)
+    log_weights = torch.tensor([0.25, 0.75], dtype=torch.float64).log()
+    assert weight.shape == log_weights.shape
+    paths = sample_paths(online, far, log_weights, num, generator=torch.Generator().manual_seed(0))
+    assert paths.shape == (num, 1)
+    assert bool(torch.isfinite(paths).all())
