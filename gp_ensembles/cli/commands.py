@@ -8,8 +8,11 @@ from pathlib import Path
 import torch
 
 from gp_ensembles.cli.bad_rows import BadRows, Policy
-from gp_ensembles.cli.pictures import PICTURES, RunPictures
+from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.cli.report.events import happened, new_history
+from gp_ensembles.cli.report.history import RunHistory
+from gp_ensembles.cli.report.page import REPORT, write_report
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import summarize_run, summary_table
@@ -30,6 +33,7 @@ class Output:
         checkpoint_seconds: Seconds between checkpoints while the stream is read.
         on_bad_row: What a new stream does about rows that cannot be learned, see
             :class:`~gp_ensembles.cli.bad_rows.BadRows`.
+        report: Write ``report.html``.
     """
 
     out: Path
@@ -37,6 +41,7 @@ class Output:
     progress: bool = True
     checkpoint_seconds: float = 30.0
     on_bad_row: Policy = "missing"
+    report: bool = True
 
 
 def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, object]:
@@ -93,7 +98,7 @@ def run(
 ) -> dict[str, object]:
     """Feed rows to a stream and write down what it predicts; what was learned survives any failure."""
     rows_before = scored.num_read
-    pictures = RunPictures(scored.model.config.ensemble.name, scored.model.names, scored.target_name)
+    history = new_history(scored)
     try:
         folder.checkpoint(scored)
         saved = time.monotonic()
@@ -101,8 +106,7 @@ def run(
         with progress_bar("stream", y.shape[0] + again, output.progress) as bar:
             for chunk in scored.chunks(X, y, repeat_pending=repeat_pending):
                 folder.append(chunk)
-                if output.pictures:
-                    pictures.add(chunk)
+                history.add(chunk, happened(scored))
                 if time.monotonic() - saved >= output.checkpoint_seconds:
                     folder.checkpoint(scored)
                     saved = time.monotonic()
@@ -118,8 +122,7 @@ def run(
         folder.close()
     summary = summarize_run(scored, rows_before)
     folder.finish(summary)
-    if output.pictures:
-        _draw(pictures, output.out)
+    _draw(history, summary, output)
     return summary
 
 
@@ -127,16 +130,24 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _draw(pictures: RunPictures, folder: Path) -> None:
-    try:
-        pictures.save(folder)
-    except ImportError as error:
-        print(f"no pictures: {error}", file=sys.stderr)
+def _draw(history: RunHistory, summary: dict[str, object], output: Output) -> None:
+    """The report and the pictures; a run whose numbers are written is not lost where they cannot be drawn."""
+    if history.num_rows and output.report:
+        try:
+            write_report(output.out / REPORT, summary, history)
+        except Exception as error:
+            print(f"no {REPORT}: {type(error).__name__}: {error}; all numbers are in the folder", file=sys.stderr)
+    if output.pictures:
+        try:
+            save_pictures(history, output.out)
+        except ImportError as error:
+            print(f"no pictures: {error}", file=sys.stderr)
 
 
 def report(summary: dict[str, object], output: Output) -> str:
     """What the command line says at the end: the score table and where things are."""
-    pictures = [output.out / name for name in PICTURES] if output.pictures else []
+    pictures = [output.out / REPORT] if output.report else []
+    pictures += [output.out / name for name in PICTURES] if output.pictures else []
     lines = [
         f"{summary['model']} with {summary['num_experts']} expert{'s' * (summary['num_experts'] != 1)} on "
         f"{summary['data']}: {summary['rows']} rows predicted, each before its target was seen",

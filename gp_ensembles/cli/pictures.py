@@ -1,65 +1,59 @@
-"""The pictures of a run, for whoever has matplotlib."""
+"""The pictures of a run for papers, for whoever has matplotlib."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import torch
+import numpy as np
 
-from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.report.history import RunHistory
 
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
+_LAST_ROWS = 200
 
 
-class RunPictures:
-    """Keeps what the pictures show while a stream is read, 16 bytes and more a row and expert.
+def save_pictures(history: RunHistory, folder: Path) -> list[Path]:
+    """Draw and save the pictures of a run.
 
     Args:
-        model_name: Name of the model.
-        names: Names of the experts.
-        target_name: Name of the target.
+        history: What was kept of it.
+        folder: Where to write.
+
+    Returns:
+        Their paths; none if there is no row.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
     """
+    from gp_ensembles.plots import plot_bands, plot_weights, save_figure
+    from gp_ensembles.plots.calibration import plot_class_counts, plot_pit_counts
+    from gp_ensembles.plots.stream import Runs, plot_long_bands, plot_score_sums
 
-    def __init__(self, model_name: str, names: Sequence[str], target_name: str) -> None:
-        self._model_name = model_name
-        self._names = list(names)
-        self._target_name = target_name
-        self._chunks: list[Chunk] = []
-
-    def add(self, chunk: Chunk) -> None:
-        """Keep a chunk."""
-        self._chunks.append(chunk._replace(log_weights=chunk.log_weights.float()))
-
-    def save(self, folder: Path) -> list[Path]:
-        """Draw and save the pictures.
-
-        Returns:
-            Their paths; none if there is no row.
-
-        Raises:
-            ImportError: If matplotlib is not installed.
-        """
-        from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
-        from gp_ensembles.plots.calibration import plot_class_calibration
-
-        if not self._chunks:
-            return []
-        first = self._chunks[0].first_row
-        y, mean, _, lower, upper, log_prob, pit = (
-            torch.cat(parts) for parts in list(zip(*self._chunks, strict=True))[1:8]
-        )
-        log_weights = torch.cat([chunk.log_weights for chunk in self._chunks], dim=1)
-        scores = {self._model_name: log_prob}
-        for name in self._chunks[0].baselines:
-            scores[name] = torch.cat([chunk.baselines[name] for chunk in self._chunks])
-        figures = {
-            "weights.png": plot_weights(log_weights, self._names, first_row=first),
-            "score.png": plot_score(scores, first_row=first),
-        }
-        parts = [chunk.probabilities for chunk in self._chunks if chunk.probabilities is not None]
-        if parts:
-            figures["calibration.png"] = plot_class_calibration(torch.cat(parts), y)
+    if not history.num_rows:
+        return []
+    bins, first = history.bins, history.first_row
+    assert first is not None
+    sums = {history.model_name: bins.sum("log_prob")}
+    sums |= {name: history.baseline_sums(name) for name in history.baselines}
+    weights = history.weights()
+    layers, names = np.stack(list(weights.values())), [", ".join(family) for family in weights]
+    with np.errstate(divide="ignore"):  # a family without weight
+        log_weights = np.log(layers / layers.sum(0))
+    figures = {
+        "weights.png": plot_weights(log_weights, names, rows=history.centers()),
+        "score.png": plot_score_sums(first - 1 + np.cumsum(bins.sizes), bins.sum("targets"), sums),
+    }
+    if history.is_class:
+        figures["calibration.png"] = plot_class_counts(history.reliability, history.confidence_counts)
+    else:
+        target = history.target_name
+        y, mean, lower, upper = (history.mean(name) for name in ("y", "mean", "lower", "upper"))
+        if bins.width == 1:
+            figures["bands.png"] = plot_bands(y, mean, lower, upper, target_name=target, first_row=first)
         else:
-            figures["bands.png"] = plot_bands(y, mean, lower, upper, target_name=self._target_name, first_row=first)
-            if not bool(torch.isnan(pit).all()):
-                figures["calibration.png"] = plot_calibration(pit.clamp(0.0, 1.0))
-        return [save_figure(figures[name], folder / name) for name in PICTURES if name in figures]
+            ends, is_missing = (bins.least("y"), bins.greatest("y")), bins.sum("targets") < bins.sizes
+            runs = Runs(history.centers(), *ends, mean, lower, upper, is_missing)
+            recent = history.recent()
+            last = {name: recent[name][-_LAST_ROWS:] for name in ("y", "mean", "lower", "upper")}
+            figures["bands.png"] = plot_long_bands(runs, last, target_name=target, last_row=history.last_row)
+        if history.pit_counts.sum():
+            figures["calibration.png"] = plot_pit_counts(history.pit_counts)
+    return [save_figure(figures[name], folder / name) for name in PICTURES if name in figures]

@@ -49,6 +49,9 @@ def add_options(name: str, command: ArgumentParser) -> None:
         command.add_argument("--drop_constant", type=bool, default=False, help="leave constant columns out")
     if name != "compare":
         command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
+        command.add_argument(
+            "--report", type=bool, default=True, help="write report.html, a page that needs no network"
+        )
         command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
 
 
@@ -59,7 +62,8 @@ def run_command(name: str, values: Namespace) -> int:
 
 def _output(values: Namespace) -> Output:
     on_bad_row: Policy = values.on_bad_row if "on_bad_row" in values else "missing"
-    return Output(values.out, values.pictures, values.progress, values.checkpoint_seconds, on_bad_row)
+    seconds = values.checkpoint_seconds
+    return Output(values.out, values.pictures, values.progress, seconds, on_bad_row, values.report)
 
 
 def _stream(values: Namespace) -> int:

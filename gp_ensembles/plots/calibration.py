@@ -39,10 +39,46 @@ def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
     outside = (seen < 0.0) | (seen > 1.0)
     if outside.any():
         raise ValueError(f"a PIT is a probability, got {seen[outside][0]:.6g}; pass the predictive cdf at y")
+    levels = np.linspace(0.0, 1.0, 101)
+    depth = np.sort(np.abs(2 * seen - 1))
+    # A point on the edge counts as inside, whatever the last bit of 2 u - 1 says.
+    inside = np.searchsorted(depth, levels + 1e-12, side="right")
+    counts = np.histogram(seen, bins=20 if seen.size >= 200 else 10, range=(0.0, 1.0))[0]
+    return _calibration_figure(levels, inside.astype(np.float64), counts.astype(np.float64))
+
+
+def plot_pit_counts(counts: ArrayLike) -> Figure:
+    """As :func:`plot_calibration`, from how many transforms fell into each of equal bins: in constant room.
+
+    Args:
+        counts: Transforms in each of K equal bins of [0, 1], K a multiple of 20.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If K is not a multiple of 20.
+
+    Example:
+        >>> figure = plot_pit_counts(np.full(200, 3))
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['central intervals', 'PIT of 600 targets']
+    """
+    fine = as_array(counts, 1, "counts")
+    if len(fine) % 20:
+        raise ValueError(f"the number of bins must be a multiple of 20, got {len(fine)}")
+    half = len(fine) // 2
+    inside = np.concatenate([[0.0], np.cumsum(fine[:half][::-1] + fine[half:])])
+    bars = 20 if fine.sum() >= 200 else 10
+    return _calibration_figure(np.linspace(0.0, 1.0, half + 1), inside, fine.reshape(bars, -1).sum(1))
+
+
+def _calibration_figure(levels: Array, inside: Array, counts: Array) -> Figure:
+    """Reliability from the targets inside of intervals of some levels, and a histogram."""
     figure, (left, right) = new_figure(1, 2, 9.0, 4.0)
-    _draw_reliability(left, seen)
-    _draw_histogram(right, seen)
-    if not seen.size:
+    _draw_reliability(left, levels, inside, counts.sum())
+    _draw_histogram(right, counts)
+    if not counts.sum():
         for axis in (left, right):
             axis.text(0.5, 0.5, "no target observed", transform=axis.transAxes, ha="center", color=INK)
     return figure
@@ -70,22 +106,42 @@ def plot_class_calibration(probabilities: Tensor | ArrayLike, y: Tensor | ArrayL
     shares, labels = as_array(probabilities, 2, "probabilities"), as_array(y, 1, "y")
     seen = ~np.isnan(labels)
     shares, labels = shares[seen], labels[seen].astype(int)
+    hits = (labels[:, None] == np.arange(shares.shape[1])).astype(np.float64)
+    number = np.clip((shares * _BINS).astype(int), 0, _BINS - 1).ravel()
+    sums = [np.bincount(number, part.ravel(), _BINS) for part in (np.ones_like(shares), shares, hits)]
+    largest = shares.max(-1, initial=0.0)
+    return plot_class_counts(np.stack(sums), np.histogram(largest, bins=20, range=(0.0, 1.0))[0])
+
+
+def plot_class_counts(pairs: ArrayLike, confidence: ArrayLike) -> Figure:
+    """As :func:`plot_class_calibration`, from sums over bins, so that it takes constant room.
+
+    Args:
+        pairs: For bins of the predicted probability, shape (3, K): how many pairs of a row and a class fell into each,
+            the sum of their probabilities, and how many were of the class.
+        confidence: How many rows had their largest probability in each of equal bins of [0, 1], shape (L,).
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = plot_class_counts([[8.0], [4.0], [3.0]], [0, 4])
+        >>> figure.axes[1].get_title(loc="left")
+        'confidence in 4 targets'
+    """
+    sums, rows = as_array(pairs, 2, "pairs"), as_array(confidence, 1, "confidence")
     figure, (left, right) = new_figure(1, 2, 9.0, 4.0)
     left.plot([0, 1], [0, 1], color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
-    if labels.size:
-        hits = (labels[:, None] == np.arange(shares.shape[1])).ravel()
-        flat = shares.ravel()
-        number = np.clip((flat * _BINS).astype(int), 0, _BINS - 1)
-        filled = [b for b in range(_BINS) if (number == b).any()]
-        center = np.array([flat[number == b].mean() for b in filled])
-        share = np.array([hits[number == b].mean() for b in filled])
-        count = np.array([(number == b).sum() for b in filled])
+    if rows.sum():
+        count, total, true = sums[:, sums[0] > 0]
+        center, share = total / count, true / count
         spread = 1.96 * np.sqrt(center * (1 - center) / count)
         left.errorbar(
             center, center, spread, fmt="none", ecolor=BAND, elinewidth=6, alpha=0.6, label="95 % if calibrated"
         )
         left.plot(center, share, color=MEAN, marker="o", markersize=4, linewidth=1.8, label="these predictions")
-        right.hist(shares.max(-1), bins=20, range=(0.0, 1.0), color=MEAN, alpha=0.85, edgecolor="white")
+        edges = np.arange(len(rows)) / len(rows)
+        right.bar(edges, rows, width=1 / len(rows), align="edge", color=MEAN, alpha=0.85, edgecolor="white")
     else:
         for axis in (left, right):
             axis.text(0.5, 0.5, "no target observed", transform=axis.transAxes, ha="center", color=INK)
@@ -95,23 +151,20 @@ def plot_class_calibration(probabilities: Tensor | ArrayLike, y: Tensor | ArrayL
     left.legend(loc="upper left", frameon=False, fontsize=9)
     label(left, "probabilities of classes", "predicted probability", "share of targets")
     right.set_xlim(0, 1)
-    label(right, f"confidence in {labels.size} targets", "largest probability", "rows")
+    label(right, f"confidence in {int(rows.sum())} targets", "largest probability", "rows")
     return figure
 
 
-def _draw_reliability(axis: Axes, seen: Array) -> None:
+def _draw_reliability(axis: Axes, levels: Array, inside: Array, size: float) -> None:
     """Share of targets inside the central interval against its level."""
-    levels = np.linspace(0.0, 1.0, 101)
     axis.plot(levels, levels, color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
-    if seen.size:
-        spread = 1.96 * np.sqrt(levels * (1 - levels) / seen.size)
-        depth = np.sort(np.abs(2 * seen - 1))
-        # A point on the edge counts as inside, whatever the last bit of 2 u - 1 says.
-        covered = np.searchsorted(depth, levels + 1e-12, side="right") / seen.size
+    if size:
+        spread = 1.96 * np.sqrt(levels * (1 - levels) / size)
+        covered = inside / size
         low, high = np.clip(levels - spread, 0, 1), np.clip(levels + spread, 0, 1)
         axis.fill_between(levels, low, high, color=BAND, alpha=0.45, linewidth=0, label="95 % if calibrated")
         axis.plot(levels, covered, color=MEAN, linewidth=1.8, label="these predictions")
-        ninety = float(covered[90])
+        ninety = float(np.interp(0.9, levels, covered))
         axis.plot([0.9], [ninety], marker="o", color=MEAN, markersize=5)
         axis.annotate(
             f"90 % interval holds {100 * ninety:.1f} %", (0.9, ninety), xytext=(0.97, 0.30), ha="right",
@@ -124,16 +177,15 @@ def _draw_reliability(axis: Axes, seen: Array) -> None:
     label(axis, "central intervals", "level of the interval", "share of targets inside")
 
 
-def _draw_histogram(axis: Axes, seen: Array) -> None:
+def _draw_histogram(axis: Axes, counts: Array) -> None:
     """Density of the PIT with the region of calibrated bars."""
-    num_bins = 20 if seen.size >= 200 else 10
+    num_bins, size = len(counts), int(counts.sum())
     axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
-    if seen.size:
-        counts, edges = np.histogram(seen, bins=num_bins, range=(0.0, 1.0))
-        heights = counts * num_bins / seen.size
-        spread = 1.96 * np.sqrt((num_bins - 1) / seen.size)
+    if size:
+        heights, edges = counts * num_bins / size, np.arange(num_bins) / num_bins
+        spread = 1.96 * np.sqrt((num_bins - 1) / size)
         axis.axhspan(max(0.0, 1 - spread), 1 + spread, color=BAND, alpha=0.45, linewidth=0)
-        axis.bar(edges[:-1], heights, width=1 / num_bins, align="edge", color=MEAN, alpha=0.85, edgecolor="white")
+        axis.bar(edges, heights, width=1 / num_bins, align="edge", color=MEAN, alpha=0.85, edgecolor="white")
         axis.set_ylim(0, max(1.6, 1.1 * float(heights.max()), min(1 + 1.1 * spread, 4.0)))
     axis.set_xlim(0, 1)
-    label(axis, f"PIT of {seen.size} target{'' if seen.size == 1 else 's'}", "predictive cdf at the target", "density")
+    label(axis, f"PIT of {size} target{'' if size == 1 else 's'}", "predictive cdf at the target", "density")

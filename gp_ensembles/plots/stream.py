@@ -1,12 +1,13 @@
 """A stream: targets with the predictions made before them, running log scores, and the experts' weights."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gp_ensembles.plots.canvas import (
@@ -82,6 +83,60 @@ def plot_bands(
     return figure
 
 
+class Runs(NamedTuple):
+    """Runs of rows that follow one another, each array (R,).
+
+    Attributes:
+        rows: Row numbers at their middles.
+        least: Least targets; NaN where none was observed.
+        greatest: Greatest targets.
+        mean: Means of the predictive means.
+        lower: Means of the lower ends of the bands.
+        upper: Means of the upper ends.
+        is_missing: Whether a target is missing.
+    """
+
+    rows: Array
+    least: Array
+    greatest: Array
+    mean: Array
+    lower: Array
+    upper: Array
+    is_missing: NDArray[np.bool_]
+
+
+def plot_long_bands(runs: Runs, last: Mapping[str, ArrayLike], *, target_name: str = "y", last_row: int = 0) -> Figure:
+    """As :func:`plot_bands` for a stream of which runs of rows are known, and its last rows one by one.
+
+    Args:
+        runs: The whole stream.
+        last: ``y``, ``mean``, ``lower`` and ``upper`` of the last rows, each (L,).
+        target_name: Name of the target.
+        last_row: Number of the last row.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> one = np.ones(3)
+        >>> runs = Runs(np.array([10.0, 30.0, 50.0]), one, 2 * one, one, 0 * one, 3 * one, one > 1)
+        >>> last = {"y": one, "mean": one, "lower": 0 * one, "upper": 2 * one}
+        >>> figure = plot_long_bands(runs, last, last_row=60)
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['y: one-step-ahead predictions and targets', 'the last 3 rows']
+    """
+    arrays = as_columns(last)
+    num_rows = len(arrays["y"])
+    figure, axes = new_figure(2, 1, 9.0, 6.0)
+    _draw_runs(axes[0], runs, "grey: range of the targets in runs of rows")
+    label(axes[0], f"{target_name}: one-step-ahead predictions and targets", "", target_name)
+    _draw_rows(axes[1], arrays, 0, last_row + 1 - num_rows)
+    label(axes[1], f"the last {num_rows} rows", "row", target_name)
+    handles, names = axes[-1].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
 def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0) -> Figure:
     """Mean log score so far (above) and the lead of the first model over each other, summed (below).
 
@@ -111,18 +166,55 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
     ahead, *others = series
     num_rows = lengths[ahead]
     last = np.array([run.stop - 1 for run in bins(num_rows, 1000)])
-    figure, axes = new_figure(2 if others else 1, 1, 9.0, 6.0 if others else 3.4)
     means = {name: _running_mean(values) for name, values in series.items()}
+    leads = {name: np.nancumsum(series[ahead] - series[name])[last] for name in others}
+    return _score_figure(first_row + last, {name: values[last] for name, values in means.items()}, leads)
+
+
+def plot_score_sums(rows: ArrayLike, counts: ArrayLike, sums: Mapping[str, ArrayLike]) -> Figure:
+    """As :func:`plot_score`, from sums over runs of rows.
+
+    Args:
+        rows: Last row of each run, shape (R,).
+        counts: Observed targets in each run, shape (R,).
+        sums: Sums of the log densities of these targets by model, each (R,). The first is the model, the others its
+            baselines; at most 9.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there is no model or more than 9, or their lengths differ.
+
+    Example:
+        >>> figure = plot_score_sums([10, 20], [10, 9], {"ensemble": [-9.0, -8.0], "last value": [-12.0, -11.0]})
+        >>> [axis.get_title(loc="left") for axis in figure.axes]
+        ['mean log score so far', 'summed lead of ensemble']
+    """
+    if not 1 <= len(sums) <= len(SERIES):
+        raise ValueError(f"a score picture takes 1 to {len(SERIES)} models, got {len(sums)}")
+    columns = as_columns({"rows": rows, "counts": counts, **sums})
+    ends, number = columns.pop("rows"), np.cumsum(columns.pop("counts"))
+    totals = {name: np.cumsum(values) for name, values in columns.items()}
+    known = np.where(number > 0, number, np.nan)
+    ahead, *others = totals
+    leads = {name: totals[ahead] - totals[name] for name in others}
+    return _score_figure(ends, {name: total / known for name, total in totals.items()}, leads)
+
+
+def _score_figure(rows: Array, means: dict[str, Array], leads: dict[str, Array]) -> Figure:
+    """Mean scores so far at some rows, and below the summed leads of the first over the others."""
+    ahead = next(iter(means))
+    figure, axes = new_figure(2 if leads else 1, 1, 9.0, 6.0 if leads else 3.4)
     for (name, values), color in zip(means.items(), SERIES, strict=False):
         text = f"{name}  ({values[-1]:.3f})" if np.isfinite(values[-1]) else name
-        _draw_score(axes[0], first_row + last, values[last], color, text, name == ahead)
+        _draw_score(axes[0], rows, values, color, text, name == ahead)
     _limit_to_settled(axes[0], list(means.values()))
-    label(axes[0], "mean log score so far", "" if others else "row", "nats per row")
+    label(axes[0], "mean log score so far", "" if leads else "row", "nats per row")
     axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
-    if others:
-        leads = {name: np.nancumsum(series[ahead] - series[name])[last] for name in others}
+    if leads:
         for (name, lead), color in zip(leads.items(), SERIES[1:], strict=False):
-            _draw_score(axes[1], first_row + last, lead, color, f"over {name}", False)
+            _draw_score(axes[1], rows, lead, color, f"over {name}", False)
         axes[1].axhline(0.0, color=FAINT, linewidth=1.0, linestyle="--")
         label(axes[1], f"summed lead of {ahead}", "row", "nats")
         axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
@@ -131,7 +223,12 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
 
 
 def plot_weights(
-    log_weights: Tensor | ArrayLike, names: Sequence[str], *, num_named: int = 8, first_row: int = 0
+    log_weights: Tensor | ArrayLike,
+    names: Sequence[str],
+    *,
+    num_named: int = 8,
+    first_row: int = 0,
+    rows: ArrayLike | None = None,
 ) -> Figure:
     """Weights in force before each target, stacked to one; the leading experts are named, the rest grouped.
 
@@ -142,6 +239,7 @@ def plot_weights(
         names: A name for each of the M experts.
         num_named: How many experts get a color of their own, at most 9.
         first_row: Number of the first row shown, for instance the length of the warm-up.
+        rows: Number of each row, shape (N,), where they do not follow one another.
 
     Returns:
         The figure.
@@ -168,13 +266,22 @@ def plot_weights(
         row = int(wrong.argmax())
         raise ValueError(f"the weights of row {row} sum to {totals[row]:.6g}, not to one; normalize log_weights")
     figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
-    draw_weights(axis, weights, names, num_named=num_named, first_row=first_row)
+    numbers = None if rows is None else as_array(rows, 1, "rows")
+    draw_weights(axis, weights, names, num_named=num_named, first_row=first_row, rows=numbers)
     label(axis, "weights in force before each target", "row", "weight")
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 
-def draw_weights(axis: Axes, weights: Array, names: Sequence[str], *, num_named: int = 8, first_row: int = 0) -> None:
+def draw_weights(
+    axis: Axes,
+    weights: Array,
+    names: Sequence[str],
+    *,
+    num_named: int = 8,
+    first_row: int = 0,
+    rows: Array | None = None,
+) -> None:
     """Weights (M, N) stacked to one, the heaviest on average at the bottom; experts without a color left are one."""
     num_experts, num_rows = weights.shape
     runs = bins(num_rows, 1000)
@@ -188,7 +295,8 @@ def draw_weights(axis: Axes, weights: Array, names: Sequence[str], *, num_named:
         layers.append(thin(weights[order[num_shown:]].sum(axis=0), runs, np.mean))
         labels.append(f"{num_experts - num_shown} others")
         colors.append(REST)
-    rows = first_row + np.array([(run.start + run.stop - 1) / 2 for run in runs])
+    numbers = first_row + np.arange(num_rows) if rows is None else rows
+    rows = np.array([numbers[run].mean() for run in runs])
     if num_rows == 1:  # a single row has no width: give it one
         rows = rows + np.array([-0.5, 0.5])
         layers = [np.repeat(layer, 2) for layer in layers]
@@ -228,12 +336,19 @@ def _draw_thinned(axis: Axes, arrays: dict[str, Array], first_row: int) -> None:
     rows = first_row + np.array([(run.start + run.stop - 1) / 2 for run in runs])
     lowest, highest = thin(arrays["y"], runs, np.min), thin(arrays["y"], runs, np.max)
     mean, lower, upper = (thin(arrays[name], runs, np.median) for name in ("mean", "lower", "upper"))
-    axis.fill_between(rows, lowest, highest, color=FAINT, alpha=0.45, linewidth=0, label="range of targets")
-    draw_band(axis, rows, mean, lower, upper)
-    share = np.array([np.isnan(arrays["y"][run]).any() for run in runs])
-    _mark_missing(axis, rows[share])
+    is_missing = np.array([np.isnan(arrays["y"][run]).any() for run in runs])
+    note = f"grey: range of the targets in runs of {-(-num_rows // 1000)} rows"
+    _draw_runs(axis, Runs(rows, lowest, highest, mean, lower, upper, is_missing), note)
+
+
+def _draw_runs(axis: Axes, runs: Runs, note: str) -> None:
+    axis.fill_between(
+        runs.rows, runs.least, runs.greatest, color=FAINT, alpha=0.45, linewidth=0, label="range of targets"
+    )
+    draw_band(axis, runs.rows, runs.mean, runs.lower, runs.upper)
+    _mark_missing(axis, runs.rows[runs.is_missing])
     axis.text(
-        1.0, 1.02, f"grey: range of the targets in runs of {-(-num_rows // 1000)} rows",
+        1.0, 1.02, note,
         transform=axis.transAxes, ha="right", va="bottom", fontsize=8, color=INK,
     )  # fmt: skip
 

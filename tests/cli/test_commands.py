@@ -56,7 +56,7 @@ def column(rows, name):
 def test_a_stream_leaves_everything_it_should(workplace, small):
     names = {path.name for path in (workplace / "full").iterdir()}
     pictures = {"bands.png", "weights.png", "calibration.png", "score.png"}
-    assert names == {"predictions.csv", "weights.csv", "summary.json", "checkpoint.pt", *pictures}
+    assert names == {"predictions.csv", "weights.csv", "summary.json", "checkpoint.pt", "report.html", *pictures}
     summary = json.loads((workplace / "full" / "summary.json").read_text())
     wanted = [
         "model",

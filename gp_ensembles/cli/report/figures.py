@@ -103,7 +103,7 @@ def predictions(history: RunHistory, axis: Axis) -> Plain:
         yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
         shapes=[_shade(axis, window) for window in _broken_runs(history.windows.all())],
     )
-    return {"data": traces, "layout": layout, "group": "time", "fit": "y", "levels": levels}
+    return {"data": traces, "layout": layout, "group": "time", "levels": levels}
 
 
 def _append_level(levels: list[Plain], traces: list[Plain], more: list[Plain], x: Array, most: int) -> None:

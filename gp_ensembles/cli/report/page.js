@@ -29,9 +29,9 @@
     return Number.isNaN(number) ? Date.parse(`${day}T${clock}Z`) : number;
   }
 
-  function fitted(plot, low, high, start) {
+  function fitted(data, low, high, start) {
     let least = Infinity, most = -Infinity;
-    for (const trace of plot.data) {
+    for (const trace of data) {
       if (trace.visible === false || trace.visible === "legendonly" || trace.yaxis === "y2") continue;
       for (let k = 0; k < trace.x.length; k++) {
         const value = trace.y[k];
@@ -58,30 +58,32 @@
     function levelFor(figure, low, high) {
       const fits = (level) => {
         if (low < level.from || low > level.to) return false;
-        const seen = figure.whole[level.traces[0]].x.filter((x) => x >= low && x <= high).length;
+        const seen = figure.data[level.traces[0]].x.filter((x) => x >= low && x <= high).length;
         return seen > 0 && seen <= level.most;
       };
       for (let k = figure.levels.length - 1; k > 0; k--) if (fits(figure.levels[k])) return k;
       return 0;
     }
 
-    async function show(figure, plot, chosen) {
-      if (figure.level === chosen) return;
-      figure.level = chosen;
-      for (const [number, level] of figure.levels.entries()) {
-        await window.Plotly.restyle(plot, { visible: number === chosen || number === 0 }, level.traces);
-      }
-      // The coarsest traces go on up to where the others begin, so that the slider below still shows the whole run.
-      const coarse = figure.levels[0].traces;
-      const cut = coarse.map((k) => {
-        const { x, y } = figure.whole[k];
-        const found = chosen === 0 ? -1 : x.findIndex((place) => place >= figure.levels[chosen].from);
-        const end = found < 0 ? x.length : found;
-        return [x.slice(0, end), y.slice(0, end)];
-      });
-      const legend = { showlegend: coarse.map((k) => chosen === 0 && figure.data[k].showlegend !== false) };
-      const places = { x: cut.map((part) => part[0]), y: cut.map((part) => part[1]) };
-      await window.Plotly.restyle(plot, { ...places, ...legend }, coarse);
+    // Traces of a level around what is seen, with the coarsest ones on both sides, so that the slider shows the whole run.
+    function dataFor(figure, chosen, low, high) {
+      const { data } = figure;
+      if (chosen === 0) return data;
+      const level = figure.levels[chosen];
+      const pad = (high - low) / 2;
+      const [first, last] = [Math.max(low - pad, level.from), Math.min(high + pad, level.to)];
+      const part = (trace, isKept) => {
+        const kept = [...trace.x.keys()].filter((k) => isKept(trace.x[k]));
+        return { ...trace, x: kept.map((k) => trace.x[k]), y: kept.map((k) => trace.y[k]) };
+      };
+      const coarse = figure.levels[0].traces.map((k) => ({ ...data[k], showlegend: false }));
+      const ends = figure.levels.at(-1).traces.at(-1) + 1;
+      return [
+        ...coarse.map((trace) => part(trace, (x) => x < first)),
+        ...coarse.map((trace) => part(trace, (x) => x > last)),
+        ...level.traces.map((k) => ({ ...part(data[k], (x) => x >= first && x <= last), visible: true })),
+        ...data.slice(ends),
+      ];
     }
 
     async function zoom(range) {
@@ -91,13 +93,17 @@
         for (const [id, plot] of plots) {
           const figure = figures[id];
           if (figure.group !== "time") continue;
-          if (figure.levels) await show(figure, plot, levelFor(figure, low, high));
-          const update = { "xaxis.range": [low, high] };
-          if (figure.fit) {
-            const start = figure.layout.yaxis.range;
-            update["yaxis.range"] = range === null ? start : fitted(plot, low, high, start);
+          if (!figure.levels) {
+            await window.Plotly.relayout(plot, { "xaxis.range": [low, high] });
+            continue;
           }
-          await window.Plotly.relayout(plot, update);
+          const data = dataFor(figure, levelFor(figure, low, high), low, high);
+          const { xaxis, yaxis } = figure.layout;
+          const height = range === null ? yaxis.range : fitted(data, low, high, yaxis.range);
+          await window.Plotly.react(plot, data, {
+            ...structuredClone(figure.layout), dragmode: plot.layout.dragmode,
+            xaxis: { ...xaxis, range: [low, high] }, yaxis: { ...yaxis, range: height },
+          });
         }
         root.dataset.range = JSON.stringify([low, high]);
       } finally {
@@ -105,25 +111,28 @@
       }
     }
 
+    // From the file's figures, so that other colors can be taken later.
+    const raw = JSON.stringify(figures);
+
     async function draw() {
       const style = getComputedStyle(root);
+      Object.assign(figures, resolved(JSON.parse(raw), arrays, style));
       for (const [id, figure] of Object.entries(figures)) {
         const plot = byId(id);
-        const { data, layout } = resolved({ data: figure.data, layout: figure.layout }, arrays, style);
-        figure.whole = data.map((trace) => ({ x: trace.x, y: trace.y }));
-        figure.level = 0;
+        const { data, layout } = figure;
         if (figure.group === "time") layout.xaxis.range = extent.slice();
         if (layout.xaxis.rangeslider) layout.xaxis.rangeslider.range = extent.slice();
         const named = data.filter((trace) => trace.showlegend !== false && trace.visible !== false).length;
-        layout.height = figure.height || (narrow() ? 290 + 15 * named : figure.fit ? 460 : 320);
+        layout.height = figure.height || (narrow() ? 290 + 15 * named : figure.levels ? 460 : 320);
         if (narrow()) {
           layout.margin = { ...layout.margin, l: 44, r: 6 };
           layout.font = { ...layout.font, size: 11 };
         }
         if (window.matchMedia("(pointer: coarse)").matches) layout.dragmode = false;  // so that the page scrolls
-        await window.Plotly.newPlot(plot, data, layout, {
-          responsive: true, displayModeBar: narrow() ? false : "hover", displaylogo: false, scrollZoom: false, doubleClick: "reset",
-          modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], plotlyServerURL: "",
+        // Plotly writes into what it is given.
+        await window.Plotly.newPlot(plot, data.map((trace) => ({ ...trace })), structuredClone(layout), {
+          responsive: true, displayModeBar: narrow() ? false : "hover", displaylogo: false, scrollZoom: false,
+          doubleClick: "reset", modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], plotlyServerURL: "",
           toImageButtonOptions: { format: "svg", filename: id },
         });
         plots.set(id, plot);

@@ -1,6 +1,7 @@
 """``report.html``: one file with everything in it, which opens without a network."""
 
 import base64
+import functools
 import gzip
 import json
 import math
@@ -81,7 +82,7 @@ def report_html(summary: Mapping[str, Any], history: RunHistory) -> str:
             "</main>\n",
             f'<script type="application/json" id="summary">{embedded_json(plain)}</script>\n',
             f'<script type="text/plain" id="figures-gz">{_packed(figures_json(figures, extent))}</script>\n',
-            f'<script type="text/plain" id="plotly-gz">{_packed(_plotly())}</script>\n',
+            f'<script type="text/plain" id="plotly-gz">{_plotly()}</script>\n',
             f"<script>{script}</script></body></html>\n",
         ]
     )
@@ -131,9 +132,10 @@ def _rounded(values: list[float]) -> list[float | None]:
 
 
 def _packed(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode("utf-8"), 9, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(text.encode("utf-8"), 6, mtime=0)).decode("ascii")
 
 
+@functools.cache
 def _plotly() -> str:
-    """The source of plotly.js, as the package plotly has it."""
-    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    """The source of plotly.js as the package plotly has it, packed."""
+    return _packed(resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8"))

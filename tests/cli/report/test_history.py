@@ -1,0 +1,213 @@
+"""The history of a run: equal to brute force on all rows, in room that does not grow, the same after a checkpoint."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from gp_ensembles.calibration.coverage import count_coverage, init_coverage
+from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.report.bins import Bins
+from gp_ensembles.cli.report.families import Family, families_of
+from gp_ensembles.cli.report.history import RECENT, Happened, RunHistory
+from gp_ensembles.cli.report.windows import Windows
+from gp_ensembles.ensembles.presets import auto, deep
+
+
+def fed(run, lengths, *, first=101, start=None):
+    history, chunks = run.history(), []
+    for length in lengths:
+        chunks.append(run.chunk(first, length, start=start))
+        history.add(chunks[-1])
+        first += length
+    return history, chunks
+
+
+def joined(chunks, name):
+    return torch.cat([getattr(chunk, name) for chunk in chunks]).numpy()
+
+
+@pytest.mark.parametrize("num_chunks", [3, 40])
+def test_bins_are_the_sums_of_their_rows(run, num_chunks):
+    history, chunks = fed(run, [256] * num_chunks + [77])
+    width, y, mean = history.bins.width, joined(chunks, "y"), joined(chunks, "mean")
+    assert width == (1 if num_chunks == 3 else 4)
+    for name, values in (("y", y), ("mean", mean), ("upper", joined(chunks, "upper"))):
+        parts = [values[k : k + width] for k in range(0, len(values), width)]
+        expected = [np.nan if np.isnan(part).all() else np.nanmean(part) for part in parts]
+        np.testing.assert_allclose(history.mean(name), expected, rtol=1e-12)
+    parts = [y[k : k + width] for k in range(0, len(y), width)]
+    assert history.bins.greatest("y").tolist() == pytest.approx([np.fmax.reduce(part) for part in parts], nan_ok=True)
+    assert history.bins.sum("log_prob").sum() == pytest.approx(np.nansum(joined(chunks, "log_prob")), rel=1e-12)
+    for name in run.baselines:
+        whole = np.nansum(np.concatenate([chunk.baselines[name].numpy() for chunk in chunks]))
+        assert history.baseline_sums(name).sum() == pytest.approx(whole, rel=1e-12)
+    sizes = history.bins.sizes
+    assert sizes.sum() == len(y)
+    np.testing.assert_allclose(sum(history.weights().values()), 1.0, rtol=1e-12)
+    weights = torch.cat([chunk.log_weights for chunk in chunks], dim=1).exp().numpy()
+    walking = history.weights()[Family("Hilbert features", "fast walk")]
+    assert (walking * sizes).sum() == pytest.approx(weights[1:3].sum(), rel=1e-12)
+
+
+def test_windows_are_those_of_the_summary(run):
+    history, chunks = fed(run, [100] * 53)
+    hits, widths = torch.from_numpy(joined(chunks, "inside")), torch.ones(5300, dtype=torch.float64)
+    state = count_coverage(init_coverage(hits), hits, widths, 0.9)
+    assert history.windows.num_windows == int(state.num_windows) == 10
+    assert history.windows.num_broken == int(state.num_windows - state.num_kept)
+    seen = hits[~hits.isnan()].numpy()
+    shares = [window.share for window in history.windows.all()]
+    assert shares == pytest.approx(seen[:5000].reshape(10, 500).mean(1).tolist())
+    observed = np.flatnonzero(~np.isnan(joined(chunks, "y"))) + 101
+    assert [window.last_row for window in history.windows.all()] == observed[499:5000:500].tolist()
+
+
+def test_histograms_and_last_rows_are_exact(run):
+    history, chunks = fed(run, [300] * 20)
+    pit = joined(chunks, "pit")
+    expected = np.histogram(pit[~np.isnan(pit)], bins=200, range=(0, 1))[0]
+    assert history.pit_counts.tolist() == expected.tolist()
+    recent = history.recent()
+    assert recent["row"].tolist() == list(range(6100 - RECENT + 1, 6101))
+    np.testing.assert_array_equal(recent["y"], joined(chunks, "y")[-RECENT:])
+
+
+def test_reliability_of_classes_is_that_of_all_pairs(run):
+    generator = torch.Generator().manual_seed(3)
+    shares = torch.rand(700, 3, generator=generator, dtype=torch.float64)
+    shares = shares / shares.sum(-1, keepdim=True)
+    y = torch.randint(3, (700,), generator=generator).double()
+    y[::9] = torch.nan
+    nothing = torch.full_like(y, torch.nan)
+    log_weights = torch.full((4, 700), 0.25, dtype=torch.float64).log()
+    history = run.history()
+    baselines = dict.fromkeys(run.baselines, nothing)
+    history.add(Chunk(1, y, nothing, nothing, nothing, nothing, nothing, nothing, log_weights, baselines, shares))
+    seen = ~y.isnan()
+    flat, hits = shares[seen].flatten(), (y[seen, None] == torch.arange(3)).flatten()
+    inside = [(flat >= k / 10) & (flat < (k + 1) / 10) for k in range(10)]
+    assert history.reliability[0].tolist() == [int(part.sum()) for part in inside]
+    assert history.reliability[2].tolist() == [int(hits[part].sum()) for part in inside]
+    assert history.is_class
+    assert not history.has_intervals
+    assert history.confidence_counts.sum() == int(seen.sum())
+
+
+def test_room_does_not_grow_with_the_rows(run):
+    def peak(num_chunks):
+        chunk = run.chunk(1, 256)
+        history = run.history()
+        history.windows = Windows(64)
+        tracemalloc.start()
+        for number in range(num_chunks):
+            history.add(chunk._replace(first_row=1 + 256 * number), Happened({"moved": 3 * number}))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert history.num_rows == 256 * num_chunks
+        plain = history.to_plain()
+        sizes = [len(values) for part in ("sums", "least", "greatest") for values in plain["bins"][part].values()]
+        assert max(sizes) <= 4096
+        assert len(plain["events"]["moved"]) <= 256
+        return most, history
+
+    few, _ = peak(150)
+    many, history = peak(1600)  # 409 600 rows
+    assert many < few + 100_000  # bytes: a number for each row would take 3 million
+    assert sum(event[2] for event in history.events["moved"]) == 3 * 1599
+
+
+def test_windows_join_and_keep_their_counts(run):
+    whole, small = run.history(), run.history()
+    small.windows = Windows(4)
+    for number in range(40):
+        chunk = run.chunk(101 + 500 * number, 500)
+        whole.add(chunk)
+        small.add(chunk)
+    assert len(small.windows.all()) <= 4
+    assert small.windows.num_windows == whole.windows.num_windows == 39
+    assert small.windows.num_broken == whole.windows.num_broken
+    assert small.windows.all()[0].first_row == whole.windows.all()[0].first_row
+    assert small.windows.all()[-1].last_row == whole.windows.all()[-1].last_row
+    assert min(window.log_score for window in small.windows.all()) == min(w.log_score for w in whole.windows.all())
+
+
+def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
+    whole, _ = fed(run, [256] * 30)
+    half, _ = fed(run, [256] * 17)
+    torch.save(half.to_plain(), tmp_path / "half.pt")
+    again = RunHistory.from_plain(torch.load(tmp_path / "half.pt", weights_only=True))
+    first = 101 + 17 * 256
+    again.add(run.chunk(first - 256, 256))  # rows that it knows
+    assert again.num_rows == half.num_rows
+    for _ in range(13):
+        again.add(run.chunk(first, 256))
+        first += 256
+    assert again.last_row == whole.last_row
+    assert repr(again.windows.all()) == repr(whole.windows.all())  # times are NaN
+    for name in ("y", "mean", "lower"):
+        np.testing.assert_array_equal(again.mean(name), whole.mean(name))
+    np.testing.assert_array_equal(again.recent()["y"], whole.recent()["y"])
+    np.testing.assert_array_equal(again.pit_counts, whole.pit_counts)
+    assert again.weights().keys() == whole.weights().keys()
+
+
+def test_rows_that_overlap_are_recorded_once(run):
+    history = run.history()
+    history.add(run.chunk(101, 50))
+    history.add(run.chunk(131, 50))
+    assert (history.num_rows, history.last_row) == (80, 180)
+
+
+def test_what_happens_is_recorded_where_it_happens(run):
+    history = RunHistory("m", "y", families_of(run.names), run.baselines, Happened({"moved": 2}, {"window": 150}))
+    history.add(run.chunk(101, 100, start=0.0), Happened({"moved": 2, "absent a": 1}, {"window": 250}))
+    history.add(run.chunk(201, 100, start=0.0), Happened({"moved": 5, "absent a": 1}, {"window": 350}))
+    assert history.events["moved"] == [[201.0, 201 * 3600.0, 3.0]]
+    assert history.events["absent a"] == [[101.0, 101 * 3600.0, 1.0]]
+    assert history.events["refit window"] == [[150.0, 150 * 3600.0, 1.0], [250.0, 250 * 3600.0, 1.0]]
+
+
+def test_times_are_known_only_where_all_are(run):
+    history = run.history()
+    history.add(run.chunk(101, 50, start=1e9))
+    assert history.times().tolist() == (1e9 + 3600 * history.centers()).tolist()
+    history.add(run.chunk(151, 50))
+    assert history.times() is None
+
+
+def test_infinite_ends_do_not_reach_the_sums():
+    bins = Bins(["upper"], ["upper"], capacity=2)
+    bins.add({"upper": np.array([1.0, np.inf, 3.0])}, {"upper": np.array([1.0, np.inf, 3.0])})
+    assert bins.sum("upper").tolist() == [1.0, 3.0]
+    assert bins.greatest("upper").tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("rff/static/1", ("Fourier features", "fixed weights")),
+        ("rbf kernel/dynamic 0.001/14", ("Gaussian kernel", "medium walk")),
+        ("hsgp/dynamic 0.0001/0", ("Hilbert features", "slow walk")),
+        ("poly3/dynamic 0.01/0", ("polynomials", "fast walk")),
+        ("rff nu=1.5 with lags/static/0", ("Fourier features (nu=1.5) with past values", "fixed weights")),
+        ("trend and season/0", ("level, trend and season", "walking level")),
+        ("window/0", ("window of 1 250 rows", "last rows only")),
+        ("boosting/0", ("boosted trees", "trained anew")),
+        ("wide/0", ("wide Fourier features", "fixed weights")),
+        ("my <b>/name/3", ("my <b>/name", "fixed weights")),
+        ("", ("", "fixed weights")),
+    ],
+)
+def test_names_become_readable(name, family):
+    assert families_of([name], auto)[0] == family
+
+
+def test_every_name_of_the_presets_is_readable():
+    lagged = ["rff with lags/static/0", "lags/static/0", "previous value/0", "value a season ago/0"]
+    plain = ["hsgp/static/0", "rff/dynamic 0.01/2", "rbf/static/0", "window/0", "wide/0", "boosting/0", "refitted/1"]
+    for spec in (auto, deep):
+        for name, family in zip(lagged + plain, families_of(lagged + plain, spec), strict=True):
+            assert "/" not in family.kind
+            assert family.kind.split()[0] not in ("hsgp", "rff", "rbf"), name
