@@ -25,6 +25,7 @@ EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
     | {
         "innovations",
+        "tables",
         "calibration",
         "distributions",
         "streaming",
@@ -48,7 +49,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "metrics": (frozenset({"numerics"}), frozenset()),
     # numpy: recursions over rows on a few dozen numbers.
     "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
-    "data": (frozenset(), frozenset({"numpy", "river", "sklearn"})),
+    # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
+    "tables": (frozenset(), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
+    "data": (frozenset({"tables"}), frozenset({"numpy", "river", "sklearn"})),
     # numpy: a row at a time, here and in the two below.
     "filters": (frozenset({"numerics"}), frozenset({"numpy"})),
     "meta_learners": (frozenset({"numerics"}), frozenset({"numpy"})),
@@ -117,7 +120,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "estimators": (
-        frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm"}),
+        frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables"}),
         frozenset({"numpy", "pandas", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
@@ -134,6 +137,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
+    "tables": frozenset({"pyarrow"}),
     "data": frozenset({"river", "sklearn"}),
     "experts": frozenset({"sklearn", "threadpoolctl"}),
     "bo": frozenset({"ax"}),

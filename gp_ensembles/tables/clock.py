@@ -1,0 +1,241 @@
+"""The time of rows: their order, the usual step between them, what is doubled and what is lacking."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from gp_ensembles.tables.columns import CellError, DateColumn, NumberColumn, to_numbers
+from gp_ensembles.tables.dates import parse
+from gp_ensembles.tables.raw import Cells
+
+Times = NDArray[np.float64]
+_LONG = 1.5  # steps from which on something is lacking
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What orders the rows of a table, and what was seen of it so far; a new one comes with each batch.
+
+    Attributes:
+        name: The column.
+        style: The format of its dates; ``None`` for numbers.
+        step: The usual step: the median of the warm-up, in seconds or in the column's own unit.
+        frequency: How pandas names that step where it is one of the calendar, such as ``MS`` for months.
+        last: Time of the last row; NaN before the first.
+        num_rows: Rows so far.
+        num_doubled: Rows at the same time as the one before.
+        num_gaps: Steps of more than one and a half usual ones.
+        first_gap: Time before the first of them.
+        longest_gap: The longest, in usual steps.
+
+    Example:
+        >>> clock = Clock.fit("hour", None, np.array([0.0, 1.0, 2.0, 5.0]))
+        >>> clock, steps = clock.after(np.array([0.0, 1.0, 2.0, 5.0]))
+        >>> steps.tolist(), clock.num_gaps, clock.longest_gap
+        ([1.0, 1.0, 1.0, 3.0], 1, 3.0)
+    """
+
+    name: str
+    style: str | None
+    step: float
+    frequency: str | None = None
+    last: float = math.nan
+    num_rows: int = 0
+    num_doubled: int = 0
+    num_gaps: int = 0
+    first_gap: float = math.nan
+    longest_gap: float = 0.0
+
+    @classmethod
+    def fit(cls, name: str, style: str | None, times: Times) -> "Clock":
+        """A clock at its beginning, from the times of the warm-up rows.
+
+        Raises:
+            CellError: If all times are the same.
+        """
+        seen = times[~np.isnan(times)]
+        moves = np.diff(seen)
+        moves = moves[moves > 0]
+        if not len(moves):
+            raise CellError(0, "all its times in the first rows are the same; choose another column of time")
+        return cls(name, style, float(np.median(moves)), None if style is None else _frequency(seen))
+
+    @property
+    def is_date(self) -> bool:
+        """Whether times are dates."""
+        return self.style is not None
+
+    def read(self, cells: Cells, decimal: str) -> Times:
+        """Times of cells (B,): seconds since 1970, or the column's numbers.
+
+        Raises:
+            CellError: If a cell is no time, or missing.
+        """
+        if self.style is None:
+            times = to_numbers(cells, decimal)
+        else:
+            dates, wrong = parse(cells, self.style)
+            if wrong is not None:
+                raise CellError(wrong, f"{str(cells[wrong])!r} is not a date as those of the first rows; mend it")
+            times = dates.seconds
+        if np.isnan(times).any():
+            raise CellError(int(np.isnan(times).argmax()), "the time is missing; fill it in, or drop the row")
+        return times
+
+    def after(self, times: Times) -> tuple["Clock", Times]:
+        """The clock after rows at these times (B,), and the steps before each in usual ones, 1 for the first of all.
+
+        Raises:
+            CellError: If a time lies before that of the row before.
+        """
+        if not len(times):
+            return self, times
+        before = np.concatenate([[times[0] - self.step if math.isnan(self.last) else self.last], times[:-1]])
+        moves = times - before
+        if (moves < 0).any():
+            place = int((moves < 0).argmax())
+            here, there = self.format([times[place]])[0], self.format([before[place]])[0]
+            raise CellError(
+                place, f"the time {here} lies before that of the row before, {there}; sort the rows by time"
+            )
+        steps = moves / self.step
+        gaps = steps > _LONG
+        first_gap = self.first_gap
+        if math.isnan(first_gap) and gaps.any():
+            first_gap = float(before[int(gaps.argmax())])
+        return replace(
+            self,
+            last=float(times[-1]),
+            num_rows=self.num_rows + len(times),
+            num_doubled=self.num_doubled + int((steps == 0).sum()),
+            num_gaps=self.num_gaps + int(gaps.sum()),
+            first_gap=first_gap,
+            longest_gap=max(self.longest_gap, float(steps.max()) if gaps.any() else 0.0),
+        ), steps
+
+    def ahead(self, num_steps: int) -> Times:
+        """The next times at the usual step, shape (H,).
+
+        Example:
+            >>> clock, _ = Clock.fit("hour", None, np.array([0.0, 2.0])).after(np.array([0.0, 2.0]))
+            >>> clock.ahead(2).tolist()
+            [4.0, 6.0]
+        """
+        if self.frequency is not None:
+            start = pd.Timestamp(self.last, unit="s")
+            dates = pd.date_range(start, periods=num_steps + 1, freq=self.frequency)
+            if dates[0] == start:
+                moments: Times = dates[1:].to_numpy().astype("datetime64[ns]").astype(np.int64) / 1e9
+                return moments
+        return self.last + self.step * np.arange(1.0, num_steps + 1.0, dtype=np.float64)
+
+    def format(self, times: Sequence[float]) -> list[str]:
+        """Times as text: dates in ISO 8601, universal time; numbers as they are.
+
+        Example:
+            >>> Clock("time", "ISO8601", 3600.0).format([0.0, 3600.5])
+            ['1970-01-01T00:00:00', '1970-01-01T01:00:00.500']
+        """
+        if self.style is None:
+            return [f"{time:.15g}" for time in times]
+        found = []
+        for time in times:
+            date = np.datetime64(round(time * 1e3), "ms")
+            text = str(date)
+            found.append(text.removesuffix(".000"))
+        return found
+
+    def report(self) -> dict[str, object]:
+        """What was seen, for a summary."""
+        described: dict[str, object] = {
+            "name": self.name,
+            "kind": "date" if self.is_date else "number",
+            "usual_step": self.step,
+            "last": self.format([self.last])[0],
+            "duplicates": self.num_doubled,
+            "gaps": self.num_gaps,
+        }
+        if self.num_gaps:
+            described |= {"first_gap_after": self.format([self.first_gap])[0], "longest_gap_steps": self.longest_gap}
+        return described
+
+    def describe(self) -> str:
+        """The same in a sentence.
+
+        Example:
+            >>> Clock("time", "ISO8601", 3600.0).describe()
+            'time: a row every hour, no gap, no duplicate'
+        """
+        said = f"{self.name}: a row every {_duration(self.step) if self.is_date else f'{self.step:.6g}'}"
+        if self.num_gaps:
+            after, longest = self.format([self.first_gap])[0], self.longest_gap
+            said += f", {self.num_gaps} gaps (the first after {after}, the longest {longest:.6g} steps)"
+        else:
+            said += ", no gap"
+        return said + (f", {self.num_doubled} duplicates" if self.num_doubled else ", no duplicate")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers, which ``Clock(**plain)`` reads back."""
+        return asdict(self)
+
+
+def find_clock(columns: Sequence[object], cells: dict[str, Cells]) -> tuple[Clock | None, tuple[str, ...]]:
+    """The first column of dates that never runs backwards in the warm-up rows, as a clock, and notes of others.
+
+    Args:
+        columns: The input columns.
+        cells: Their cells.
+
+    Returns:
+        The clock, ``None`` without one, and what kept columns from being it.
+    """
+    notes = []
+    for column in columns:
+        if not isinstance(column, DateColumn) or not column.has_elapsed:
+            continue
+        times = parse(cells[column.name], column.style)[0].seconds
+        moves = np.diff(times)
+        if np.isnan(times).any():
+            notes.append(f"{column.name} does not order the rows: times are missing in the first rows")
+        elif (moves < 0).any():
+            place = int((moves < 0).argmax()) + 2
+            notes.append(f"{column.name} does not order the rows: it runs backwards at row {place}")
+        elif times[-1] > times[0]:
+            return Clock.fit(column.name, column.style, times), tuple(notes)
+    return None, tuple(notes)
+
+
+def clock_of(column: object, cells: Cells, decimal: str) -> Clock:
+    """A clock of a column that was named.
+
+    Raises:
+        CellError: If it holds neither dates nor numbers, or never moves.
+    """
+    if isinstance(column, DateColumn):
+        times = parse(cells, column.style)[0].seconds
+        return Clock.fit(column.name, column.style, times)
+    if isinstance(column, NumberColumn):
+        return Clock.fit(column.name, None, to_numbers(cells, decimal))
+    raise CellError(0, "it holds neither dates nor numbers, so it cannot be the time")
+
+
+def _frequency(times: Times) -> str | None:
+    """The calendar's name of a step that is not the same number of seconds each time: months, business days."""
+    dates = pd.DatetimeIndex((times * 1e9).astype("datetime64[ns]")).unique()
+    if len(dates) < 3 or len(set(np.diff(times).round(3))) == 1:
+        return None
+    found = pd.infer_freq(dates[:1000])
+    return None if found is None else str(found)
+
+
+def _duration(seconds: float) -> str:
+    for name, length in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= length:
+            number = seconds / length
+            return name if number == 1 else f"{number:.6g} {name}s"
+    return "second" if seconds == 1 else f"{seconds:.6g} seconds"

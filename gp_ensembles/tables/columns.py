@@ -1,0 +1,332 @@
+"""What is made of each column: frozen records, fitted on the warm-up rows, which turn cells into numbers."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.preprocessing import OneHotEncoder
+
+from gp_ensembles.tables.dates import check_zones, parse
+from gp_ensembles.tables.numbers import is_missing, numbers_in
+from gp_ensembles.tables.raw import Cells
+
+Encoded = NDArray[np.float64]
+NUM_HASHES = 16
+BOOLEAN = {"true": 1.0, "yes": 1.0, "on": 1.0, "t": 1.0, "y": 1.0,
+           "false": 0.0, "no": 0.0, "off": 0.0, "f": 0.0, "n": 0.0}  # fmt: skip
+_DAY = 86400.0
+_YEAR = 365.2425 * _DAY
+
+
+class CellError(ValueError):
+    """A cell that does not fit its column.
+
+    Attributes:
+        place: Its row, counted from 0 in the batch.
+        problem: What is wrong, after the name of its column.
+    """
+
+    def __init__(self, place: int, problem: str) -> None:
+        super().__init__(problem)
+        self.place = place
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class ColumnEncoder(ABC):
+    """Turns the cells of one column into numbers.
+
+    Attributes:
+        name: Name of the column.
+    """
+
+    kind: ClassVar[str]
+    name: str
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Names of the K columns of numbers."""
+
+    @abstractmethod
+    def encode(self, cells: Cells, decimal: str) -> Encoded:
+        """Numbers of cells (B,), shape (B, K); NaN where missing.
+
+        Raises:
+            CellError: If a cell is not of this column's kind.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What was made of the column, in a few words."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers, which :func:`column_from_plain` reads back."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@final
+@dataclass(frozen=True)
+class NumberColumn(ColumnEncoder):
+    """Numbers as they are.
+
+    Example:
+        >>> NumberColumn("load").encode(np.array(["1,5", "NA"], dtype=object), ",").tolist()
+        [[1.5], [nan]]
+    """
+
+    kind: ClassVar[str] = "number"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return (self.name,)
+
+    def encode(self, cells: Cells, decimal: str) -> Encoded:
+        """See :meth:`ColumnEncoder.encode`."""
+        return to_numbers(cells, decimal)[:, None]
+
+    def describe(self) -> str:
+        """See :meth:`ColumnEncoder.describe`."""
+        return "as it is"
+
+
+@final
+@dataclass(frozen=True)
+class BooleanColumn(ColumnEncoder):
+    """True and false as 1 and 0.
+
+    Example:
+        >>> BooleanColumn("on").encode(np.array(["Yes", "no", ""], dtype=object), ".").tolist()
+        [[1.0], [0.0], [nan]]
+    """
+
+    kind: ClassVar[str] = "boolean"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return (self.name,)
+
+    def encode(self, cells: Cells, decimal: str) -> Encoded:
+        """See :meth:`ColumnEncoder.encode`."""
+        values = np.full((len(cells), 1), np.nan)
+        for place, cell in enumerate(texts_of(cells)):
+            if is_missing(cell):
+                continue
+            value = BOOLEAN.get(cell.lower(), {"1": 1.0, "0": 0.0}.get(cell))
+            if value is None:
+                raise CellError(
+                    place, f"{cell!r} is neither true nor false; mend it, or take the column for a category"
+                )
+            values[place, 0] = value
+        return values
+
+    def describe(self) -> str:
+        """See :meth:`ColumnEncoder.describe`."""
+        return "1 for true, 0 for false"
+
+
+@final
+@dataclass(frozen=True)
+class CategoryColumn(ColumnEncoder):
+    """A category of few levels: 1 in the column of its level, 0 in the others, by scikit-learn's ``OneHotEncoder``.
+
+    Attributes:
+        levels: The levels of the warm-up rows; others, later, are 0 in all columns.
+
+    Example:
+        >>> CategoryColumn("site", ("a", "b")).encode(np.array(["b", "new", ""], dtype=object), ".").tolist()
+        [[0.0, 1.0], [0.0, 0.0], [nan, nan]]
+    """
+
+    kind: ClassVar[str] = "category"
+    levels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return tuple(f"{self.name}={level}" for level in self.levels)
+
+    def encode(self, cells: Cells, decimal: str) -> Encoded:
+        """See :meth:`ColumnEncoder.encode`."""
+        texts = np.array(texts_of(cells), dtype=object)[:, None]
+        levels = np.array(self.levels, dtype=object)
+        encoder = OneHotEncoder(categories=[levels], handle_unknown="ignore", sparse_output=False).fit(levels[:, None])
+        values: Encoded = encoder.transform(texts)
+        values[[is_missing(text) for text in texts[:, 0]]] = np.nan
+        return values
+
+    def describe(self) -> str:
+        """See :meth:`ColumnEncoder.describe`."""
+        return f"1 for its level among {len(self.levels)}, all 0 for levels that come later"
+
+
+@final
+@dataclass(frozen=True)
+class HashedColumn(ColumnEncoder):
+    """A category of many levels: +1 or -1 in one of a few columns, by scikit-learn's ``FeatureHasher``.
+
+    Attributes:
+        num_columns: How many columns.
+
+    Example:
+        >>> codes = HashedColumn("part", 8).encode(np.array(["a7", "b9"], dtype=object), ".")
+        >>> codes.shape, abs(codes).sum(1).tolist()
+        ((2, 8), [1.0, 1.0])
+    """
+
+    kind: ClassVar[str] = "hashed"
+    num_columns: int = NUM_HASHES
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return tuple(f"{self.name}#{place + 1}" for place in range(self.num_columns))
+
+    def encode(self, cells: Cells, decimal: str) -> Encoded:
+        """See :meth:`ColumnEncoder.encode`."""
+        texts = texts_of(cells)
+        hasher = FeatureHasher(self.num_columns, input_type="string")
+        values: Encoded = hasher.transform([[text] for text in texts]).toarray().astype(np.float64)
+        values[[is_missing(text) for text in texts]] = np.nan
+        return values
+
+    def describe(self) -> str:
+        """See :meth:`ColumnEncoder.describe`."""
+        return f"hashed into {self.num_columns} columns"
+
+
+@final
+@dataclass(frozen=True)
+class DateColumn(ColumnEncoder):
+    r"""Dates as calendar features: time that passed, and for each period :math:`\sin` and :math:`\cos` of the phase.
+
+    Attributes:
+        style: The format of its text.
+        origin: Seconds since 1970 of the first row.
+        periods: Which of ``day``, ``week`` and ``year`` there are, of the clock on the wall.
+        has_elapsed: Whether the days since the first row are a column.
+
+    Example:
+        >>> column = DateColumn("time", "ISO8601", 0.0, ("day",))
+        >>> column.names, column.encode(np.array(["1970-01-02 06:00"], dtype=object), ".").round(3).tolist()
+        (('time: days', 'time: sine of day', 'time: cosine of day'), [[1.25, 1.0, 0.0]])
+    """
+
+    kind: ClassVar[str] = "date"
+    style: str
+    origin: float
+    periods: tuple[str, ...]
+    has_elapsed: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "periods", tuple(self.periods))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        waves = tuple(f"{self.name}: {wave} of {period}" for period in self.periods for wave in ("sine", "cosine"))
+        return (f"{self.name}: days",) * self.has_elapsed + waves
+
+    def encode(self, cells: Cells, decimal: str) -> Encoded:
+        """See :meth:`ColumnEncoder.encode`."""
+        dates, wrong = parse(cells, self.style)
+        if wrong is not None:
+            raise CellError(wrong, f"{str(cells[wrong])!r} is not a date as those of the first rows; mend it")
+        if cells.dtype.kind == "O" and (problem := check_zones(texts_of(cells))) is not None:
+            raise CellError(0, f"{problem}; write all times of the column in one zone")
+        parts = [(dates.seconds - self.origin) / _DAY] if self.has_elapsed else []
+        for period in self.periods:
+            phase = 2 * math.pi * _phase(dates.wall, period)
+            parts += [np.sin(phase), np.cos(phase)]
+        return np.stack(parts, axis=-1) if parts else np.zeros((len(cells), 0))
+
+    def describe(self) -> str:
+        """See :meth:`ColumnEncoder.describe`."""
+        waves = f"sine and cosine of {', '.join(self.periods)}" if self.periods else ""
+        return " and ".join(part for part in ("days since the first row" * self.has_elapsed, waves) if part)
+
+
+@final
+@dataclass(frozen=True)
+class DroppedColumn(ColumnEncoder):
+    """A column that is left out."""
+
+    kind: ClassVar[str] = "drop"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return ()
+
+    def encode(self, cells: Cells, decimal: str) -> Encoded:
+        """See :meth:`ColumnEncoder.encode`."""
+        return np.zeros((len(cells), 0))
+
+    def describe(self) -> str:
+        """See :meth:`ColumnEncoder.describe`."""
+        return "left out"
+
+
+_ENCODERS = {
+    encoder.kind: encoder
+    for encoder in (NumberColumn, BooleanColumn, CategoryColumn, HashedColumn, DateColumn, DroppedColumn)
+}
+
+
+def column_from_plain(plain: dict[str, Any]) -> ColumnEncoder:
+    """The record that :meth:`ColumnEncoder.to_plain` wrote.
+
+    Example:
+        >>> column_from_plain(CategoryColumn("site", ("a", "b")).to_plain())
+        CategoryColumn(name='site', levels=('a', 'b'))
+    """
+    encoder: Any = _ENCODERS[plain["kind"]]
+    made: ColumnEncoder = encoder(**{key: value for key, value in plain.items() if key != "kind"})
+    return made
+
+
+def to_numbers(cells: Cells, decimal: str) -> NDArray[np.float64]:
+    """Cells of numbers, shape (B,).
+
+    Raises:
+        CellError: If one is text, or infinite.
+    """
+    if cells.dtype.kind == "f":
+        values: NDArray[np.float64] = cells.astype(np.float64)
+    elif cells.dtype.kind == "M":
+        raise CellError(0, "it is a date, not a number")
+    else:
+        values, wrong = numbers_in(texts_of(cells), decimal)
+        if wrong is not None:
+            raise CellError(wrong, f"{str(cells[wrong])!r} is not a number; mend it")
+    return values
+
+
+def texts_of(cells: Cells) -> list[str]:
+    """Cells (B,) as text; whole numbers without decimals, so that 3.0 of a file with gaps is the level 3."""
+    if cells.dtype.kind == "f":
+        numbers: Sequence[float] = cells.tolist()
+        return ["" if value != value else f"{value:.17g}" for value in numbers]
+    return [str(cell) for cell in cells]
+
+
+def _phase(wall: NDArray[np.float64], period: str) -> NDArray[np.float64]:
+    """Share of a period that has passed; weeks begin on Monday, years on the first of January."""
+    if period == "day":
+        return (wall % _DAY) / _DAY
+    if period == "week":
+        return ((wall - 4 * _DAY) % (7 * _DAY)) / (7 * _DAY)  # 1970 began on a Thursday
+    years = np.where(np.isnan(wall), 0.0, wall).astype("datetime64[s]").astype("datetime64[Y]")
+    start = years.astype("datetime64[s]").astype(np.int64)
+    end = (years + 1).astype("datetime64[s]").astype(np.int64)
+    return (wall - start) / (end - start)

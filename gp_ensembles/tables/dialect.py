@@ -1,0 +1,144 @@
+"""How a text table is written: its encoding, its delimiter, its decimal mark, whether names stand on top."""
+
+import codecs
+import csv
+from collections import Counter
+from typing import NamedTuple
+
+from gp_ensembles.tables.numbers import find_decimal, is_missing, number_in
+from gp_ensembles.tables.options import TableOptions
+
+_DELIMITERS = (",", ";", "\t", "|")
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_ROWS = 200  # so many are looked at
+
+
+class Dialect(NamedTuple):
+    """How a text table is written.
+
+    Attributes:
+        delimiter: The mark between cells; a blank stands for any number of them.
+        decimal: The mark before decimals.
+        encoding: The character encoding.
+        header: Whether the first row holds names.
+        skip: Lines before the table: ``sep=;``, comments.
+    """
+
+    delimiter: str
+    decimal: str
+    encoding: str
+    header: bool
+    skip: int = 0
+
+
+def find_encoding(start: bytes, is_whole: bool) -> str:
+    """The encoding of a text from its first bytes; one byte a character where it is not UTF-8.
+
+    Args:
+        start: The first bytes.
+        is_whole: Whether there are no others, so that a character that is cut at the end is a mistake.
+
+    Example:
+        >>> find_encoding("größe;1".encode("latin-1"), True), find_encoding("größe".encode(), True)
+        ('cp1252', 'utf-8')
+    """
+    for mark, encoding in _MARKS:
+        if start.startswith(mark):
+            return encoding
+    if start[1:200:2].count(0) > len(start[1:200:2]) / 2:
+        return "utf-16-le"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start, final=is_whole)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
+
+
+def find_dialect(text: str, encoding: str, options: TableOptions) -> Dialect:
+    r"""The dialect of a table from its beginning.
+
+    Args:
+        text: Whole lines of it.
+        encoding: Its encoding.
+        options: What is given.
+
+    Example:
+        >>> find_dialect("sep=;\nday;load\n1;2,5\n2;3,5\n", "utf-8", TableOptions())
+        Dialect(delimiter=';', decimal=',', encoding='utf-8', header=True, skip=1)
+    """
+    lines = text.splitlines()
+    skip, delimiter = 0, options.delimiter
+    while skip < len(lines) - 1:
+        line = lines[skip].strip()
+        if line.lower().startswith("sep=") and len(line) <= 5:
+            delimiter = delimiter or line[4:] or "\t"
+        elif line and not line.startswith("#"):
+            break
+        skip += 1
+    delimiter = delimiter or _find_delimiter(lines[skip : skip + _ROWS])
+    cells = split_rows(lines[skip : skip + _ROWS], delimiter)
+    if skip and lines[skip - 1].startswith("#") and cells:
+        names = split_rows([lines[skip - 1].lstrip("# ")], delimiter)
+        if names and 1 < len(names[0]) == len(cells[0]):  # names behind a mark for remarks
+            skip, cells = skip - 1, [*names, *cells]
+    decimal = options.decimal or find_decimal((cell for row in cells for cell in row), delimiter)
+    header = options.header if options.header is not None else _has_header(cells, decimal)
+    return Dialect(delimiter, decimal, encoding, header, skip)
+
+
+def split_rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    """Cells of lines, empty ones left out; a quoted cell may go over lines.
+
+    Example:
+        >>> split_rows(["a  b", "", "1 2"], " ")
+        [['a', 'b'], ['1', '2']]
+    """
+    if delimiter == " ":
+        return [line.split() for line in lines if line.strip()]
+    return [row for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if any(row)]
+
+
+def _find_delimiter(lines: list[str]) -> str:
+    """The mark that cuts most lines into the same number of cells, more than one."""
+    best, best_score = ",", (0.0, 0)
+    for delimiter in (*_DELIMITERS, " "):
+        widths = Counter(len(row) for row in split_rows(lines, delimiter))
+        if not widths:
+            continue
+        width, count = widths.most_common(1)[0]
+        share = count / sum(widths.values())
+        # Blanks and commas may stand inside of cells: what other marks say as evenly goes before them.
+        score = (share if width > 1 else 0.0, width if delimiter in ";\t|" else 0)
+        if score > best_score:
+            best, best_score = delimiter, score
+    return best
+
+
+def _has_header(rows: list[list[str]], decimal: str) -> bool:
+    """Whether the first row holds names: it does unless each of its cells is of the kind of those below it."""
+    if len(rows) < 2:
+        return True
+    first, below = rows[0], rows[1:20]
+    if not any(_kind(cell, decimal) for cell in first):
+        return True  # words only, as names are
+    for place, cell in enumerate(first):
+        kinds = {_kind(row[place], decimal) for row in below if place < len(row) and not is_missing(row[place])}
+        if not is_missing(cell) and kinds and _kind(cell, decimal) not in kinds:
+            return True
+    return False
+
+
+def _kind(cell: str, decimal: str) -> str:
+    """What a cell seems to hold: a number, a date, or words (nothing)."""
+    if is_missing(cell):
+        return ""
+    if number_in(cell, decimal) is not None:
+        return "number"
+    has_date = sum(mark.isdigit() for mark in cell) >= 4 and any(mark in cell for mark in "-/.:")
+    return "date" if has_date else ""

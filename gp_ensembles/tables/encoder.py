@@ -1,0 +1,205 @@
+"""From cells to numbers: all columns of a table together, fitted on its warm-up rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock
+from gp_ensembles.tables.columns import CellError, ColumnEncoder, DroppedColumn, column_from_plain
+from gp_ensembles.tables.kinds import fit_column, refuse_text
+from gp_ensembles.tables.options import TableOptions
+from gp_ensembles.tables.raw import Cells, RawRows
+from gp_ensembles.tables.rows import Rows
+from gp_ensembles.tables.target import TargetColumn
+
+
+class TableError(ValueError):
+    """A cell of a table that cannot be read: the message names the file, the line and the column."""
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """How the columns of a table become inputs, a target and times.
+
+    Attributes:
+        columns: What is made of each input column.
+        target: The target.
+        clock: What orders the rows, and where it stands; ``None`` without a column of time.
+        missing: Share of warm-up cells without a value, by column.
+        notes: Why columns of dates do not order the rows.
+    """
+
+    columns: tuple[ColumnEncoder, ...]
+    target: TargetColumn
+    clock: Clock | None
+    missing: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the D inputs."""
+        return tuple(name for column in self.columns for name in column.names)
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """Columns of the table that are read for the inputs and the time."""
+        names = [column.name for column in self.columns if not isinstance(column, DroppedColumn)]
+        if self.clock is not None and self.clock.name not in names:
+            names.append(self.clock.name)
+        return tuple(names)
+
+    @classmethod
+    def fit(
+        cls, raw: RawRows, features: Sequence[str], target: str, options: TableOptions, decimal: str, path: str
+    ) -> "TableEncoder":
+        """From the warm-up rows.
+
+        Args:
+            raw: The rows; the columns of features, target and time.
+            features: Names of the input columns.
+            target: Name of the target.
+            options: What is given.
+            decimal: The mark before decimals.
+            path: What messages call the table.
+
+        Raises:
+            TableError: If a column is of no kind, or a cell is malformed.
+        """
+        columns = []
+        for name in features:
+            with_errors = _Named(path, name, raw)
+            column = with_errors.run(fit_column, name, raw.columns[name], decimal, options.kinds.get(name))
+            if name not in options.kinds and column.kind in ("category", "hashed"):
+                with_errors.run(refuse_text, name, raw.columns[name])
+            columns.append(column)
+        target_column = _Named(path, target, raw).run(
+            TargetColumn.fit, target, raw.columns[target], decimal, options.classes
+        )
+        clock, notes = find_clock(columns, raw.columns)
+        if options.time is not None:
+            of_time = _Named(path, options.time, raw)
+            known = {column.name: column for column in columns}
+            cells = raw.columns[options.time]
+            column = known.get(options.time) or of_time.run(fit_column, options.time, cells, decimal)
+            clock, notes = of_time.run(clock_of, column, cells, decimal), ()
+        missing = {name: _share_missing(column, raw, decimal) for name, column in zip(features, columns, strict=True)}
+        return cls(tuple(columns), target_column, clock, missing, notes)
+
+    def encode(self, raw: RawRows, decimal: str, path: str, first_row: int) -> tuple["TableEncoder", Rows]:
+        """Rows as numbers, and the encoder after them.
+
+        Args:
+            raw: The rows; without the target's column targets are missing.
+            decimal: The mark before decimals.
+            path: What messages call the table.
+            first_row: Number of the first row, counted from 1.
+
+        Raises:
+            TableError: If a cell is malformed, or times run backwards.
+        """
+        clock, times, steps = self.clock, None, None
+        parts = [
+            _Named(path, column.name, raw, first_row).run(column.encode, raw.columns[column.name], decimal)
+            for column in self.columns
+            if not isinstance(column, DroppedColumn)
+        ]
+        X = np.concatenate(parts, axis=1) if parts else np.zeros((raw.num_rows, 0))
+        if np.isinf(X).any():
+            row, place = np.argwhere(np.isinf(X))[0]
+            name = self._column_of(int(place))
+            raise _Named(path, name, raw, first_row).error(int(row), "the input is infinite; leave the cell empty")
+        y = np.full(raw.num_rows, np.nan)
+        if self.target.name in raw.columns:
+            of_target = _Named(path, self.target.name, raw, first_row)
+            y = of_target.run(self.target.encode, raw.columns[self.target.name], decimal)
+        if clock is not None:
+            of_time = _Named(path, clock.name, raw, first_row)
+            times = of_time.run(clock.read, raw.columns[clock.name], decimal)
+            clock, steps = of_time.run(clock.after, times)
+        rows = Rows(
+            torch.from_numpy(X),
+            torch.from_numpy(y),
+            None if times is None else torch.from_numpy(times),
+            None if steps is None else torch.from_numpy(steps),
+            first_row,
+            None if raw.lines is None else torch.from_numpy(raw.lines),
+        )
+        return replace(self, clock=clock), rows
+
+    def ahead(self, num_steps: int) -> tuple[dict[str, Cells], Times | None]:
+        """Cells of the next rows as far as they are known now: times at the usual step, all else missing.
+
+        Args:
+            num_steps: Number of rows.
+
+        Returns:
+            The cells by column, and the times.
+        """
+        empty = np.full(num_steps, np.nan)
+        cells: dict[str, Cells] = dict.fromkeys(self.input_columns, empty)
+        if self.clock is None:
+            return cells, None
+        times = self.clock.ahead(num_steps)
+        cells[self.clock.name] = (times * 1e9).round().astype("datetime64[ns]") if self.clock.is_date else times
+        return cells, times
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers, which :meth:`from_plain` reads back."""
+        return {
+            "columns": [column.to_plain() for column in self.columns],
+            "target": self.target.to_plain(),
+            "clock": None if self.clock is None else self.clock.to_plain(),
+            "missing": dict(self.missing),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "TableEncoder":
+        """The encoder that :meth:`to_plain` wrote."""
+        clock = plain["clock"]
+        return cls(
+            tuple(column_from_plain(column) for column in plain["columns"]),
+            TargetColumn.from_plain(plain["target"]),
+            None if clock is None else Clock(**clock),
+            dict(plain["missing"]),
+            tuple(plain["notes"]),
+        )
+
+    def _column_of(self, place: int) -> str:
+        """The table's column that an input comes from."""
+        for column in self.columns:
+            if place < len(column.names):
+                return column.name
+            place -= len(column.names)
+        raise IndexError(place)
+
+
+class _Named:
+    """Turns what is wrong with a cell into a message that names file, line and column."""
+
+    def __init__(self, path: str, column: str, raw: RawRows, first_row: int = 1) -> None:
+        self._path = path
+        self._column = column
+        self._raw = raw
+        self._first_row = first_row
+
+    def run(self, function: Any, *arguments: Any) -> Any:
+        """The function's result; its error with the cell's place."""
+        try:
+            return function(*arguments)
+        except CellError as error:
+            raise self.error(error.place, error.problem) from None
+
+    def error(self, place: int, problem: str) -> TableError:
+        """The error of a cell, counted from 0 in these rows."""
+        line = "" if self._raw.lines is None else f" (line {int(self._raw.lines[place])})"
+        return TableError(f"{self._path}, data row {self._first_row + place}{line}, column {self._column}: {problem}")
+
+
+def _share_missing(column: ColumnEncoder, raw: RawRows, decimal: str) -> float:
+    if not column.names or not raw.num_rows:
+        return 0.0
+    return float(np.isnan(column.encode(raw.columns[column.name], decimal)[:, 0]).mean())

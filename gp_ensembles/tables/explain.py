@@ -1,0 +1,91 @@
+"""What was made of each column of a table, for whoever wants to see it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gp_ensembles.tables.encoder import TableEncoder
+
+
+class ColumnReport(NamedTuple):
+    """What was made of a column.
+
+    Attributes:
+        name: The column.
+        role: ``input``, ``target``, ``time`` or ``time and input``.
+        kind: Its kind.
+        made: What became of it.
+        num_inputs: How many inputs it became.
+        missing: Share of its warm-up cells without a value.
+    """
+
+    name: str
+    role: str
+    kind: str
+    made: str
+    num_inputs: int
+    missing: float
+
+
+def report_columns(encoder: TableEncoder, header: Sequence[str], notes: Sequence[str]) -> tuple[ColumnReport, ...]:
+    """Reports of all columns of a table that are read, in its order.
+
+    Args:
+        encoder: What is made of them.
+        header: Names of all its columns.
+        notes: What was told apart on the way; a note that names a column is added to what became of it.
+    """
+    clock = None if encoder.clock is None else encoder.clock.name
+    found = {}
+    for column in encoder.columns:
+        role = "time and input" if column.name == clock else "input"
+        found[column.name] = ColumnReport(
+            column.name, role, column.kind, column.describe(), len(column.names), encoder.missing.get(column.name, 0.0)
+        )
+    target = encoder.target
+    kind = "classes" if target.classes else "number"
+    made = (
+        "as it is"
+        if target.classes is None
+        else f"classes 0 to {len(target.classes) - 1}: " + ", ".join(target.classes)
+    )
+    found[target.name] = ColumnReport(target.name, "target", kind, made, 0, 0.0)
+    if clock is not None and clock not in found and encoder.clock is not None:
+        found[clock] = ColumnReport(
+            clock, "time", "date" if encoder.clock.is_date else "number", "orders the rows", 0, 0.0
+        )
+    reports = []
+    for name in header:
+        if name in found:
+            told = [note for note in notes if note.endswith(f" is {name}")]
+            reports.append(found[name]._replace(made="; ".join([found[name].made, *told])))
+    return tuple(reports)
+
+
+def explain(encoder: TableEncoder, reports: Sequence[ColumnReport]) -> str:
+    """The reports as an aligned table, with a line on the time.
+
+    Args:
+        encoder: What is made of the columns.
+        reports: The reports.
+
+    Example:
+        >>> from gp_ensembles.tables import open_rows
+        >>> rows = open_rows([{"on": "yes", "load": 1.5}, {"on": "no", "load": 2.5}], "load", num_warm_up=2)
+        >>> print(explain(rows.encoder, rows.columns))
+        column   role     kind      inputs   missing   what was made of it
+        on       input    boolean   1        -         1 for true, 0 for false
+        load     target   number    -        -         as it is
+    """
+    lines = [("column", "role", "kind", "inputs", "missing", "what was made of it")]
+    for report in reports:
+        missing = f"{100 * report.missing:.3g} %" if report.missing else "-"
+        lines.append((report.name, report.role, report.kind, str(report.num_inputs or "-"), missing, report.made))
+    widths = [max(len(line[place]) for line in lines) for place in range(5)]
+    table = ["   ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[5]]) for line in lines]
+    told = [*([] if encoder.clock is None else [encoder.clock.describe()]), *encoder.notes]
+    return "\n".join([*table, *([""] if told else []), *told])
+
+
+def plain_reports(reports: Sequence[ColumnReport]) -> list[dict[str, object]]:
+    """The reports as plain containers, for a summary."""
+    return [dict(report._asdict()) for report in reports]

@@ -1,0 +1,157 @@
+"""Tables that hold typed values: frames of pandas, polars and others, Parquet files, and lists of dictionaries."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from gp_ensembles.tables.raw import Cells, RawRows, unique_names
+from gp_ensembles.tables.text import table_name
+
+_BATCH = 2048
+
+
+class FrameSource:
+    """A frame of pandas, polars, pyarrow or whatever else narwhals knows.
+
+    Args:
+        frame: The frame.
+        name: What the table is called.
+
+    Raises:
+        TypeError: If it is no frame.
+
+    Example:
+        >>> import pandas as pd
+        >>> source = FrameSource(pd.DataFrame({"on": [True, None], "load": [1, 2]}))
+        >>> {name: cells.tolist() for name, cells in next(source.rows(source.header)).columns.items()}
+        {'on': ['true', ''], 'load': [1.0, 2.0]}
+    """
+
+    def __init__(self, frame: Any, name: str = "table") -> None:
+        self._frame = nw.from_native(frame, eager_only=True)
+        self.path = self.name = name
+        self.decimal = "."
+        self.num_rows: int | None = self._frame.shape[0]
+        self.header, self.notes = unique_names([str(column) for column in self._frame.columns])
+
+    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
+        """All rows of some columns, in batches."""
+        names = dict(zip(self.header, self._frame.columns, strict=True))
+        for start in range(0, self._frame.shape[0], _BATCH):
+            part = self._frame[start : start + _BATCH]
+            yield RawRows({name: _cells(part[names[name]]) for name in columns}, None)
+
+
+class ParquetSource:
+    """A Parquet file, read in batches.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ImportError: If pyarrow is not installed.
+        ValueError: If it is no Parquet file.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            from pyarrow import ArrowInvalid, parquet
+        except ImportError:
+            raise ImportError(f"reading {path} needs pyarrow; install gp_ensembles[parquet]") from None
+        self.path, self.name, self.decimal = path, table_name(path), "."
+        try:
+            self._file = parquet.ParquetFile(path)
+        except ArrowInvalid as error:
+            raise ValueError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
+        self.num_rows: int | None = self._file.metadata.num_rows
+        self.header, self.notes = unique_names(self._file.schema_arrow.names)
+
+    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
+        """All rows of some columns, in batches."""
+        names = dict(zip(self.header, self._file.schema_arrow.names, strict=True))
+        for batch in self._file.iter_batches(_BATCH, columns=[names[name] for name in columns]):
+            frame = nw.from_native(_table(batch), eager_only=True)
+            yield RawRows({name: _cells(frame[names[name]]) for name in columns}, None)
+
+
+class RecordSource:
+    """Rows as dictionaries of text, numbers and truth values, such as lines of JSON.
+
+    Args:
+        records: The rows; what a row lacks is missing.
+        header: Names of the columns.
+        name: What the table is called.
+
+    Example:
+        >>> source = RecordSource([{"load": 1.5, "on": True}, {"on": None}], ["load", "on"])
+        >>> {name: cells.tolist() for name, cells in next(source.rows(["load", "on"])).columns.items()}
+        {'load': [1.5, nan], 'on': ['true', '']}
+    """
+
+    def __init__(self, records: Sequence[Mapping[str, Any]], header: Sequence[str], name: str = "rows") -> None:
+        self._records = records
+        self.header = tuple(header)
+        self.path = self.name = name
+        self.decimal = "."
+        self.num_rows: int | None = len(records)
+        self.notes: tuple[str, ...] = ()
+
+    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
+        """All rows of some columns, in batches."""
+        for start in range(0, len(self._records), _BATCH):
+            part = self._records[start : start + _BATCH]
+            yield RawRows({name: _of_values([row.get(name) for row in part]) for name in columns}, None)
+
+
+def is_parquet(path: str) -> bool:
+    """Whether a file says at its start that it is a Parquet file."""
+    file = Path(path)
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return opened.read(4) == b"PAR1"
+
+
+def _table(batch: Any) -> Any:
+    from pyarrow import Table
+
+    return Table.from_batches([batch])
+
+
+def _cells(series: Any) -> Cells:
+    """A column of a frame as numbers, dates or text."""
+    kind = series.dtype
+    if kind.is_numeric():
+        numbers: NDArray[np.float64] = series.cast(nw.Float64).to_numpy().astype(np.float64)
+        return numbers
+    if isinstance(kind, nw.Datetime):
+        if kind.time_zone is not None:
+            # Text with offsets: wall clocks and universal time are both told from it.
+            return _of_values([None if value is None else value.isoformat() for value in series.to_list()])
+        dates: NDArray[np.datetime64] = series.to_numpy().astype("datetime64[ns]")
+        return dates
+    if isinstance(kind, nw.Date):
+        days: NDArray[np.datetime64] = series.to_numpy().astype("datetime64[ns]")
+        return days
+    return _of_values(series.to_list())
+
+
+def _of_values(values: list[Any]) -> Cells:
+    """Values of any kinds: numbers if all are, else text."""
+    if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+        return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
+    cells = np.empty(len(values), dtype=object)
+    cells[:] = [_text(value) for value in values]
+    return cells
+
+
+def _text(value: Any) -> str:
+    if value is None or value != value:  # NaN and the like
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    return str(value).strip()

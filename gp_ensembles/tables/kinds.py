@@ -1,0 +1,138 @@
+"""Which kind a column is of, from its cells in the warm-up rows; targets are not looked at."""
+
+import numpy as np
+
+from gp_ensembles.tables.columns import (
+    BOOLEAN,
+    BooleanColumn,
+    CategoryColumn,
+    CellError,
+    ColumnEncoder,
+    DateColumn,
+    DroppedColumn,
+    HashedColumn,
+    NumberColumn,
+    texts_of,
+)
+from gp_ensembles.tables.dates import ISO, Dates, check_zones, find_format, parse
+from gp_ensembles.tables.numbers import is_missing, numbers_in
+from gp_ensembles.tables.raw import Cells
+
+MAX_LEVELS = 20  # of a category with a column for each
+_DAY = 86400.0
+
+
+def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) -> ColumnEncoder:
+    """What is to be made of a column.
+
+    Args:
+        name: Its name.
+        cells: Its cells in the warm-up rows, shape (N,).
+        decimal: The mark before decimals.
+        given: Its kind, if it is told.
+
+    Raises:
+        CellError: If the cells are not of one kind, or are text that repeats too little.
+
+    Example:
+        >>> fit_column("site", np.array(["a", "b", "a", "b"] * 9, dtype=object), ".")
+        CategoryColumn(name='site', levels=('a', 'b'))
+        >>> fit_column("load", np.array(["1.5", ""], dtype=object), ".")
+        NumberColumn(name='load')
+    """
+    if given == "drop":
+        return DroppedColumn(name)
+    if given == "number" or (given is None and cells.dtype.kind == "f"):
+        return NumberColumn(name)
+    if given == "boolean":
+        return BooleanColumn(name)
+    if given == "category":
+        return _category(name, cells)
+    if cells.dtype.kind == "M":
+        return _dates(name, parse(cells, ISO)[0], ISO)
+    texts = [str(cell) for cell in cells]
+    found = [text for text in texts if not is_missing(text)]
+    style = None
+    if given == "date" or (found and not _is_numeric(found[:50], decimal)):
+        style = find_format(found)
+    if style is not None:
+        problem = check_zones(found)
+        if problem is not None:
+            raise CellError(0, f"{problem}; write all times of the column in one zone")
+        return _dates(name, parse(cells, style)[0], style)
+    if given == "date":
+        raise CellError(
+            _first_odd(texts), "no format of dates fits all cells of the first rows; write them as 2024-01-31 13:00"
+        )
+    _, wrong = numbers_in(texts, decimal)
+    if wrong is None:
+        return NumberColumn(name)
+    if {text.lower() for text in found} <= set(BOOLEAN):
+        return BooleanColumn(name)
+    if _is_numeric(found, decimal, 0.9):
+        raise CellError(
+            wrong, f"{texts[wrong]!r} is not a number as nearly all others are; mend it, or leave the cell empty"
+        )
+    return _category(name, cells)
+
+
+def _category(name: str, cells: Cells) -> ColumnEncoder:
+    levels = {text for text in texts_of(cells) if not is_missing(text)}
+    if len(levels) <= MAX_LEVELS:
+        return CategoryColumn(name, tuple(sorted(levels)))
+    return HashedColumn(name)
+
+
+def refuse_text(name: str, cells: Cells) -> None:
+    """Raise if a category that was found has nearly as many values as rows, so that nothing can be learned of one.
+
+    Raises:
+        CellError: Saying how to leave it out, or take it all the same.
+
+    Example:
+        >>> refuse_text("note", np.array([f"note {row}" for row in range(100)], dtype=object))
+        Traceback (most recent call last):
+        gp_ensembles.tables.columns.CellError: text with 100 different values in 100 rows; leave it out ...
+    """
+    levels = {str(cell) for cell in cells if not is_missing(str(cell))}
+    if len(levels) > max(MAX_LEVELS, len(cells) / 2):
+        raise CellError(
+            0,
+            f"text with {len(levels)} different values in {len(cells)} rows; leave it out (--kinds {name}=drop), or "
+            f"take it for a category (--kinds {name}=category)",
+        )
+
+
+def _dates(name: str, dates: Dates, style: str) -> DateColumn:
+    """Calendar features that the warm-up rows can tell something of."""
+    wall = dates.wall[~np.isnan(dates.wall)]
+    if not len(wall):
+        return DateColumn(name, style, 0.0, (), True)
+    within_day = np.unique(wall % _DAY)
+    days = np.unique(wall // _DAY)
+    has_days = wall.max() >= 366 * _DAY or wall.min() >= 366 * _DAY  # a clock without dates stands in 1900 or 1970
+    periods = ["day"] if len(within_day) > 1 else []
+    if has_days and len(np.unique(days % 7)) > 1 and len(days) >= 7 and _median_step(days) < 7:
+        periods.append("week")
+    if has_days and days.max() - days.min() >= 60:
+        periods.append("year")
+    origin = float(np.nanmin(dates.seconds[:1])) if not np.isnan(dates.seconds[0]) else float(np.nanmin(dates.seconds))
+    return DateColumn(name, style, origin, tuple(periods), bool(has_days))
+
+
+def _median_step(days: Cells) -> float:
+    return float(np.median(np.diff(days))) if len(days) > 1 else 0.0
+
+
+def _is_numeric(found: list[str], decimal: str, share: float = 0.5) -> bool:
+    """Whether more than a share of cells are numbers."""
+    values, _ = numbers_in(found, decimal)
+    return bool(found) and float((~np.isnan(values)).mean()) > share
+
+
+def _first_odd(texts: list[str]) -> int:
+    """The first cell from which on the cells are no dates."""
+    for place in range(len(texts)):
+        if not is_missing(texts[place]) and find_format(texts[: place + 1]) is None:
+            return place
+    return 0

@@ -1,0 +1,111 @@
+"""Text cells as numbers: words for what is missing, decimal commas, marks between thousands."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"})
+_GROUPS = {".": re.compile(r"[+-]?\d{1,3}(?:[,'\u00a0\u202f ]\d{3})+(?:\.\d+)?$"), ",": re.compile(
+    r"[+-]?\d{1,3}(?:[.'\u00a0\u202f ]\d{3})+(?:,\d+)?$"
+)}  # fmt: skip
+_MARKS = {".": ",'\u00a0\u202f ", ",": ".'\u00a0\u202f "}
+_WITH_COMMA = re.compile(r"[+-]?\d+,(\d+)$")
+_WITH_POINT = re.compile(r"[+-]?\d*\.(\d+)(?:[eE][+-]?\d+)?$")
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell says that there is no value.
+
+    Example:
+        >>> is_missing(" N/A "), is_missing("0")
+        (True, False)
+    """
+    return text.strip().lower() in MISSING
+
+
+def number_in(text: str, decimal: str = ".") -> float | None:
+    """The number in a cell, NaN where it is missing, ``None`` where there is other text.
+
+    Args:
+        text: The cell.
+        decimal: The mark before decimals; groups of three digits may be parted by the other one, blanks or apostrophes.
+
+    Example:
+        >>> number_in(" 2.5 "), number_in("1.234,5", ","), number_in("1,234"), number_in("2024_05"), number_in("")
+        (2.5, 1234.5, 1234.0, None, nan)
+    """
+    stripped = text.strip()
+    if stripped.lower() in MISSING:
+        return float("nan")
+    if _GROUPS[decimal].match(stripped):
+        for mark in _MARKS[decimal]:
+            stripped = stripped.replace(mark, "")
+    elif decimal == "," and "." in stripped:
+        return None  # a point where a comma is the mark: a date, or another dialect
+    if decimal == ",":
+        stripped = stripped.replace(",", ".")
+    # Python reads 2024_05 as 202405; a table that says so means something else.
+    if "_" in stripped:
+        return None
+    try:
+        return float(stripped)
+    except ValueError:
+        return None
+
+
+def numbers_in(cells: Sequence[str], decimal: str = ".") -> tuple[NDArray[np.float64], int | None]:
+    """Cells as numbers, and the place of the first that holds other text, if there is one.
+
+    Example:
+        >>> numbers_in(["1", "", "x"])
+        (array([ 1., nan, nan]), 2)
+    """
+    if decimal == ".":
+        try:
+            values = np.asarray(cells, dtype=object).astype(np.float64)
+        except ValueError:
+            pass
+        else:
+            if not any("_" in cell for cell in cells):
+                return values, None
+    found = np.full(len(cells), np.nan)
+    wrong = None
+    for place, cell in enumerate(cells):
+        value = number_in(cell, decimal)
+        if value is not None:
+            found[place] = value
+        elif wrong is None:
+            wrong = place
+    return found, wrong
+
+
+def find_decimal(cells: Iterable[str], delimiter: str) -> str:
+    """The mark before decimals, from cells of a table.
+
+    Three digits behind the only mark may be thousands and count for nothing, unless nothing else tells.
+
+    Example:
+        >>> find_decimal(["1,5", "2,25", "abc"], ";"), find_decimal(["1.5"], ";"), find_decimal(["1,234"], ",")
+        (',', '.', '.')
+    """
+    if delimiter == ",":
+        return "."
+    comma = point = unclear = 0
+    for cell in cells:
+        stripped = cell.strip()
+        if (behind := _WITH_COMMA.match(stripped)) is not None:
+            if len(behind[1]) == 3 and not stripped.lstrip("+-").startswith("0"):
+                unclear += 1
+            else:
+                comma += 1
+        elif (behind := _WITH_POINT.match(stripped)) is not None:
+            point += len(behind[1]) != 3 or stripped.lstrip("+-").startswith(("0", "."))
+        elif _GROUPS[","].match(stripped) and "," in stripped:
+            comma += 1
+        elif _GROUPS["."].match(stripped) and "." in stripped:
+            point += 1
+    if comma != point:
+        return "," if comma > point else "."
+    return "," if unclear and not point else "."

@@ -1,0 +1,92 @@
+"""Rows of a table as they are written, by column: what every source is turned into before anything is made of it."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Cells = NDArray[np.object_] | NDArray[np.float64] | NDArray[np.datetime64]  # text, numbers, or dates
+
+
+class RawRows(NamedTuple):
+    """Consecutive rows.
+
+    Attributes:
+        columns: Cells of each column, shape (B,): text as objects (missing is empty), numbers as float64 (NaN), or
+            dates as datetime64[ns] (NaT).
+        lines: The line of the file of each row, shape (B,); ``None`` where there are none.
+    """
+
+    columns: dict[str, Cells]
+    lines: NDArray[np.int64] | None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows B."""
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def part(self, rows: slice) -> "RawRows":
+        """Some of the rows."""
+        columns = {name: cells[rows] for name, cells in self.columns.items()}
+        return RawRows(columns, None if self.lines is None else self.lines[rows])
+
+
+class RawSource(Protocol):
+    """Where rows come from.
+
+    Attributes:
+        name: What the table is, for messages and results.
+        path: What messages call it.
+        header: Names of its columns, each of its own.
+        decimal: The mark before decimals in text.
+        num_rows: How many rows there are, where that is known beforehand.
+        notes: What was told apart or left out on the way, for whoever wants to know.
+    """
+
+    name: str
+    path: str
+    header: tuple[str, ...]
+    decimal: str
+    num_rows: int | None
+    notes: tuple[str, ...]
+
+    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
+        """All rows of some columns, in batches; to be called once."""
+
+
+def join(parts: Sequence[RawRows]) -> RawRows:
+    """Consecutive batches as one; a column that is text in one of them is text.
+
+    Example:
+        >>> one = RawRows({"a": np.array(["x"], dtype=object)}, None)
+        >>> join([one, one]).columns["a"].tolist()
+        ['x', 'x']
+    """
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    lines = [part.lines for part in parts if part.lines is not None]
+    return RawRows(columns, np.concatenate(lines) if len(lines) == len(parts) else None)
+
+
+def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names told apart, and notes of those that stood twice; a column without a name gets its place.
+
+    Example:
+        >>> unique_names(["load", "", "load"])
+        (('load', 'column 2', 'load.2'), ('the name load stands 2 times; the second is load.2',))
+    """
+    found: list[str] = []
+    notes = []
+    for place, given in enumerate(names, start=1):
+        plain = given.strip() or f"column {place}"
+        name, number = plain, 1
+        while name in found or (number > 1 and name in names):
+            number += 1
+            name = f"{plain}.{number}"
+        if name != plain:
+            ordinal = {2: "second", 3: "third"}.get(number, f"{number}th")
+            notes.append(f"the name {plain} stands {list(names).count(given)} times; the {ordinal} is {name}")
+        found.append(name)
+    return tuple(found), tuple(notes)

@@ -1,0 +1,69 @@
+"""Rows as models take them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of a table as numbers.
+
+    Attributes:
+        X: Inputs, shape (B, D), float64; NaN where missing.
+        y: Targets, shape (B,), float64; NaN where missing; classes are 0, 1, ...
+        time: Times, shape (B,), float64: seconds since 1970 in universal time, or the numbers of a column of time;
+            ``None`` without one.
+        steps: Time since the row before in usual steps, shape (B,), float64; 1 for the first row of all.
+        first_row: Number of the first row, counted from 1.
+        lines: Line of the file of each row, shape (B,); ``None`` where there are none.
+
+    Example:
+        >>> zero = torch.zeros(3, 1, dtype=torch.float64)
+        >>> Rows(zero, zero[:, 0], None, None, 1, None).part(slice(1, 3)).first_row
+        2
+    """
+
+    X: Tensor
+    y: Tensor
+    time: Tensor | None
+    steps: Tensor | None
+    first_row: int
+    lines: Tensor | None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows B."""
+        return self.y.shape[0]
+
+    def part(self, rows: slice) -> "Rows":
+        """Some of the rows, one after the other."""
+        start = rows.indices(self.num_rows)[0]
+        return Rows(
+            self.X[rows],
+            self.y[rows],
+            None if self.time is None else self.time[rows],
+            None if self.steps is None else self.steps[rows],
+            self.first_row + start,
+            None if self.lines is None else self.lines[rows],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence["Rows"]) -> "Rows":
+        """Rows that follow one another."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            torch.cat([part.X for part in parts]),
+            torch.cat([part.y for part in parts]),
+            _joined([part.time for part in parts]),
+            _joined([part.steps for part in parts]),
+            parts[0].first_row,
+            _joined([part.lines for part in parts]),
+        )
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    there = [part for part in parts if part is not None]
+    return torch.cat(there) if len(there) == len(parts) else None

@@ -1,0 +1,251 @@
+"""The one reader of tables: from wherever rows come to rows as models take them, in batches."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gp_ensembles.tables.encoder import TableEncoder, TableError
+from gp_ensembles.tables.explain import ColumnReport, report_columns
+from gp_ensembles.tables.frames import FrameSource, ParquetSource, RecordSource, is_parquet
+from gp_ensembles.tables.options import TableOptions
+from gp_ensembles.tables.raw import RawRows, RawSource, join
+from gp_ensembles.tables.rows import Rows
+from gp_ensembles.tables.text import TextSource
+
+USUAL_WARM_UP = 1000
+
+
+class RowStream:
+    """Rows of a table, one batch after the other: the whole of it is never held.
+
+    Made by :func:`open_rows` and :func:`reopen_rows`.
+
+    Attributes:
+        name: What the table is.
+        path: What messages call it.
+        encoder: What is made of its columns; its clock stands at the last row that was given out.
+        num_warm_up: Rows at the start that the encoder was fitted on.
+        num_rows: Number of all rows, where that is known.
+
+    Example:
+        >>> rows = open_rows([{"hour": k, "load": 2.0 * k} for k in range(5)], "load", num_warm_up=3)
+        >>> rows.take(3).y.tolist(), [batch.y.tolist() for batch in rows], rows.num_rows
+        ([0.0, 2.0, 4.0], [[6.0, 8.0]], 5)
+    """
+
+    def __init__(
+        self,
+        source: RawSource,
+        encoder: TableEncoder,
+        ready: Sequence[RawRows],
+        rest: Iterator[RawRows],
+        num_warm_up: int,
+        num_rows: int | None,
+    ) -> None:
+        self.name, self.path = source.name, source.path
+        self.encoder = encoder
+        self.num_warm_up = num_warm_up
+        self.num_rows = num_rows
+        self._source = source
+        self._ready = list(ready)
+        self._rest = rest
+        self._num_given = 0
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the D inputs."""
+        return self.encoder.feature_names
+
+    @property
+    def target_name(self) -> str:
+        """Name of the target."""
+        return self.encoder.target.name
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes 0, 1, ... if the target tells classes."""
+        return self.encoder.target.classes
+
+    @property
+    def time_name(self) -> str | None:
+        """Name of the column of time, if there is one."""
+        return None if self.encoder.clock is None else self.encoder.clock.name
+
+    @property
+    def columns(self) -> tuple[ColumnReport, ...]:
+        """What was made of each column."""
+        return report_columns(self.encoder, self._source.header, self._source.notes)
+
+    def take(self, num_rows: int) -> Rows:
+        """The next rows, up to so many: fewer at the end, none behind it.
+
+        Raises:
+            ValueError: If a cell among them is malformed, or times run backwards; nothing is taken then.
+        """
+        while sum(part.num_rows for part in self._ready) < num_rows:
+            part = next(self._rest, None)
+            if part is None:
+                break
+            self._ready.append(part)
+        whole = join(self._ready) if self._ready else self._empty()
+        encoder, rows = self.encoder.encode(
+            whole.part(slice(0, num_rows)), self._source.decimal, self.path, self._num_given + 1
+        )
+        self._ready = [whole.part(slice(num_rows, None))]
+        self.encoder, self._num_given = encoder, self._num_given + rows.num_rows
+        return rows
+
+    def __iter__(self) -> Iterator[Rows]:
+        """The rows that are left, in batches.
+
+        Raises:
+            ValueError: If a cell is malformed, or times run backwards; the rows before it in its batch come first.
+        """
+        while True:
+            waiting = self._ready[0].num_rows if self._ready else 0
+            if not waiting:
+                part = next(self._rest, None)
+                if part is None:
+                    return
+                self._ready, waiting = [part], part.num_rows
+            try:
+                yield self.take(waiting)
+            except TableError:
+                good = self._num_good(waiting)
+                if good:
+                    yield self.take(good)
+                raise
+
+    def format_time(self, times: Sequence[float]) -> list[str]:
+        """Times as text."""
+        assert self.encoder.clock is not None
+        return self.encoder.clock.format(times)
+
+    def to_plain(self) -> dict[str, Any]:
+        """What is made of the columns, as plain containers, for checkpoints; see :func:`reopen_rows`."""
+        return self.encoder.to_plain()
+
+    def _num_good(self, num_rows: int) -> int:
+        """How many of the next rows are well formed."""
+        low, high = 0, num_rows - 1  # the first `low` are; the first `high + 1` are not
+        while low < high:
+            middle = (low + high + 1) // 2
+            try:
+                self.encoder.encode(self._ready[0].part(slice(0, middle)), self._source.decimal, self.path, 1)
+            except TableError:
+                high = middle - 1
+            else:
+                low = middle
+        return low
+
+    def _empty(self) -> RawRows:
+        columns = dict.fromkeys((*self.encoder.input_columns, self.encoder.target.name))
+        source = RecordSource([{}], list(columns))
+        return next(source.rows(list(columns))).part(slice(0, 0))
+
+
+def open_rows(
+    source: Any, target: str, options: TableOptions | None = None, *, num_warm_up: int | None = None
+) -> RowStream:
+    """Open a table and find out what its columns are, from the warm-up rows alone.
+
+    Args:
+        source: A path of a CSV or Parquet file, packed by gzip or not; ``-`` for the standard input; a frame of pandas,
+            polars or pyarrow; or a sequence of dictionaries.
+        target: Name of the target.
+        options: What is known of the table; all is found by default.
+        num_warm_up: Rows to look at; by default 1000, or a third of a table that is shorter than 3000.
+
+    Raises:
+        OSError: If a file cannot be read.
+        TypeError: If the source is none.
+        ValueError: If the table is malformed or empty, a column is not there, or a column is of no kind.
+
+    Example:
+        >>> records = [{"on": "yes", "load": 1.5}, {"on": "no", "load": None}, {"on": "yes", "load": 2.5}]
+        >>> rows = open_rows(records, "load", num_warm_up=3)
+        >>> rows.feature_names, rows.take(2).X.tolist()
+        (('on',), [[1.0], [0.0]])
+    """
+    options = TableOptions() if options is None else options
+    raw_source = _open(source, options)
+    known = raw_source.header
+    features = options.features
+    if features is None:
+        features = tuple(name for name in known if name != target)
+    else:
+        features = tuple(dict.fromkeys((*features, *options.gaps)))
+    named = (target, *features, *options.kinds, *(() if options.time is None else (options.time,)))
+    _check_names(raw_source, named)
+    if target in features:
+        raise ValueError(f"the target {target} is also among the features; leave it out there")
+    kept = [name for name in features if options.kinds.get(name) != "drop"]
+    if not kept:
+        raise ValueError(f"{raw_source.path} has no input column besides the target {target}")
+    wanted = list(dict.fromkeys((*features, target, *(() if options.time is None else (options.time,)))))
+    rest = raw_source.rows(wanted)
+    least = 3 * USUAL_WARM_UP if num_warm_up is None else num_warm_up
+    ready, num_ready = list[RawRows](), 0
+    while num_ready < least and (part := next(rest, None)) is not None:
+        ready.append(part)
+        num_ready += part.num_rows
+    if not num_ready:
+        raise ValueError(f"{raw_source.path} has a header but no data rows")
+    if num_warm_up is None:
+        num_warm_up = min(USUAL_WARM_UP, max(num_ready // 3, 1))
+    warm = join(ready).part(slice(0, num_warm_up))
+    encoder = TableEncoder.fit(warm, features, target, options, raw_source.decimal, raw_source.path)
+    total = num_ready if num_ready < least else raw_source.num_rows
+    return RowStream(raw_source, encoder, ready, rest, num_warm_up, total)
+
+
+def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | None = None) -> RowStream:
+    """Open a further table with the columns of an earlier one; a target that is not there is missing.
+
+    Args:
+        source: As for :func:`open_rows`.
+        plain: What :meth:`RowStream.to_plain` gave.
+        options: How the file is written, where that cannot be found.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If the table is malformed, or lacks a column.
+
+    Example:
+        >>> first = open_rows([{"on": "yes", "load": 1.5}, {"on": "no", "load": 2.5}], "load", num_warm_up=2)
+        >>> reopen_rows([{"on": "no"}], first.to_plain()).take(5).X.tolist()
+        [[0.0]]
+    """
+    options = TableOptions() if options is None else options
+    raw_source = _open(source, options)
+    encoder = TableEncoder.from_plain(dict(plain))
+    wanted = list(encoder.input_columns)
+    _check_names(raw_source, wanted)
+    if encoder.target.name in raw_source.header:
+        wanted.append(encoder.target.name)
+    return RowStream(raw_source, encoder, [], raw_source.rows(wanted), 0, raw_source.num_rows)
+
+
+def _open(source: Any, options: TableOptions) -> RawSource:
+    if isinstance(source, str | Path):
+        path = str(source)
+        return ParquetSource(path) if path != "-" and is_parquet(path) else TextSource(path, options)
+    if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
+        header = list(dict.fromkeys(str(name) for row in source for name in row))
+        return RecordSource(source, header)
+    try:
+        return FrameSource(source)
+    except TypeError:
+        raise TypeError(
+            f"a table is a path, a frame of pandas, polars or pyarrow, or a list of dictionaries, not {source!r}"
+        ) from None
+
+
+def _check_names(source: RawSource, names: Sequence[str]) -> None:
+    """Raise if a column is not there, naming those like it."""
+    for name in names:
+        if name not in source.header:
+            close = difflib.get_close_matches(name, source.header, n=3)
+            hint = f"did you mean {' or '.join(close)}? its " if close else "its "
+            raise ValueError(f"{source.path} has no column named {name}; {hint}columns are {', '.join(source.header)}")

@@ -1,0 +1,106 @@
+"""The target of a table: numbers, or classes by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gp_ensembles.tables.columns import BOOLEAN, CellError, texts_of
+from gp_ensembles.tables.numbers import is_missing, numbers_in
+from gp_ensembles.tables.raw import Cells
+
+_FEW = 20
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """How the cells of a target become numbers.
+
+    Attributes:
+        name: Its column.
+        classes: Names of the classes 0, 1, ...; ``None`` for numbers.
+        has_words: Whether the first rows hold true and false, which are read as 1 and 0.
+
+    Example:
+        >>> cells = np.array(["no", "yes", ""], dtype=object)
+        >>> TargetColumn("broken", ("no", "yes")).encode(cells, ".").tolist()
+        [0.0, 1.0, nan]
+    """
+
+    name: str
+    classes: tuple[str, ...] | None = None
+    has_words: bool = False
+
+    @classmethod
+    def fit(cls, name: str, cells: Cells, decimal: str, classes: Sequence[str] | None) -> "TargetColumn":
+        """From the cells (N,) of the warm-up rows.
+
+        Raises:
+            CellError: If they are text, and no classes are named.
+        """
+        if classes is not None:
+            return cls(name, tuple(classes))
+        if cells.dtype.kind == "f":
+            return cls(name)
+        if cells.dtype.kind == "M":
+            raise CellError(0, "it holds dates; a target is a number, or tells classes")
+        texts = [str(cell) for cell in cells]
+        found = {text for text in texts if not is_missing(text)}
+        if found and {text.lower() for text in found} <= {"true", "false"}:
+            return cls(name, None, True)
+        _, wrong = numbers_in(texts, decimal)
+        if wrong is None:
+            return cls(name)
+        values, _ = numbers_in(sorted(found), decimal)
+        if len(found) <= _FEW and np.isnan(values).all():
+            levels = sorted(found, key=lambda text: (BOOLEAN.get(text.lower(), 0.0), text))
+            raise CellError(
+                wrong,
+                f"the target is text with {len(found)} values ({', '.join(levels)}): that is a classification; run it "
+                f"with --classes {','.join(levels)} (they are counted from 0 in this order)",
+            )
+        raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; mend it, or choose another target")
+
+    def encode(self, cells: Cells, decimal: str) -> NDArray[np.float64]:
+        """Targets (B,); NaN where missing.
+
+        Raises:
+            CellError: If a cell is no number or no class, or infinite.
+        """
+        if self.classes is not None:
+            values = np.full(len(cells), np.nan)
+            codes = {name: float(place) for place, name in enumerate(self.classes)}
+            for place, text in enumerate(texts_of(cells)):
+                if is_missing(text) and text not in codes:
+                    continue
+                if text not in codes:
+                    raise CellError(place, f"the target {text!r} is none of the classes {', '.join(self.classes)}")
+                values[place] = codes[text]
+            return values
+        if cells.dtype.kind == "f":
+            values = cells.astype(np.float64)
+        elif cells.dtype.kind == "M":
+            raise CellError(0, "the target is a date, not a number")
+        else:
+            texts = [str(cell) for cell in cells]
+            if self.has_words:
+                texts = [{"true": "1", "false": "0"}.get(text.lower(), text) for text in texts]
+            values, wrong = numbers_in(texts, decimal)
+            if wrong is not None:
+                raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; mend it, or leave it empty")
+        if np.isinf(values).any():
+            raise CellError(int(np.isinf(values).argmax()), "the target is infinite; leave the cell empty")
+        return values
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers, which :meth:`from_plain` reads back."""
+        classes = None if self.classes is None else list(self.classes)
+        return {"name": self.name, "classes": classes, "has_words": self.has_words}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "TargetColumn":
+        """The record that :meth:`to_plain` wrote."""
+        classes = plain["classes"]
+        return cls(plain["name"], None if classes is None else tuple(classes), plain["has_words"])

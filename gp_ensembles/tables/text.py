@@ -1,0 +1,212 @@
+"""Text tables: CSV files of any dialect, plain or packed, and the standard input."""
+
+import csv
+import gzip
+import io
+import sys
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from gp_ensembles.tables.dialect import Dialect, find_dialect, find_encoding, split_rows
+from gp_ensembles.tables.options import TableOptions
+from gp_ensembles.tables.raw import Cells, RawRows, unique_names
+
+_PEEK = 1 << 16  # bytes that are looked at before the table is read
+_BATCH = 2048  # rows
+_UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error)
+
+
+class TextSource:
+    r"""A text table, read once from its beginning to its end.
+
+    Args:
+        path: The file; ``-`` for the standard input.
+        options: What is given of its dialect.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is empty or no text.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "small.csv"
+        >>> _ = path.write_text("time;load\n\n0;1,5\n", encoding="utf-8")
+        >>> source = TextSource(str(path), TableOptions())
+        >>> source.header, next(source.rows(["load"])).columns["load"].tolist()
+        (('time', 'load'), ['1,5'])
+    """
+
+    def __init__(self, path: str, options: TableOptions) -> None:
+        self.path = "the standard input" if path == "-" else path
+        self.name = "stdin" if path == "-" else table_name(path)
+        self.num_rows: int | None = None
+        binary = open_binary(path)
+        weakref.finalize(self, _close, binary)
+        try:
+            start = binary.read(_PEEK)
+            encoding = options.encoding or find_encoding(start, len(start) < _PEEK)
+            text = start.decode(encoding, errors="ignore")
+        except _UNREADABLE as error:
+            raise ValueError(f"{self.path} is not a text table: {error}") from None
+        except LookupError:
+            raise ValueError(f"{options.encoding!r} is no encoding that Python knows; try utf-8 or latin-1") from None
+        if len(start) == _PEEK:  # the last line is cut
+            text = text.rpartition("\n")[0]
+        if "\0" in text:
+            raise ValueError(f"{self.path} is not a text table: it holds bytes that are no text")
+        self.dialect = find_dialect(text, encoding, options)
+        binary = _rejoined(start, binary)
+        self.decimal = self.dialect.decimal
+        self._lines = _NumberedLines(io.TextIOWrapper(binary, encoding=encoding, newline=""))
+        self._cells: Iterator[tuple[int, list[str]]] = self._read(self.dialect)
+        first = self._next()
+        if first is None:
+            raise ValueError(f"{self.path} is empty; a header row and data rows are needed")
+        names = first[1]
+        if not self.dialect.header:
+            names = [f"column {place + 1}" for place in range(len(first[1]))]
+            self._cells = chain([first], self._cells)
+        self._width, self._num_read = len(names), 0
+        names = [names[0].lstrip("# "), *names[1:]]
+        if self._width > 1 and not names[-1].strip():
+            second = self._next()
+            if second is not None:
+                self._cells = chain([second], self._cells)
+            if second is None or not any(cell.strip() for cell in second[1][self._width - 1 :]):
+                names = names[:-1]  # a mark at the end of each line
+        self.header, self.notes = unique_names(names)
+
+    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
+        """All rows of some columns, in batches.
+
+        Raises:
+            ValueError: If a row has another number of cells than there are names, or the file is damaged.
+        """
+        places = [self.header.index(name) for name in columns]
+        while batch := list(islice(iter(self._next, None), _BATCH)):
+            for line, cells in batch:
+                self._num_read += 1
+                if len(cells) != self._width and any(cell.strip() for cell in cells[self._width :]) | (
+                    len(cells) < len(self.header)
+                ):
+                    raise ValueError(
+                        f"{self.path}, data row {self._num_read} (line {line}): {len(cells)} cells under {self._width} "
+                        f"column names; mend the row, or say how cells are parted (--delimiter)"
+                    )
+            by_column: dict[str, Cells] = {}
+            for name, place in zip(columns, places, strict=True):
+                column = np.empty(len(batch), dtype=object)
+                column[:] = [cells[place].strip() for _, cells in batch]
+                by_column[name] = column
+            yield RawRows(by_column, np.array([line for line, _ in batch], dtype=np.int64))
+
+    def _read(self, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+        for _ in range(dialect.skip):
+            next(self._lines, None)
+        if dialect.delimiter == " ":
+            for line in self._lines:
+                if line.strip():
+                    yield self._lines.number, split_rows([line], " ")[0]
+            return
+        reader = csv.reader(self._lines, delimiter=dialect.delimiter, skipinitialspace=True)
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield self._lines.number, cells
+
+    def _next(self) -> tuple[int, list[str]] | None:
+        try:
+            return next(self._cells, None)
+        except _UNREADABLE as error:
+            raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {error}") from None
+
+
+class _NumberedLines:
+    """Lines of a file, counted from 1."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self.number = 0
+
+    def __iter__(self) -> "_NumberedLines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._file)
+        self.number += 1
+        return line
+
+
+class _Rejoined(io.RawIOBase):
+    """Bytes that were read already, and those behind them: a pipe cannot be wound back."""
+
+    def __init__(self, start: bytes, rest: BinaryIO) -> None:
+        self._start = start
+        self._rest = rest
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def close(self) -> None:
+        """Close what lies behind, but not the standard input."""
+        if not self.closed and self._rest is not sys.stdin.buffer:
+            self._rest.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as bytes are there."""
+        if self._start:
+            part, self._start = self._start[: len(buffer)], self._start[len(buffer) :]
+        else:
+            part = self._rest.read1(len(buffer)) if isinstance(self._rest, io.BufferedReader) else self._rest.read(
+                len(buffer))  # fmt: skip
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def open_binary(path: str) -> BinaryIO:
+    """The bytes of a file or of the standard input, unpacked if they are packed by gzip, whatever the name says.
+
+    Args:
+        path: The file; ``-`` for the standard input.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    if path == "-":
+        raw: BinaryIO = sys.stdin.buffer
+    else:
+        file = Path(path)
+        if not file.is_file() and not file.is_fifo():
+            kind = "a folder, not a file" if file.is_dir() else "not there"
+            raise FileNotFoundError(f"{path} is {kind}")
+        raw = file.open("rb")
+    start = raw.read(2)
+    raw = _rejoined(start, raw)
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if start == b"\x1f\x8b" else raw
+
+
+def table_name(path: str) -> str:
+    """What a table is called: its file without endings.
+
+    Example:
+        >>> table_name("data/meter.csv.gz")
+        'meter'
+    """
+    name = Path(path).name.removesuffix(".gz")
+    return name.rpartition(".")[0] or name
+
+
+def _close(binary: BinaryIO) -> None:
+    if not binary.closed:
+        binary.close()
+
+
+def _rejoined(start: bytes, rest: BinaryIO) -> BinaryIO:
+    return io.BufferedReader(_Rejoined(start, rest))
