@@ -213,7 +213,8 @@ class DateColumn(ColumnEncoder):
     Attributes:
         style: The format of its text.
         origin: Seconds since 1970 of the first row.
-        periods: Which of ``day``, ``week`` and ``year`` there are, of the clock on the wall.
+        periods: Which of ``day``, ``week`` and ``year`` there are, of the clock on the wall; with the week comes a
+            column that is 1 at weekends.
         has_elapsed: Whether the days since the first row are a column.
 
     Example:
@@ -235,7 +236,8 @@ class DateColumn(ColumnEncoder):
     def names(self) -> tuple[str, ...]:
         """See :attr:`ColumnEncoder.names`."""
         waves = tuple(f"{self.name}: {wave} of {period}" for period in self.periods for wave in ("sine", "cosine"))
-        return (f"{self.name}: days",) * self.has_elapsed + waves
+        weekend = (f"{self.name}: weekend",) * ("week" in self.periods)
+        return (f"{self.name}: days",) * self.has_elapsed + waves + weekend
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
         """See :meth:`ColumnEncoder.encode`."""
@@ -248,12 +250,15 @@ class DateColumn(ColumnEncoder):
         for period in self.periods:
             phase = 2 * math.pi * _phase(dates.wall, period)
             parts += [np.sin(phase), np.cos(phase)]
+        if "week" in self.periods:
+            parts.append(np.where(np.isnan(dates.wall), np.nan, _phase(dates.wall, "week") >= 5 / 7))
         return np.stack(parts, axis=-1) if parts else np.zeros((len(cells), 0))
 
     def describe(self) -> str:
         """See :meth:`ColumnEncoder.describe`."""
         waves = f"sine and cosine of {', '.join(self.periods)}" if self.periods else ""
-        return " and ".join(part for part in ("days since the first row" * self.has_elapsed, waves) if part)
+        weekend = "weekend" * ("week" in self.periods)
+        return ", ".join(part for part in ("days since the first row" * self.has_elapsed, waves, weekend) if part)
 
 
 @final

@@ -343,6 +343,9 @@ def test_a_month_of_days_has_the_calendar_that_it_can_tell_of():
     days = pd.date_range("2000-01-01", periods=60, freq="2h")
     longer = pd.DataFrame({"time": pd.date_range("2000-01-01", periods=2000, freq="h"), "load": range(2000)})
     assert open_rows(longer, "load", num_warm_up=1000).encoder.columns[0].periods == ("day", "week")
+    rows = open_rows(longer, "load", num_warm_up=1000)
+    assert rows.feature_names[-1] == "time: weekend"
+    assert rows.take(2000).X[:, -1].tolist() == (longer.time.dt.weekday >= 5).astype(float).to_list()
     phase = open_rows(pd.DataFrame({"time": days, "load": LOAD}), "load", num_warm_up=60).take(60).X
     hour = torch.tensor(days.hour.tolist()).double()
     torch.testing.assert_close(phase[:, 1], torch.sin(2 * torch.pi * hour / 24), rtol=0, atol=1e-9)
