@@ -12,6 +12,7 @@ from gp_ensembles.numerics import mixtures, student_t
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 _MOST_STEPS = 1100  # halvings between any two float64 numbers, should Newton never help
+_LAST_DIGITS = 4  # of a quantile: no step is smaller far from zero
 _ROUND_OFF = 256  # of the distribution functions of dozens of components: with less, steps go on in the last digits
 _ROWS = 4096  # quantiles solved for at once
 
@@ -166,8 +167,9 @@ def _solve(mixture: StudentTMixture, target: Tensor) -> Tensor:
         newton = at - excess / density
         new = torch.where((newton > low) & (newton < high), newton, 0.5 * (low + high))
         exact = excess.abs() <= _ROUND_OFF * torch.finfo(target.dtype).eps * target[waiting]
-        done = exact | (new == at) | (0.5 * (low + high) <= low) | (0.5 * (low + high) >= high)
-        root[waiting] = torch.where(exact, at, new)
+        settled = (newton - at).abs() <= _LAST_DIGITS * torch.finfo(target.dtype).eps * at.abs()
+        done = exact | settled | (0.5 * (low + high) <= low) | (0.5 * (low + high) >= high)
+        root[waiting] = torch.where(exact | settled, at, new)
         if bool(done.any()):
             going = (~done).nonzero().flatten()
             if going.numel() == 0:
