@@ -1,0 +1,171 @@
+r"""How good forecasts are at each horizon: scored at origin after origin, each with what was known there only."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.streaming.model import OnlineModel
+
+LEVELS = tuple(k / 20 for k in range(1, 20))
+
+
+class Backtest(NamedTuple):
+    """Quantiles said at O origins of the next H targets, and these.
+
+    Attributes:
+        origins: Rows that were known at each origin, integers, shape (O,).
+        levels: Probabilities of the quantiles, ascending, K of them.
+        quantiles: In units of the target, shape (O, H, K).
+        targets: Shape (O, H); NaN where missing.
+
+    Example:
+        >>> quantiles = torch.tensor([[[-1.0, 1.0]], [[-1.0, 1.0]]])
+        >>> said = Backtest(torch.tensor([5, 6]), (0.05, 0.95), quantiles, torch.tensor([[0.0], [3.0]]))
+        >>> said.coverage(0.9), said.pinball
+        (tensor([0.5000]), tensor([[0.1250],
+                [0.9750]]))
+    """
+
+    origins: Tensor
+    levels: tuple[float, ...]
+    quantiles: Tensor
+    targets: Tensor
+
+    @property
+    def pinball(self) -> Tensor:
+        """Mean loss of each level's quantiles at each horizon, shape (K, H); see Gneiting (2011)."""
+        return self._losses().nanmean(0).mT
+
+    @property
+    def crps(self) -> Tensor:
+        """Continuous ranked probability score at each horizon, shape (H,).
+
+        Twice the integral of the pinball loss over all levels, by the trapezoidal rule: at levels 0 and 1 it is zero.
+        """
+        return self.crps_by_origin.nanmean(0)
+
+    @property
+    def crps_by_origin(self) -> Tensor:
+        """The same at each origin, shape (O, H); NaN where the target is missing."""
+        edges = self.quantiles.new_tensor([0.0, *self.levels, 1.0])
+        return self._losses() @ (edges[2:] - edges[:-2])
+
+    def coverage(self, coverage: float) -> Tensor:
+        """Share of the targets inside central intervals at each horizon, shape (H,).
+
+        Raises:
+            ValueError: If their ends are not among the levels.
+        """
+        ends = [round(0.5 * (1 - coverage), 9), round(0.5 * (1 + coverage), 9)]
+        known = [round(level, 9) for level in self.levels]
+        if not all(end in known for end in ends):
+            raise ValueError(f"intervals of coverage {coverage:g} end at levels {ends}, which are not among {known}")
+        lower, upper = (self.quantiles[..., known.index(end)] for end in ends)
+        inside = ((self.targets >= lower) & (self.targets <= upper)).to(self.targets)
+        return torch.where(self.targets.isnan(), torch.nan, inside).nanmean(0)
+
+    def _losses(self) -> Tensor:
+        """Pinball losses, shape (O, H, K)."""
+        level = self.quantiles.new_tensor(self.levels)
+        error = self.targets.unsqueeze(-1) - self.quantiles
+        return torch.maximum(level * error, (level - 1) * error)
+
+
+def backtest(
+    model: OnlineModel,
+    X: Tensor,
+    y: Tensor,
+    horizon: int,
+    *,
+    known: Sequence[int] | None = None,
+    origins: Sequence[int] | None = None,
+    generator: torch.Generator | None = None,
+) -> Backtest:
+    """Let a model learn rows in order, and forecast at origins on the way.
+
+    Args:
+        model: A model before any row. It learns the rows up to the last origin.
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,); NaN where missing.
+        horizon: Rows H of each forecast.
+        known: Columns of the inputs that are known in advance, such as the calendar; all by default. Of the others
+            forecasts see NaN.
+        origins: Numbers of rows that are known when forecasts are made, ascending; by default every one after the
+            warm-up that has H rows behind it.
+        generator: Source of randomness of the forecasts.
+
+    Raises:
+        ValueError: If an origin is inside the warm-up, or has fewer than H rows behind it.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> from gp_ensembles.streaming import StreamConfig
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
+        >>> said = backtest(model, X, X.squeeze(-1).sin(), 4, origins=(30, 40, 50))
+        >>> said.quantiles.shape, said.crps.shape
+        (torch.Size([3, 4, 19]), torch.Size([4]))
+    """
+    warm_up, num_rows = model.config.warmup, y.shape[0]
+    chosen = range(warm_up, num_rows - horizon + 1) if origins is None else list(origins)
+    if not chosen:
+        raise ValueError(
+            f"a backtest needs {warm_up} rows for the warm-up and {horizon} behind the first origin, got {num_rows}"
+        )
+    if chosen[0] < warm_up or chosen[-1] + horizon > num_rows:
+        raise ValueError(
+            f"origins must lie between {warm_up}, the end of the warm-up, and {num_rows - horizon}, which has "
+            f"{horizon} rows behind it; got {chosen[0]} to {chosen[-1]}"
+        )
+    future = X.clone()
+    if known is not None:
+        future[:, [j for j in range(X.shape[1]) if j not in known]] = torch.nan
+    learned, quantiles = 0, []
+    for origin in chosen:
+        if learned < origin:
+            model.observe(X[learned:origin], y[learned:origin])
+            learned = origin
+        forecast = model.forecast(future[origin : origin + horizon], generator=generator)
+        quantiles.append(forecast.quantile(LEVELS).mT)
+    return Backtest(torch.tensor(list(chosen)), LEVELS, torch.stack(quantiles), _targets(y, chosen, horizon))
+
+
+def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int]) -> Backtest:
+    r"""The value a season ago, or as many seasons ago as it takes, and quantiles of its own past errors.
+
+    At horizon h the last known value of the same season is :math:`m \lceil h / m \rceil` rows back for a season of m;
+    its past errors at that horizon are the differences of targets so far apart.
+
+    Args:
+        y: Targets, shape (N,); NaN where missing.
+        horizon: Rows H ahead.
+        season: Rows m of a season; 1 for the last value.
+        origins: Numbers of rows that are known, each larger than the longest way back.
+
+    Raises:
+        ValueError: If an origin has too few rows before it.
+
+    Example:
+        >>> y = torch.arange(8, dtype=torch.float64) % 4
+        >>> seasonal_naive(y, horizon=2, season=4, origins=[6]).quantiles[0, :, 9]
+        tensor([2., 3.], dtype=torch.float64)
+    """
+    back = [season * -(-h // season) for h in range(1, horizon + 1)]
+    if min(origins) <= max(back):
+        raise ValueError(f"a season of {season} needs more than {max(back)} rows before each origin")
+    levels, quantiles = y.new_tensor(LEVELS), []
+    for origin in origins:
+        past = y[:origin]
+        errors = [past[lag:] - past[:-lag] for lag in back]
+        last = torch.stack([past[origin + h - lag] for h, lag in enumerate(back)])
+        spread = torch.stack([torch.nanquantile(error, levels) for error in errors])
+        quantiles.append(last.unsqueeze(-1) + spread)
+    return Backtest(torch.tensor(list(origins)), LEVELS, torch.stack(quantiles), _targets(y, origins, horizon))
+
+
+def _targets(y: Tensor, origins: Sequence[int], horizon: int) -> Tensor:
+    return torch.stack([y[origin : origin + horizon] for origin in origins])
