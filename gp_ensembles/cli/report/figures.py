@@ -309,7 +309,7 @@ def _rows(x: Array, series: dict[str, Array], outside: NDArray[np.bool_]) -> lis
 def _between(x: Array, lower: Array, upper: Array, color: str, name: str, *, legend: str | None = None) -> list[Plain]:
     """Two traces, the second filled down to the first."""
     edge = {"type": "scatter", "mode": "lines", "x": x.tolist(), "line": {"width": 0, "color": color}}
-    edge |= {"hoverinfo": "skip", "legendgroup": legend or name}
+    edge |= {"hoverinfo": "skip", "legendgroup": _safe(legend or name)}
     first = {**edge, "y": lower.tolist(), "showlegend": False, "name": _safe(name)}
     return [first, {**edge, "y": upper.tolist(), "fill": "tonexty", "fillcolor": color, "name": _safe(name)}]
 
@@ -317,13 +317,13 @@ def _between(x: Array, lower: Array, upper: Array, color: str, name: str, *, leg
 def _line(x: Array, y: Array, color: str, name: str, *, width: float, legend: str | None = None) -> Plain:
     line = {"color": color, "width": width}
     return {"type": "scatter", "mode": "lines", "x": x.tolist(), "y": y.tolist(), "line": line, "name": _safe(name),
-            "legendgroup": legend or name}  # fmt: skip
+            "legendgroup": _safe(legend or name)}  # fmt: skip
 
 
 def _points(x: Array, y: Array, color: str, name: str, *, size: float) -> Plain:
     marker = {"color": color, "size": size}
     return {"type": "scatter", "mode": "markers", "x": x.tolist(), "y": y.tolist(), "marker": marker,
-            "name": _safe(name), "legendgroup": name}  # fmt: skip
+            "name": _safe(name), "legendgroup": _safe(name)}  # fmt: skip
 
 
 def _axis(title: str) -> Plain:

@@ -10,7 +10,7 @@ from gp_ensembles.calibration.coverage import WINDOW
 
 Array = NDArray[np.float64]
 COVERAGE = 0.9
-_MOST = 4096
+_MOST = 2048  # a million targets
 
 
 class Window(NamedTuple):
@@ -49,7 +49,7 @@ class Windows:
         self._most = most
         self.whole: list[Window] = []
         self._size = 1  # windows in each that is whole
-        self._open: list[Window] = []  # windows to be joined with the ones to come
+        self._open: list[Window] = []  # at most one: joined with the ones to come until it is of that size
         self._rows: list[tuple[float, ...]] = []  # row, time, hit and log score of targets of a window that is not over
 
     def add(self, rows: Array, times: Array, hits: Array, log_prob: Array) -> None:
@@ -61,7 +61,7 @@ class Windows:
 
     def all(self) -> list[Window]:
         """Windows that are over."""
-        return [*self.whole, *([_joined(self._open)] if self._open else [])]
+        return [*self.whole, *self._open]
 
     @property
     def num_broken(self) -> int:
@@ -77,12 +77,12 @@ class Windows:
         rows, times, hits, scores = zip(*self._rows, strict=True)
         share = sum(hits) / WINDOW
         is_broken = abs(share - COVERAGE) > (1 - COVERAGE) / 2 + 1e-12
-        self._open.append(
-            Window(int(rows[0]), int(rows[-1]), times[0], times[-1], share, sum(scores) / WINDOW, int(is_broken))
-        )
+        new = Window(int(rows[0]), int(rows[-1]), times[0], times[-1], share, sum(scores) / WINDOW, int(is_broken))
         self._rows = []
-        if len(self._open) == self._size:
-            self.whole.append(_joined(self._open))
+        joined = _joined([*self._open, new])
+        self._open = [joined]
+        if joined.num_windows == self._size:
+            self.whole.append(joined)
             self._open = []
         if len(self.whole) >= self._most:
             self.whole = [_joined(self.whole[k : k + 2]) for k in range(0, len(self.whole), 2)]
