@@ -7,7 +7,7 @@ import numpy as np
 from gp_ensembles.cli.report.history import RunHistory
 
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
-_LAST_ROWS = 200
+_MOST_RUNS, _LAST_ROWS = 500, 200
 
 
 def save_pictures(history: RunHistory, folder: Path) -> list[Path]:
@@ -49,11 +49,12 @@ def save_pictures(history: RunHistory, folder: Path) -> list[Path]:
         if bins.width == 1:
             figures["bands.png"] = plot_bands(y, mean, lower, upper, target_name=target, first_row=first)
         else:
-            ends, is_missing = (bins.least("y"), bins.greatest("y")), bins.sum("targets") < bins.sizes
-            runs = Runs(history.centers(), *ends, mean, lower, upper, is_missing)
+            runs = history.runs(_MOST_RUNS)
             recent = history.recent()
             last = {name: recent[name][-_LAST_ROWS:] for name in ("y", "mean", "lower", "upper")}
-            figures["bands.png"] = plot_long_bands(runs, last, target_name=target, last_row=history.last_row)
+            figures["bands.png"] = plot_long_bands(
+                Runs(runs.rows, *runs[2:]), last, target_name=target, last_row=history.last_row
+            )
         if history.pit_counts.sum():
             figures["calibration.png"] = plot_pit_counts(history.pit_counts)
     return [save_figure(figures[name], folder / name) for name in PICTURES if name in figures]

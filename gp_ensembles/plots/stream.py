@@ -91,8 +91,8 @@ class Runs(NamedTuple):
         least: Least targets; NaN where none was observed.
         greatest: Greatest targets.
         mean: Means of the predictive means.
-        lower: Means of the lower ends of the bands.
-        upper: Means of the upper ends.
+        lower: Lowest ends of the bands.
+        upper: Highest ends.
         is_missing: Whether a target is missing.
     """
 

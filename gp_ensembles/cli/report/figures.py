@@ -114,18 +114,12 @@ def _append_level(levels: list[Plain], traces: list[Plain], more: list[Plain], x
 
 def _runs(history: RunHistory, axis: Axis, most: int) -> list[Plain]:
     """Traces of runs of rows: the range of the targets, and of the ends of their intervals."""
-    bins, groups = history.bins, _groups(history, most)
-    starts = np.flatnonzero(np.diff(groups, prepend=-1))
-    sizes = _summed(bins.sizes, groups)
-    x = _summed(axis.places(history.centers(), history.times()) * bins.sizes, groups) / sizes
-    known = _summed(bins.sum("has_mean"), groups)
-    mean = _summed(bins.sum("mean"), groups) / np.where(known > 0, known, np.nan)
-    y_low, lower = (np.fmin.reduceat(bins.least(name), starts) for name in ("y", "lower"))
-    y_high, upper = (np.fmax.reduceat(bins.greatest(name), starts) for name in ("y", "upper"))
+    runs = history.runs(most)
+    x = axis.places(runs.rows, runs.times)
     return [
-        *_between(x, lower, upper, BAND, "90 % intervals", legend="band"),
-        *_between(x, y_low, y_high, RANGE, "range of the targets", legend="range"),
-        _line(x, mean, SERIES[0], "mean", legend="mean", width=1.4),
+        *_between(x, runs.lower, runs.upper, BAND, "90 % intervals", legend="band"),
+        *_between(x, runs.least, runs.greatest, RANGE, "range of the targets", legend="range"),
+        _line(x, runs.mean, SERIES[0], "mean", legend="mean", width=1.4),
     ]
 
 
@@ -190,7 +184,7 @@ def weights(history: RunHistory, axis: Axis, *, by: str) -> Plain:
         name = family.kind if by == "kind" else family.speed
         sums[name] = sums.get(name, np.zeros_like(means)) + means * history.bins.sizes
     sums = dict(sorted(sums.items(), key=lambda pair: -float(pair[1].sum())))
-    groups = _groups(history, _LAYERS)
+    groups = history.groups(_LAYERS)
     sizes = _summed(history.bins.sizes, groups)
     x = _summed(axis.places(history.centers(), history.times()) * history.bins.sizes, groups) / sizes
     names, layers = list(sums), [100 * _summed(values, groups) / sizes for values in sums.values()]
@@ -374,12 +368,6 @@ def _broken_runs(windows: Sequence[Window]) -> list[Window]:
     return runs
 
 
-def _groups(history: RunHistory, most: int) -> NDArray[np.intp]:
-    """Number of the group of each bin."""
-    num = history.bins.num_bins
-    return (np.arange(num) * min(most, num) // max(num, 1)).astype(np.intp)
-
-
 def _summed(values: Array, groups: NDArray[np.intp]) -> Array:
     return np.bincount(groups, weights=values).astype(np.float64)
 
@@ -388,7 +376,7 @@ def _stretches(
     history: RunHistory, axis: Axis, names: Sequence[str], most: int = _STRETCHES
 ) -> tuple[Array, dict[str, Array], Array]:
     """Places of groups of bins, sums of series in them, and how many targets they have; NaN for none."""
-    groups = _groups(history, most)
+    groups = history.groups(most)
     sizes = history.bins.sizes
     x = _summed(axis.places(history.centers(), history.times()) * sizes, groups) / _summed(sizes, groups)
     count = _summed(history.bins.sum("targets"), groups)

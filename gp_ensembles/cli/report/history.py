@@ -22,6 +22,30 @@ _SHOWN = ("y", "mean", "lower", "upper")
 ROW_COLUMNS = ("row", "time", *_SHOWN, "inside", "log_prob", "confidence", "hit")
 
 
+class Runs(NamedTuple):
+    """Runs of rows that follow one another, each array (R,).
+
+    Attributes:
+        rows: Row number at the middle.
+        times: Time there; ``None`` unless every row has one.
+        least: Least target; NaN where none was observed.
+        greatest: Greatest target.
+        mean: Mean of the predictive means.
+        lower: Lowest end of the intervals.
+        upper: Highest end.
+        is_missing: Whether a target is missing.
+    """
+
+    rows: Array
+    times: Array | None
+    least: Array
+    greatest: Array
+    mean: Array
+    lower: Array
+    upper: Array
+    is_missing: NDArray[np.bool_]
+
+
 class Happened(NamedTuple):
     """What has happened since a stream began, see :func:`~gp_ensembles.cli.report.events.happened`.
 
@@ -145,6 +169,26 @@ class RunHistory:
         sizes = self.bins.sizes
         means = {family: self.bins.sum(f"family {k}") / sizes for k, family in enumerate(self.families)}
         return dict(sorted(means.items(), key=lambda pair: -float((pair[1] * sizes).sum())))
+
+    def groups(self, most: int) -> NDArray[np.intp]:
+        """Number of the group of each bin, where bins are put into at most so many."""
+        num = self.bins.num_bins
+        return (np.arange(num) * min(most, num) // max(num, 1)).astype(np.intp)
+
+    def runs(self, most: int) -> Runs:
+        """The whole run in at most so many runs of rows."""
+        groups, bins = self.groups(most), self.bins
+        starts = np.flatnonzero(np.diff(groups, prepend=-1))
+        least, lower = (np.fmin.reduceat(bins.least(name), starts) for name in ("y", "lower"))
+        greatest, upper = (np.fmax.reduceat(bins.greatest(name), starts) for name in ("y", "upper"))
+
+        def total(name: str) -> Array:
+            return np.add.reduceat(bins.sum(name), starts)
+
+        sizes = np.add.reduceat(bins.sizes, starts)
+        times = None if self.times() is None else total("times") / sizes
+        mean = _ratio(total("mean"), total("has_mean"))
+        return Runs(total("rows") / sizes, times, least, greatest, mean, lower, upper, total("targets") < sizes)
 
     def centers(self) -> Array:
         """Row number at the middle of each bin."""
