@@ -129,6 +129,12 @@ class TableEncoder:
         )
         return replace(self, clock=clock), rows
 
+    def passed(self, times: torch.Tensor | None) -> "TableEncoder":
+        """The encoder after rows at these times (B,), as :meth:`encode` leaves it."""
+        if self.clock is None or times is None:
+            return self
+        return replace(self, clock=self.clock.after(times.numpy())[0])
+
     def ahead(self, num_steps: int) -> tuple[dict[str, Cells], Times | None]:
         """Cells of the next rows as far as they are known now: times at the usual step, all else missing.
 

@@ -64,6 +64,28 @@ class Rows(NamedTuple):
         )
 
 
+class RowsAtHand:
+    """Rows that are all there, taken as those of a stream are.
+
+    Args:
+        rows: The rows.
+
+    Example:
+        >>> zero = torch.zeros(3, 1, dtype=torch.float64)
+        >>> at_hand = RowsAtHand(Rows(zero, zero[:, 0], None, None, 1, None))
+        >>> at_hand.take(2).num_rows, at_hand.take(2).num_rows, at_hand.take(2).num_rows
+        (2, 1, 0)
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def take(self, num_rows: int) -> Rows:
+        """The next rows, up to so many."""
+        taken, self._rows = self._rows.part(slice(0, num_rows)), self._rows.part(slice(num_rows, None))
+        return taken
+
+
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
     there = [part for part in parts if part is not None]
     return torch.cat(there) if len(there) == len(parts) else None

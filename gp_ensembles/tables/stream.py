@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.text import TextSource
 
 USUAL_WARM_UP = 1000
+LEAST_WARM_UP = 10
 
 
 class RowStream:
@@ -27,6 +29,7 @@ class RowStream:
         encoder: What is made of its columns; its clock stands at the last row that was given out.
         num_warm_up: Rows at the start that the encoder was fitted on.
         num_rows: Number of all rows, where that is known.
+        num_given: Rows taken or passed over so far.
 
     Example:
         >>> rows = open_rows([{"hour": k, "load": 2.0 * k} for k in range(5)], "load", num_warm_up=3)
@@ -48,9 +51,10 @@ class RowStream:
         self.num_warm_up = num_warm_up
         self.num_rows = num_rows
         self._source = source
-        self._ready = list(ready)
+        self._ready = [part for part in ready if part.num_rows]
         self._rest = rest
-        self._num_given = 0
+        self.num_given = 0
+        self._problem: ValueError | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -73,49 +77,77 @@ class RowStream:
         return None if self.encoder.clock is None else self.encoder.clock.name
 
     @property
+    def has_target(self) -> bool:
+        """Whether the table has a column of targets."""
+        return self.target_name in self._source.header
+
+    @property
     def columns(self) -> tuple[ColumnReport, ...]:
         """What was made of each column."""
         return report_columns(self.encoder, self._source.header, self._source.notes)
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether no row is left, not even a malformed one."""
+        self._fill(1)
+        return not self._ready and self._problem is None
+
     def take(self, num_rows: int) -> Rows:
-        """The next rows, up to so many: fewer at the end, none behind it.
+        """The next rows, up to so many: fewer at the end and before a malformed row, none behind the end.
 
         Raises:
-            ValueError: If a cell among them is malformed, or times run backwards; nothing is taken then.
+            ValueError: If the next row has a malformed cell, lies before the row before it in time, or cannot be read;
+                nothing is taken then.
         """
-        while sum(part.num_rows for part in self._ready) < num_rows:
-            part = next(self._rest, None)
-            if part is None:
-                break
-            self._ready.append(part)
+        self._fill(num_rows)
+        if not self._ready and self._problem is not None:
+            raise self._problem
         whole = join(self._ready) if self._ready else self._empty()
-        encoder, rows = self.encoder.encode(
-            whole.part(slice(0, num_rows)), self._source.decimal, self.path, self._num_given + 1
-        )
-        self._ready = [whole.part(slice(num_rows, None))]
-        self.encoder, self._num_given = encoder, self._num_given + rows.num_rows
+        part = whole.part(slice(0, num_rows))
+        try:
+            encoder, rows = self._encode(part)
+        except TableError:
+            num_good = self._num_good(part)
+            if not num_good:
+                raise
+            encoder, rows = self._encode(part.part(slice(0, num_good)))
+        rest = whole.part(slice(rows.num_rows, None))
+        self._ready = [rest] if rest.num_rows else []
+        self.encoder, self.num_given = encoder, self.num_given + rows.num_rows
         return rows
+
+    def skip(self, num_rows: int) -> Rows:
+        """Pass over rows that were read before, and return the last of them; the clock stands where it stood.
+
+        Args:
+            num_rows: How many; where there are fewer, all are passed over and no row is returned.
+        """
+        last, left = self._empty(), num_rows
+        while left:
+            self._fill(1)
+            if not self._ready:
+                return self._without_clock(self._empty())
+            part = self._ready.pop(0)
+            last = part.part(slice(min(left, part.num_rows) - 1, left))
+            rest = part.part(slice(left, None))
+            self._ready = [rest, *self._ready] if rest.num_rows else self._ready
+            self.num_given += part.num_rows - rest.num_rows
+            left -= part.num_rows - rest.num_rows
+        return self._without_clock(last)
 
     def __iter__(self) -> Iterator[Rows]:
         """The rows that are left, in batches.
 
         Raises:
-            ValueError: If a cell is malformed, or times run backwards; the rows before it in its batch come first.
+            ValueError: As :meth:`take`; the rows before come first.
         """
-        while True:
-            waiting = self._ready[0].num_rows if self._ready else 0
-            if not waiting:
-                part = next(self._rest, None)
-                if part is None:
-                    return
-                self._ready, waiting = [part], part.num_rows
-            try:
-                yield self.take(waiting)
-            except TableError:
-                good = self._num_good(waiting)
-                if good:
-                    yield self.take(good)
-                raise
+        while not self.is_at_end:
+            yield self.take(self._ready[0].num_rows if self._ready else 1)
+
+    def where(self, rows: Rows, place: int, column: str) -> str:
+        """A cell of rows that were taken, for a message: the file, its row counted from 1, its line, and the column."""
+        line = "" if rows.lines is None else f" (line {int(rows.lines[place])})"
+        return f"{self.path}, data row {rows.first_row + place}{line}, column {column}"
 
     def format_time(self, times: Sequence[float]) -> list[str]:
         """Times as text."""
@@ -126,13 +158,32 @@ class RowStream:
         """What is made of the columns, as plain containers, for checkpoints; see :func:`reopen_rows`."""
         return self.encoder.to_plain()
 
-    def _num_good(self, num_rows: int) -> int:
-        """How many of the next rows are well formed."""
-        low, high = 0, num_rows - 1  # the first `low` are; the first `high + 1` are not
+    def _fill(self, num_rows: int) -> None:
+        """Read until so many rows wait, the end, or a row that cannot be read."""
+        while self._problem is None and sum(part.num_rows for part in self._ready) < num_rows:
+            try:
+                part = next(self._rest, None)
+            except ValueError as problem:
+                self._problem = problem
+                return
+            if part is None:
+                return
+            self._ready += [part] if part.num_rows else []
+
+    def _encode(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
+        return self.encoder.encode(raw, self._source.decimal, self.path, self.num_given + 1)
+
+    def _without_clock(self, raw: RawRows) -> Rows:
+        plain = replace(self.encoder, clock=None)
+        return plain.encode(raw, self._source.decimal, self.path, max(1, self.num_given))[1]
+
+    def _num_good(self, raw: RawRows) -> int:
+        """How many rows are well formed before the first that is not."""
+        low, high = 0, raw.num_rows - 1  # the first `low` are; the first `high + 1` are not
         while low < high:
             middle = (low + high + 1) // 2
             try:
-                self.encoder.encode(self._ready[0].part(slice(0, middle)), self._source.decimal, self.path, 1)
+                self._encode(raw.part(slice(0, middle)))
             except TableError:
                 high = middle - 1
             else:
@@ -152,7 +203,7 @@ def open_rows(
 
     Args:
         source: A path of a CSV or Parquet file, packed by gzip or not; ``-`` for the standard input; a frame of pandas,
-            polars or pyarrow; or a sequence of dictionaries.
+            polars or pyarrow; a sequence of dictionaries; or a source of these two with a name.
         target: Name of the target.
         options: What is known of the table; all is found by default.
         num_warm_up: Rows to look at; by default 1000, or a third of a table that is shorter than 3000.
@@ -185,18 +236,18 @@ def open_rows(
         raise ValueError(f"{raw_source.path} has no input column besides the target {target}")
     wanted = list(dict.fromkeys((*features, target, *(() if options.time is None else (options.time,)))))
     rest = raw_source.rows(wanted)
-    least = 3 * USUAL_WARM_UP if num_warm_up is None else num_warm_up
+    least = 3 * USUAL_WARM_UP if num_warm_up is None else num_warm_up + 1
     ready, num_ready = list[RawRows](), 0
     while num_ready < least and (part := next(rest, None)) is not None:
         ready.append(part)
         num_ready += part.num_rows
     if not num_ready:
         raise ValueError(f"{raw_source.path} has a header but no data rows")
+    total = num_ready if num_ready < least else raw_source.num_rows
     if num_warm_up is None:
-        num_warm_up = min(USUAL_WARM_UP, max(num_ready // 3, 1))
+        num_warm_up = min(USUAL_WARM_UP, max(num_ready // 3, min(LEAST_WARM_UP, num_ready - 1)), num_ready)
     warm = join(ready).part(slice(0, num_warm_up))
     encoder = TableEncoder.fit(warm, features, target, options, raw_source.decimal, raw_source.path)
-    total = num_ready if num_ready < least else raw_source.num_rows
     return RowStream(raw_source, encoder, ready, rest, num_warm_up, total)
 
 
@@ -228,6 +279,8 @@ def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | N
 
 
 def _open(source: Any, options: TableOptions) -> RawSource:
+    if isinstance(source, FrameSource | RecordSource):
+        return source
     if isinstance(source, str | Path):
         path = str(source)
         return ParquetSource(path) if path != "-" and is_parquet(path) else TextSource(path, options)

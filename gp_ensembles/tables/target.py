@@ -72,6 +72,9 @@ class TargetColumn:
         if self.classes is not None:
             values = np.full(len(cells), np.nan)
             codes = {name: float(place) for place, name in enumerate(self.classes)}
+            plain = {name.lower(): code for name, code in codes.items()}
+            if len(plain) == len(codes):  # True and TRUE are one class
+                codes = {**codes, **{text: plain[text.lower()] for text in texts_of(cells) if text.lower() in plain}}
             for place, text in enumerate(texts_of(cells)):
                 if is_missing(text) and text not in codes:
                     continue

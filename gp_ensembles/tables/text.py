@@ -7,7 +7,7 @@ import sys
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -86,25 +86,43 @@ class TextSource:
         """All rows of some columns, in batches.
 
         Raises:
-            ValueError: If a row has another number of cells than there are names, or the file is damaged.
+            ValueError: If a row has another number of cells than there are names, or the file is damaged; the rows
+                before it come first.
         """
         places = [self.header.index(name) for name in columns]
-        while batch := list(islice(iter(self._next, None), _BATCH)):
-            for line, cells in batch:
-                self._num_read += 1
-                if len(cells) != self._width and any(cell.strip() for cell in cells[self._width :]) | (
-                    len(cells) < len(self.header)
-                ):
-                    raise ValueError(
-                        f"{self.path}, data row {self._num_read} (line {line}): {len(cells)} cells under {self._width} "
-                        f"column names; mend the row, or say how cells are parted (--delimiter)"
-                    )
-            by_column: dict[str, Cells] = {}
-            for name, place in zip(columns, places, strict=True):
-                column = np.empty(len(batch), dtype=object)
-                column[:] = [cells[place].strip() for _, cells in batch]
-                by_column[name] = column
-            yield RawRows(by_column, np.array([line for line, _ in batch], dtype=np.int64))
+        while True:
+            batch, problem = self._next_batch()
+            if batch:
+                by_column: dict[str, Cells] = {}
+                for name, place in zip(columns, places, strict=True):
+                    column = np.empty(len(batch), dtype=object)
+                    column[:] = [cells[place].strip() for _, cells in batch]
+                    by_column[name] = column
+                yield RawRows(by_column, np.array([line for line, _ in batch], dtype=np.int64))
+            if problem is not None:
+                raise problem
+            if not batch:
+                return
+
+    def _next_batch(self) -> tuple[list[tuple[int, list[str]]], ValueError | None]:
+        """The next rows, up to the end of a batch or to the first that cannot be read, and what is wrong with it."""
+        batch = list[tuple[int, list[str]]]()
+        while len(batch) < _BATCH:
+            try:
+                found = self._next()
+            except ValueError as problem:
+                return batch, problem
+            if found is None:
+                break
+            line, cells = found
+            self._num_read += 1
+            if len(cells) < len(self.header) or any(cell.strip() for cell in cells[self._width :]):
+                return batch, ValueError(
+                    f"{self.path}, data row {self._num_read} (line {line}): {len(cells)} cells under {self._width} "
+                    f"column names; mend the row, or say how cells are parted (--delimiter)"
+                )
+            batch.append(found)
+        return batch, None
 
     def _read(self, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
         for _ in range(dialect.skip):
