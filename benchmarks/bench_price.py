@@ -28,7 +28,7 @@ def prices(
     models, fits = {}, {}
     for name in names:
         started = time.perf_counter()
-        config = StreamConfig(PRESETS[name], warmup=num_warm, drop_constant=True)
+        config = StreamConfig(PRESETS[name], warmup=num_warm)
         models[name] = OnlineModel(config).fit(X[:num_warm], y[:num_warm])
         fits[name] = time.perf_counter() - started
     many, few = slice(num_warm, num_warm + num_rows), slice(num_warm, num_warm + num_single)

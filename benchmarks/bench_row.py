@@ -43,7 +43,7 @@ def work(folder: Path, name: str) -> None:
     X, y = load(folder, name)
     num_warm = min(1000, len(y) // 4)
     started = time.process_time()
-    fitted = OnlineModel(StreamConfig(auto, warmup=num_warm, drop_constant=True)).fit(X[:num_warm], y[:num_warm])
+    fitted = OnlineModel(StreamConfig(auto, warmup=num_warm)).fit(X[:num_warm], y[:num_warm])
     print(time.process_time() - started, flush=True)
     for line in sys.stdin:
         length, model, times = int(line), copy.deepcopy(fitted), []

@@ -96,7 +96,7 @@ def streams_table(folder: Path) -> None:
         _, chain = update_labels(update_labels(init_labels(2, y), y[:warmup])[0], rest)
         tables, micros = [chain], []
         for is_recalibrated in (False, True):
-            config = StreamConfig(presets.auto_for(TARGET), warmup, drop_constant=True, recalibrate=is_recalibrated)
+            config = StreamConfig(presets.auto_for(TARGET), warmup, recalibrate=is_recalibrated)
             model = OnlineModel(config).fit(X[:warmup], y[:warmup])
             began = time.perf_counter()
             predictions = model.observe(X[warmup:], rest)

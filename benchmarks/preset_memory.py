@@ -33,7 +33,7 @@ def measured(folder: Path, title: str, preset: str, num_rows: int, num_single: i
     """The numbers of one preset; memory is right only in a process that has done nothing else."""
     X, y = load(folder, title)
     before = _megabytes()
-    model = OnlineModel(StreamConfig(PRESETS[preset], warmup=_WARM, drop_constant=True))
+    model = OnlineModel(StreamConfig(PRESETS[preset], warmup=_WARM))
     model.observe(X[: _WARM + num_rows], y[: _WARM + num_rows])
     times = []
     for t in range(_WARM + num_rows, _WARM + num_rows + num_single):

@@ -56,7 +56,7 @@ CALLS = (60, 120, 240, 480)  # rows after a change at which refits are called
 
 def log_scores(X: Tensor, y: Tensor, num_warmup: int, spec: EnsembleSpec, *, calls: tuple[int, ...] = ()) -> Tensor:
     """One-step-ahead log densities of the rows from LONG on; refits are called so many rows after CHANGE."""
-    model = OnlineModel(StreamConfig(spec, warmup=num_warmup, seed=0, drop_constant=True))
+    model = OnlineModel(StreamConfig(spec, warmup=num_warmup, seed=0))
     model.fit(X[:num_warmup], y[:num_warmup])
     stops, found = [CHANGE, *(CHANGE + call for call in calls)] if calls else [], []
     for start, stop in zip([num_warmup, *stops], [*stops, y.shape[0]], strict=True):

@@ -32,7 +32,7 @@ Calls = tuple[Callable[[int], object], Callable[[int], object]]  # predict and l
 def of_preset(name: str, X: Tensor, y: Tensor, warmup: int) -> Calls:
     """Calls of a model that was fitted to the warm-up rows."""
     spec = VARIANTS["auto_bases"].spec if name == OLD else PRESETS[name]
-    model = OnlineModel(StreamConfig(spec, warmup=warmup, drop_constant=True)).fit(X[:warmup], y[:warmup])
+    model = OnlineModel(StreamConfig(spec, warmup=warmup)).fit(X[:warmup], y[:warmup])
     return lambda t: model.predict(X[t : t + 1]), lambda t: model.observe(X[t : t + 1], y[t : t + 1])
 
 

@@ -34,7 +34,8 @@ def add_config(parser: ArgumentParser) -> None:
     dtypes = Literal["float64", "float32"]
     add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are in float64")
     add("--block_size", type=int | None, default=None, help="rows learned at once, chosen from the sizes by default")
-    add("--drop_constant", type=bool, default=False, help="leave out inputs that are constant in the warm-up")
+    impute = Literal["found", "last", "mean"]
+    add("--impute", type=impute, default=start.impute, help="what stands in for a missing input")
     add("--clip", type=float | None, default=None, help="clip inputs at so many warm-up deviations from their mean")
     add("--limit_inputs", type=bool, default=start.limit_inputs, help="move inputs far beyond all seen into reach")
     add("--recalibrate", type=bool, default=start.recalibrate, help="correct the distribution function by past errors")

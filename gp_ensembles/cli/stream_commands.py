@@ -1,6 +1,5 @@
 """The commands ``stream``, ``resume``, ``compare`` and ``demo``: their options, and what runs them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -46,7 +45,6 @@ def add_options(name: str, command: ArgumentParser) -> None:
         command.add_argument(
             "--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'"
         )
-        command.add_argument("--drop_constant", type=bool, default=False, help="leave constant columns out")
     if name != "compare":
         command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
         command.add_argument(
@@ -92,8 +90,6 @@ def _compare(values: Namespace) -> int:
     warmup = next(iter(configs.values())).warmup
     forecasts = list(dict.fromkeys(name for c in configs.values() for name in c.ensemble.forecast_columns))
     table = read_table(values.data, values.target, values.features, values.data_folder, forecasts)
-    if values.drop_constant or any(config.drop_constant for config in configs.values()):
-        configs = {name: replace(config, drop_constant=True) for name, config in configs.items()}
     features = split_names(values.features)
     results = compare(table, configs, values.out, progress=values.progress, features=features)
     print(f"{table.name}: {table.y.shape[0] - warmup} rows predicted, each before its target was seen")

@@ -31,6 +31,8 @@ from gp_ensembles.features.spline import AdditiveSplineFeatures
 # Starting length scales as shares of each column's range. The papers' 0.1, 1 and 10 leave the first and the last
 # where the evidence is flat (all features zero, or all inputs alike); these were best or near it on three tables.
 _STARTS = (0.2, 0.7, 2.0)
+_ROOM = 2.0  # on both sides of a column that is constant, in standardized units
+_GOLDEN = 0.6180339887498949
 _LINEAR_START = 0.01  # starting prior variance of a linear part: small, so that it does not explain all by itself
 
 
@@ -109,6 +111,7 @@ class HilbertBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
+        X = with_room(X)
         features = HilbertAdditiveFeatures.from_data(scaled_kernel(X, self.nu, self.starts), X, self.num_frequencies)
         return [(_label(self, "hsgp"), Clamp(features, X.amin(0), X.amax(0)))]
 
@@ -166,6 +169,7 @@ class PolynomialBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
+        X = with_room(X)
         margin = 0.25 * (X.amax(0) - X.amin(0))
         lower, upper = X.amin(0) - margin, X.amax(0) + margin
         return [
@@ -251,7 +255,8 @@ class SplineBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        return [(_label(self, "spline"), Clamp.to_domain(AdditiveSplineFeatures.from_data(X, self.num_intervals)))]
+        features = AdditiveSplineFeatures.from_data(with_room(X), self.num_intervals)
+        return [(_label(self, "spline"), Clamp.to_domain(features))]
 
 
 @final
@@ -297,9 +302,29 @@ def _plain(value: float | tuple[float, ...]) -> str:
     return ":".join(f"{part:g}" for part in (value if isinstance(value, tuple) else (value,)))
 
 
+def with_room(X: Tensor) -> Tensor:
+    """Rows (N, D) in which columns that are constant vary about that by two, so that a basis has room for them.
+
+    A column that is constant in the warm-up may move later. What is fitted sees the rows as they are.
+
+    Example:
+        >>> X = torch.tensor([[5.0, 1.0], [5.0, 2.0], [5.0, 4.0]])
+        >>> with_room(X)[:, 0].amin() < 4, torch.equal(with_room(X)[:, 1], X[:, 1])
+        (tensor(True), True)
+    """
+    still = X.amax(0) == X.amin(0)
+    if not bool(still.any()):
+        return X
+    rows = torch.arange(X.shape[0], dtype=torch.float64, device=X.device)
+    spread = ((rows * _GOLDEN) % 1.0).to(X)  # evenly, and in no order
+    spread = (spread - spread.amin()) / (spread.amax() - spread.amin())
+    return torch.where(still, X + _ROOM * (2 * spread - 1).unsqueeze(-1), X)
+
+
 def _starting_lengthscales(X: Tensor, starts: Sequence[float]) -> Tensor:
     """Shares of each column's range, shape (S, D)."""
     spread = X.amax(0) - X.amin(0)
+    spread = torch.where(spread > 0, spread, 2 * _ROOM)
     return X.new_tensor(starts).unsqueeze(-1) * spread
 
 

@@ -216,7 +216,7 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
     """Raise unless X (N, D) and y (N,) or (N, O) can be fitted to; warn of real targets far from standardized.
 
     Raises:
-        ValueError: If a shape is wrong, an input is not finite, a column is constant, fewer than ten rows have a
+        ValueError: If a shape is wrong, an input is not finite, all columns are constant, fewer than ten rows have a
             target, or the targets are not of their kind.
         TypeError: If a dtype is wrong.
     """
@@ -236,8 +236,8 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
     if target.is_real:
         _warn_of_scale(y[~torch.isnan(y)])
     constant = (X[:1] == X).all(0)
-    if bool(constant.any()):
-        raise ValueError(f"columns {constant.nonzero().flatten().tolist()} of X are constant in the warm-up; drop them")
+    if bool(constant.all()):
+        raise ValueError("all columns of X are constant in the warm-up; use a longer one")
 
 
 def _warn_of_scale(y: Tensor) -> None:

@@ -323,7 +323,7 @@ class _KeptRows(NamedTuple):
 
 
 def _config(spec: EnsembleSpec, warmup: int, seed: int) -> StreamConfig:
-    return StreamConfig(spec, warmup=warmup, seed=seed, drop_constant=True)
+    return StreamConfig(spec, warmup=warmup, seed=seed)
 
 
 def _check_warm_up(warmup: int) -> None:

@@ -20,6 +20,7 @@ from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.predictions import StreamDistribution
 
@@ -181,6 +182,31 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         distribution = self.model_.predict(self._rows(X))
         generator = torch.Generator(distribution.mean.device).manual_seed(_seed(random_state))
         return as_array(distribution.sample(n_samples, generator=generator).movedim(0, -1))
+
+    def forecast(
+        self, X: Any, num_paths: int = 500, random_state: int | np.random.RandomState | None = None
+    ) -> Forecast:
+        """Sample the targets of the next H rows together; learns nothing.
+
+        By default rows may come in any order, and nothing is learned of what follows what: for forecasts give
+        ``spec=PRESETS["forecaster"]``, see ``docs/forecasting.md``.
+
+        Args:
+            X: Rows to come, shape (H, D), NaN where an input is not known; or H, where none is.
+            num_paths: Number of sample paths.
+            random_state: Seed or source of randomness.
+
+        Returns:
+            Paths, mean and quantiles, as tensors.
+
+        Raises:
+            ValueError: If a row is not legal, or H is larger than the number of rows learned.
+            TypeError: If there are several outputs.
+        """
+        check_is_fitted(self)
+        rows = int(X) if isinstance(X, Integral) else self._rows(X)
+        generator = torch.Generator().manual_seed(_seed(random_state))
+        return self.model_.forecast(rows, num_paths=num_paths, generator=generator)
 
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
@@ -374,7 +400,7 @@ def _warm_up(warmup: Any, num_rows: int) -> int:
 def _new_model(
     spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None, names: Array | None
 ) -> OnlineModel:
-    config = StreamConfig(spec, warmup=num_warmup, seed=_seed(random_state), drop_constant=True)
+    config = StreamConfig(spec, warmup=num_warmup, seed=_seed(random_state))
     return OnlineModel(config, None if names is None else [str(name) for name in names])
 
 

@@ -56,8 +56,8 @@ def check_input_shape(X: Tensor, num_columns: int | None) -> None:
         raise ValueError("X has no row; at least one is needed")
 
 
-def check_target_shape(y: Tensor, num_rows: int, num_outputs: int | None) -> None:
-    """Raise unless y is a floating point tensor with a target, or as many as there are outputs, for each row.
+def checked_targets(y: Tensor, X: Tensor, num_outputs: int | None) -> Tensor:
+    """Targets in double precision on the device of X; there must be one, or as many as there are outputs, for each row.
 
     Raises:
         TypeError: If it is no tensor of floating point numbers.
@@ -65,10 +65,12 @@ def check_target_shape(y: Tensor, num_rows: int, num_outputs: int | None) -> Non
     """
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError("y must be a floating point tensor; use torch.as_tensor(y, dtype=torch.float64)")
+    num_rows = X.shape[0]
     wanted = (num_rows,) if num_outputs is None else (num_rows, num_outputs)
     if y.shape != wanted:
         hint = "; use y.squeeze(-1)" if y.shape == (num_rows, 1) else ""
         raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{hint}")
+    return y.detach().to(X.device, torch.float64)
 
 
 def illegal_input(X: Tensor) -> IllegalRow | None:

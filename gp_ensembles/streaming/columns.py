@@ -1,12 +1,14 @@
-"""Which columns of a table are inputs, with their scales, as the warm-up rows tell."""
+"""Which columns of a table are inputs, with their scales and what fills their gaps, as the warm-up rows tell."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
+from gp_ensembles.streaming.checks import columns_of
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.forecasts import forecast_places
+from gp_ensembles.streaming.gaps import Imputation
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
 
 
@@ -14,14 +16,24 @@ class Columns(NamedTuple):
     """What becomes of the columns of a table.
 
     Attributes:
-        kept: Places of the inputs.
+        kept: Places of the K inputs.
         forecasts: Places of the forecasts, which only their experts see.
-        scales: Shifts and scales of the inputs and of the target.
+        scales: Shifts and scales of the inputs and of the target; scale one of inputs that are constant in the warm-up.
+        asleep: Which of the inputs these are, see :mod:`~gp_ensembles.streaming.sleeping`.
+        is_known: Which of the inputs have a value in the warm-up, shape (K,).
+        imputation: How gaps are filled.
+        gap_share: Shares of gaps in the warm-up, of the columns with an indicator, shape (I,).
+        gap_scale: Standard deviations of their indicators, shape (I,).
     """
 
     kept: list[int]
     forecasts: list[int]
     scales: Standardizer
+    asleep: tuple[int, ...]
+    is_known: Tensor
+    imputation: Imputation
+    gap_share: Tensor
+    gap_scale: Tensor
 
     @classmethod
     def of(cls, config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str]) -> "Columns":
@@ -34,22 +46,38 @@ class Columns(NamedTuple):
             names: Names of the columns.
 
         Raises:
-            ValueError: If all inputs are constant, one is that is not to be left out, or targets are not of their kind.
+            ValueError: If all inputs are constant, or targets are not of their kind.
 
         Example:
             >>> import torch
             >>> X = torch.tensor([[1.0, 2.0], [1.0, 3.0], [1.0, 4.0]], dtype=torch.float64)
-            >>> Columns.of(StreamConfig(drop_constant=True), X, X[:, 1], ["one", "two"]).kept
-            [1]
+            >>> Columns.of(StreamConfig(), X, X[:, 1], ["one", "two"]).asleep
+            (0,)
         """
-        constant = set(constant_columns(X)) if config.drop_constant else set()
         forecasts = forecast_places(config.ensemble, names)
-        kept = [j for j in range(X.shape[1]) if j not in constant and j not in forecasts]
-        if not kept:
+        kept = [j for j in range(X.shape[1]) if j not in forecasts]
+        inputs, targets = X[:, kept].cpu(), y.cpu()  # the same on every device
+        asleep = constant_columns(inputs)
+        if len(asleep) == len(kept):
             raise ValueError(f"all inputs are constant in the {X.shape[0]} warm-up rows; use a longer warm-up")
         target = config.ensemble.target
         if not target.is_real:
             target.check(y)
-        fit = Standardizer.fit if target.is_real else Standardizer.fit_inputs
-        scales = fit(X[:, kept].cpu(), y.cpu(), [names[j] for j in kept])  # the same on every device
-        return cls(kept, forecasts, Standardizer(*(part.to(config.torch_device) for part in scales)))
+        scales = (Standardizer.fit if target.is_real else Standardizer.fit_inputs)(inputs, targets, asleep=asleep)
+        imputation = Imputation.of(inputs, targets, scales.X_mean, config.impute)
+        share = inputs[:, list(imputation.indicators)].isnan().double().mean(0)
+        device = config.torch_device
+        return cls(
+            kept,
+            forecasts,
+            Standardizer(*(part.to(device) for part in scales)),
+            tuple(asleep),
+            (~inputs.isnan()).any(0).to(device),
+            imputation.settled(asleep).to(device),
+            share.to(device),
+            (share * (1 - share)).sqrt().to(device),
+        )
+
+    def of_table(self, X: Tensor) -> Tensor:
+        """The inputs among the columns of rows X (N, D), shape (N, K)."""
+        return columns_of(X, self.kept)

@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 
+Impute = Literal["found", "last", "mean"]
 MIN_WARM_UP = 10  # targets without which nothing is fitted
 
 
@@ -28,7 +29,8 @@ class StreamConfig:
         device: Where the ensemble runs, for instance ``cpu`` or ``cuda``.
         dtype: Precision of the ensemble; scales and predictions are always in float64.
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
-        drop_constant: Leave out input columns that are constant in the warm-up instead of refusing them.
+        impute: What stands in for a missing input: the column's ``last`` value, its ``mean``, or what was ``found``
+            between these on the warm-up rows, see :mod:`~gp_ensembles.streaming.gaps`.
         clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
         limit_inputs: Move inputs far beyond all that were seen to where they can do no lasting harm, and wild ones of
             the warm-up to the others' edge, see :mod:`~gp_ensembles.streaming.input_range`.
@@ -53,7 +55,7 @@ class StreamConfig:
     device: str = "cpu"
     dtype: Literal["float64", "float32"] = "float64"
     block_size: int | None = None
-    drop_constant: bool = False
+    impute: Impute = "found"
     clip: float | None = None
     limit_inputs: bool = True
     recalibrate: bool = True
@@ -75,6 +77,8 @@ class StreamConfig:
             raise ValueError(f"dtype must be 'float64' or 'float32', got {self.dtype!r}")
         if self.warmup < MIN_WARM_UP:
             raise ValueError(f"warmup is {self.warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
+        if self.impute not in ("found", "last", "mean"):
+            raise ValueError(f"impute must be 'found', 'last' or 'mean', got {self.impute!r}")
         if self.seed < 0:
             raise ValueError(f"seed must be zero or positive, got {self.seed}")
         if self.seed >= 2**63:

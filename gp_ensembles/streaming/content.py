@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.streaming.after_mixture import CalibrationState, calibration_from_plain, calibration_to_plain
-from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.streaming.packing import packed, unpacked
 
@@ -21,7 +21,7 @@ class Parts(NamedTuple):
         warm_X: Inputs of the warm-up so far, shape (N, D).
         warm_y: Its targets, shape (N,) or (N, O).
         calibration: What is known of past errors.
-        input_range: The range of the inputs; ``None`` where they are not limited, and in the warm-up.
+        inputs: What is followed of the inputs; ``None`` in the warm-up.
         notable: What was treated in a special way.
         online: The ensemble; ``None`` in the warm-up.
     """
@@ -30,14 +30,14 @@ class Parts(NamedTuple):
     warm_X: Tensor | None
     warm_y: Tensor | None
     calibration: CalibrationState
-    input_range: InputRange | None
+    inputs: InputState | None
     notable: Notable
     online: OnlineEnsemble | None = None
 
 
 def content_of(parts: Parts) -> dict[str, Any]:
     """Plain containers and tensors, which :func:`parts_of` and :func:`restore` read back."""
-    online, within = parts.online, parts.input_range
+    online, inputs = parts.online, parts.inputs
     return {
         "num_rows": parts.num_rows,
         "warm_X": None if parts.warm_X is None else parts.warm_X.clone().cpu(),
@@ -45,20 +45,20 @@ def content_of(parts: Parts) -> dict[str, Any]:
         "ensemble": None if online is None else packed(online),
         "block_size": None if online is None else online.block_size,
         "calibration": calibration_to_plain(parts.calibration),
-        "input_range": None if within is None else [part.clone().cpu() for part in within],
+        "inputs": None if inputs is None else inputs.to_plain(),
         "notable": list(parts.notable),
     }
 
 
 def parts_of(content: Mapping[str, Any], device: torch.device) -> Parts:
     """What :func:`content_of` described, on a device; the ensemble is to be built first, see :func:`restore`."""
-    X, y, within = content["warm_X"], content["warm_y"], content["input_range"]
+    X, y, inputs = content["warm_X"], content["warm_y"], content["inputs"]
     return Parts(
         content["num_rows"],
         None if X is None else X.to(device),
         None if y is None else y.to(device),
         calibration_from_plain(content["calibration"]),
-        None if within is None else InputRange(*(part.to(device) for part in within)),
+        None if inputs is None else InputState.from_plain(inputs, device),
         Notable(*content["notable"]),
     )
 

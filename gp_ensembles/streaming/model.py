@@ -12,6 +12,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.guest_report import GuestReport, guest_reports
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
@@ -22,26 +23,26 @@ from gp_ensembles.streaming.after_mixture import (
     next_levels,
     remember,
 )
+from gp_ensembles.streaming.building import build
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
-    check_target_shape,
-    columns_of,
+    checked_targets,
     illegal_input,
     illegal_target,
     num_warm_up_rows,
     too_large,
     warn_of_waiting,
-    wild_number,
 )
-from gp_ensembles.streaming.columns import Columns
+from gp_ensembles.streaming.column_report import ColumnReport, column_reports
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import Parts, content_of, parts_of, restore
 from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, rows_to_come
 from gp_ensembles.streaming.forecasting.forecast import Forecast
-from gp_ensembles.streaming.forecasts import forecast_places, standard_forecasts, warn_of_poor_forecasts
-from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.forecasting.paths import RowsToCome
+from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
+from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.notable import Notable, num_discounted
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
@@ -49,17 +50,18 @@ from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
 
-_KIND = Kind("gp_ensembles model", 4, "a model", "give a file that OnlineModel.save wrote")
+_KIND = Kind("gp_ensembles model", 5, "a model", "give a file that OnlineModel.save wrote")
 
 
 class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
     The first rows are kept until there are ``config.warmup`` of them, at least ten with a target, and numbers are not
-    all the same. They set scales, hyperparameters and which columns are left out; from there a row costs the same for
-    ever. Classes may all be the same, as where the other is rare: hyperparameters then stay, with a warning.
-    Everything that comes out is in the units of the target. A missing target is NaN. So is a missing input, which
-    counts as the mean of what the warm-up rows had there.
+    all the same. They set scales and hyperparameters; from there a row costs the same for ever. Classes may all be the
+    same, as where the other is rare: hyperparameters then stay, with a warning. Everything that comes out is in the
+    units of the target. A missing target is NaN. So is a missing input: something between the column's last value and
+    its mean stands in, and predictions are less sure. Columns that are constant in the warm-up wake up when they first
+    move (``docs/missing.md``).
 
     Args:
         config: The ensemble, and how rows are given to it; a price in it becomes a size with the first rows.
@@ -91,11 +93,9 @@ class OnlineModel:
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
         self._calibration = init_calibration(self.config)
-        self._range: InputRange | None = None
         self.notable = Notable()
-        self._kept: list[int] = []
-        self._forecasts: list[int] = []
-        self._scales: Standardizer | None = None
+        self._path: InputPath | None = None
+        self._followed: InputState | None = None
         self._row: RowPipeline | None = None
 
     @property
@@ -132,19 +132,30 @@ class OnlineModel:
 
     @property
     def used_features(self) -> tuple[str, ...]:
-        """Names of the inputs that were kept; all were unless constant ones are left out."""
-        return self._names_of(self._kept)
+        """Names of the inputs: of all columns but forecasts."""
+        return () if self._path is None else self._names_of(self._path.columns.kept)
+
+    @property
+    def columns(self) -> tuple[ColumnReport, ...]:
+        """What became of each input: gaps filled, when it woke up, whether it has an indicator; none in the warm-up."""
+        if self._path is None or self._followed is None:
+            return ()
+        return column_reports(self._path.columns, self._followed, self._names_of(self._path.columns.kept))
 
     @property
     def scales(self) -> Standardizer:
-        """Shifts and scales of the columns that were kept, and of the target.
+        """Shifts and scales of the inputs, one for those that slept in the warm-up, and of the target.
 
         Raises:
             ValueError: If the warm-up is not over.
         """
-        if self._scales is None:
+        return self._inputs[0].columns.scales
+
+    @property
+    def _inputs(self) -> tuple[InputPath, InputState]:
+        if self._path is None or self._followed is None:
             raise ValueError(f"the warm-up is not over: {self.num_rows} of {self.config.warmup} rows have come")
-        return self._scales
+        return self._path, self._followed
 
     def fit(self, X: Tensor, y: Tensor, *, progress: bool = False) -> "OnlineModel":
         """Forget everything and take exactly these rows as the warm-up.
@@ -159,15 +170,16 @@ class OnlineModel:
 
         Raises:
             ValueError: If rows are malformed, fewer than ten have a target, a target is not of its kind, the target is
-                constant, or a column is (and ``drop_constant`` is not set).
+                constant, or all inputs are.
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
-        X, y = self._checked(X, y)
+        X = self._checked_inputs(X)
+        y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
         self._refuse_warm_up(X, y, 1)
         self._start(X, y, X.shape[0], progress)
         return self
 
-    def observe(self, X: Tensor, y: Tensor) -> OnlinePredictions:
+    def observe(self, X: Tensor, y: Tensor, steps: Tensor | None = None) -> OnlinePredictions:
         """Predict each target, then learn it; a rejected call changes nothing.
 
         While the warm-up lasts rows are kept; those of the call that ends it are learned after the fit.
@@ -175,6 +187,8 @@ class OnlineModel:
         Args:
             X: Inputs in the order of time, in their units, shape (N, D), any float dtype; NaN where missing.
             y: Targets, shape (N,), or (N, O) for several outputs; NaN where missing.
+            steps: Time since the row before, in usual steps, at least zero, shape (N,); one each by default, and in the
+                warm-up.
 
         Returns:
             Predictions of the rows that came after the warm-up.
@@ -184,12 +198,16 @@ class OnlineModel:
                 from the warm-up mean); or when the warm-up ends, as in :meth:`fit`.
             NumericalError: If an expert fails; its name and the row are said.
         """
-        if (said := self._observe_row(X, y)) is not None:
+        if steps is None and (said := self._observe_row(X, y)) is not None:
             return said
-        X, y = self._checked(X, y)
+        X = self._checked_inputs(X)
+        y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
+        steps = Pace(steps).checked(X, True).steps
         if self.online is not None:
-            self._refuse(self.first_illegal(X, y), self.num_rows + 1)
-            return self._learn(self.online, self.inputs(X), self.targets(y), X, y)
+            path, followed = self._inputs
+            standard = path.follow(followed, X, self.num_rows + 1)
+            self._refuse(path.illegal(standard, X, y), self.num_rows + 1)
+            return self._learn(self.online, path, standard, X, y, steps)
         self._refuse_warm_up(X, y, self.num_rows + 1)
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
@@ -206,16 +224,21 @@ class OnlineModel:
             first_row = num_warm - before["num_rows"]
             if num_warm == all_y.shape[0]:
                 return no_predictions(self.config.ensemble.target, y, len(self.names))
-            return self.observe(all_X[num_warm:], all_y[num_warm:])._replace(first_row=first_row)
+            rest = None if steps is None else steps[first_row:]
+            return self.observe(all_X[num_warm:], all_y[num_warm:], rest)._replace(first_row=first_row)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
-    def predict(self, X: Tensor) -> StreamDistribution:
-        """Predict one step ahead at each row of X (N, D) on its own, learning nothing.
+    def predict(self, X: Tensor, steps: Tensor | None = None) -> StreamDistribution:
+        """Predict the next row, for each row of X (N, D) on its own, learning nothing.
 
         While the warm-up lasts, the distribution of the targets so far, whatever X.
+
+        Args:
+            X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
+            steps: Time since the last row that was learned, as in :meth:`observe`.
 
         Returns:
             Distributions in the units of the target; float64 for real numbers, else in the precision of the run.
@@ -223,17 +246,19 @@ class OnlineModel:
         Raises:
             ValueError: If a row is malformed, or holds a number out of all proportion, as in :meth:`observe`.
         """
-        row = self._pipeline(X)
-        if row is not None and (said := row.predict(X, self._range, self._calibration)) is not None:
+        row = self._pipeline(X) if steps is None else None
+        if row is not None and (said := row.predict(X, self._inputs[1], self._calibration)) is not None:
             return said
         X = self._checked_inputs(X)
+        steps = Pace(steps).checked(X, True).steps
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
-        inputs = self.inputs(X)
-        no_targets = X.new_full(X.shape[:1], torch.nan)
-        self._refuse(wild_number(X, no_targets, inputs, no_targets, self._kept, self.config.torch_dtype), 1)
-        mixture = in_units(self.online.predict(self.next_inputs(X)), self.scales)
+        path, followed = self._inputs
+        standard = path.each(followed, X)
+        self._refuse(path.illegal(standard, X), 1)
+        mixture = self.online.predict(path.limited(followed, standard, X), Pace(steps, standard.extra))
+        mixture = in_units(mixture, self.scales)
         return calibrate_next(self._calibration, mixture)
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -267,9 +292,11 @@ class OnlineModel:
         assert known is not None
         X = self._checked_inputs(rows_to_come(X, known.shape[1]))
         check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
-        no_targets = X.new_full(X.shape[:1], torch.nan)
-        self._refuse(wild_number(X, no_targets, self.inputs(X), no_targets, self._kept, self.config.torch_dtype), 1)
-        return forecast_rows(online, self.next_inputs(X), scales, self.predict(X[:1]), num_paths, generator)
+        path, followed = self._inputs
+        standard = path.follow(followed, X, self.num_rows + 1)
+        self._refuse(path.illegal(standard, X), 1)
+        to_come = RowsToCome(path.limited(followed, standard, X), standard.extra)
+        return forecast_rows(online, to_come, scales, self.predict(X[:1]), num_paths, generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
         """Probabilities at the lower and upper end of the next interval.
@@ -287,25 +314,23 @@ class OnlineModel:
         return next_levels(self._calibration, self.config, coverage)
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Inputs (N, D) as the ensemble sees them: columns kept, standardized, gaps at the mean, clipped; float64."""
-        scales = self.scales
-        inputs = scales.transform_inputs(columns_of(X, self._kept)).nan_to_num(0.0)
-        return inputs if self.config.clip is None else inputs.clamp(-self.config.clip, self.config.clip)
+        """Rows (N, D) that come one after another as the ensemble sees them: gaps filled, standardized; float64."""
+        path, followed = self._inputs
+        return path.follow(followed, X, self.num_rows + 1).inputs
 
     def next_inputs(self, X: Tensor) -> Tensor:
-        """Rows (N, D) that all come next as the ensemble takes them: :meth:`inputs` within reach, and forecasts."""
-        inputs = self.inputs(X) if self._range is None else self._range.limit(self.inputs(X))
-        return self._with_forecasts(inputs, X)
+        """Rows (N, D) that all come next as the ensemble takes them: standardized, within reach, and forecasts."""
+        path, followed = self._inputs
+        return path.limited(followed, path.each(followed, X), X)
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
-        return (y - self.scales.y_mean) / self.scales.y_scale
+        return self._inputs[0].targets(y)
 
     def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
         """The first of the rows to come, X (N, D) and y (N,), that cannot be learned, if there is one."""
-        wrong = illegal_target(self.config.ensemble.target, y)
-        wild = wild_number(X, y, self.inputs(X), self.targets(y), self._kept, self.config.torch_dtype)
-        return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
+        path, followed = self._inputs
+        return path.illegal(path.follow(followed, X, self.num_rows + 1), X, y)
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file in one step: a reader finds the old file or the new one, never half of one.
@@ -315,15 +340,6 @@ class OnlineModel:
         Raises:
             OSError: If the file cannot be written.
             TypeError: If a record has no name in files, such as ``GuestModel``; pickle the model instead.
-
-        Example:
-            >>> import tempfile, torch
-            >>> model = OnlineModel(StreamConfig(warmup=20), ["time"])
-            >>> _ = model.observe(torch.zeros(1, 1), torch.ones(1))
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     model.save(Path(folder) / "model.pt")
-            ...     OnlineModel.load(Path(folder) / "model.pt").num_rows
-            1
         """
         write_checkpoint(Path(path), _KIND, self.content())
 
@@ -366,16 +382,17 @@ class OnlineModel:
         model.num_rows, model.warm_X, model.warm_y = parts.num_rows, parts.warm_X, parts.warm_y
         model._calibration, model.notable = parts.calibration, parts.notable
         if parts.warm_X is not None and parts.warm_y is not None and content["ensemble"] is not None:
-            model._set_scales(parts.warm_X, parts.warm_y)
-            model._range = parts.input_range
-            model.online = model._build(parts.warm_X, parts.warm_y, is_fitted=False)
+            X, y = parts.warm_X, parts.warm_y
+            model._path = path = InputPath.of(model.config, X, y, model._names_of(range(X.shape[1])))
+            model._followed, model.online = parts.inputs, build(model.config, path, X, y, is_fitted=False)
             restore(model.online, content)
             model._rehearse()
         return model
 
     def parts(self) -> Parts:
         """What is followed over the stream, by reference: copy it before you keep it."""
-        return Parts(self.num_rows, self.warm_X, self.warm_y, self._calibration, self._range, self.notable, self.online)
+        warm_up = self.warm_X, self.warm_y
+        return Parts(self.num_rows, *warm_up, self._calibration, self._followed, self.notable, self.online)
 
     @property
     def num_far_in_warmup(self) -> int:
@@ -398,8 +415,9 @@ class OnlineModel:
         y = torch.where(wild, torch.nan, y)
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
         try:
-            self._set_scales(X, y)
-            online = self._build(X, y, is_fitted=True, progress=progress)
+            path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
+            online = build(self.config, path, X, y, is_fitted=True, progress=progress)
+            followed = path.after_warm_up(online, X)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -407,47 +425,26 @@ class OnlineModel:
         with uninterrupted():
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
-            self._range = InputRange.of(self.inputs(X)) if self.config.limit_inputs else None
-            self.notable = Notable(num_moved, 0, int(wild.sum()))
+            self._path, self._followed = path, followed
+            self.notable = Notable(num_moved, 0, int(wild.sum()), int(followed.gaps.num_imputed.sum()))
         self._rehearse()
         warn_of_wild(self.notable.targets_left_out, self.num_far_in_warmup)
-        warn_of_poor_forecasts(self.config.ensemble, X[:, self._forecasts], y)
-
-    def _set_scales(self, X: Tensor, y: Tensor) -> None:
-        self._kept, self._forecasts, self._scales = Columns.of(self.config, X, y, self._names_of(range(X.shape[1])))
-
-    def _build(self, X: Tensor, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
-        dtype = self.config.torch_dtype
-        inputs, targets = self.inputs(X).to(dtype), self.targets(y).to(dtype)
-        generator = torch.Generator().manual_seed(self.config.seed)  # on the CPU: the same draws whatever the device
-        inputs, spec = self._with_forecasts(inputs, X), self.config.ensemble
-        if is_fitted:
-            online = spec.fit(inputs, targets, generator=generator, progress=progress)
-        else:
-            online = spec.unfitted(inputs, targets, generator=generator)
-        if self.config.block_size is not None:
-            online.block_size = self.config.block_size
-        return online
-
-    def _with_forecasts(self, inputs: Tensor, X: Tensor) -> Tensor:
-        """Inputs (N, D) with the forecasts in X behind them, in the precision of the run."""
-        if self._forecasts:
-            forecasts = standard_forecasts(self.config.ensemble, X[:, self._forecasts], self.scales)
-            inputs = torch.cat([inputs, forecasts], dim=-1)
-        return inputs.to(self.config.torch_dtype)
+        warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
     def _learn(
-        self, online: OnlineEnsemble, inputs: Tensor, targets: Tensor, X: Tensor, y: Tensor
+        self, online: OnlineEnsemble, path: InputPath, standard: Standard, X: Tensor, y: Tensor, steps: Tensor | None
     ) -> OnlinePredictions:
-        """Learn rows, as the ensemble sees them and in their units."""
-        dtype, within, num_moved = self.config.torch_dtype, self._range, 0
-        if within is not None:
-            within, inputs, moved = within.follow(inputs)
-            num_moved = int(moved.sum())
-        predictions = online.observe(self._with_forecasts(inputs, X), targets.to(dtype))
+        """Learn rows, standardized and in their units."""
+        followed, inputs, targets, num_moved = standard.state, standard.inputs, path.targets(y), 0
+        if followed.within is not None:
+            within, inputs, moved = followed.within.follow(inputs)
+            followed, num_moved = followed._replace(within=within), int(moved.sum())
+        pace = None if steps is None and standard.extra is None else Pace(steps, standard.extra)
+        predictions = online.observe(path.with_forecasts(inputs, X), targets.to(self.config.torch_dtype), pace)
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
+        num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # what stands around the ensemble learns the rows too
-            self._range, self.notable = within, self.notable.after(num_moved, num_outliers)
+            self._followed, self.notable = followed, self.notable.after(num_moved, num_outliers, num_imputed)
             mixture = in_units(predictions.mixture, self.scales)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]
@@ -459,11 +456,12 @@ class OnlineModel:
         """What a row X, and its target, go through by themselves; ``None`` where that is for blocks to do or refuse."""
         if self.online is None or self.warm_X is None or not is_plain(X, (1, self.warm_X.shape[1])):
             return None
-        ensemble = self.online.one_row if (y is None or is_plain(y, (1,))) and not self._forecasts else None
+        columns = self._inputs[0].columns
+        ensemble = self.online.one_row if (y is None or is_plain(y, (1,))) and not columns.forecasts else None
         if ensemble is None:
             return None
         if self._row is None or self._row.ensemble is not ensemble:
-            self._row = RowPipeline(ensemble, self.config, self.scales, self._kept)
+            self._row = RowPipeline(ensemble, self.config, columns)
         return self._row
 
     def _rehearse(self) -> None:
@@ -473,22 +471,18 @@ class OnlineModel:
 
     def _observe_row(self, X: Tensor, y: Tensor) -> OnlinePredictions | None:
         pipeline = self._pipeline(X, y)
-        row = None if pipeline is None else pipeline.stage(X, y, self._range, self._calibration)
+        row = None if pipeline is None else pipeline.stage(X, y, self._inputs[1], self._calibration)
         if pipeline is None or row is None:
             return None
         with uninterrupted():
             pipeline.ensemble.commit(row.staged)
-            self._range, self._calibration = row.within, row.calibration
-            self.notable, self.num_rows = self.notable.after(row.num_moved, 0), self.num_rows + 1
+            self._followed, self._calibration = row.followed, row.calibration
+            self.notable = self.notable.after(row.num_moved, 0, self.notable.inputs_imputed)
+            self.num_rows += 1
         return row.predictions
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_row": None}  # it shares memory with the state
-
-    def _checked(self, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        X = self._checked_inputs(X)
-        check_target_shape(y, X.shape[0], self.config.ensemble.target.num_outputs)
-        return X, y.detach().to(self.device, torch.float64)
 
     def _checked_inputs(self, X: Tensor) -> Tensor:
         known = self.warm_X.shape[1] if self.warm_X is not None else None

@@ -16,16 +16,18 @@ class Notable(NamedTuple):
         targets_discounted: Targets beyond ``EnsembleSpec.outlier_threshold``, from which less was learned.
         targets_left_out: Targets of the warm-up that count as missing, see
             :mod:`~gp_ensembles.streaming.warm_up_outliers`.
+        inputs_imputed: Missing inputs for which something stood in, see :mod:`~gp_ensembles.streaming.gaps`.
     """
 
     inputs_moved: int = 0
     targets_discounted: int = 0
     targets_left_out: int = 0
+    inputs_imputed: int = 0
 
-    def after(self, num_moved: int, num_discounted: int) -> "Notable":
-        """With those of a block."""
-        inputs, targets, left_out = self
-        return Notable(inputs + num_moved, targets + num_discounted, left_out)
+    def after(self, num_moved: int, num_discounted: int, inputs_imputed: int) -> "Notable":
+        """With those of a block, and how many inputs were imputed in all."""
+        inputs, targets, left_out, _ = self
+        return Notable(inputs + num_moved, targets + num_discounted, left_out, inputs_imputed)
 
 
 def num_discounted(mixture: AnyMixture, y: Tensor, threshold: float | None) -> int:

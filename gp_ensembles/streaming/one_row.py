@@ -1,12 +1,11 @@
 """A row by itself through the whole pipeline on plain arrays, for ensembles that are quick at that.
 
 It goes through all that a block does, see :class:`~gp_ensembles.streaming.model.OnlineModel`, and the numbers are the
-same to round-off. A row of which something has to be said or refused (a missing target, an outlier, a number out of all
-proportion) is left to the blocks: nothing has changed until a row is learned.
+same to round-off. A row of which something has to be said or refused (a missing number, an outlier, one out of all
+proportion, a column that wakes up) is left to the blocks: nothing has changed until a row is learned.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple, TypeGuard, final
 
 import numpy as np
@@ -22,10 +21,12 @@ from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.student_t import mixture_cdf
 from gp_ensembles.streaming.after_mixture import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
+from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.input_range import GROWTH, REACH, InputRange
+from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.predictions import Intervals, OnlinePredictions
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.sleeping import FAR, SETTLED, Sleepers
 
 Numbers = NDArray[np.float64]
 
@@ -48,14 +49,14 @@ class PipelineRow(NamedTuple):
     Attributes:
         staged: What the ensemble is to learn.
         predictions: The predictions.
-        within: The range of the inputs after the row.
+        followed: What is followed of the inputs, after the row.
         num_moved: How many of its inputs were moved into reach.
         calibration: What is known of past errors after it.
     """
 
     staged: StagedRow
     predictions: OnlinePredictions
-    within: InputRange | None
+    followed: InputState
     num_moved: int
     calibration: CalibrationState
 
@@ -67,47 +68,53 @@ class RowPipeline:
     Args:
         ensemble: What runs the ensemble.
         config: The config of the model.
-        scales: Shifts and scales of the columns that are kept.
-        kept: Their places.
+        columns: What becomes of the columns.
     """
 
-    def __init__(self, ensemble: RowEnsemble, config: StreamConfig, scales: Standardizer, kept: Sequence[int]) -> None:
+    def __init__(self, ensemble: RowEnsemble, config: StreamConfig, columns: Columns) -> None:
         self.ensemble = ensemble
+        scales, kept, indicators = columns.scales, columns.kept, columns.imputation.indicators
         self._kept = np.array(kept, dtype=np.int64)
-        self._mean, self._scale = scales.X_mean.numpy(), scales.X_scale.numpy()
+        # A row without gaps: its indicators are zero.
+        self._flags = np.zeros(len(indicators))
+        self._mean = np.concatenate([scales.X_mean.numpy(), columns.gap_share.numpy()])
+        self._scale = np.concatenate([scales.X_scale.numpy(), columns.gap_scale.numpy()])
+        self._asleep = list(columns.asleep)
         self._shift, self._unit = float(scales.y_mean), float(scales.y_scale)
         self._clip = math.inf if config.clip is None else config.clip
         self._levels = IntervalLevels(config.coverages)
         self._df = torch.from_numpy(ensemble.degrees_of_freedom).unsqueeze(-1)
-        self._everywhere = tuple(np.full(len(kept), bound) for bound in (-math.inf, math.inf, 0.0))
+        self._no_age = torch.zeros(len(kept), dtype=torch.float64)
+        self._everywhere = tuple(np.full(len(self._mean), bound) for bound in (-math.inf, math.inf, 0.0))
 
-    def stage(
-        self, X: Tensor, y: Tensor, within: InputRange | None, calibration: CalibrationState
-    ) -> PipelineRow | None:
+    def stage(self, X: Tensor, y: Tensor, followed: InputState, calibration: CalibrationState) -> PipelineRow | None:
         """Predict a row X (1, D), and find what its target y (1,) teaches; nothing changes.
 
         Args:
             X: Inputs in their units, float64 on the processor.
             y: Target in its unit, likewise.
-            within: The range of the inputs so far; ``None`` where they are not limited.
+            followed: What is followed of the inputs.
             calibration: What is known of past errors.
 
         Returns:
             What came of it; ``None`` where it is left to the blocks.
         """
-        target = y.item()
-        legal, inputs, lower, upper, num_moved = self._limited(X, within)
+        target, within = y.item(), followed.within
+        legal, row, inputs, lower, upper, num_moved = self._limited(X, followed)
         scaled = (target - self._shift) / self._unit
         if not (legal and abs(scaled) < FARTHEST):
             return None
-        row = self.ensemble.stage(inputs, scaled)
-        if row is None:
+        staged = self.ensemble.stage(inputs, scaled)
+        if staged is None:
             return None
-        after = within if within is None else InputRange(torch.from_numpy(lower), torch.from_numpy(upper), within.width)
-        mean, variance = self._in_units(row.mixture)
-        weights = np.exp(row.mixture.log_weights)
+        if within is not None:
+            within = InputRange(torch.from_numpy(lower), torch.from_numpy(upper), within.width)
+        gaps = followed.gaps._replace(last=torch.from_numpy(row), age=self._no_age)
+        after = followed._replace(gaps=gaps, within=within)
+        mean, variance = self._in_units(staged.mixture)
+        weights = np.exp(staged.mixture.log_weights)
         pit = mixture_cdf(target, weights, mean.ravel(), variance.ravel(), self.ensemble.degrees_of_freedom)
-        base = self._mixture(row.mixture.log_weights[:, None], mean, variance)
+        base = self._mixture(staged.mixture.log_weights[:, None], mean, variance)
         distribution: StudentTMixture | Recalibrated = base
         recalibration, levels, intervals, gain = calibration.recalibration, calibration.levels, None, 0.0
         if recalibration is not None:
@@ -116,16 +123,16 @@ class RowPipeline:
         if levels is not None:
             levels, output = self._levels.update_row(levels, pit)
             intervals = Intervals(self._levels.coverages, *output)
-        log_prob = torch.from_numpy(np.array([row.weighed.log_prob - math.log(self._unit) + gain]))
+        log_prob = torch.from_numpy(np.array([staged.weighed.log_prob - math.log(self._unit) + gain]))
         by_expert = torch.from_numpy(np.log(weights.reshape(mean.shape).sum(1, keepdims=True)))
         predictions = OnlinePredictions(distribution, log_prob, by_expert, 0, intervals)
-        return PipelineRow(row, predictions, after, num_moved, CalibrationState(recalibration, levels))
+        return PipelineRow(staged, predictions, after, num_moved, CalibrationState(recalibration, levels))
 
     def predict(
-        self, X: Tensor, within: InputRange | None, calibration: CalibrationState
+        self, X: Tensor, followed: InputState, calibration: CalibrationState
     ) -> StudentTMixture | Recalibrated | None:
         """The distribution of a row X (1, D) that comes next; arguments and ``None`` as in :meth:`stage`."""
-        legal, inputs, *_ = self._limited(X, within)
+        legal, _, inputs, *_ = self._limited(X, followed)
         if not legal:
             return None
         mixture = self.ensemble.predict(inputs)
@@ -135,10 +142,27 @@ class RowPipeline:
         log_weights = torch.from_numpy(next_log_weights(calibration.recalibration))
         return Recalibrated(base, log_weights, *map_components(base[0]))
 
-    def _limited(self, X: Tensor, within: InputRange | None) -> tuple[bool, Numbers, Numbers, Numbers, int]:
-        row = X.detach().numpy()[0]
+    def _limited(self, X: Tensor, followed: InputState) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, int]:
+        """Whether a row is usual, its inputs in their units, and what :func:`_limit` gives."""
+        row, within, scale = X.detach().numpy()[0], followed.within, self._scale
+        legal, own = not np.isinf(row).any(), row[self._kept]
+        if self._asleep:
+            settled, scale = self._settled(own[self._asleep], followed.sleepers)
+            legal = legal and settled
         lower, upper, width = self._everywhere if within is None else (part.numpy() for part in within)
-        return _limit(row, self._kept, self._mean, self._scale, self._clip, lower, upper, width)
+        whole = np.concatenate((own, self._flags)) if len(self._flags) else own
+        usual, *limited = _limit(whole, self._mean, scale, self._clip, lower, upper, width)
+        return bool(legal and usual), own, *limited
+
+    def _settled(self, values: Numbers, sleepers: Sleepers) -> tuple[bool, Numbers]:
+        """Whether values of columns that slept in the warm-up change nothing that is known of these; and all scales."""
+        own, scale = sleepers.scale.numpy(), self._scale.copy()
+        scale[self._asleep] = own
+        deviation = np.abs(values - sleepers.base.numpy())
+        usual = (deviation == 0) | (
+            (sleepers.num.numpy() >= SETTLED) & (deviation <= FAR * own) & (deviation > 1e-9 * own)
+        )
+        return bool(usual.all()), scale
 
     def _in_units(self, mixture: RowMixture) -> tuple[Numbers, Numbers]:
         return mixture.mean * self._unit + self._shift, mixture.variance * self._unit**2
@@ -151,7 +175,6 @@ class RowPipeline:
 @compiled
 def _limit(
     row: Numbers,
-    kept: NDArray[np.int64],
     mean: Numbers,
     scale: Numbers,
     clip: float,
@@ -162,8 +185,7 @@ def _limit(
     """A row in warm-up deviations and within reach.
 
     Args:
-        row: Inputs, NaN where missing, shape (D,).
-        kept: Places of the columns that are kept, (K,).
+        row: Inputs, NaN where missing, shape (K,).
         mean: Their means, (K,).
         scale: Their scales, (K,).
         clip: Deviations at which inputs are clipped.
@@ -172,12 +194,11 @@ def _limit(
         width: Widths of the warm-up's.
 
     Returns:
-        Whether no input is infinite or out of all proportion; the inputs, (K,); the ends of the range after the row;
+        Whether no input is missing or out of all proportion; the inputs, (K,); the ends of the range after the row;
         and how many inputs were moved.
     """
-    inputs = (row[kept] - mean) / scale
-    inputs = np.minimum(np.maximum(np.where(np.isnan(inputs), 0.0, inputs), -clip), clip)
-    legal = not np.isinf(row).any() and bool((np.abs(inputs) < FARTHEST).all())
+    inputs = np.minimum(np.maximum((row - mean) / scale, -clip), clip)
+    legal = bool((np.abs(inputs) < FARTHEST).all())
     moved = np.minimum(np.maximum(inputs, lower - REACH * width), upper + REACH * width)
     highest = np.maximum(upper, np.minimum(inputs, upper + GROWTH * width))
     lowest = np.minimum(lower, np.maximum(inputs, lower - GROWTH * width))

@@ -266,7 +266,7 @@ def stream_config(variant: Variant, num_warmup: int, seed: int) -> StreamConfig:
         >>> stream_config(of_classes(2), 200, 0).warmup
         200
     """
-    config = StreamConfig(variant.spec, warmup=num_warmup, seed=seed, drop_constant=True)
+    config = StreamConfig(variant.spec, warmup=num_warmup, seed=seed)
     return replace(config, **variant.changes)
 
 

@@ -51,7 +51,7 @@ def own(predictions, place=-1):
 def moments(one, X, y, place=-1):
     """What an expert says of each row, in the target's units, read from the ensemble itself."""
     one.fit(X[:WARM], y[:WARM])
-    inputs = one._with_forecasts(one.inputs(X[WARM:]), X[WARM:])
+    inputs = one._inputs[0].with_forecasts(one.inputs(X[WARM:]), X[WARM:])
     said = one.online.observe(inputs, one.targets(y[WARM:]).to(inputs)).experts
     return said.mean[place] * one.scales.y_scale + one.scales.y_mean, said.variance[place].sqrt() * one.scales.y_scale
 

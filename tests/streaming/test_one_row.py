@@ -66,8 +66,10 @@ def assert_same_state(model: OnlineModel, other: OnlineModel, tolerance: float) 
     for old, new in zip(model._calibration[:2], other._calibration[:2], strict=True):
         for part, same in zip(old or (), new or (), strict=True):
             torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
-    for part, same in zip(model._range or (), other._range or (), strict=True):
-        torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
+    one, two = model.parts().inputs, other.parts().inputs
+    for old, new in ((one.within or (), two.within or ()), (one.gaps, two.gaps), (one.sleepers, two.sleepers)):
+        for part, same in zip(old, new, strict=True):
+            torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
     assert (model.num_rows, model.notable) == (other.num_rows, other.notable)
 
 

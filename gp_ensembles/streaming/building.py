@@ -1,0 +1,36 @@
+"""The ensemble of a model, built from its warm-up rows."""
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.inputs import InputPath
+
+
+def build(
+    config: StreamConfig, path: InputPath, X: Tensor, y: Tensor, *, is_fitted: bool, progress: bool = False
+) -> OnlineEnsemble:
+    """The ensemble of a config.
+
+    Args:
+        config: The config.
+        path: What its inputs go through.
+        X: Warm-up inputs in their units, shape (N, D); NaN where missing.
+        y: Warm-up targets, shape (N,) or (N, O); NaN where missing.
+        is_fitted: Whether it is fitted to these rows and learns them, or is only built for a state to be loaded.
+        progress: Show a progress bar.
+
+    Raises:
+        NumericalError: If an expert's evidence cannot be computed where it starts.
+    """
+    spec, generator = config.ensemble, torch.Generator().manual_seed(config.seed)  # on the CPU: the same everywhere
+    inputs = path.with_forecasts(path.follow(path.start(), X, 1).inputs, X)
+    targets = path.targets(y).to(config.torch_dtype)
+    if is_fitted:
+        online = spec.fit(inputs, targets, generator=generator, progress=progress)
+    else:
+        online = spec.unfitted(inputs, targets, generator=generator)
+    if config.block_size is not None:
+        online.block_size = config.block_size
+    return online

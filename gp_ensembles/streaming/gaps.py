@@ -1,0 +1,150 @@
+r"""Missing inputs: what stands in for them, what that leaves uncertain, and whether it matters that they are missing.
+
+Between its mean m and its last value l, age a rows ago, a column that is an autoregression of order one with
+coefficient :math:`\rho` is best predicted by :math:`m + \rho^a (l - m)`, whose squared error is
+:math:`1 - \rho^{2a}` of its variance. The coefficient is found on the warm-up rows, between zero (the mean) and one
+(the last value). If weights :math:`\rho_u` other than the best are asked for, the error is
+:math:`1 - 2 \rho_u^a \rho^a + \rho_u^{2a}` of the variance.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.streaming.config import Impute
+
+_LEAST_PAIRS = 10  # of rows that follow one another, to find a coefficient
+_LEAST_SHARE, _LEAST_SPANS, _LEAST_T = 0.05, 10, 4.0  # gaps of the warm-up that make an indicator worth while
+
+
+class Gaps(NamedTuple):
+    """The last values of K columns.
+
+    Attributes:
+        last: The last observed values, NaN where there is none, shape (K,).
+        age: Rows since then, shape (K,).
+        num_imputed: How many values were missing, shape (K,).
+    """
+
+    last: Tensor
+    age: Tensor
+    num_imputed: Tensor
+
+    @classmethod
+    def none(cls, like: Tensor) -> "Gaps":
+        """Before any row of K columns; ``like`` has shape (K,)."""
+        zero = torch.zeros_like(like)
+        return cls(torch.full_like(like, torch.nan), zero, zero)
+
+    def follow(self, X: Tensor) -> tuple["Gaps", Tensor, Tensor]:
+        """The last observed values at rows that follow one another.
+
+        Args:
+            X: Rows, shape (N, K); NaN where missing.
+
+        Returns:
+            The same after them; the last observed values at each row, (N, K); and how many rows ago they were, (N, K).
+
+        Example:
+            >>> X = torch.tensor([[1.0], [torch.nan], [torch.nan], [5.0]])
+            >>> _, last, age = Gaps.none(X[0]).follow(X)
+            >>> last.T, age.T
+            (tensor([[1., 1., 1., 5.]]), tensor([[0., 1., 2., 0.]]))
+        """
+        missing = X.isnan()
+        if not bool(missing.any()):
+            return Gaps(X[-1].clone(), torch.zeros_like(self.age), self.num_imputed), X, torch.zeros_like(X)
+        rows = torch.arange(1, X.shape[0] + 1, device=X.device).unsqueeze(-1)
+        seen = torch.where(missing, 0, rows).cummax(0).values
+        last = torch.cat([self.last.unsqueeze(0), X]).gather(0, seen)
+        age = (rows - seen).to(X) + torch.where(seen > 0, 0.0, self.age)
+        return Gaps(last[-1].clone(), age[-1].clone(), self.num_imputed + missing.sum(0)), last, age
+
+    def each(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Last values and ages at rows (N, K) that all come next, each on its own."""
+        missing = X.isnan()
+        return torch.where(missing, self.last, X), torch.where(missing, self.age + 1, 0.0)
+
+
+class Imputation(NamedTuple):
+    r"""How the gaps of K columns are filled, as the warm-up rows tell.
+
+    Attributes:
+        mean: Means, shape (K,).
+        persistence: Coefficients :math:`\rho`, shape (K,).
+        used: Those by which gaps are filled, shape (K,).
+        indicators: Columns that have an indicator, 1 where missing.
+    """
+
+    mean: Tensor
+    persistence: Tensor
+    used: Tensor
+    indicators: tuple[int, ...]
+
+    @classmethod
+    def of(cls, X: Tensor, y: Tensor, mean: Tensor, impute: Impute) -> "Imputation":
+        """From warm-up rows X (N, K), NaN where missing, their targets y, (N,) or (N, O), and the means (K,).
+
+        Example:
+            >>> X = torch.arange(100.0).double().unsqueeze(-1)
+            >>> Imputation.of(X, X[:, 0], X.mean(0), "found").used > 0.9
+            tensor([True])
+        """
+        persistence = _persistence(X - mean)
+        used = {"found": persistence, "last": torch.ones_like(mean), "mean": torch.zeros_like(mean)}[impute]
+        return cls(mean, persistence, used, _indicators(X.isnan(), y))
+
+    def settled(self, asleep: Sequence[int]) -> "Imputation":
+        """The same with the last value, and no doubt, for columns that were constant in the warm-up."""
+        persistence, used = self.persistence.clone(), self.used.clone()
+        persistence[list(asleep)] = used[list(asleep)] = 1.0
+        return self._replace(persistence=persistence, used=used)
+
+    def to(self, device: torch.device) -> "Imputation":
+        """The same on a device."""
+        mean, persistence, used = (part.to(device) for part in self[:3])
+        return Imputation(mean, persistence, used, self.indicators)
+
+    def fill(self, last: Tensor, age: Tensor) -> Tensor:
+        """Rows (N, K) without gaps, from last values and ages; where there was no value the mean."""
+        filled = self.mean + self.used**age * (last.nan_to_num(0.0) - self.mean)
+        return torch.where(last.isnan(), self.mean, torch.where(age > 0, filled, last))
+
+    def doubt(self, last: Tensor, age: Tensor) -> Tensor:
+        """Squared errors of what stands in, in variances of the columns; zero where nothing is missing, (N, K)."""
+        used = torch.where(last.isnan(), 0.0, self.used**age)
+        return torch.where(age > 0, 1 - 2 * used * self.persistence**age + used.square(), 0.0).clamp_min(0.0)
+
+
+def _persistence(deviation: Tensor) -> Tensor:
+    """Autocorrelations of deviations from the mean, NaN where missing, (N, K) at one row's distance, at least zero."""
+    now, before = deviation[1:], deviation[:-1]
+    both = ~(now.isnan() | before.isnan())
+    now, before = (torch.where(both, part, 0.0) for part in (now, before))
+    size = (now.square().sum(0) * before.square().sum(0)).sqrt()
+    found = (now * before).sum(0) / torch.where(size > 0, size, 1.0)
+    return torch.where(both.sum(0) >= _LEAST_PAIRS, found, 0.0).clamp(0.0, 1.0)
+
+
+def _indicators(missing: Tensor, y: Tensor) -> tuple[int, ...]:
+    """Columns in whose gaps targets differ from the others by four standard errors, each span of gaps counted once."""
+    target = y if y.ndim == 1 else y[:, 0]
+    seen, chosen, masks = ~target.isnan(), list[int](), list[Tensor]()
+    spread = float(target[seen].std()) if int(seen.sum()) > 1 else 0.0
+    share = missing.double().mean(0)
+    for column in ((share >= _LEAST_SHARE) & (share <= 1 - _LEAST_SHARE)).nonzero().flatten().tolist():
+        gaps = missing[:, column]
+        spans = int((gaps[1:] & ~gaps[:-1]).sum()) + int(gaps[0])
+        within, without = target[gaps & seen], target[~gaps & seen]
+        if spans < _LEAST_SPANS or within.numel() < _LEAST_SPANS or without.numel() < _LEAST_SPANS:
+            continue
+        error = spread * (2 / spans) ** 0.5
+        if abs(float(within.mean() - without.mean())) <= _LEAST_T * error:
+            continue
+        if any(torch.equal(gaps, other) for other in masks):  # sensors that fail together need one
+            continue
+        chosen.append(column)
+        masks.append(gaps)
+    return tuple(chosen)

@@ -1,0 +1,121 @@
+r"""Columns that are constant in the warm-up, or have no value there: they sleep, and wake up when they first move.
+
+A sleeping column is zero to the ensemble. Its deviations :math:`d_t` from the constant, or from its first value, are
+divided by a scale that only they set, with the geometric mean
+
+.. math:: s_t = \exp\Big(\frac1n \sum_{i \le n} \log |d_i|\Big)
+
+of the first hundred that are not zero, so that a column of zeros and ones is itself, whichever it began with, up to a
+sign, and neither one wild number nor a hundred times smaller beginning sets the scale for good. A scale is doubled for
+as many rows as a deviation is more than ten times as large, and no standardized value is beyond ten.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SETTLED = 100  # deviations that set the scale
+FAR = 10.0  # scales
+_ROUND_OFF = 10 * torch.finfo(torch.float64).eps
+
+
+class Sleepers(NamedTuple):
+    """What is known of S columns that slept in the warm-up.
+
+    Attributes:
+        base: What they deviate from, NaN before there is a value, shape (S,).
+        log_sum: Sum of the logarithms of the deviations that set the scale, (S,).
+        num: How many these are, (S,).
+        floor: What the scale has grown to since, (S,).
+        woke: Number of the row in which a column first moved, counting the rows of the stream from 1; zero while it
+            sleeps, (S,).
+    """
+
+    base: Tensor
+    log_sum: Tensor
+    num: Tensor
+    floor: Tensor
+    woke: Tensor
+
+    @classmethod
+    def of(cls, base: Tensor) -> "Sleepers":
+        """Sleeping columns that deviate from some values (S,), NaN where there is none.
+
+        Example:
+            >>> Sleepers.of(torch.tensor([3.0])).woke
+            tensor([0.], dtype=torch.float64)
+        """
+        zero = torch.zeros_like(base, dtype=torch.float64)
+        return cls(base.double(), zero, zero, zero, zero)
+
+    @property
+    def scale(self) -> Tensor:
+        """Scales in force, one while a column sleeps, shape (S,)."""
+        own = torch.where(self.num > 0, (self.log_sum / self.num.clamp_min(1)).exp(), 1.0)
+        return torch.maximum(own, self.floor)
+
+    def follow(self, X: Tensor, first_row: int) -> tuple["Sleepers", Tensor]:
+        """Standardize rows that follow one another.
+
+        Args:
+            X: Values in their units, the last one where missing, NaN where there was none, shape (N, S).
+            first_row: Number of the first row in the stream.
+
+        Returns:
+            What is known after them, and the standardized values, (N, S).
+
+        Example:
+            >>> X = torch.tensor([[3.0], [3.0], [5.0], [3.0], [1.0]], dtype=torch.float64)
+            >>> after, values = Sleepers.of(X[0]).follow(X, first_row=11)
+            >>> values.T, after.woke
+            (tensor([[ 0.,  0.,  1.,  0., -1.]], dtype=torch.float64), tensor([13.], dtype=torch.float64))
+        """
+        columns, found = [], []
+        for one, values in zip(torch.stack(self).T.tolist(), X.T, strict=True):
+            if bool((values == one[0]).all()) or bool(values.isnan().all()):
+                columns.append([0.0] * X.shape[0])
+                found.append(one)
+                continue
+            number = _Column(*one)
+            columns.append([number.take(value, first_row + row) for row, value in enumerate(values.tolist())])
+            found.append(number.numbers)
+        known = X.new_tensor(found).reshape(-1, len(self)).T
+        return Sleepers(*known.unbind(0)), X.new_tensor(columns).reshape(-1, X.shape[0]).T
+
+    def each(self, X: Tensor) -> Tensor:
+        """Standardize rows (N, S) that all come next, each on its own."""
+        values = torch.zeros_like(X)
+        for column, one in enumerate(torch.stack(self).T.tolist()):
+            for row in (X[:, column] != one[0]).nonzero().flatten().tolist():
+                values[row, column] = _Column(*one).take(float(X[row, column]), 1)
+        return values
+
+
+class _Column:
+    """One column, a value at a time."""
+
+    def __init__(self, base: float, log_sum: float, count: float, floor: float, woke: float) -> None:
+        self.numbers = [base, log_sum, count, floor, woke]
+
+    def take(self, value: float, row: int) -> float:
+        """The standardized value of a row."""
+        base, log_sum, count, floor, woke = self.numbers
+        if math.isnan(value):
+            return 0.0
+        if math.isnan(base):
+            self.numbers[0] = value
+            return 0.0
+        deviation = value - base
+        size = abs(deviation)
+        if size <= _ROUND_OFF * abs(base):
+            return 0.0
+        if count < SETTLED:
+            log_sum, count = log_sum + math.log(size), count + 1
+        scale = max(math.exp(log_sum / count), floor)
+        if size > FAR * scale and count >= SETTLED:
+            floor = min(2 * scale, size / FAR)
+        scale = max(scale, floor)
+        self.numbers = [base, log_sum, count, floor, woke or float(row)]
+        return max(-FAR, min(FAR, deviation / scale))
