@@ -7,7 +7,7 @@ from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming.forecasting.forecast import Forecast
-from gp_ensembles.streaming.forecasting.paths import sample_paths
+from gp_ensembles.streaming.forecasting.paths import RowsToCome, sample_paths
 from gp_ensembles.streaming.forecasting.recalibrating import recalibrated_paths
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.streaming.scales import Standardizer
@@ -60,7 +60,7 @@ def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int
 @torch.no_grad()
 def forecast_rows(
     online: OnlineEnsemble,
-    inputs: Tensor,
+    to_come: RowsToCome,
     scales: Standardizer,
     first: StreamDistribution,
     num_paths: int,
@@ -70,7 +70,7 @@ def forecast_rows(
 
     Args:
         online: The ensemble, for one real number.
-        inputs: The rows as the ensemble takes them, shape (H, D).
+        to_come: The rows as the ensemble takes them.
         scales: Units of the target.
         first: What the model predicts of the first of them.
         num_paths: Number of sample paths S.
@@ -79,5 +79,5 @@ def forecast_rows(
     mixture = first.base if isinstance(first, Recalibrated) else first
     assert not isinstance(mixture, LatentMixture)
     log_weights = mixture.log_weights if mixture.log_weights.ndim == 1 else mixture.log_weights[:, 0]
-    paths = sample_paths(online, inputs, log_weights, num_paths, generator=generator)
+    paths = sample_paths(online, to_come, log_weights, num_paths, generator=generator)
     return Forecast(recalibrated_paths(scales.inverse_mean(paths), first), first)

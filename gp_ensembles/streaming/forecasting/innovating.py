@@ -19,7 +19,7 @@ class PathInnovations:
         state: Their state.
         experts: Which of the M experts each path has, shape (S,).
         copies: Which of its predictions, 0 for its own, shape (S,).
-        generator: Source of randomness.
+        generator: Source of randomness, on the CPU.
     """
 
     def __init__(
@@ -54,12 +54,13 @@ class PathInnovations:
 
     def _standard(self, df: Tensor) -> Tensor:
         """Standard Student-t draws, normal for infinite degrees of freedom."""
-        draws = torch.empty_like(df).normal_(generator=self._generator)
-        heavy = torch.isfinite(df)
+        numbers = df.cpu()
+        draws = torch.empty_like(numbers).normal_(generator=self._generator)
+        heavy = torch.isfinite(numbers)
         if bool(heavy.any()):
-            half = 0.5 * df[heavy]
+            half = 0.5 * numbers[heavy]
             draws[heavy] *= (half / torch._standard_gamma(half, generator=self._generator)).sqrt()
-        return draws
+        return draws.to(df.device)
 
     def _begin(self, bank: InnovationBank, state: InnovationState, experts: Tensor, copies: Tensor) -> None:
         models, own = bank.row_models, copies == 0

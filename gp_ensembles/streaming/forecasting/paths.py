@@ -1,6 +1,7 @@
 """Joint sample paths of an ensemble: an expert for each path, and targets drawn one after the other."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,10 +13,23 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
 from gp_ensembles.streaming.forecasting.simulators import make_simulators
 
 
+class RowsToCome(NamedTuple):
+    """Rows to come as an ensemble takes them.
+
+    Attributes:
+        inputs: Shape (H, D).
+        extra: Noise variance of each beyond that of all rows, as where inputs are not known, shape (H,); ``None`` for
+            none.
+    """
+
+    inputs: Tensor
+    extra: Tensor | None = None
+
+
 @torch.no_grad()
 def sample_paths(
     online: OnlineEnsemble,
-    inputs: Tensor,
+    to_come: RowsToCome,
     log_weights: Tensor,
     num_paths: int,
     *,
@@ -32,12 +46,12 @@ def sample_paths(
 
     Args:
         online: The ensemble; it is not changed.
-        inputs: Rows to come as the ensemble takes them, shape (H, D).
+        to_come: The rows.
         log_weights: Log weights in force for the first of them, shape (M K,).
         num_paths: Number of paths S.
         generator: Source of randomness, on the CPU.
     """
-    state, ensemble = online.state, online.ensemble
+    state, ensemble, (inputs, extra) = online.state, online.ensemble, to_come
     copies = ensemble.layers.num_copies
     chosen = _chosen(log_weights.double().cpu(), num_paths, generator).to(inputs.device)
     experts, copy = chosen // copies, chosen % copies
@@ -46,11 +60,15 @@ def sample_paths(
     innovations = PathInnovations(ensemble.layers.bank, state.innovations, experts, copy, generator)
     paths = inputs.new_empty(inputs.shape[0], num_paths, dtype=torch.float64)
     for step in range(inputs.shape[0]):
-        ahead = _together(simulators, step, rows)
+        ahead = known = _together(simulators, step, rows)
+        if extra is not None:
+            ahead = known._replace(variance=known.variance + extra[step])
         errors = innovations.draw(ahead)
         y = rows.within_reach(ahead.mean + errors)
         paths[step] = y
         rows.learn(step, y)
+        if extra is not None:  # a target with more noise teaches less
+            errors = errors * (known.variance / ahead.variance)
         for one in simulators:
             one.learn(step, y[one.lanes], errors[one.lanes])
     order = torch.randperm(num_paths, generator=generator).to(paths.device)
