@@ -15,7 +15,7 @@ from gp_ensembles.data.datasets import (
     trump_approval,
     water_flow,
 )
-from gp_ensembles.data.folder import folder_names, load_folder
+from gp_ensembles.data.folder import folder_file, folder_names, load_folder
 from gp_ensembles.data.synthetic import (
     drifting_sensor,
     friedman1,
@@ -32,6 +32,7 @@ __all__ = [
     "bananas",
     "diabetes",
     "drifting_sensor",
+    "folder_file",
     "folder_names",
     "friedman1",
     "friedman2",

@@ -36,6 +36,31 @@ def folder_names(folder: str | Path) -> list[str]:
     return list(_entries(Path(folder)))
 
 
+def folder_file(folder: str | Path, name: str) -> tuple[Path, str, tuple[str, ...]] | None:
+    """Where the text table of a set is, its target and its inputs; ``None`` where it is a file of arrays.
+
+    Args:
+        folder: The folder, as for :func:`folder_names`.
+        name: Name of the set.
+
+    Raises:
+        FileNotFoundError: If the folder or its manifest is not there.
+        ValueError: If the name is unknown, or the set has no inputs.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> entry = '{"name": "pump", "file": "pump.csv", "features": ["hour"], "target": "flow"}'
+        >>> _ = (folder / "manifest.json").write_text('{"datasets": [' + entry + "]}")
+        >>> folder_file(folder, "pump")[1:]
+        ('flow', ('hour',))
+    """
+    folder = Path(folder)
+    entry = _entry(folder, name)
+    path = folder / str(entry["file"])
+    return None if path.suffix == ".npz" else (path, str(entry["target"]), _listed(folder, name, entry))
+
+
 def load_folder(
     folder: str | Path,
     name: str,
@@ -73,15 +98,7 @@ def load_folder(
                 [1.]], dtype=torch.float64)
     """
     folder = Path(folder)
-    entries = _entries(folder)
-    if name not in entries:
-        close = difflib.get_close_matches(name, entries, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(entries) or 'none'}"
-        raise ValueError(f"{folder} has no set named {name}; {hint}")
-    entry = entries[name]
-    absent = [key for key in ("file", "features", "target") if key not in entry]
-    if absent:
-        raise ValueError(f"the entry {name} of {folder / _MANIFEST} lacks {', '.join(absent)}")
+    entry = _entry(folder, name)
     path = folder / str(entry["file"])
     if verify:
         _verify(path, entry)
@@ -89,16 +106,8 @@ def load_folder(
         if features is not None:
             raise ValueError(f"{name} is an array file without named columns; leave out features")
         return _load_npz(path, entry)
-    listed = entry["features"]
-    if not isinstance(listed, list):
-        raise ValueError(f"the features of {name} in {folder / _MANIFEST} are {listed!r}, not a list of column names")
-    columns = list(features) if features is not None else [str(column) for column in listed]
+    columns = list(features) if features is not None else list(_listed(folder, name, entry))
     columns += [column for column in gaps if column not in columns]
-    if not columns:
-        others = ", ".join(entry.get("other_targets", ())) or "none"
-        raise ValueError(
-            f"{name} has no inputs, only targets (others: {others}); build lagged inputs yourself, or name features"
-        )
     try:
         table = read_csv(path, str(entry["target"]), columns, gaps=gaps)
     except ValueError as error:
@@ -108,6 +117,32 @@ def load_folder(
             f"{error}. The set {name} has missing inputs; choose another set, or load it with fewer features"
         ) from None
     return table._replace(name=name)
+
+
+def _entry(folder: Path, name: str) -> dict[str, Any]:
+    """What the manifest says of a set."""
+    entries = _entries(folder)
+    if name not in entries:
+        close = difflib.get_close_matches(name, entries, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(entries) or 'none'}"
+        raise ValueError(f"{folder} has no set named {name}; {hint}")
+    absent = [key for key in ("file", "features", "target") if key not in entries[name]]
+    if absent:
+        raise ValueError(f"the entry {name} of {folder / _MANIFEST} lacks {', '.join(absent)}")
+    return entries[name]
+
+
+def _listed(folder: Path, name: str, entry: dict[str, Any]) -> tuple[str, ...]:
+    """The inputs of a set, at least one."""
+    listed = entry["features"]
+    if not isinstance(listed, list):
+        raise ValueError(f"the features of {name} in {folder / _MANIFEST} are {listed!r}, not a list of column names")
+    if not listed:
+        others = ", ".join(entry.get("other_targets", ())) or "none"
+        raise ValueError(
+            f"{name} has no inputs, only targets (others: {others}); build lagged inputs yourself, or name features"
+        )
+    return tuple(str(column) for column in listed)
 
 
 def _entries(folder: Path) -> dict[str, dict[str, Any]]:
