@@ -60,6 +60,23 @@ def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture
     return _latent(MulticlassLikelihood(target.num_labels), frequencies.log(), num_rows)
 
 
+def certain_classes(probabilities: Tensor) -> LatentMixture:
+    """The distribution of classes with these probabilities, of N = 1 rows.
+
+    Args:
+        probabilities: Probabilities of C classes, shape (1, C).
+
+    Example:
+        >>> import torch
+        >>> said = certain_classes(torch.tensor([[0.25, 0.75]], dtype=torch.float64))
+        >>> said.log_prob(torch.ones(1)).exp().round(decimals=6)
+        tensor([0.7500], dtype=torch.float64)
+    """
+    if probabilities.shape[1] == 2:
+        return _latent(LogisticLikelihood(), torch.logit(probabilities[0, 1]), 1)
+    return _latent(MulticlassLikelihood(probabilities.shape[1]), probabilities[0].log(), 1)
+
+
 def no_predictions(target: Target, y: Tensor, num_experts: int) -> OnlinePredictions:
     """Predictions of no row, at the end of a call of targets (N,) that were all of the warm-up."""
     empty = y.new_zeros(max(num_experts, 1), 0)

@@ -1,0 +1,86 @@
+"""The distribution of one row as it was said: from draws, and as plain containers for files."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.streaming.predictions import StreamDistribution
+from gp_ensembles.streaming.running import certain_classes
+
+_KINDS: dict[str, Any] = {"mixture": Mixture, "student_t": StudentTMixture, "recalibrated": Recalibrated}
+
+
+def smoothed_draws(draws: Tensor) -> Mixture:
+    r"""A density from draws: a normal kernel at each, with the mean and variance of the draws.
+
+    Bandwidth :math:`h = 0.9\, \min(s, r / 1.349)\, S^{-1/5}` with deviation s and interquartile range r (Silverman,
+    Density Estimation, 1986, equation 3.31); the draws are moved together by :math:`\sqrt{1 - h^2 / s^2}` so that the
+    variance stays theirs (Jones, On correcting for variance inflation in kernel density estimation, 1991).
+
+    Args:
+        draws: Draws of one number, shape (S,).
+
+    Returns:
+        A distribution of N = 1 rows.
+
+    Example:
+        >>> said = smoothed_draws(torch.linspace(-1, 1, 101, dtype=torch.float64))
+        >>> torch.allclose(said.variance, torch.linspace(-1, 1, 101, dtype=torch.float64).var(correction=0))
+        True
+    """
+    variance, mean = torch.var_mean(draws, correction=0)
+    lower, upper = torch.quantile(draws, draws.new_tensor([0.25, 0.75])).unbind()
+    deviation = variance.sqrt()
+    spread = torch.minimum(deviation, (upper - lower) / 1.349)
+    # Draws that are half the same have no interquartile range; draws that are all the same have no density.
+    spread = torch.where(spread > 0, spread, deviation).clamp_min(torch.finfo(draws.dtype).tiny ** 0.5)
+    bandwidth = 0.9 * spread * draws.shape[0] ** -0.2
+    within = (variance - bandwidth.square()).clamp_min(0.0) / variance.clamp_min(torch.finfo(draws.dtype).tiny)
+    centers = mean + within.sqrt() * (draws - mean)
+    log_weights = torch.zeros_like(draws).log_softmax(0)
+    return Mixture(log_weights, centers.unsqueeze(-1), bandwidth.square().expand_as(draws).unsqueeze(-1))
+
+
+def said_to_plain(said: StreamDistribution) -> dict[str, Any]:
+    """A distribution as plain containers and tensors, which :func:`said_from_plain` reads back.
+
+    Raises:
+        TypeError: If it is one of counts.
+
+    Example:
+        >>> said_to_plain(smoothed_draws(torch.arange(5.0)))["kind"]
+        'mixture'
+    """
+    if isinstance(said, LatentMixture):
+        return {"kind": "classes", "probabilities": said.class_probabilities.clone().cpu()}
+    kind = next(name for name, known in _KINDS.items() if isinstance(said, known))
+    plain: dict[str, Any] = {"kind": kind}
+    for name, value in said._asdict().items():
+        plain[name] = value.clone().cpu() if isinstance(value, Tensor) else said_to_plain(value)
+    return plain
+
+
+def said_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistribution:
+    """The distribution that :func:`said_to_plain` wrote.
+
+    Args:
+        plain: What was written.
+        device: Where it is to be.
+
+    Example:
+        >>> said = smoothed_draws(torch.arange(5.0))
+        >>> torch.equal(said_from_plain(said_to_plain(said), torch.device("cpu")).mean, said.mean)
+        True
+    """
+    if plain["kind"] == "classes":
+        return certain_classes(plain["probabilities"].to(device))
+    fields: dict[str, Any] = {}
+    for name, value in plain.items():
+        if isinstance(value, Tensor):
+            fields[name] = value.to(device)
+        elif name == "base":
+            fields[name] = said_from_plain(value, device)
+    said: StreamDistribution = _KINDS[plain["kind"]](**fields)
+    return said
