@@ -15,6 +15,8 @@ _TITLES = {
     "inputs_moved": "inputs far beyond all seen before, moved into reach",
     "targets_discounted": "targets far outside all predictions, which counted less",
     "targets_left_out": "wild targets of the warm-up, taken for missing",
+    "inputs_imputed": "missing inputs for which something stood in",
+    "inputs_woken": "inputs that were constant in the warm-up and have moved since",
     "bad_rows": "rows with a number out of all proportion",
 }
 
@@ -48,6 +50,7 @@ def happened(scored: ScoredStream) -> Happened:
     """
     counts = {name: int(number) for name, number in scored.notable._asdict().items()}
     counts["bad_rows"] = scored.bad_rows.num_rows
+    counts["inputs_woken"] = sum(column.woke > 0 for column in scored.newest.columns)
     online = scored.newest.online
     assert online is not None
     ensemble, state = online.ensemble, online.state
@@ -69,8 +72,8 @@ def kind_of(name: str) -> Kind:
     """How a count is told.
 
     Example:
-        >>> kind_of("bad_rows").title, kind_of("refit window").title, kind_of("inputs_imputed").title
-        ('rows with a number out of all proportion', 'window fitted anew', 'inputs imputed')
+        >>> kind_of("bad_rows").title, kind_of("refit window").title, kind_of("inputs_delayed").title
+        ('rows with a number out of all proportion', 'window fitted anew', 'inputs delayed')
     """
     if name.startswith("absent "):
         return Kind(f"rows without an answer of {name.removeprefix('absent ')}", is_absence=True)

@@ -19,6 +19,7 @@ Summary = Mapping[str, Any]
 _DAY = 86_400_000.0
 _MOST_WINDOWS = 5
 _LAST_ROWS = (2000, 200)
+_COLUMN_TITLES = {"name": "column", "made": "what was made of it", "num_inputs": "inputs"}
 
 
 class Section(NamedTuple):
@@ -250,26 +251,36 @@ def _happened(history: RunHistory, axis: Axis, extent: tuple[float, float]) -> S
 
 
 def _columns(summary: Summary) -> Section | None:
-    columns = summary.get("columns")
-    if isinstance(columns, dict):
-        entries = [
-            {"column": name, **(made if isinstance(made, dict) else {"made of it": made})}
-            for name, made in columns.items()
+    names = summary["features"]
+    tables = [
+        _records(summary.get("columns"), "What was made of the columns of the table"),
+        _records(summary.get("inputs"), "What became of the inputs as the rows came"),
+    ]
+    notes = [_quiet(note) for note in summary.get("notes") or ()]
+    body = joined(*(found for found in tables if found is not None), *notes)
+    if tables[0] is None:
+        body = joined(_quiet(f"Inputs: {', '.join(map(str, names))}."), body)
+        return Section("columns", "Columns", f"{len(names)} inputs, all numbers", body)
+    num = len(summary["columns"])
+    return Section("columns", "Columns", f"{num} columns became {len(names)} inputs", body)
+
+
+def _records(content: object, caption: str) -> Markup | None:
+    """A table of records, a row for each; ``None`` where there is none."""
+    if isinstance(content, dict):
+        content = [
+            {"name": name, **(made if isinstance(made, dict) else {"made": made})} for name, made in content.items()
         ]
-    elif isinstance(columns, list) and all(isinstance(entry, dict) for entry in columns):
-        entries = columns
-    else:
-        entries = []
-    if not entries:
-        names = summary["features"]
-        text = _quiet(f"Inputs: {', '.join(map(str, names))}.")
-        return Section("columns", "Columns", f"{len(names)} inputs, all numbers", text)
-    keys = list(dict.fromkeys(key for entry in entries for key in entry))
-    rows = [[_words(entry.get(key)) for key in keys] for entry in entries]
-    heads = [Column(str(key).replace("_", " "), is_number=False) for key in keys]
-    return Section(
-        "columns", "Columns", f"{len(entries)} columns, and what was made of them", table("Columns", heads, rows)
-    )
+    if not isinstance(content, list) or not content or not all(isinstance(entry, dict) for entry in content):
+        return None
+    keys = list(dict.fromkeys(key for entry in content for key in entry))
+    heads = [Column(_COLUMN_TITLES.get(key, str(key).replace("_", " ")), is_number=False) for key in keys]
+    rows = [[_share(entry[key]) if key == "missing" else _words(entry.get(key)) for key in keys] for entry in content]
+    return table(caption, heads, rows)
+
+
+def _share(value: object) -> str:
+    return percent(value) if isinstance(value, float) and value else "none"
 
 
 def _settings(summary: Summary) -> Section:
@@ -314,6 +325,8 @@ def _words(value: object) -> str:
         return ", ".join(map(_words, value)) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_words(part)}" for key, part in value.items()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

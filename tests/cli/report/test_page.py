@@ -239,7 +239,7 @@ def test_the_page_is_written_in_one_step(run, history, tmp_path, monkeypatch):
 
 
 def test_kinds_that_nobody_named_are_readable():
-    assert kind_of("inputs_imputed").title == "inputs imputed"
+    assert kind_of("inputs_delayed").title == "inputs delayed"
     assert kind_of("refit window of inputs").title == "window of inputs fitted anew"
     assert kind_of("absent trees").is_absence
     assert happened.__doc__
