@@ -348,7 +348,7 @@ def _quiet(*parts: object) -> Markup:
 
 
 def _plot(name: str, label: str) -> Markup:
-    return Markup(f'<div class="plot" id="{name}" role="img" aria-label="{escaped(label)}"></div>')
+    return Markup(f'<div class="plot" id="{name}" role="figure" aria-label="{escaped(label)}"></div>')
 
 
 def _buttons(buttons: Sequence[tuple[str, tuple[float, float] | None]]) -> Markup:

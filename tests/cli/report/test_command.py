@@ -1,0 +1,65 @@
+"""What the command line does about the report: written beside the summary, left out, or told in one line."""
+
+import json
+
+import pytest
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.report import page
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, small):
+    folder = tmp_path_factory.mktemp("command")
+    small.write(folder / "data.csv", small.rows(900))
+    small.write(folder / "more.csv", small.rows(1100)[900:])
+    (folder / "small.yaml").write_text(small.config)
+    assert stream(folder, "whole") == 0
+    return folder
+
+
+def stream(folder, out, *options):
+    arguments = ["stream", str(folder / "data.csv"), "--target", "y", "--warmup", "100", "--out", str(folder / out)]
+    return main([*arguments, "--config", str(folder / "small.yaml"), "--pictures=false", "--progress=false", *options])
+
+
+def test_the_report_stands_beside_the_summary(folder):
+    text = (folder / "whole" / "report.html").read_text(encoding="utf-8")
+    summary = json.loads((folder / "whole" / "summary.json").read_text())
+    embedded = text.split('id="summary">')[1].split("</script>")[0]
+    assert json.loads(embedded) == summary
+    assert "rows 101 to 900 of the stream" in text
+
+
+def test_it_can_be_left_out(folder, capsys):
+    assert stream(folder, "without", "--report=false") == 0
+    assert not (folder / "without" / "report.html").exists()
+    assert "report.html" not in capsys.readouterr().out
+
+
+def test_a_run_whose_report_cannot_be_drawn_is_not_lost(folder, capsys, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr(page, "report_html", fails)
+    assert stream(folder, "failing") == 0
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1
+    assert "no report.html: RuntimeError: no ink" in told.err
+    assert {"summary.json", "predictions.csv", "checkpoint.pt"} <= {
+        path.name for path in (folder / "failing").iterdir()
+    }
+    assert "report.html" not in told.out
+
+
+def test_a_run_that_goes_on_in_its_folder_has_one_history(folder):
+    assert stream(folder, "again") == 0
+    checkpoint = folder / "again" / "checkpoint.pt"
+    arguments = ["resume", str(folder / "more.csv"), "--checkpoint", str(checkpoint), "--pictures=false"]
+    assert main([*arguments, "--progress=false", "--out", str(folder / "again")]) == 0
+    assert "rows 101 to 1100 of the stream" in (folder / "again" / "report.html").read_text(encoding="utf-8")
+    assert stream(folder, "first") == 0
+    elsewhere = [*arguments, "--progress=false", "--out", str(folder / "elsewhere")]
+    elsewhere[elsewhere.index(str(checkpoint))] = str(folder / "first" / "checkpoint.pt")
+    assert main(elsewhere) == 0
+    assert "rows 901 to 1100 of the stream" in (folder / "elsewhere" / "report.html").read_text(encoding="utf-8")
