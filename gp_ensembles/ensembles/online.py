@@ -179,11 +179,12 @@ class OnlineEnsemble(nn.Module):
         bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
-        if pace is None or pace.is_usual:
+        pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
+        if pace.is_usual:
             parts = [predict_mixture(layers, bound.experts, state, rows) for rows in X.split(_PREDICT_ROWS)]
         else:
             parts = []
-            for rows, part in pace.checked(X, self.ensemble.is_real).alike(_PREDICT_ROWS):
+            for rows, part in pace.alike(_PREDICT_ROWS):
                 experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
                 parts.append(predict_mixture(layers, experts, state, X[rows], part.extra))
         mixture = concatenate_mixtures(parts)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gp_ensembles.streaming.config import Impute
 
+_RIDGE = 1e-8
 _LEAST_PAIRS = 10  # of rows that follow one another, to find a coefficient
 _LEAST_SHARE, _LEAST_SPANS, _LEAST_T = 0.05, 10, 4.0  # gaps of the warm-up that make an indicator worth while
 
@@ -94,7 +95,12 @@ class Imputation(NamedTuple):
         """
         persistence = _persistence(X - mean)
         used = {"found": persistence, "last": torch.ones_like(mean), "mean": torch.zeros_like(mean)}[impute]
-        return cls(mean, persistence, used, _indicators(X.isnan(), y))
+        found = cls(mean, persistence, used, ())
+        missing = X.isnan()
+        if not bool(missing.any()):
+            return found
+        _, last, age = Gaps.none(mean).follow(X)
+        return found._replace(indicators=_indicators(found.fill(last, age), missing, y))
 
     def settled(self, asleep: Sequence[int]) -> "Imputation":
         """The same with the last value, and no doubt, for columns that were constant in the warm-up."""
@@ -128,23 +134,40 @@ def _persistence(deviation: Tensor) -> Tensor:
     return torch.where(both.sum(0) >= _LEAST_PAIRS, found, 0.0).clamp(0.0, 1.0)
 
 
-def _indicators(missing: Tensor, y: Tensor) -> tuple[int, ...]:
-    """Columns in whose gaps targets differ from the others by four standard errors, each span of gaps counted once."""
-    target = y if y.ndim == 1 else y[:, 0]
-    seen, chosen, masks = ~target.isnan(), list[int](), list[Tensor]()
-    spread = float(target[seen].std()) if int(seen.sum()) > 1 else 0.0
+def _indicators(filled: Tensor, missing: Tensor, y: Tensor) -> tuple[int, ...]:
+    """Columns whose gaps tell more of the target than a line through all inputs, as they stand in, and the last target.
+
+    What the line leaves differs between gaps and other rows by four standard errors, each span of gaps counted once.
+
+    Args:
+        filled: Inputs without gaps, shape (N, K).
+        missing: Where they were missing, shape (N, K).
+        y: Targets, shape (N,) or (N, O), of which the first counts; NaN where missing.
+    """
     share = missing.double().mean(0)
-    for column in ((share >= _LEAST_SHARE) & (share <= 1 - _LEAST_SHARE)).nonzero().flatten().tolist():
+    candidates = ((share >= _LEAST_SHARE) & (share <= 1 - _LEAST_SHARE)).nonzero().flatten().tolist()
+    if not candidates:
+        return ()
+    target = y if y.ndim == 1 else y[:, 0]
+    rest = torch.full_like(target, torch.nan)
+    seen = ~(target.isnan() | target.roll(1).isnan())
+    seen[0] = False
+    if int(seen.sum()) <= 2 * filled.shape[1]:
+        return ()
+    design = torch.cat([torch.ones_like(target).unsqueeze(-1), target.roll(1).unsqueeze(-1), filled], dim=-1)[seen]
+    design = design / design.square().mean(0).sqrt().clamp_min(torch.finfo(design.dtype).tiny)
+    ridge = _RIDGE * design.shape[0] * torch.eye(design.shape[1], dtype=design.dtype)
+    rest[seen] = target[seen] - design @ torch.linalg.solve(design.mT @ design + ridge, design.mT @ target[seen])
+    chosen, masks = list[int](), list[Tensor]()
+    for column in candidates:
         gaps = missing[:, column]
         spans = int((gaps[1:] & ~gaps[:-1]).sum()) + int(gaps[0])
-        within, without = target[gaps & seen], target[~gaps & seen]
-        if spans < _LEAST_SPANS or within.numel() < _LEAST_SPANS or without.numel() < _LEAST_SPANS:
+        within, without = rest[gaps & seen], rest[~gaps & seen]
+        if min(spans, within.numel(), without.numel()) < _LEAST_SPANS:
             continue
-        error = spread * (2 / spans) ** 0.5
-        if abs(float(within.mean() - without.mean())) <= _LEAST_T * error:
-            continue
-        if any(torch.equal(gaps, other) for other in masks):  # sensors that fail together need one
-            continue
-        chosen.append(column)
-        masks.append(gaps)
+        error = float(rest[seen].std()) * (2 / spans) ** 0.5
+        # Sensors that fail together need one.
+        if abs(float(within.mean() - without.mean())) > _LEAST_T * error and not any(gaps.equal(m) for m in masks):
+            chosen.append(column)
+            masks.append(gaps)
     return tuple(chosen)

@@ -121,8 +121,8 @@ class OnlineModel:
         """
         if self.online is None:
             return {}
-        log_weights = self.online.ensemble.layers.by_expert(self.online.log_weights)
-        return dict(zip(self.names, log_weights.exp().tolist(), strict=True))
+        weights = self.online.ensemble.layers.by_expert(self.online.log_weights).exp()
+        return dict(zip(self.names, weights.tolist(), strict=True))
 
     @property
     def guests(self) -> tuple[GuestReport, ...]:
@@ -237,8 +237,8 @@ class OnlineModel:
         While the warm-up lasts, the distribution of the targets so far, whatever X.
 
         Args:
-            X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
-            steps: Time since the last row that was learned, as in :meth:`observe`.
+            X: Inputs as in :meth:`observe`.
+            steps: Time since the last row that was learned, likewise.
 
         Returns:
             Distributions in the units of the target; float64 for real numbers, else in the precision of the run.
@@ -258,16 +258,12 @@ class OnlineModel:
         standard = path.each(followed, X)
         self._refuse(path.illegal(standard, X), 1)
         mixture = self.online.predict(path.limited(followed, standard, X), Pace(steps, standard.extra))
-        mixture = in_units(mixture, self.scales)
-        return calibrate_next(self._calibration, mixture)
+        return calibrate_next(self._calibration, in_units(mixture, self.scales))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals one step ahead at each row of X (N, D) on its own.
 
         They are the quantiles of :meth:`predict` at :meth:`interval_levels`.
-
-        Raises:
-            ValueError: As these two.
         """
         lower, upper = self.interval_levels(coverage)
         distribution = self.predict(X)
@@ -410,18 +406,12 @@ class OnlineModel:
 
     def _start(self, X: Tensor, y: Tensor, num_rows: int, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
-        before = dict(self.__dict__)
         wild = wild_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y, dtype=torch.bool)
         y = torch.where(wild, torch.nan, y)
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
-        try:
-            path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
-            online = build(self.config, path, X, y, is_fitted=True, progress=progress)
-            followed = path.after_warm_up(online, X)
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+        path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
+        online = build(self.config, path, X, y, is_fitted=True, progress=progress)
+        followed = path.after_warm_up(online, X)
         with uninterrupted():
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
