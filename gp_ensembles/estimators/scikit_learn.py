@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture
@@ -19,6 +19,7 @@ from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.class_targets import class_target
+from gp_ensembles.estimators.frames import Columns, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
@@ -31,9 +32,10 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
-    later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. Columns that are
-    constant in the warm-up rows are left out; a missing input (NaN) counts as its mean there. Several targets (N, O)
-    share features and covariance.
+    later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
+    (NaN) is imputed, and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas
+    and polars may hold dates, categories and truth values, encoded as the warm-up rows tell (``docs/data.md``). Several
+    targets (N, O) share features and covariance.
 
     Args:
         spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers
@@ -80,12 +82,19 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         """
         before = dict(self.__dict__)
         try:
-            X, y = validate_data(
-                self, X, y, y_numeric=True, multi_output=True, dtype=np.float64, ensure_min_samples=2,
-                ensure_all_finite=_GAPS,
-            )  # fmt: skip
+            self.columns_ = fit_frame(X, _warm_up(self.warmup, _num_rows(X)))
+            if self.columns_ is None:
+                X, y = validate_data(
+                    self, X, y, y_numeric=True, multi_output=True, dtype=np.float64, ensure_min_samples=2,
+                    ensure_all_finite=_GAPS,
+                )  # fmt: skip
+            else:
+                X = checked_inputs(self, X, self.columns_, reset=True)
+                X, y = check_X_y(X, y, y_numeric=True, multi_output=True, ensure_all_finite=_GAPS)
             y = _targets(y)
-            self.model_ = _fitted(self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y))), X, as_tensor(y))
+            self.model_ = _fitted(
+                self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_), X, as_tensor(y)
+            )
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -103,11 +112,12 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             ValueError: If the data are malformed; nothing is learned then.
         """
         first = not self.__sklearn_is_fitted__()
-        X = validate_data(self, X, dtype=np.float64, reset=first, ensure_all_finite=_GAPS)
+        columns = fit_frame(X, _num_rows(X)) if first else self.columns_
+        X = checked_inputs(self, X, columns, reset=first)
         y = _targets(np.asarray(y, dtype=np.float64))
-        model = self._new_model(_num_outputs(y), self.warmup) if first else self.model_
+        model = self._new_model(_num_outputs(y), self.warmup, columns) if first else self.model_
         model.observe(as_tensor(X), as_tensor(y))
-        self.model_ = model
+        self.model_, self.columns_ = model, columns
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Array | tuple[Array, Array]:
@@ -235,9 +245,9 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
     def _rows(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return as_tensor(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=_GAPS))
+        return as_tensor(checked_inputs(self, X, self.columns_, reset=False))
 
-    def _new_model(self, num_outputs: int | None, num_warmup: int) -> OnlineModel:
+    def _new_model(self, num_outputs: int | None, num_warmup: int, columns: Columns | None) -> OnlineModel:
         spec = auto_for(RealTarget(), one_step=False) if self.spec is None else self.spec
         check_made("spec", spec, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if spec.target.num_labels is not None:
@@ -246,7 +256,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             if not isinstance(spec.target, RealTarget):
                 raise TypeError(f"several targets need spec.target=RealTarget(), got {spec.target}")
             spec = replace(spec, target=RealTarget(num_outputs))
-        return _new_model(spec, num_warmup, self.random_state, self.__dict__.get("feature_names_in_"))
+        return _new_model(spec, num_warmup, self.random_state, encoded_names(self, columns))
 
 
 class OnlineClassifier(ClassifierMixin, BaseEstimator):
@@ -299,10 +309,14 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         """
         before = dict(self.__dict__)
         try:
-            X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_GAPS)
+            self.columns_ = fit_frame(X, _warm_up(self.warmup, _num_rows(X)))
+            if self.columns_ is None:
+                X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_GAPS)
+            else:
+                X, y = check_X_y(checked_inputs(self, X, self.columns_, reset=True), y, ensure_all_finite=_GAPS)
             check_classification_targets(y)
             self.classes_ = np.unique(y)
-            model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)))
+            model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)), self.columns_)
             self.model_ = _fitted(model, X, _codes(y, self.classes_))
         except BaseException:
             self.__dict__.clear()
@@ -328,20 +342,19 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         labels = np.unique(column_or_1d(classes)) if first else self.classes_
         if classes is not None and not np.array_equal(np.unique(column_or_1d(classes)), labels):
             raise ValueError(f"classes were {labels.tolist()} in the first call to partial_fit, now they are others")
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=first, ensure_all_finite=_GAPS)
+        columns = fit_frame(X, _num_rows(X)) if first else self.columns_
+        X, y = check_X_y(checked_inputs(self, X, columns, reset=first), y, ensure_all_finite=_GAPS)
         check_classification_targets(y)
         codes = _codes(y, labels)
-        model = self._new_model(labels, self.warmup) if first else self.model_
+        model = self._new_model(labels, self.warmup, columns) if first else self.model_
         model.observe(as_tensor(X), codes)
-        self.classes_, self.model_ = labels, model
+        self.classes_, self.model_, self.columns_ = labels, model, columns
         return self
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of ``classes_``, shape (N, C)."""
         check_is_fitted(self)
-        distribution = self.model_.predict(
-            as_tensor(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=_GAPS))
-        )
+        distribution = self.model_.predict(as_tensor(checked_inputs(self, X, self.columns_, reset=False)))
         assert isinstance(distribution, LatentMixture)
         return as_array(distribution.class_probabilities)
 
@@ -372,7 +385,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = isinstance(getattr(self.spec, "target", None), LevelTarget)
         return tags
 
-    def _new_model(self, classes: Array, num_warmup: int) -> OnlineModel:
+    def _new_model(self, classes: Array, num_warmup: int, columns: Columns | None) -> OnlineModel:
         if len(classes) < 2:
             raise ValueError(f"a classifier needs labels of at least two classes, got one class: {classes.tolist()}")
         if self.spec is not None:
@@ -380,7 +393,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         given = None if self.spec is None else self.spec.target
         target = class_target(len(classes), given)
         spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
-        return _new_model(spec, num_warmup, self.random_state, self.__dict__.get("feature_names_in_"))
+        return _new_model(spec, num_warmup, self.random_state, encoded_names(self, columns))
 
 
 def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:
@@ -388,6 +401,12 @@ def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:
     rows = as_tensor(X)
     model.observe(rows, y)
     return model if model.is_fitted else model.fit(rows, y)
+
+
+def _num_rows(X: Any) -> int:
+    """Rows of X, one where that cannot be told: then X is refused elsewhere."""
+    shape = getattr(X, "shape", None)
+    return shape[0] if shape else 1
 
 
 def _warm_up(warmup: Any, num_rows: int) -> int:
@@ -398,10 +417,10 @@ def _warm_up(warmup: Any, num_rows: int) -> int:
 
 
 def _new_model(
-    spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None, names: Array | None
+    spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None, names: list[str] | None
 ) -> OnlineModel:
     config = StreamConfig(spec, warmup=num_warmup, seed=_seed(random_state))
-    return OnlineModel(config, None if names is None else [str(name) for name in names])
+    return OnlineModel(config, names)
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:

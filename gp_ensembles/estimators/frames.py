@@ -1,0 +1,99 @@
+"""Frames with dates, categories and truth values as inputs of an estimator, encoded as tables of the command line."""
+
+from typing import Any
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from gp_ensembles.estimators.arrays import Array
+from gp_ensembles.tables.columns import CellError, ColumnEncoder
+from gp_ensembles.tables.frames import FrameSource
+from gp_ensembles.tables.kinds import fit_column, refuse_text
+from gp_ensembles.tables.raw import RawRows, join
+
+Columns = tuple[ColumnEncoder, ...]
+
+
+def fit_frame(X: Any, num_rows: int) -> Columns | None:
+    """What is to be made of the columns of a frame; ``None`` where X is none, or has numbers only.
+
+    Args:
+        X: A frame of pandas or polars, or anything else.
+        num_rows: Rows at its start from which kinds are found.
+
+    Raises:
+        ValueError: If a column is text that repeats too little.
+
+    Example:
+        >>> import pandas as pd
+        >>> X = pd.DataFrame({"site": ["a", "b"], "load": [1.0, 2.0]})
+        >>> [column.kind for column in fit_frame(X, 2)], fit_frame(X[["load"]], 2)
+        (['category', 'number'], None)
+    """
+    if not nw.dependencies.is_into_dataframe(X):
+        return None
+    frame = nw.from_native(X, eager_only=True)
+    if all(kind.is_numeric() for kind in frame.schema.values()):
+        return None
+    raw = _raw(X).part(slice(0, num_rows))
+    columns = []
+    for name, cells in raw.columns.items():
+        try:
+            column = fit_column(name, cells, ".")
+            if column.kind in ("category", "hashed"):
+                refuse_text(name, cells)
+        except CellError as error:
+            problem = error.problem.partition(";")[0]
+            raise ValueError(
+                f"column {name} of X, row {error.place + 1}: {problem}; mend it, or leave it out"
+            ) from None
+        columns.append(column)
+    return tuple(columns)
+
+
+def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bool) -> Array:
+    """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and numbers; NaN where missing.
+
+    Args:
+        estimator: The estimator, which learns the names and number of columns if ``reset``.
+        X: Its inputs.
+        columns: What is made of them, from :func:`fit_frame`.
+        reset: Whether this is the first call.
+
+    Raises:
+        ValueError: If X is malformed.
+    """
+    if columns is None:
+        checked: Array = validate_data(estimator, X, dtype=np.float64, reset=reset, ensure_all_finite="allow-nan")
+        return checked
+    if not nw.dependencies.is_into_dataframe(X):
+        raise ValueError(
+            f"X must be a frame with the columns {', '.join(c.name for c in columns)}, as in the first call"
+        )
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    raw = _raw(X)
+    parts = []
+    for column in columns:
+        try:
+            parts.append(column.encode(raw.columns[column.name], "."))
+        except CellError as error:
+            raise ValueError(f"column {column.name} of X, row {error.place + 1}: {error.problem}") from None
+    encoded = np.concatenate(parts, axis=1)
+    if np.isinf(encoded).any():
+        raise ValueError("Input X contains infinity; leave such cells empty")
+    return encoded
+
+
+def encoded_names(estimator: Any, columns: Columns | None) -> list[str] | None:
+    """Names of the inputs of a model, where they have any."""
+    if columns is not None:
+        return [name for column in columns for name in column.names]
+    known = estimator.__dict__.get("feature_names_in_")
+    return None if known is None else [str(name) for name in known]
+
+
+def _raw(X: Any) -> RawRows:
+    source = FrameSource(X)
+    empty = RawRows({name: np.empty(0) for name in source.header}, None)
+    return join(list(source.rows(source.header)) or [empty])

@@ -1,0 +1,98 @@
+"""Frames with dates, categories and truth values go in as they are, and mean what hand-made numbers mean."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
+
+LINEAR = replace(oebe, bases=(LinearBasis(),))
+NUM = 120
+
+
+def frame():
+    rng = np.random.default_rng(0)
+    time = pd.date_range("2024-01-01", periods=NUM, freq="h")
+    site = rng.choice(["north", "south", "west"], NUM)
+    is_on = rng.random(NUM) < 0.5
+    wind = rng.normal(size=NUM)
+    X = pd.DataFrame({"time": time, "site": site, "on": is_on, "wind": wind})
+    y = 3 * np.sin(2 * np.pi * time.hour / 24) + 2 * (site == "south") + 1.5 * is_on + 0.5 * wind
+    return X, y.to_numpy() + 0.1 * rng.normal(size=NUM)
+
+
+def by_hand(X):
+    phase = 2 * np.pi * X.time.dt.hour / 24
+    days = (X.time - X.time.iloc[0]).dt.total_seconds() / 86400
+    sites = [X.site == level for level in ("north", "south", "west")]
+    columns = [days, np.sin(phase), np.cos(phase), *sites, X.on, X.wind]
+    return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_a_frame_is_predicted_as_the_numbers_made_by_hand(library):
+    X, y = frame()
+    given = X if library is pd else pl.from_pandas(X)
+    hand = by_hand(X)
+    ours = OnlineRegressor(LINEAR, 60, 0).fit(given[:80], y[:80]).partial_fit(given[80:100], y[80:100])
+    theirs = OnlineRegressor(LINEAR, 60, 0).fit(hand[:80], y[:80]).partial_fit(hand[80:100], y[80:100])
+    np.testing.assert_allclose(ours.predict(given[100:]), theirs.predict(hand[100:]), rtol=1e-9, atol=1e-9)
+    assert np.abs(ours.predict(given[100:]) - y[100:]).mean() < 0.3
+    assert ours.feature_names_in_.tolist() == ["time", "site", "on", "wind"]
+    assert ours.model_.feature_names[:3] == ("time: days", "time: sine of day", "time: cosine of day")
+    assert clone(ours).fit(given[:80], y[:80]).n_features_in_ == 4
+
+
+def test_kinds_come_from_the_warm_up_rows_and_later_levels_are_no_known_one():
+    X, y = frame()
+    model = OnlineRegressor(LINEAR, 60, 0).fit(X[:80], y[:80])
+    later = X[80:].assign(site="new")
+    assert np.isfinite(model.predict(later)).all()
+    changed = X.copy()
+    changed.loc[70:, "site"] = "new"
+    again = OnlineRegressor(LINEAR, 60, 0).fit(changed[:70], y[:70])
+    np.testing.assert_array_equal(
+        again.predict(X[70:]), OnlineRegressor(LINEAR, 60, 0).fit(X[:70], y[:70]).predict(X[70:])
+    )
+
+
+def test_partial_fit_alone_and_missing_cells():
+    X, y = frame()
+    X = X.astype({"site": object, "on": object})
+    X.loc[[5, 90], "site"] = None
+    X.loc[[6, 91], "wind"] = np.nan
+    model = OnlineRegressor(LINEAR, 60, 0)
+    for start in range(0, 100, 20):
+        model.partial_fit(X[start : start + 20], y[start : start + 20])
+    assert np.isfinite(model.predict(X[100:])).all()
+
+
+def test_classes_of_a_frame():
+    X, y = frame()
+    labels = np.where(y > np.median(y), "high", "low")
+    model = OnlineClassifier(replace(LINEAR, target=BinaryTarget()), 60, 0).fit(X[:100], labels[:100])
+    assert (model.predict(X[100:]) == labels[100:]).mean() > 0.8
+    parts = OnlineClassifier(replace(LINEAR, target=BinaryTarget()), 60, 0)
+    parts.partial_fit(X[:70], labels[:70], classes=["high", "low"]).partial_fit(X[70:100], labels[70:100])
+    assert parts.predict_proba(X[100:]).shape == (20, 2)
+
+
+def test_what_is_wrong_is_named():
+    X, y = frame()
+    notes = X.assign(note=[f"note {row}" for row in range(NUM)])
+    with pytest.raises(ValueError, match=r"column note of X, row 1: text with 60 different values in 60 rows; mend it"):
+        OnlineRegressor(LINEAR, 60, 0).fit(notes, y)
+    model = OnlineRegressor(LINEAR, 60, 0).fit(X, y)
+    with pytest.raises(ValueError, match="X must be a frame with the columns time, site, on, wind"):
+        model.predict(by_hand(X))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(X[["site", "time", "on", "wind"]])
+    with pytest.raises(ValueError, match="column on of X, row 1: 'maybe' is neither true nor false"):
+        model.predict(X.assign(on="maybe"))
