@@ -254,7 +254,7 @@ def _columns(summary: Summary) -> Section | None:
     names = summary["features"]
     tables = [
         _records(summary.get("columns"), "What was made of the columns of the table"),
-        _records(summary.get("inputs"), "What became of the inputs as the rows came"),
+        _inputs(summary.get("inputs")),
     ]
     notes = [_quiet(note) for note in summary.get("notes") or ()]
     body = joined(*(found for found in tables if found is not None), *notes)
@@ -263,6 +263,26 @@ def _columns(summary: Summary) -> Section | None:
         return Section("columns", "Columns", f"{len(names)} inputs, all numbers", body)
     num = len(summary["columns"])
     return Section("columns", "Columns", f"{num} columns became {len(names)} inputs", body)
+
+
+def _inputs(reports: object) -> Markup | None:
+    """A table of the inputs that were missing or asleep; ``None`` where there were none."""
+    rows = []
+    for report in reports if isinstance(reports, list) else []:
+        if not (report["num_imputed"] or report["slept"]):
+            continue
+        stood_in = f"{100 * report['persistence']:.0f} % of the last value, the mean for the rest"
+        woke = f"since row {number_text(report['woke'])}" if report["woke"] else "not yet"
+        rows.append([
+            report["name"], number_text(report["num_imputed"]), stood_in if report["num_imputed"] else "–",
+            "yes" if report["has_indicator"] else "no", woke if report["slept"] else "–",
+        ])  # fmt: skip
+    columns = [
+        Column("input", is_number=False), Column("missing", "rows, warm-up included"),
+        Column("what stood in", "a row later", is_number=False), Column("seen as missing", is_number=False),
+        Column("moves", "if constant in the warm-up", is_number=False),
+    ]  # fmt: skip
+    return table("Inputs that were missing, or constant in the warm-up", columns, rows) if rows else None
 
 
 def _records(content: object, caption: str) -> Markup | None:

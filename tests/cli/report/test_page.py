@@ -217,6 +217,22 @@ def test_columns_are_shown_as_the_summary_has_them(run, history):
     assert {"hour, weekday", "made of it", "day"} <= set(found.texts)
 
 
+def test_inputs_that_were_missing_or_asleep_are_told(run, history):
+    calm = {"num_imputed": 0, "persistence": 1.0, "slept": False, "woke": 0, "has_indicator": False}
+    inputs = [
+        {**calm, "name": "calm"},
+        {**calm, "name": "holes", "num_imputed": 1234, "persistence": 0.875, "has_indicator": True},
+        {**calm, "name": "sleeper", "slept": True, "woke": 1808},
+        {**calm, "name": "asleep", "slept": True},
+    ]
+    text = report_html(run.summary(inputs=inputs), history)
+    body = text.split('id="columns"')[1].split("</section>")[0]
+    found = checked(f"<section {body}</section>")
+    assert {"holes", "1 234", "88 % of the last value, the mean for the rest"} <= set(found.texts)
+    assert {"sleeper", "since row 1 808", "asleep", "not yet"} <= set(found.texts)
+    assert "calm" not in found.texts
+
+
 def test_numbers_of_plots_are_rounded_and_stand_once():
     many = [1e6 + k / 3 for k in range(9)]
     content = json.loads(figures_json({"a": {"x": many, "y": many}, "b": {"x": [*many, float("nan")]}}, (0.0, 1.0)))
