@@ -31,7 +31,7 @@ def rows_to_come(X: Tensor | int, num_inputs: int) -> Tensor:
     num_steps = X.shape[0] if isinstance(X, Tensor) and X.ndim else X
     if isinstance(num_steps, int) and num_steps < 1:
         raise ValueError(f"a forecast needs at least one row to come, got {num_steps}")
-    return X if isinstance(X, Tensor) else torch.full((X, num_inputs), torch.nan, dtype=torch.float64)
+    return X if isinstance(X, Tensor) else torch.full((X, num_inputs), torch.nan, dtype=torch.float64, device="cpu")
 
 
 def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int) -> None:

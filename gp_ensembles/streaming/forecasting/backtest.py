@@ -86,13 +86,13 @@ def backtest(
     """Let a model learn rows in order, and forecast at origins on the way.
 
     Args:
-        model: A model before any row. It learns the rows up to the last origin.
+        model: A model before any row, or after others than these. It learns the rows up to the last origin.
         X: Inputs, shape (N, D).
         y: Targets, shape (N,); NaN where missing.
         horizon: Rows H of each forecast.
         known: Columns of the inputs that are known in advance, such as the calendar; all by default. Of the others
             forecasts see NaN.
-        origins: Numbers of rows that are known when forecasts are made, ascending; by default every one after the
+        origins: Numbers of these rows that are known when forecasts are made, ascending; by default every one after the
             warm-up that has H rows behind it.
         generator: Source of randomness of the forecasts.
 
@@ -110,7 +110,7 @@ def backtest(
         >>> said.quantiles.shape, said.crps.shape
         (torch.Size([3, 4, 19]), torch.Size([4]))
     """
-    warm_up, num_rows = model.config.warmup, y.shape[0]
+    warm_up, num_rows = 0 if model.is_fitted else model.config.warmup, y.shape[0]
     chosen = range(warm_up, num_rows - horizon + 1) if origins is None else list(origins)
     if not chosen:
         raise ValueError(
@@ -131,7 +131,7 @@ def backtest(
             learned = origin
         forecast = model.forecast(future[origin : origin + horizon], generator=generator)
         quantiles.append(forecast.quantile(LEVELS).mT)
-    return Backtest(torch.tensor(list(chosen)), LEVELS, torch.stack(quantiles), _targets(y, chosen, horizon))
+    return _scored(y, chosen, horizon, quantiles)
 
 
 def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int]) -> Backtest:
@@ -164,8 +164,11 @@ def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int])
         last = torch.stack([past[origin + h - lag] for h, lag in enumerate(back)])
         spread = torch.stack([torch.nanquantile(error, levels) for error in errors])
         quantiles.append(last.unsqueeze(-1) + spread)
-    return Backtest(torch.tensor(list(origins)), LEVELS, torch.stack(quantiles), _targets(y, origins, horizon))
+    return _scored(y, origins, horizon, quantiles)
 
 
-def _targets(y: Tensor, origins: Sequence[int], horizon: int) -> Tensor:
-    return torch.stack([y[origin : origin + horizon] for origin in origins])
+def _scored(y: Tensor, origins: Sequence[int], horizon: int, quantiles: list[Tensor]) -> Backtest:
+    """Quantiles (H, K) of each origin with the targets that came."""
+    targets = torch.stack([y[origin : origin + horizon] for origin in origins]).double()
+    numbers = torch.tensor(list(origins), dtype=torch.int64, device=y.device)
+    return Backtest(numbers, LEVELS, torch.stack(quantiles).to(targets), targets)

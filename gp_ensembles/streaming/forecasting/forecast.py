@@ -72,7 +72,9 @@ class Forecast(NamedTuple):
         if not bool(((levels >= 0) & (levels <= 1)).all()):
             raise ValueError(f"probabilities must lie between 0 and 1, got {levels.tolist()}")
         flat = levels.reshape(-1)
-        later = torch.quantile(self.paths[:, 1:], flat, dim=0)
+        later = self.paths.new_empty(flat.shape[0], 0)
+        if self.num_steps > 1:
+            later = torch.quantile(self.paths[:, 1:], flat, dim=0)
         values = torch.cat([self.first.quantile(flat.unsqueeze(-1)).to(later), later], dim=-1)
         return values[0] if levels.ndim == 0 else values
 
@@ -89,5 +91,5 @@ class Forecast(NamedTuple):
         """Paths drawn with replacement from those that there are, shape (num, H)."""
         if num < 1:
             raise ValueError(f"the number of draws must be at least one, got {num}")
-        place = torch.randint(self.paths.shape[0], (num,), generator=generator)
+        place = torch.randint(self.paths.shape[0], (num,), generator=generator, device="cpu")
         return self.paths[place.to(self.paths.device)]

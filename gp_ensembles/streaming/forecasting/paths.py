@@ -71,15 +71,15 @@ def sample_paths(
             errors = errors * (known.variance / ahead.variance)
         for one in simulators:
             one.learn(step, y[one.lanes], errors[one.lanes])
-    order = torch.randperm(num_paths, generator=generator).to(paths.device)
+    order = torch.randperm(num_paths, device="cpu", generator=generator).to(paths.device)
     return paths.mT[order]
 
 
 def _chosen(log_weights: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
     """Places of predictions by systematic sampling: each gets its weight times ``num`` paths, rounded up or down."""
-    offset = torch.rand((), dtype=torch.float64, generator=generator)
+    offset = torch.rand((), dtype=torch.float64, device="cpu", generator=generator)
     edges = log_weights.softmax(0).cumsum(0)
-    points = (torch.arange(num, dtype=torch.float64) + offset) / num
+    points = (torch.arange(num, dtype=torch.float64, device="cpu") + offset) / num
     return torch.searchsorted(edges / edges[-1], points).clamp_max(len(edges) - 1)
 
 

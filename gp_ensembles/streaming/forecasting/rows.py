@@ -28,7 +28,7 @@ class PathRows:
             self._known = torch.cat([past, past.new_empty(inputs.shape[0], num_paths)])
             self._reach = memory.reach()
             self._first = history.shape[0]
-            self._lagged = self._first - torch.tensor(memory.lags, device=inputs.device)
+            self._lagged = self._first - torch.tensor(memory.lags, dtype=torch.int64, device=inputs.device)
 
     def new_column(self) -> Tensor:
         """Room for a number of each path."""

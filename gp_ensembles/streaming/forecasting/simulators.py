@@ -49,7 +49,7 @@ class _Part(NamedTuple):
     def all_members(self) -> Tensor:
         """Which expert of the object each path has, shape (L,)."""
         device = self.lanes[0].device
-        return torch.tensor(self.members, device=device).repeat_interleave(torch.tensor(self.counts, device=device))
+        return _whole(self.members, device).repeat_interleave(_whole(self.counts, device))
 
 
 class _Law(NamedTuple):
@@ -167,7 +167,7 @@ def _design(part: _Part, rows: Tensor) -> Tensor:
 def _shared(laws: list[_Law]) -> Simulator:
     """All experts that have the same rows on all paths together."""
     lanes = torch.cat([one.lanes for one in laws])
-    counts = torch.tensor([one.lanes.shape[0] for one in laws], device=lanes.device)
+    counts = _whole([one.lanes.shape[0] for one in laws], lanes.device)
     law = torch.arange(len(laws), device=lanes.device).repeat_interleave(counts)
     mean, factor = torch.stack([one.mean for one in laws]), torch.stack([one.factor for one in laws])
     scale = None
@@ -199,3 +199,7 @@ def _window(part: _Part, expert: BoundWindow, along: AlongMeans) -> tuple[Window
     assert isinstance(part.state, WindowState)
     means = WindowMeans(expert, part.state, part.features)
     return means, [means.joint_law(member, along) for member in part.members]
+
+
+def _whole(numbers: list[int], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
