@@ -54,6 +54,8 @@ EXCEPTIONS = {
 # (file, name) -> whose word it is; the glossary is for our own.
 NAMES_OF_OTHERS = {
     ("estimators/skpro.py", "_var"): "a method that skpro calls",
+    ("estimators/sktime.py", "_predict_var"): "a method that sktime calls",
+    ("estimators/sktime.py", "cov"): "its argument",
     ("estimators/river.py", "kwargs"): "river's signature of predict_proba_one",
     ("estimators/scikit_learn.py", "return_cov"): "scikit-learn's argument of predict",
 }

@@ -160,6 +160,8 @@ class CategoryColumn(ColumnEncoder):
         """See :meth:`ColumnEncoder.encode`."""
         texts = np.array(texts_of(cells), dtype=object)[:, None]
         levels = np.array(self.levels, dtype=object)
+        if not len(texts) or not len(levels):
+            return np.zeros((len(texts), len(levels)))
         encoder = OneHotEncoder(categories=[levels], handle_unknown="ignore", sparse_output=False).fit(levels[:, None])
         values: Encoded = encoder.transform(texts)
         values[[is_missing(text) for text in texts[:, 0]]] = np.nan
@@ -195,6 +197,8 @@ class HashedColumn(ColumnEncoder):
     def encode(self, cells: Cells, decimal: str) -> Encoded:
         """See :meth:`ColumnEncoder.encode`."""
         texts = texts_of(cells)
+        if not texts:
+            return np.zeros((0, self.num_columns))
         hasher = FeatureHasher(self.num_columns, input_type="string")
         values: Encoded = hasher.transform([[text] for text in texts]).toarray().astype(np.float64)
         values[[is_missing(text) for text in texts]] = np.nan

@@ -175,6 +175,15 @@ def test_many_levels_are_hashed_whatever_comes(tmp_path):
     assert len({tuple(row) for row in taken.X.tolist()}) >= 20
 
 
+def test_behind_the_end_there_is_no_row_of_any_kind():
+    frame = pd.DataFrame(
+        {"when": HOURS, "site": ["a", "b", "c"] * 20, "part": [f"p{k % 25}" for k in range(60)], "load": LOAD}
+    )
+    rows = open_rows(frame, "load", num_warm_up=50)
+    assert rows.take(60).num_rows == 60
+    assert rows.take(5).X.shape == (0, len(rows.feature_names))
+
+
 def test_the_plain_containers_of_an_encoder_read_on_to_the_bit(tmp_path):
     frame = pd.DataFrame(
         {"when": HOURS, "site": ["a", "b", "c"] * 20, "part": [f"p{k % 25}" for k in range(60)], "load": LOAD}
