@@ -5,10 +5,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.data import Table
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.checks import IllegalRow, too_large
+from gp_ensembles.tables import Rows
 
 Policy = Literal["missing", "skip", "stop"]
 
@@ -27,28 +27,33 @@ class BadRows(NamedTuple):
     num_rows: int = 0
     first: str = ""
 
-    def mend_warm_up(self, table: Table, num_rows: int, target: Target) -> tuple["BadRows", Table]:
-        """The count with the warm-up rows of a table, and the table without numbers there that cannot be squared.
+    def mend_warm_up(self, rows: Rows, names: tuple[str, ...], target: Target) -> tuple["BadRows", Rows]:
+        """The count with the warm-up rows, and these without numbers that cannot be squared.
 
         Other wild numbers of a warm-up are dealt with by the model: there is no scale before it.
+
+        Args:
+            rows: The rows.
+            names: Names of the inputs.
+            target: The kind of target.
 
         Example:
             >>> from gp_ensembles.ensembles.targets import RealTarget
             >>> y = torch.tensor([1.0, 1e300, 2.0], dtype=torch.float64)
-            >>> table = Table(torch.zeros(3, 1, dtype=torch.float64), y, ("time",), "height", "wave")
-            >>> bad, mended = BadRows().mend_warm_up(table, 3, RealTarget())
+            >>> rows = Rows(torch.zeros(3, 1, dtype=torch.float64), y, None, None, 1, None)
+            >>> bad, mended = BadRows().mend_warm_up(rows, ("time",), RealTarget())
             >>> bad.num_rows, mended.y
             (1, tensor([1., nan, 2.], dtype=torch.float64))
         """
-        bad, last, X, y = self, -1, table.X, table.y
+        bad, last, X, y = self, -1, rows.X, rows.y
         while bad.policy != "stop" and target.is_real:
-            wrong = too_large(X[:num_rows], y[:num_rows])
+            wrong = too_large(X, y)
             if wrong is None:
                 break
             X, y = bad._without(X, y, wrong)
             if wrong.row != last:
-                bad, last = bad._with(wrong.message(1, table.feature_names)), wrong.row
-        return bad, table._replace(X=X, y=y)
+                bad, last = bad._with(wrong.message(1, names)), wrong.row
+        return bad, rows._replace(X=X, y=y)
 
     def mend(self, model: OnlineModel, X: Tensor, y: Tensor, first_row: int) -> tuple["BadRows", Tensor, Tensor]:
         """Rows that the model can learn.

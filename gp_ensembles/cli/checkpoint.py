@@ -4,14 +4,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
+from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
+from gp_ensembles.cli.tables import TableName
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.notable import Notable
+from gp_ensembles.tables import Rows
 
-_KIND = Kind("gp_ensembles stream", 5, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind("gp_ensembles stream", 6, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
@@ -28,15 +33,13 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
 
     Example:
         >>> import tempfile
-        >>> import torch
-        >>> from gp_ensembles.data import Table
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.streaming import StreamConfig
         >>> from dataclasses import replace
         >>> from gp_ensembles.ensembles.presets import oebe
-        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> table = Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave")
-        >>> stream = ScoredStream.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), table)
+        >>> from gp_ensembles.tables import open_rows
+        >>> rows = open_rows([{"time": k, "height": (k / 7) ** 2} for k in range(60)], "height", num_warm_up=20)
+        >>> stream = ScoredStream.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), rows)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_checkpoint(stream, Path(folder) / "checkpoint.pt")
         ...     load_checkpoint(Path(folder) / "checkpoint.pt").num_read
@@ -45,20 +48,19 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
     progress = stream.progress
     content = {
         "model": stream.model.content(),
-        "data": stream.data,
-        "target_name": stream.target_name,
+        "table": stream.table.to_plain(),
         "baselines": dict(stream.baselines.state_dict()),
         "scores": pack_scores(progress.scores),
         "current_scores": pack_scores(stream.scores),
         "coverages": pack_coverages(progress.coverages),
         "current_coverages": pack_coverages(stream.coverages),
         "num_rows": progress.num_rows,
-        "pending_X": progress.pending_X.clone(),
-        "pending_y": progress.pending_y.clone(),
+        "pending": [part.clone() if isinstance(part, Tensor) else part for part in progress.pending],
         "last_row": progress.last_row,
         "clock": list(stream.clock),
         "bad_rows": list(stream.bad_rows),
         "notable": list(stream.notable),
+        "history": None if stream.history is None else stream.history.to_plain(),
     }
     write_checkpoint(Path(path), _KIND, content)
 
@@ -96,12 +98,12 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     model = OnlineModel.from_content(content["model"], device=device)
     baselines = build_baselines(model, is_fitted=False)
     baselines.load_state_dict(content["baselines"])
-    rows = (content[name] for name in ("pending_X", "pending_y", "last_row"))
     scores, coverages = unpack_scores(content["scores"]), unpack_coverages(content["coverages"])
-    progress = Progress(content["num_rows"], scores, coverages, *rows)
+    progress = Progress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
     clock = Clock(*content["clock"])
-    stream = ScoredStream(content["data"], content["target_name"], model, baselines, progress, clock)
+    stream = ScoredStream(TableName.from_plain(content["table"]), model, baselines, progress, clock)
     stream.bad_rows, stream.notable = BadRows(*content["bad_rows"]), Notable(*content["notable"])
     stream.scores = unpack_scores(content["current_scores"])
     stream.coverages = unpack_coverages(content["current_coverages"])
+    stream.history = None if content["history"] is None else RunHistory.from_plain(content["history"])
     return stream

@@ -5,21 +5,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from gp_ensembles.cli.bad_rows import BadRows, Policy
+from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
 from gp_ensembles.cli.report.events import happened, new_history
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.page import REPORT, write_report
 from gp_ensembles.cli.running import progress_bar
-from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import summarize_run, summary_table
-from gp_ensembles.cli.tables import check_table
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
-from gp_ensembles.data import Table
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.tables import RowStream
 
 
 @dataclass(frozen=True)
@@ -44,33 +41,32 @@ class Output:
     report: bool = True
 
 
-def stream(table: Table, config: StreamConfig, output: Output) -> dict[str, object]:
+def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:
     """Fit a model to the start of a table, predict and learn the rest, and write everything down.
 
     Args:
-        table: The stream.
+        rows: The table at its beginning.
         config: The run.
         output: What to leave behind.
 
     Returns:
         The summary.
     """
-    bad_rows, table = BadRows(output.on_bad_row).mend_warm_up(table, config.warmup, config.ensemble.target)
-    check_table(table, config)  # what can be refused early leaves no folder behind
-    config = config.resolved(table.X)
+    warm, bad_rows = take_warm_up(config, rows, output.on_bad_row)  # what is refused early leaves no folder behind
+    config = config.resolved(warm.X)
     folder = OutputFolder(output.out)
-    started = ScoredStream.start(config, table, progress=output.progress and sys.stderr.isatty())
+    started = ScoredStream.fit(config, rows, warm, progress=output.progress and sys.stderr.isatty())
     started.bad_rows = bad_rows
-    folder.begin(started.model.names, config.ensemble.target.num_labels, started.further_columns)
-    return run(started, table.X[config.warmup :], table.y[config.warmup :], folder, output)
+    folder.begin(started)
+    return run(started, rows, folder, output)
 
 
-def resume(stopped: ScoredStream, table: Table, checkpoint: Path, output: Output) -> dict[str, object]:
+def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Output) -> dict[str, object]:
     """Go on where a checkpoint stands.
 
     Args:
         stopped: What the checkpoint holds.
-        table: The rows to come.
+        rows: The rows to come.
         checkpoint: Where it is. In its own folder the tables of the stream are continued, elsewhere they hold
             the rows of this run only.
         output: What to leave behind.
@@ -80,32 +76,28 @@ def resume(stopped: ScoredStream, table: Table, checkpoint: Path, output: Output
     """
     folder = OutputFolder(output.out)
     in_place = output.out.resolve() == checkpoint.resolve().parent
-    config = stopped.model.config
-    in_place = in_place and folder.go_on(stopped.progress.num_rows, config.warmup)
+    in_place = in_place and folder.go_on(stopped.progress.num_rows, stopped.model.config.warmup)
     if not in_place:
-        folder.begin(stopped.model.names, config.ensemble.target.num_labels, stopped.further_columns)
-    return run(stopped, table.X, table.y, folder, output, repeat_pending=in_place)
+        folder.begin(stopped)
+    return run(stopped, rows, folder, output, repeat_pending=in_place)
 
 
 def run(
-    scored: ScoredStream,
-    X: torch.Tensor,
-    y: torch.Tensor,
-    folder: OutputFolder,
-    output: Output,
-    *,
-    repeat_pending: bool = False,
+    scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: Output, *, repeat_pending: bool = False
 ) -> dict[str, object]:
     """Feed rows to a stream and write down what it predicts; what was learned survives any failure."""
     rows_before = scored.num_read
-    history = new_history(scored)
+    history = scored.history
+    if history is None or not repeat_pending:
+        history = scored.history = new_history(scored)
     try:
         folder.checkpoint(scored)
         saved = time.monotonic()
-        again = scored.progress.pending_y.shape[0] if repeat_pending else 0
-        with progress_bar("stream", y.shape[0] + again, output.progress) as bar:
-            for chunk in scored.chunks(X, y, repeat_pending=repeat_pending):
-                folder.append(chunk)
+        again = scored.progress.pending.num_rows if repeat_pending else 0
+        total = None if rows.num_rows is None else rows.num_rows - rows.num_given + again
+        with progress_bar("stream", total, output.progress) as bar:
+            for chunk in scored.chunks(rows, repeat_pending=repeat_pending):
+                folder.append(chunk, scored.table.encoder.clock)
                 history.add(chunk, happened(scored))
                 if time.monotonic() - saved >= output.checkpoint_seconds:
                     folder.checkpoint(scored)
@@ -120,7 +112,7 @@ def run(
         if scored.is_whole and scored.num_read > rows_before:
             folder.checkpoint(scored)
         folder.close()
-    summary = summarize_run(scored, rows_before)
+    summary = summarize_run(scored, rows.columns, rows_before)
     folder.finish(summary)
     _draw(history, summary, output)
     return summary

@@ -2,23 +2,21 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.running import progress_bar
-from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import format_table, summarize_run
-from gp_ensembles.cli.tables import check_warm_up_rows, without_others
 from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import OutputFolder, write_json, write_text
-from gp_ensembles.data import Table
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.tables import RowStream
 
 _COLUMNS = (
     "num_experts", "nmse", "log_score", "log_score_standardized", "log_score_gaussian", "crps", "coverage_90",
@@ -62,12 +60,11 @@ def load_named_configs(
 
 
 def compare(
-    table: Table,
+    opened: Callable[[StreamConfig], RowStream],
     configs: Mapping[str, StreamConfig],
     out: Path,
     *,
     progress: bool = False,
-    features: Sequence[str] | None = None,
 ) -> dict[str, dict[str, object]]:
     """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are replaced when all are done.
 
@@ -76,25 +73,22 @@ def compare(
     A config that fails is noted with its reason under ``error``, and the others go on.
 
     Args:
-        table: The stream.
+        opened: Gives the table at its beginning, with the inputs of a config.
         configs: Configs by name, with the same warm-up.
         out: Folder of the results.
         progress: Show progress bars.
-        features: Inputs that all configs have; all columns by default. Beside them each has its own forecasts.
 
     Returns:
         Summaries by name, those of the baselines last.
     """
     first = next(iter(configs.values()))
-    seen = without_others(table, first.ensemble, features)
-    check_warm_up_rows(seen, first)  # what no config can run on leaves no folder behind
+    take_warm_up(first, opened(first))  # what no config can run on leaves no folder behind
     folder = OutputFolder(out)
     results: dict[str, dict[str, object]] = {}
     baselines: dict[str, dict[str, object]] = {}
     for name, config in configs.items():
         try:
-            own = without_others(table, config.ensemble, features)
-            results[name] = score_config(own, config, name, progress)
+            results[name] = score_config(opened(config), config, name, progress)
             found = results[name].pop("baselines")
             assert isinstance(found, dict)
             baselines = baselines or found
@@ -114,16 +108,14 @@ def compare(
     return {**results, **baselines}
 
 
-def score_config(table: Table, config: StreamConfig, name: str, progress: bool = False) -> dict[str, object]:
+def score_config(rows: RowStream, config: StreamConfig, name: str, progress: bool = False) -> dict[str, object]:
     """Fit and run one config on a table, writing nothing; returns its summary, baselines included."""
-    bad_rows, table = BadRows().mend_warm_up(table, config.warmup, config.ensemble.target)
-    stream = ScoredStream.start(config, table, progress=progress and sys.stderr.isatty())
-    stream.bad_rows = bad_rows
-    rest = table.y.shape[0] - config.warmup
-    with progress_bar(name, rest, progress) as bar:
-        for chunk in stream.chunks(table.X[config.warmup :], table.y[config.warmup :]):
+    stream = ScoredStream.start(config, rows, progress=progress and sys.stderr.isatty())
+    total = None if rows.num_rows is None else rows.num_rows - config.warmup
+    with progress_bar(name, total, progress) as bar:
+        for chunk in stream.chunks(rows):
             bar.update(chunk.y.shape[0])
-    return summarize_run(stream)
+    return summarize_run(stream, rows.columns)
 
 
 def comparison_table(results: Mapping[str, Mapping[str, object]]) -> str:

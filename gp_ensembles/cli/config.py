@@ -15,6 +15,8 @@ from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.streaming import StreamConfig
 
+_WARM_UP = "rows to fit to; predictions begin after them; 1000 by default, or a third of a table shorter than 3000"
+
 
 def config_parser() -> ArgumentParser:
     """A parser whose keys are the fields of :class:`StreamConfig`; it raises instead of leaving the program."""
@@ -28,7 +30,7 @@ def add_config(parser: ArgumentParser) -> None:
     start = StreamConfig()
     add = parser.add_argument
     add("--ensemble", type=str | dict | None, default=None, help="a preset's name or, in a file, settings; auto")
-    add("--warmup", type=int, default=start.warmup, help="rows to fit to; predictions begin after them")
+    add("--warmup", type=int, default=None, help=_WARM_UP)
     add("--seed", type=int, default=start.seed, help="seed of all randomness")
     add("--device", type=str, default=start.device, help="where the ensemble runs: cpu, cuda, cuda:1")
     dtypes = Literal["float64", "float32"]
@@ -64,6 +66,20 @@ def load_config(path: str | Path) -> StreamConfig:
         >>> config.warmup, config.ensemble.name
         (50, 'oebe')
     """
+    return _parsed(path)[0]
+
+
+def warmup_in(path: str | Path) -> int | None:
+    """The warm-up that a config names; ``None`` where it leaves it to the table.
+
+    Raises:
+        ValueError: As :func:`load_config`.
+        OSError: If the file cannot be read.
+    """
+    return _parsed(path)[1]
+
+
+def _parsed(path: str | Path) -> tuple[StreamConfig, int | None]:
     parser = config_parser()
     refuse_repeated_keys(path)
     text = Path(path).read_text(encoding="utf-8")
@@ -71,7 +87,8 @@ def load_config(path: str | Path) -> StreamConfig:
         raise ValueError(f"{path} is empty; a config has keys such as ensemble and warmup")
     _refuse_misplaced(path, text)
     try:
-        return config_from(parser.parse_string(text))
+        values = parser.parse_string(text)
+        return config_from(values), values.warmup
     except (ArgumentError, ValueError) as error:
         raise ValueError(f"{path}: {one_sentence(error)}") from error
 
@@ -96,4 +113,6 @@ def config_from(values: Namespace) -> StreamConfig:
     """The record among the parsed values of a parser that has its fields."""
     given = {field.name: values[field.name] for field in fields(StreamConfig)}
     ensemble = given.pop("ensemble")
+    if given["warmup"] is None:
+        del given["warmup"]
     return StreamConfig(auto if ensemble is None else spec_from_plain(ensemble), **given)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from gp_ensembles.cli.commands import Output, stream
+from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table, load
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.presets import e_doebe
@@ -26,7 +27,7 @@ def run_demo(output: Output) -> dict[str, object]:
     Returns:
         The summary.
     """
-    return stream(with_previous(load(SET)), CONFIG, output)
+    return stream(open_table(with_previous(load(SET)), CONFIG.warmup), CONFIG, output)
 
 
 def with_previous(table: Table) -> Table:

@@ -15,7 +15,17 @@ from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.named_configs import refuse_repeated_keys
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
-_FLAGS = ("drop_constant", "limit_inputs", "recalibrate", "resume", "skip_seen", "standardize", "traceback")
+_FLAGS = (
+    "drop_constant",
+    "explain",
+    "header",
+    "limit_inputs",
+    "recalibrate",
+    "resume",
+    "skip_seen",
+    "standardize",
+    "traceback",
+)
 
 
 def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]], int], kept: str) -> int:
@@ -79,7 +89,7 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def progress_bar(name: str, num_rows: int, progress: bool, num_done: int = 0) -> "tqdm[Never]":
+def progress_bar(name: str, num_rows: int | None, progress: bool, num_done: int = 0) -> "tqdm[Never]":
     """A bar of rows, to be used in a with statement; outside a terminal it prints a line every few seconds."""
     interval = 0.1 if sys.stderr.isatty() else 5.0
     return tqdm(total=num_rows, initial=num_done, desc=name, unit="row", disable=not progress, mininterval=interval)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.coverage import init_coverage
-from gp_ensembles.cli.bad_rows import BadRows
+from gp_ensembles.cli.bad_rows import BadRows, Policy
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import (
     Chunk,
@@ -22,10 +22,13 @@ from gp_ensembles.cli.predictions import (
     score_block,
     score_discrete_block,
 )
-from gp_ensembles.cli.tables import check_table
-from gp_ensembles.data import Table
+from gp_ensembles.cli.report.history import RunHistory
+from gp_ensembles.cli.tables import TableName, check_table, check_warm_up_rows
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.checks import illegal_target
+from gp_ensembles.tables import Rows, RowStream
+from gp_ensembles.tables.rows import RowTaker
 
 _CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
 
@@ -53,16 +56,14 @@ class Progress(NamedTuple):
         num_rows: Rows learned for good, warm-up included.
         scores: Scores up to there.
         coverages: What adaptive intervals have kept up to there.
-        pending_X: Rows read since, shape (K, D), in the user's units.
-        pending_y: Their targets, shape (K,).
+        pending: The K rows read since, in the user's units.
         last_row: The last row read, inputs and target, shape (D + 1,); a file can be checked against it.
     """
 
     num_rows: int
     scores: Scores
     coverages: Coverages
-    pending_X: Tensor
-    pending_y: Tensor
+    pending: Rows
     last_row: Tensor
 
 
@@ -70,8 +71,7 @@ class ScoredStream:
     """A model and its baselines on one table.
 
     Args:
-        data: Name of the table.
-        target_name: Name of its target.
+        table: What is read.
         model: The model at ``progress.num_rows``.
         baselines: The baselines there.
         progress: Where the stream stands.
@@ -79,29 +79,29 @@ class ScoredStream:
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from dataclasses import replace
+        >>> from gp_ensembles.cli.tables import open_table
+        >>> from gp_ensembles.data import Table
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> table = Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave")
-        >>> stream = ScoredStream.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), table)
-        >>> chunks = list(stream.chunks(table.X[20:], table.y[20:]))
+        >>> rows = open_table(Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave"), 20)
+        >>> stream = ScoredStream.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), rows)
+        >>> chunks = list(stream.chunks(rows))
         >>> chunks[0].first_row, chunks[0].mean.shape, stream.num_read
         (21, torch.Size([40]), 60)
     """
 
     def __init__(
         self,
-        data: str,
-        target_name: str,
+        table: TableName,
         model: OnlineModel,
         baselines: Baselines | DiscreteBaselines,
         progress: Progress,
         clock: Clock,
     ) -> None:
         assert model.online is not None
-        self.data = data
-        self.target_name = target_name
+        self.table = table
         self.model = model
         self.baselines = baselines
         self.progress = progress
@@ -109,43 +109,70 @@ class ScoredStream:
         self.scores, self.coverages = progress.scores, progress.coverages
         self.notable, self.newest = model.notable, model  # the rows since the last boundary included
         self.bad_rows = BadRows()
+        self.history: RunHistory | None = None  # of the run that is on, for its report
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
         self.target_scale = float(model.scales.y_scale)
         block = model.online.block_size
         self.chunk_rows = block * max(1, _CHUNK_ROWS // block)
 
     @classmethod
-    def start(cls, config: StreamConfig, table: Table, *, progress: bool = False) -> "ScoredStream":
-        """Fit a model to the first ``config.warmup`` rows of a table.
+    def start(
+        cls, config: StreamConfig, rows: RowStream, *, on_bad_row: Policy = "missing", progress: bool = False
+    ) -> "ScoredStream":
+        """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it.
 
         Args:
             config: The run.
-            table: The stream; of what comes after the warm-up only the legality of the targets is looked at.
+            rows: The table, from its first row.
+            on_bad_row: What is done about rows that cannot be learned.
             progress: Show a progress bar while hyperparameters are fitted.
 
         Raises:
-            ValueError: If rows are too few, a column or the target is constant in the warm-up, too few targets
-                are observed there, or a target anywhere is not of the kind that the model predicts.
+            ValueError: If rows are too few, the target or all inputs are constant in the warm-up, too few targets are
+                observed there, or one is not of the kind that the model predicts.
             NumericalError: If the model cannot be computed on these rows.
         """
-        check_table(table, config)
-        X, y = table.X[: config.warmup], table.y[: config.warmup]
+        warm, bad_rows = take_warm_up(config, rows, on_bad_row)
+        return cls.fit(config, rows, warm, progress=progress).with_bad_rows(bad_rows)
+
+    @classmethod
+    def fit(cls, config: StreamConfig, rows: RowStream, warm: Rows, *, progress: bool = False) -> "ScoredStream":
+        """As :meth:`start`, with the warm-up rows that were taken and checked."""
+        X, y = warm.X, warm.y
         began = time.perf_counter()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "all labels of the warm-up are")  # the summary says it
-            model = OnlineModel(config, table.feature_names).fit(X, y, progress=progress)
+            model = OnlineModel(config, rows.feature_names).fit(X, y, progress=progress)
         clock = Clock(time.perf_counter() - began, 0.0)
         baselines = build_baselines(model, is_fitted=True)
         is_class = config.ensemble.target.num_labels is not None
         scores = empty_scores(y, baselines.names, is_class=is_class)
         coverages = {coverage: init_coverage(y) for coverage in config.coverages} if model.has_intervals else {}
-        where = Progress(config.warmup, scores, coverages, X[:0], y[:0], torch.cat([X[-1], y[-1:]]))
-        return cls(table.name, table.target_name, model, baselines, where, clock)
+        none = warm.part(slice(warm.num_rows, None))._replace(lines=None)
+        where = Progress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))
+        return cls(TableName(rows.name, rows.encoder), model, baselines, where, clock)
+
+    def with_bad_rows(self, bad_rows: BadRows) -> "ScoredStream":
+        """Itself, with a count of bad rows to begin with."""
+        self.bad_rows = bad_rows
+        return self
+
+    @property
+    def target_name(self) -> str:
+        """Name of the target."""
+        return self.table.encoder.target.name
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, their numbers where they have none; ``None`` for numbers."""
+        num = self.model.config.ensemble.target.num_labels
+        known = self.table.encoder.target.classes
+        return known or (None if num is None else tuple(str(number) for number in range(num)))
 
     @property
     def num_read(self) -> int:
         """Rows read, warm-up included."""
-        return self.progress.num_rows + self.progress.pending_y.shape[0]
+        return self.progress.num_rows + self.progress.pending.num_rows
 
     @property
     def further_columns(self) -> tuple[str, ...]:
@@ -153,12 +180,11 @@ class ScoredStream:
         others = [coverage for coverage in self.coverages if coverage != 0.9]
         return tuple(name for coverage in others for name in interval_columns(coverage))
 
-    def chunks(self, X: Tensor, y: Tensor, *, repeat_pending: bool = False) -> Iterator[Chunk]:
+    def chunks(self, rows: RowTaker, *, repeat_pending: bool = False) -> Iterator[Chunk]:
         """Predict each row, then learn it, a chunk at a time; a caller that stops early has learned what it was given.
 
         Args:
-            X: Inputs in the order of time, in the user's units, shape (N, D), float64.
-            y: Targets, shape (N,), float64; NaN where missing.
+            rows: Rows in the order of time, in the user's units; they are taken as they are needed.
             repeat_pending: Begin with the rows since the last boundary, which have been predicted before: now
                 they come with the bits of a stream that was never cut.
 
@@ -166,55 +192,80 @@ class ScoredStream:
             Predictions of consecutive rows.
 
         Raises:
-            ValueError: If a row is not legal, or holds a number out of all proportion, and ``bad_rows`` says to stop
-                (the row, counted from the first of the warm-up, and the column are named); the rows before it have been
-                learned and handed out.
+            ValueError: If a row is malformed, or its target of another kind, or it holds a number out of all proportion
+                and ``bad_rows`` says to stop (the row and the column are named); the rows before it have been learned
+                and handed out.
             NumericalError: If an expert fails; likewise.
         """
-        known = self.progress.pending_y.shape[0]
-        skipped = 0 if repeat_pending else known
-        X, y = torch.cat([self.progress.pending_X, X]), torch.cat([self.progress.pending_y, y])
-        for rows, targets in zip(X.split(self.chunk_rows), y.split(self.chunk_rows), strict=True):
-            if targets.shape[0] <= known:
-                continue  # nothing new
-            last_row = torch.cat([rows[-1], targets[-1:]])
-            bad_rows, rows, targets = self.bad_rows.mend(self.model, rows, targets, self.progress.num_rows + 1)
-            wrong = self.model.first_illegal(rows, targets)
+        is_first, problem = True, None
+        while problem is None:
+            pending = self.progress.pending
+            known = pending.num_rows
+            taken = rows.take(self.chunk_rows - known % self.chunk_rows)
+            if not taken.num_rows and not (is_first and repeat_pending and known):
+                return
+            new, problem = self._legal(taken, rows)
+            if problem is not None and not new.num_rows:
+                break
+            block = Rows.join([pending, new]) if new.num_rows else pending
+            last_row = torch.cat([block.X[-1], block.y[-1:]]) if new.num_rows else self.progress.last_row
+            first_row = self.progress.num_rows + 1
+            bad_rows, X, y = self.bad_rows.mend(self.model, block.X, block.y, first_row)
+            mended = block._replace(X=X, y=y)
+            wrong = self.model.first_illegal(X, y)
             if wrong is not None:
-                message = wrong.message(self.progress.num_rows + 1, self.model.feature_names or ())
-                rows, targets = rows[: wrong.row], targets[: wrong.row]
-                if targets.shape[0] <= known:
-                    raise ValueError(message)
-                last_row = torch.cat([rows[-1], targets[-1:]])
-            if targets.shape[0] == self.chunk_rows:
-                self.is_whole = False
-                learned = self.model
-                chunk, scores, coverages = self._learn(learned, self.baselines, rows, targets)
-                num_rows = self.progress.num_rows + self.chunk_rows
-                self.progress = Progress(num_rows, scores, coverages, rows[:0], targets[:0], last_row)
-                self.is_whole = True
-            else:
-                # The chunk is not full: learn it on copies, and again when the rest of it has come.
-                learned = copy.deepcopy(self.model)
-                chunk, scores, coverages = self._learn(learned, copy.deepcopy(self.baselines), rows, targets)
-                self.progress = self.progress._replace(pending_X=rows, pending_y=targets, last_row=last_row)
-            self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
-            self.notable, self.newest = learned.notable, learned
-            yield chunk.tail(skipped)
-            if wrong is not None:  # what came before the row is learned and handed out
-                raise ValueError(message)
-            known = skipped = 0
+                problem = wrong.message(first_row, self.model.feature_names or ())
+                if wrong.row <= known:
+                    break
+                mended = mended.part(slice(0, wrong.row))
+                last_row = torch.cat([block.X[wrong.row - 1], block.y[wrong.row - 1 : wrong.row]])
+            passed = None if mended.time is None else mended.time[known:]
+            table = self.table.passed(passed)
+            skipped = 0 if repeat_pending and is_first else known
+            yield self._advance(mended, last_row, table, bad_rows).tail(skipped)
+            is_first = False
+        raise ValueError(problem)  # what came before the row is learned and handed out
+
+    def _legal(self, taken: Rows, rows: RowTaker) -> tuple[Rows, str | None]:
+        """Rows before the first target of another kind, and what is wrong with it."""
+        wrong = illegal_target(self.model.config.ensemble.target, taken.y)
+        if wrong is None:
+            return taken, None
+        where = rows.where(taken, wrong.row, self.target_name)
+        return taken.part(slice(0, wrong.row)), f"{where}: the target is {wrong.problem}"
+
+    def _advance(self, block: Rows, last_row: Tensor, table: TableName, bad_rows: BadRows) -> Chunk:
+        """Learn the rows since the last boundary: for good if they reach the next one."""
+        is_full = block.num_rows % self.chunk_rows == 0
+        none = block.part(slice(block.num_rows, None))._replace(lines=None)
+        if is_full:
+            self.is_whole = False
+            learned = self.model
+            chunk, scores, coverages = self._learn(learned, self.baselines, block)
+            num_rows = self.progress.num_rows + block.num_rows
+            self.progress = Progress(num_rows, scores, coverages, none, last_row)
+            self.table = table
+            self.is_whole = True
+        else:
+            # The chunk is not full: learn it on copies, and again when the rest of it has come.
+            learned = copy.deepcopy(self.model)
+            chunk, scores, coverages = self._learn(learned, copy.deepcopy(self.baselines), block)
+            pending = block._replace(lines=None)
+            self.progress, self.table = self.progress._replace(pending=pending, last_row=last_row), table
+        self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
+        self.notable, self.newest = learned.notable, learned
+        return chunk
 
     def _learn(
-        self, model: OnlineModel, baselines: Baselines | DiscreteBaselines, X: Tensor, y: Tensor
+        self, model: OnlineModel, baselines: Baselines | DiscreteBaselines, rows: Rows
     ) -> tuple[Chunk, Scores, Coverages]:
-        first = self.progress.num_rows + 1
+        first, X, y = self.progress.num_rows + 1, rows.X, rows.y
         inputs, targets = model.inputs(X.to(model.device)).cpu(), model.targets(y.to(model.device)).cpu()
         assert model.online is not None
         num_seen = int(model.online.state.meta.num_seen)
         began = time.perf_counter()
         try:
-            predictions = model.observe(X, y)
+            predictions = model.observe(X, y, rows.steps)
         except (ValueError, NumericalError) as error:
             self.is_whole = True  # a rejected block leaves the model as it was
             kind = NumericalError if isinstance(error, NumericalError) else ValueError
@@ -233,7 +284,36 @@ class ScoredStream:
             discrete = baselines.observe(inputs, targets)
             block_size = model.online.block_size
             scores, chunk = score_discrete_block(before, first, y, predictions, discrete, block_size)
+        chunk = chunk._replace(time=rows.time)
         return chunk, scores, count_intervals(self.progress.coverages, chunk, predictions)
+
+
+def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "missing") -> tuple[Rows, BadRows]:
+    """The warm-up rows of a table, and what was wrong with some; nothing is fitted.
+
+    Raises:
+        ValueError: As :meth:`ScoredStream.start`.
+    """
+    check_table(rows, config)
+    names, target = rows.feature_names, config.ensemble.target
+    warm = Rows.join(list(_taken(rows, config.warmup)))
+    bad_rows, warm = BadRows(on_bad_row).mend_warm_up(warm, names, target)
+    wrong = illegal_target(target, warm.y)
+    if wrong is not None:
+        where = rows.where(warm, wrong.row, rows.target_name)
+        raise ValueError(f"{where}: the target is {wrong.problem}")
+    check_warm_up_rows(warm, rows, config)
+    return warm, bad_rows
+
+
+def _taken(rows: RowStream, num_rows: int) -> Iterator[Rows]:
+    """So many rows; a malformed one among them raises."""
+    while num_rows:
+        part = rows.take(num_rows)
+        if not part.num_rows:
+            raise ValueError(f"{rows.name} ends in the warm-up; choose a smaller --warmup")
+        num_rows -= part.num_rows
+        yield part
 
 
 def build_baselines(model: OnlineModel, *, is_fitted: bool) -> Baselines | DiscreteBaselines:

@@ -1,5 +1,6 @@
 """The commands ``stream``, ``resume``, ``compare`` and ``demo``: their options, and what runs them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,14 +11,19 @@ from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs
-from gp_ensembles.cli.config import add_config, config_from
-from gp_ensembles.cli.tables import read_more, read_table, split_names, without_seen
+from gp_ensembles.cli.config import add_config, config_from, warmup_in
+from gp_ensembles.cli.named_configs import find_config
+from gp_ensembles.cli.tables import TableRequest, skip_seen, split_kinds, split_names
+from gp_ensembles.ensembles.presets import auto_for
+from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
+from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.tables import RowStream, TableOptions, explain
+from gp_ensembles.tables.options import KINDS
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
-_DATA = "a CSV file (.csv or .csv.gz) with a header, or name:SET for a table that travels with a package, for instance \
-name:trump_approval; with --data_folder, the name of a table in that folder's manifest"
-
-
+_DATA = "a table: a CSV file of any dialect or a Parquet file, packed by gzip or not, or - for the standard input; or \
+name:SET for one that travels with a package, for instance name:trump_approval; with --data_folder, the name of a set \
+in that folder's manifest"
 _BAD_ROW = "about a number out of all proportion: take it for missing, skip its row, or stop"
 
 
@@ -26,9 +32,9 @@ def add_options(name: str, command: ArgumentParser) -> None:
     if name != "demo":
         command.add_argument("data", type=str, help=_DATA)
         command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
+        _add_dialect(command)
     if name in ("stream", "compare"):
-        command.add_argument("--target", type=str | None, default=None, help="column to predict")
-        command.add_argument("--features", type=str | None, default=None, help="input columns, comma-separated")
+        _add_columns(command)
     if name == "stream":
         command.add_argument("--config", action="config", help=_CONFIG)
         add_config(command)
@@ -53,9 +59,41 @@ def add_options(name: str, command: ArgumentParser) -> None:
         command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
 
 
+def _add_dialect(command: ArgumentParser) -> None:
+    """How a table is written."""
+    add = command.add_argument
+    add("--delimiter", type=str | None, default=None, help="mark between cells, tab for tabs; found by default")
+    add("--decimal", type=Literal[".", ","] | None, default=None, help="mark before decimals; found by default")
+    add("--encoding", type=str | None, default=None, help="of characters, as Python names it; found by default")
+    add("--header", type=bool | None, default=None, help="whether the first row holds names; found by default")
+
+
+def _add_columns(command: ArgumentParser) -> None:
+    """What the columns of a table are."""
+    add = command.add_argument
+    add("--target", type=str | None, default=None, help="column to predict")
+    add("--features", type=str | None, default=None, help="input columns, comma-separated; all others by default")
+    kinds = ", ".join(KINDS)
+    add("--kinds", type=str | None, default=None, help=f"kinds of columns, NAME=KIND,...: {kinds}; found by default")
+    add("--time", type=str | None, default=None, help="column that orders the rows; the first of dates by default")
+    add("--classes", type=str | None, default=None, help="values of a target that tells classes, comma-separated")
+    add("--explain", type=bool, default=False, help="say what is made of each column and of time, and run nothing")
+
+
 def run_command(name: str, values: Namespace) -> int:
     """Run a command; returns its exit code."""
     return {"stream": _stream, "resume": _resume, "compare": _compare, "demo": _demo}[name](values)
+
+
+def request(values: Namespace) -> TableRequest:
+    """The table that a command line names."""
+    delimiter = {"tab": "\t", "\\t": "\t", "space": " "}.get(values.delimiter, values.delimiter)
+    dialect = TableOptions(delimiter, values.decimal, values.encoding, values.header)
+    if "target" not in values:
+        return TableRequest(values.data, None, values.data_folder, dialect)
+    features, classes = split_names(values.features), split_names(values.classes)
+    columns = replace(dialect, features=features, kinds=split_kinds(values.kinds), time=values.time, classes=classes)
+    return TableRequest(values.data, values.target, values.data_folder, columns)
 
 
 def _output(values: Namespace) -> Output:
@@ -65,34 +103,71 @@ def _output(values: Namespace) -> Output:
 
 
 def _stream(values: Namespace) -> int:
-    config = config_from(values)
-    forecasts = config.ensemble.forecast_columns
-    table = read_table(values.data, values.target, values.features, values.data_folder, forecasts)
+    config, table = _for_classes(config_from(values), values), request(values)
+    rows = table.open(values.warmup, config.ensemble.forecast_columns)
+    if values.explain:
+        return _explain(rows)
     output = _output(values)
-    print(report(stream(table, config, output), output))
+    summary = stream(rows, replace(config, warmup=rows.num_warm_up), output)
+    if values.warmup is None and rows.num_warm_up < StreamConfig().warmup:
+        print(f"the warm-up took a third of the table, {rows.num_warm_up} rows; --warmup takes others")
+    print(report(summary, output))
+    return 0
+
+
+def _for_classes(config: StreamConfig, values: Namespace) -> StreamConfig:
+    """The config, or the default one for classes where they are named and no other is."""
+    classes = split_names(values.classes)
+    if classes is None or values.ensemble is not None:
+        return config
+    target = BinaryTarget() if len(classes) == 2 else ClassTarget(len(classes))
+    return replace(config, ensemble=auto_for(target))
+
+
+def _explain(rows: RowStream) -> int:
+    """Say what is made of the columns, once the whole table was read."""
+    try:
+        for _ in rows:
+            pass
+    finally:
+        print(explain(rows.encoder, rows.columns))
+        print(f"\n{rows.num_given} rows, of which {rows.num_warm_up} told what the columns are")
     return 0
 
 
 def _resume(values: Namespace) -> int:
     stopped = load_checkpoint(values.checkpoint, device=values.device)
-    names = stopped.model.feature_names or ()
-    ensemble = stopped.model.config.ensemble
-    table = read_more(values.data, stopped.target_name, names, ensemble, values.data_folder)
+    rows = request(values).reopen(stopped.table)
+    if not rows.has_target:
+        raise ValueError(f"{rows.path} has no column named {rows.target_name}, the target of the stream")
     if values.skip_seen:
-        table = without_seen(table, stopped.num_read, stopped.progress.last_row)
+        skip_seen(rows, stopped.num_read, stopped.progress.last_row)
+    elif rows.is_at_end:
+        raise ValueError(f"{rows.path} has a header but no data rows")
     output = _output(values)
-    print(report(resume(stopped, table, values.checkpoint, output), output))
+    print(report(resume(stopped, rows, values.checkpoint, output), output))
     return 0
 
 
 def _compare(values: Namespace) -> int:
-    configs = load_named_configs(values.configs, values.warmup, values.seed, values.device, values.dtype)
+    table = request(values)
+    if not table.can_be_read_again:
+        raise ValueError("compare reads the table once for each config; give a file, not the standard input")
+    warmup = values.warmup
+    if warmup is None and all(warmup_in(find_config(path)) is None for path in values.configs):
+        warmup = table.open().num_warm_up
+    configs = load_named_configs(values.configs, warmup, values.seed, values.device, values.dtype)
     warmup = next(iter(configs.values())).warmup
-    forecasts = list(dict.fromkeys(name for c in configs.values() for name in c.ensemble.forecast_columns))
-    table = read_table(values.data, values.target, values.features, values.data_folder, forecasts)
-    features = split_names(values.features)
-    results = compare(table, configs, values.out, progress=values.progress, features=features)
-    print(f"{table.name}: {table.y.shape[0] - warmup} rows predicted, each before its target was seen")
+    if values.explain:
+        forecasts = dict.fromkeys(name for config in configs.values() for name in config.ensemble.forecast_columns)
+        return _explain(table.open(warmup, list(forecasts)))
+
+    def opened(config: StreamConfig) -> RowStream:
+        return table.open(warmup, config.ensemble.forecast_columns)
+
+    results = compare(opened, configs, values.out, progress=values.progress)
+    rows = max(int(str(summary.get("rows", 0))) for summary in results.values())
+    print(f"{opened(next(iter(configs.values()))).name}: {rows} rows predicted, each before its target was seen")
     print(comparison_table(results))
     print(values.out / "compare.csv")
     return 2 if any("error" in summary for summary in results.values()) else 0

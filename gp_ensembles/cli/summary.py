@@ -14,18 +14,22 @@ from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.ensembles.guest_report import GuestReport
 from gp_ensembles.ensembles.regret import Regret
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
+from gp_ensembles.tables.explain import ColumnReport, plain_reports
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 
 
-def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, object]:
+def summarize_run(
+    stream: ScoredStream, columns: Sequence[ColumnReport] = (), rows_before: int = 0
+) -> dict[str, object]:
     """Everything a reader of a run wants to know.
 
     Scores cover the whole stream after the warm-up, those of earlier runs that a checkpoint carried included.
 
     Args:
         stream: The stream.
+        columns: What was made of the columns of its table.
         rows_before: Rows read before this run; the warm-up where the run started the stream.
 
     Returns:
@@ -36,12 +40,17 @@ def summarize_run(stream: ScoredStream, rows_before: int = 0) -> dict[str, objec
     assert model.warm_y is not None
     table = score_table(stream.scores, stream.target_scale)
     scores = table.pop(MODEL)
-    rows = stream.num_read - config.warmup
+    rows, clock = stream.num_read - config.warmup, stream.table.encoder.clock
     return {
         "model": config.ensemble.name,
-        "data": stream.data,
+        "data": stream.table.name,
         "target": stream.target_name,
         "features": list(model.used_features),
+        "classes": stream.table.encoder.target.classes,
+        "columns": plain_reports(columns),
+        "inputs": [report._asdict() for report in stream.newest.columns],
+        "time": None if clock is None else clock.report(),
+        "notes": list(stream.table.encoder.notes),
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
         "wild_targets_in_warmup": stream.notable.targets_left_out,

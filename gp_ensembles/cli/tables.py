@@ -1,118 +1,211 @@
-"""The rows of a run: from a file, a folder with a manifest or a package, and whether a config can run on them."""
+"""The rows of a run, from a file, a pipe, a folder or a package, and whether a config can run on them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.data import Table, load, load_folder, read_csv
-from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.data import Table, load, load_folder
+from gp_ensembles.data.folder import folder_file
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming import StreamConfig, constant_columns
-from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.forecasts import forecast_places
+from gp_ensembles.tables import Rows, RowStream, TableOptions, open_rows, reopen_rows
+from gp_ensembles.tables.encoder import TableEncoder
+from gp_ensembles.tables.frames import ArraySource
 
 _PREFIX = "name:"
 
 
-def read_table(
-    data: str, target: str | None, features: str | None, folder: Path | None = None, forecasts: Sequence[str] = ()
-) -> Table:
+class TableName(NamedTuple):
+    """What a stream remembers of its table.
+
+    Attributes:
+        name: What it is called.
+        encoder: What is made of its columns; the clock stands at the last row read.
+    """
+
+    name: str
+    encoder: TableEncoder
+
+    def passed(self, times: Tensor | None) -> "TableName":
+        """The same after rows at these times (B,)."""
+        return self._replace(encoder=self.encoder.passed(times))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers, which :meth:`from_plain` reads back."""
+        return {"name": self.name, "encoder": self.encoder.to_plain()}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "TableName":
+        """The record that :meth:`to_plain` wrote."""
+        return cls(plain["name"], TableEncoder.from_plain(plain["encoder"]))
+
+
+@dataclass(frozen=True)
+class TableRequest:
     """The table that a command line names.
 
-    Args:
-        data: A CSV file, or ``name:SET`` for a table that travels with a package, or with ``folder`` the name of
-            a table in its manifest.
+    Attributes:
+        data: A file, ``-`` for the standard input, ``name:SET`` for a table that travels with a package, or with
+            ``folder`` the name of a set in its manifest.
         target: Column to predict; a file needs one, a named table knows its own.
-        features: Input columns, comma-separated; by default all but the target.
         folder: A folder with a manifest.
-        forecasts: Columns of forecasts, in which cells may be missing; they are read whatever ``features`` says.
-
-    Raises:
-        ValueError: If a column is unknown, a cell is malformed, or the target is not given.
-        OSError: If a file cannot be read.
+        options: How the table is written, and what its columns are.
     """
-    names = split_names(features)
-    if names is not None:
-        names = tuple(dict.fromkeys((*names, *forecasts)))
-    if folder is None and not data.startswith(_PREFIX):
+
+    data: str
+    target: str | None = None
+    folder: Path | None = None
+    options: TableOptions = field(default_factory=TableOptions)
+
+    def open(self, num_warm_up: int | None = None, forecasts: Sequence[str] = ()) -> RowStream:
+        """Its rows, from the first.
+
+        Args:
+            num_warm_up: Rows that tell what columns are; chosen from the length of the table by default.
+            forecasts: Columns of forecasts, which are read whatever the options say.
+
+        Raises:
+            ValueError: If a column is unknown, a cell of the warm-up is malformed, or the target is not given.
+            OSError: If a file cannot be read.
+        """
+        source, target, name, options = self._source()
         if target is None:
             raise ValueError("which column is to be predicted? name it with --target")
-        return read_csv(data, target, names, gaps=forecasts)
-    named = data.removeprefix(_PREFIX)
-    table = load(named) if folder is None else load_folder(folder, data, gaps=forecasts)
-    if target not in (None, table.target_name):
-        raise ValueError(f"the target of {data} is {table.target_name}, not {target}; leave --target out")
-    return table if names is None else _select(table, names)
+        if forecasts:
+            options = replace(options, gaps=tuple(forecasts))
+        rows = open_rows(source, target, options, num_warm_up=num_warm_up)
+        rows.name = name or rows.name
+        return rows
+
+    def reopen(self, table: TableName) -> RowStream:
+        """Further rows of a table, read as its first rows were; targets may be lacking.
+
+        Raises:
+            ValueError: If an input is missing.
+            OSError: If a file cannot be read.
+        """
+        source, _, name, options = self._source()
+        rows = reopen_rows(source, table.encoder.to_plain(), options)
+        rows.name = name or rows.name
+        return rows
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether it can be opened more than once."""
+        return self.data != "-" or self.folder is not None
+
+    def _source(self) -> tuple[str | ArraySource, str | None, str | None, TableOptions]:
+        """Where rows come from, the target, what the table is called, and the options, inputs included."""
+        if self.folder is None and not self.data.startswith(_PREFIX):
+            return self.data, self.target, None, self.options
+        if self.folder is None:
+            table = load(self.data.removeprefix(_PREFIX))
+            self._check_target(table.target_name)
+            return source_of(table), table.target_name, table.name, self.options
+        found = folder_file(self.folder, self.data)
+        if found is None:
+            table = load_folder(self.folder, self.data)
+            self._check_target(table.target_name)
+            return source_of(table), table.target_name, self.data, self.options
+        path, target, features = found
+        self._check_target(target)
+        options = self.options if self.options.features is not None else replace(self.options, features=features)
+        return str(path), target, self.data, options
+
+    def _check_target(self, known: str) -> None:
+        if self.target not in (None, known):
+            raise ValueError(f"the target of {self.data} is {known}, not {self.target}; leave --target out")
 
 
-def split_names(features: str | None) -> tuple[str, ...] | None:
+def source_of(table: Table) -> ArraySource:
+    """A table of numbers as a source of rows."""
+    columns = dict(zip(table.feature_names, table.X.T.numpy(), strict=True))
+    return ArraySource({**columns, table.target_name: table.y.numpy()}, table.name)
+
+
+def open_table(table: Table, num_warm_up: int | None = None) -> RowStream:
+    """Rows of a table of numbers, from the first.
+
+    Example:
+        >>> X = torch.zeros(30, 1, dtype=torch.float64)
+        >>> rows = open_table(Table(X, X.squeeze(-1), ("time",), "height", "wave"))
+        >>> rows.num_warm_up, rows.take(30).y.shape
+        (10, torch.Size([30]))
+    """
+    return open_rows(source_of(table), table.target_name, num_warm_up=num_warm_up)
+
+
+def reopen_table(data: str, table: TableName, options: TableOptions) -> RowStream:
+    """Further rows of a table, as :meth:`TableRequest.reopen`."""
+    return TableRequest(data, options=options).reopen(table)
+
+
+def split_names(names: str | None) -> tuple[str, ...] | None:
     """Names that are separated by commas.
 
     Example:
         >>> split_names("flow, heat")
         ('flow', 'heat')
     """
-    names: Sequence[str] = [] if features is None else [name.strip() for name in features.split(",")]
-    return None if features is None else tuple(name for name in names if name)
+    return None if names is None else tuple(name for part in names.split(",") if (name := part.strip()))
 
 
-def read_more(
-    data: str, target_name: str, feature_names: Sequence[str], ensemble: EnsembleSpec, folder: Path | None = None
-) -> Table:
-    """The rows with which a stream goes on, with the columns it began with.
-
-    Args:
-        data: As in :func:`read_table`.
-        target_name: The stream's target.
-        feature_names: The stream's inputs.
-        ensemble: What it is predicted with.
-        folder: As in :func:`read_table`.
+def split_kinds(kinds: str | None) -> dict[str, str]:
+    """Kinds of columns, as ``name=kind`` separated by commas.
 
     Raises:
-        ValueError: If a column is missing, or a target is not of the kind that the stream predicts.
+        ValueError: If a part has no kind.
+
+    Example:
+        >>> split_kinds("hour=category, note=drop")
+        {'hour': 'category', 'note': 'drop'}
     """
-    if folder is None and not data.startswith(_PREFIX):
-        table = read_csv(data, target_name, feature_names, gaps=ensemble.forecast_columns)
-    else:
-        table = read_table(data, target_name, ",".join(feature_names), folder, ensemble.forecast_columns)
-    check_targets(table, ensemble.target)
-    return table
+    found = {}
+    for part in split_names(kinds) or ():
+        name, mark, kind = part.rpartition("=")
+        if not mark:
+            raise ValueError(f"--kinds {part} names no kind; write NAME=KIND, as in hour=category,note=drop")
+        found[name.strip()] = kind.strip()
+    return found
 
 
-def without_seen(table: Table, num_seen: int, last_row: Tensor) -> Table:
-    """A table that starts with the rows that a stream has read, without them.
+def skip_seen(rows: RowStream, num_seen: int, last_row: Tensor) -> None:
+    """Pass over the rows that a stream has read, of a table that starts with them.
 
     Args:
-        table: The table.
+        rows: The table.
         num_seen: How many rows the stream has read, warm-up included.
         last_row: The last of them, inputs and target, shape (D + 1,).
 
     Raises:
         ValueError: If no row is left, or the rows are not those the stream has read.
     """
-    if table.y.shape[0] <= num_seen:
+    last = rows.skip(num_seen)
+    if rows.is_at_end:
         raise ValueError(
-            f"{table.name} has {table.y.shape[0]} rows and the stream has read {num_seen}; there is nothing to add"
+            f"{rows.name} has {rows.num_given} rows and the stream has read {num_seen}; there is nothing to add"
         )
-    last = torch.cat([table.X[num_seen - 1], table.y[num_seen - 1 : num_seen]])
-    if not torch.equal(torch.nan_to_num(last), torch.nan_to_num(last_row)):
+    found = torch.cat([last.X[-1], last.y[-1:]])
+    if not torch.equal(torch.nan_to_num(found), torch.nan_to_num(last_row)):
         raise ValueError(
-            f"row {num_seen} of {table.name} is not the row {num_seen} that the stream has read; give the same file, "
+            f"row {num_seen} of {rows.name} is not the row {num_seen} that the stream has read; give the same file, "
             f"or leave out --skip-seen if it holds new rows only"
         )
-    return table._replace(X=table.X[num_seen:], y=table.y[num_seen:], source=None)
 
 
-def check_table(table: Table, config: StreamConfig) -> None:
-    """Raise unless a config can run on a table; the warm-up rows and all targets are looked at.
+def check_table(rows: RowStream, config: StreamConfig) -> None:
+    """Raise unless a config can run on a table, as far as that can be told before any row is read.
 
     Raises:
         TypeError: If the config has a part without a name in files, so that no checkpoint could be written.
-        ValueError: If there are too few rows or targets, the target or a column is constant in the warm-up rows, a
-            target anywhere is not of the config's kind, or the device is not there.
+        ValueError: If there are too few rows, targets are of another kind than the config's, a column of forecasts is
+            not there, or the device is not.
     """
     config.to_plain()
     if config.ensemble.target.num_outputs is not None:
@@ -120,47 +213,43 @@ def check_table(table: Table, config: StreamConfig) -> None:
             f"the config predicts {config.ensemble.target.num_outputs} targets and a command has one; leave "
             f"num_outputs out, or use OnlineModel in Python"
         )
-    check_warm_up_rows(table, config)
-    check_targets(table, config.ensemble.target)
+    if rows.num_rows is not None and rows.num_rows <= config.warmup:
+        raise ValueError(
+            f"{rows.name} has {rows.num_rows} rows, and the warm-up takes {config.warmup}; nothing is left to predict: "
+            f"choose a smaller --warmup"
+        )
+    check_kind(rows, config.ensemble.target)
+    forecast_places(config.ensemble, rows.feature_names)
     config.torch_device  # noqa: B018 (raises if it is not there)
 
 
-def check_targets(table: Table, target: Target) -> None:
-    """Raise unless each target of a table, those after the warm-up included, is of a kind; NaN is missing and legal.
+def check_kind(rows: RowStream, target: Target) -> None:
+    """Raise if a table's targets are classes by name and a config predicts numbers, or others than it knows.
 
     Raises:
-        ValueError: If a target is not of the kind, or true and false are to be predicted as numbers.
-
-    Example:
-        >>> from gp_ensembles.ensembles.targets import RealTarget
-        >>> X = torch.zeros(2, 1, dtype=torch.float64)
-        >>> check_targets(Table(X, X.squeeze(-1) - 1, ("time",), "height", "wave"), RealTarget())
+        ValueError: Saying which config would do.
     """
-    if target.num_labels is None and table.source is not None and table.source.has_words:
+    where, kind = f"{rows.path}, column {rows.target_name}", type(target).__name__
+    if target.num_labels is None and rows.encoder.target.has_words:
         raise ValueError(
-            f"{table.source.path}, column {table.target_name}: true and false are classes, and "
-            f"{type(target).__name__} predicts numbers; choose a config for classes (its target is BinaryTarget), or "
-            f"write numbers"
+            f"{where}: true and false are classes, and {kind} predicts numbers; give --classes false,true, choose a "
+            f"config for classes (its target is BinaryTarget), or write numbers"
         )
-    wrong = illegal_target(target, table.y)
-    if wrong is not None:
-        raise ValueError(f"{table.where(wrong.row)}, column {table.target_name}: the target is {wrong.problem}")
+    if rows.classes is not None and target.num_labels != len(rows.classes):
+        what = "numbers" if target.num_labels is None else f"{target.num_labels} classes"
+        raise ValueError(
+            f"{where}: --classes names {len(rows.classes)} classes, and {kind} predicts {what}; leave out the config, "
+            f"or choose one for them"
+        )
 
 
-def check_warm_up_rows(table: Table, config: StreamConfig) -> None:
+def check_warm_up_rows(rows: Rows, table: RowStream, config: StreamConfig) -> None:
     """Raise unless a config can be fitted to the first rows of a table.
 
     Raises:
-        ValueError: If there are too few rows or targets, or a column is constant in them, or the target is and does not
-            tell classes, or a column of forecasts is not there.
+        ValueError: If targets are too few, all inputs are constant, or the target is and does not tell classes.
     """
-    num_rows, total = config.warmup, table.y.shape[0]
-    if total <= num_rows:
-        raise ValueError(
-            f"{table.name} has {total} rows, and the warm-up takes {num_rows}; nothing is left to predict: "
-            f"choose a smaller --warmup"
-        )
-    X, y = table.X[:num_rows], table.y[:num_rows]
+    num_rows, X, y = rows.num_rows, rows.X, rows.y
     seen = y[~torch.isnan(y)]
     if seen.shape[0] < MIN_WARM_UP:
         raise ValueError(
@@ -175,33 +264,5 @@ def check_warm_up_rows(table: Table, config: StreamConfig) -> None:
         )
     forecasts = forecast_places(config.ensemble, table.feature_names)
     constant = [place for place in constant_columns(X) if place not in forecasts]
-    if constant and config.drop_constant and len(constant) == X.shape[1] - len(forecasts):
+    if len(constant) == X.shape[1] - len(forecasts):
         raise ValueError(f"all inputs are constant in the {num_rows} warm-up rows; choose a larger --warmup")
-    if constant and not config.drop_constant:
-        names = ", ".join(repr(table.feature_names[k]) for k in constant)
-        raise ValueError(
-            f"constant in the {num_rows} warm-up rows of {table.name}: {names}; leave such columns out with "
-            f"--drop-constant, or choose a larger --warmup"
-        )
-
-
-def without_others(table: Table, ensemble: EnsembleSpec, features: Sequence[str] | None) -> Table:
-    """A table without the forecasts of other ensembles, unless they were named among the inputs, or nothing was.
-
-    Args:
-        table: The table.
-        ensemble: The ensemble that is run on it.
-        features: Inputs that were named.
-    """
-    if features is None:
-        return table
-    known = (*features, *ensemble.forecast_columns)
-    return _select(table, [name for name in table.feature_names if name in known])
-
-
-def _select(table: Table, names: Sequence[str]) -> Table:
-    unknown = [name for name in names if name not in table.feature_names]
-    if unknown:
-        raise ValueError(f"{table.name} has no input {unknown[0]!r}; it has {', '.join(table.feature_names)}")
-    places = [table.feature_names.index(name) for name in names]
-    return table._replace(X=table.X[:, places], feature_names=tuple(names))

@@ -4,13 +4,13 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from gp_ensembles.cli.checkpoint import save_checkpoint
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.tables.clock import Clock
 
 CHECKPOINT = "checkpoint.pt"
 PREDICTIONS = "predictions.csv"
@@ -18,7 +18,7 @@ WEIGHTS = "weights.csv"
 SUMMARY = "summary.json"
 PREVIOUS = "checkpoint.previous.pt"
 _PARTIAL = ".partial"
-_COLUMNS = ("row", "mean", "std", "q05", "q95", "log_prob", "y")
+_COLUMNS = ("mean", "std", "q05", "q95", "log_prob", "y")
 
 
 class OutputFolder:
@@ -40,12 +40,16 @@ class OutputFolder:
         self._files: list[TextIO] = []
         self._keeps_previous = True
 
-    def begin(self, names: Sequence[str], num_classes: int | None = None, further: Sequence[str] = ()) -> None:
-        """Start empty tables for the experts of these names, with a column for each class and further ones."""
+    def begin(self, stream: ScoredStream) -> None:
+        """Start empty tables for a stream: a column for each class, and a weight for each expert."""
         self._files = [(self.path / (name + _PARTIAL)).open("w", encoding="utf-8") for name in (PREDICTIONS, WEIGHTS)]
-        classes = [f"p{number}" for number in range(num_classes or 0)]
-        self._files[0].write(",".join([*_COLUMNS, *classes, *further]) + "\n")
-        self._files[1].write(",".join(["row", *(_quoted(name) for name in names)]) + "\n")
+        classes = stream.class_names or ()
+        shares = [f"p_{name}" if stream.table.encoder.target.classes else f"p{name}" for name in classes]
+        first = ["row"] if stream.table.encoder.clock is None else ["row", "time"]
+        for file, names in zip(
+            self._files, ([*_COLUMNS, *shares, *stream.further_columns], stream.model.names), strict=True
+        ):
+            file.write(",".join(map(_quoted, [*first, *names])) + "\n")
 
     def go_on(self, num_rows: int, num_warmup: int) -> bool:
         """Go on with the tables that the run of a checkpoint left in this folder, cut after row ``num_rows``.
@@ -78,22 +82,32 @@ class OutputFolder:
         self._keeps_previous = False
         return True
 
-    def append(self, chunk: Chunk) -> None:
-        """Write the predictions and weights of a chunk, and hand them to the operating system."""
-        predictions, weights = self._files
+    def append(self, chunk: Chunk, clock: Clock | None) -> None:
+        """Write the predictions and weights of a chunk, and hand them to the operating system.
+
+        Args:
+            chunk: The chunk.
+            clock: What rows are ordered by.
+        """
         rows = range(chunk.first_row, chunk.first_row + chunk.y.shape[0])
+        starts = [f"{row}," for row in rows]
+        if clock is not None and chunk.time is not None:
+            times = clock.format(chunk.time.tolist())
+            starts = [f"{start}{_quoted(time)}," for start, time in zip(starts, times, strict=True)]
+        predictions, weights = self._files
         columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
         if chunk.probabilities is not None:
             columns += chunk.probabilities.unbind(-1)
         columns += chunk.further.values()
         lists = [column.tolist() for column in columns]
         predictions.writelines(
-            f"{row}," + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
-            for row, *values in zip(rows, *lists, strict=True)
+            start + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
+            for start, *values in zip(starts, *lists, strict=True)
         )
-        form = "%d" + ",%.9g" * chunk.log_weights.shape[0] + "\n"
+        form = ",".join(["%.9g"] * chunk.log_weights.shape[0]) + "\n"
         weights.writelines(
-            form % (row, *values) for row, values in zip(rows, chunk.log_weights.exp().T.tolist(), strict=True)
+            start + form % tuple(values)
+            for start, values in zip(starts, chunk.log_weights.exp().T.tolist(), strict=True)
         )
         for file in self._files:
             file.flush()

@@ -104,9 +104,9 @@ class TableEncoder:
         parts = [
             _Named(path, column.name, raw, first_row).run(column.encode, raw.columns[column.name], decimal)
             for column in self.columns
-            if not isinstance(column, DroppedColumn)
+            if raw.num_rows and not isinstance(column, DroppedColumn)
         ]
-        X = np.concatenate(parts, axis=1) if parts else np.zeros((raw.num_rows, 0))
+        X = np.concatenate(parts, axis=1) if parts else np.zeros((raw.num_rows, len(self.feature_names)))
         if np.isinf(X).any():
             row, place = np.argwhere(np.isinf(X))[0]
             name = self._column_of(int(place))

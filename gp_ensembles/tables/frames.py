@@ -14,6 +14,33 @@ from gp_ensembles.tables.text import table_name
 _BATCH = 2048
 
 
+class ArraySource:
+    """Columns of numbers.
+
+    Args:
+        columns: Numbers by column, each (N,).
+        name: What the table is called.
+
+    Example:
+        >>> source = ArraySource({"load": np.array([1.0, 2.0])}, "meter")
+        >>> next(source.rows(["load"])).columns["load"].tolist()
+        [1.0, 2.0]
+    """
+
+    def __init__(self, columns: Mapping[str, NDArray[np.float64]], name: str) -> None:
+        self._columns = {key: np.asarray(values, dtype=np.float64) for key, values in columns.items()}
+        self.path = self.name = name
+        self.decimal = "."
+        self.header = tuple(self._columns)
+        self.num_rows: int | None = len(next(iter(self._columns.values())))
+        self.notes: tuple[str, ...] = ()
+
+    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
+        """All rows of some columns, in batches."""
+        for start in range(0, self.num_rows or 0, _BATCH):
+            yield RawRows({name: self._columns[name][start : start + _BATCH] for name in columns}, None)
+
+
 class FrameSource:
     """A frame of pandas, polars, pyarrow or whatever else narwhals knows.
 

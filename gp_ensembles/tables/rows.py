@@ -1,7 +1,7 @@
 """Rows as models take them."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -64,6 +64,16 @@ class Rows(NamedTuple):
         )
 
 
+class RowTaker(Protocol):
+    """Where rows are taken from: a :class:`~gp_ensembles.tables.stream.RowStream`, or :class:`RowsAtHand`."""
+
+    def take(self, num_rows: int) -> Rows:
+        """The next rows, up to so many; none behind the end."""
+
+    def where(self, rows: Rows, place: int, column: str) -> str:
+        """A cell of rows that were taken, for a message."""
+
+
 class RowsAtHand:
     """Rows that are all there, taken as those of a stream are.
 
@@ -84,6 +94,10 @@ class RowsAtHand:
         """The next rows, up to so many."""
         taken, self._rows = self._rows.part(slice(0, num_rows)), self._rows.part(slice(num_rows, None))
         return taken
+
+    def where(self, rows: Rows, place: int, column: str) -> str:
+        """A cell of rows that were taken, for a message."""
+        return f"row {rows.first_row + place}, column {column}"
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.explain import ColumnReport, report_columns
-from gp_ensembles.tables.frames import FrameSource, ParquetSource, RecordSource, is_parquet
+from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, RecordSource, is_parquet
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import RawRows, RawSource, join
 from gp_ensembles.tables.rows import Rows
@@ -16,6 +16,7 @@ from gp_ensembles.tables.text import TextSource
 
 USUAL_WARM_UP = 1000
 LEAST_WARM_UP = 10
+_BATCH = 2048  # rows
 
 
 class RowStream:
@@ -92,6 +93,10 @@ class RowStream:
         self._fill(1)
         return not self._ready and self._problem is None
 
+    def look_ahead(self) -> None:
+        """Read one more batch, so that the number of rows is known where they are few."""
+        self._fill(1 + sum(part.num_rows for part in self._ready))
+
     def take(self, num_rows: int) -> Rows:
         """The next rows, up to so many: fewer at the end and before a malformed row, none behind the end.
 
@@ -142,7 +147,7 @@ class RowStream:
             ValueError: As :meth:`take`; the rows before come first.
         """
         while not self.is_at_end:
-            yield self.take(self._ready[0].num_rows if self._ready else 1)
+            yield self.take(min(self._ready[0].num_rows, _BATCH) if self._ready else 1)
 
     def where(self, rows: Rows, place: int, column: str) -> str:
         """A cell of rows that were taken, for a message: the file, its row counted from 1, its line, and the column."""
@@ -167,6 +172,7 @@ class RowStream:
                 self._problem = problem
                 return
             if part is None:
+                self.num_rows = self.num_given + sum(waiting.num_rows for waiting in self._ready)
                 return
             self._ready += [part] if part.num_rows else []
 
@@ -203,7 +209,7 @@ def open_rows(
 
     Args:
         source: A path of a CSV or Parquet file, packed by gzip or not; ``-`` for the standard input; a frame of pandas,
-            polars or pyarrow; a sequence of dictionaries; or a source of these two with a name.
+            polars or pyarrow; a sequence of dictionaries; or one of :mod:`~gp_ensembles.tables.frames`.
         target: Name of the target.
         options: What is known of the table; all is found by default.
         num_warm_up: Rows to look at; by default 1000, or a third of a table that is shorter than 3000.
@@ -248,7 +254,10 @@ def open_rows(
         num_warm_up = min(USUAL_WARM_UP, max(num_ready // 3, min(LEAST_WARM_UP, num_ready - 1)), num_ready)
     warm = join(ready).part(slice(0, num_warm_up))
     encoder = TableEncoder.fit(warm, features, target, options, raw_source.decimal, raw_source.path)
-    return RowStream(raw_source, encoder, ready, rest, num_warm_up, total)
+    rows = RowStream(raw_source, encoder, ready, rest, num_warm_up, total)
+    if not (isinstance(raw_source, TextSource) and raw_source.is_pipe):
+        rows.look_ahead()
+    return rows
 
 
 def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | None = None) -> RowStream:
@@ -279,7 +288,7 @@ def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | N
 
 
 def _open(source: Any, options: TableOptions) -> RawSource:
-    if isinstance(source, FrameSource | RecordSource):
+    if isinstance(source, ArraySource | FrameSource | RecordSource):
         return source
     if isinstance(source, str | Path):
         path = str(source)

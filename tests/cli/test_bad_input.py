@@ -9,6 +9,7 @@ import torch
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -53,23 +54,48 @@ def complaint(arguments, capsys, code=2):
     return lines[0]
 
 
-@pytest.mark.parametrize(
-    ("row", "cell", "text", "words"),
-    [
-        (150, 1, "", ["row 151", "column b", "missing"]),
-        (150, 0, "inf", ["row 151", "column a", "inf"]),
-        (150, 0, "red", ["row 151", "column a", "'red'"]),
-        (150, 2, "blue", ["row 151", "column y", "'blue'"]),
-        (150, 2, "inf", ["row 151", "column y", "infinite"]),
-    ],
-)
-def test_bad_cells_are_named(place, small, capsys, row, cell, text, words):
+BAD_CELLS = [
+    (0, "inf", ["column a", "inf"]),
+    (0, "red", ["column a", "'red'"]),
+    (2, "blue", ["column y", "'blue'"]),
+    (2, "inf", ["column y", "infinite"]),
+]
+
+
+@pytest.mark.parametrize(("cell", "text", "words"), BAD_CELLS)
+def test_bad_cells_of_the_warm_up_are_named_before_anything_is_written(place, small, capsys, cell, text, words):
     rows = small.rows(300)
-    rows[row][cell] = text
+    rows[50][cell] = text
     small.write(place / "cells.csv", rows)
     said = complaint(stream(place, "cells.csv", "never"), capsys)
-    assert all(word in said for word in words), said
+    assert all(word in said for word in ["data row 51 (line 52)", *words]), said
     assert not (place / "never").exists()
+
+
+@pytest.mark.parametrize(("cell", "text", "words"), BAD_CELLS)
+def test_bad_cells_later_end_the_run_and_what_came_before_is_kept(place, small, capsys, cell, text, words):
+    rows = small.rows(300)
+    good, rows[150][cell] = rows[150][cell], text
+    small.write(place / "cells.csv", rows)
+    shutil.rmtree(place / "cells", ignore_errors=True)
+    said = complaint(stream(place, "cells.csv", "cells"), capsys)
+    assert all(word in said for word in ["data row 151 (line 152)", *words]), said
+    assert load_checkpoint(place / "cells" / "checkpoint.pt").num_read == 150
+    rows[150][cell] = good
+    small.write(place / "cells.csv", rows)
+    assert main([*resume(place, "cells/checkpoint.pt", "cells.csv", "cells"), "--skip-seen"]) == 0
+    for name in ("predictions.csv", "weights.csv"):
+        assert (place / "cells" / name).read_bytes() == (place / "good" / name).read_bytes()
+
+
+def test_a_missing_input_is_legal(place, small):
+    rows = small.rows(300)
+    for row in (40, 150):
+        rows[row][1] = ""
+    small.write(place / "gaps.csv", rows)
+    assert main(stream(place, "gaps.csv", "gaps")) == 0
+    inputs = json.loads((place / "gaps" / "summary.json").read_text())["inputs"]
+    assert [entry["num_imputed"] for entry in inputs] == [0, 2]
 
 
 def test_a_short_row_is_named(place, small, capsys):
@@ -77,16 +103,25 @@ def test_a_short_row_is_named(place, small, capsys):
     rows[7] = rows[7][:2]
     small.write(place / "short.csv", rows)
     assert "row 8" in complaint(stream(place, "short.csv", "never"), capsys)
+    assert not (place / "never").exists()
+    rows = small.rows(300)
+    rows[200] = rows[200][:2]
+    small.write(place / "short.csv", rows)
+    assert "data row 201 (line 202): 2 cells under 3 column names" in complaint(
+        stream(place, "short.csv", "part"), capsys
+    )
+    assert load_checkpoint(place / "part" / "checkpoint.pt").num_read == 200
 
 
-def test_constant_columns_are_named_and_can_be_left_out(place, small, capsys):
+def test_constant_columns_are_kept_and_wake_up(place, small, capsys):
     rows = [[a, "3.0" if number < 120 else b, y] for number, (a, b, y) in enumerate(small.rows(300))]
     small.write(place / "constant.csv", rows)
-    said = complaint(stream(place, "constant.csv", "never"), capsys)
-    assert "'b'" in said
-    assert "--drop-constant" in said
-    assert main(stream(place, "constant.csv", "dropped", "--drop-constant")) == 0
-    assert json.loads((place / "dropped" / "summary.json").read_text())["features"] == ["a"]
+    assert main(stream(place, "constant.csv", "woken")) == 0
+    inputs = json.loads((place / "woken" / "summary.json").read_text())["inputs"]
+    assert [(entry["slept"], entry["woke"]) for entry in inputs] == [(False, 0), (True, 121)]
+    small.write(place / "constant.csv", [["1", "3.0", y] for _, _, y in rows])
+    assert "all inputs are constant" in complaint(stream(place, "constant.csv", "never"), capsys)
+    assert not (place / "never").exists()
 
 
 def test_a_constant_target_is_refused(place, small, capsys):
@@ -247,11 +282,11 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     small.write(place / "reject.csv", small.rows(700))
     observe, calls = OnlineEnsemble.observe, []
 
-    def reject(self, X, y):
+    def reject(self, X, y, *pace):
         calls.extend([1] if len(self.names) > 1 else [])
         if len(calls) == 3:  # after the warm-up and one chunk
             raise NumericalError("no")
-        return observe(self, X, y)
+        return observe(self, X, y, *pace)
 
     monkeypatch.setattr(OnlineEnsemble, "observe", reject)
     said = complaint(stream(place, "reject.csv", "rejected"), capsys)
@@ -272,7 +307,7 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
     def broken(*arguments, progress):
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr(scored_stream.ScoredStream, "start", broken)
+    monkeypatch.setattr(scored_stream.ScoredStream, "fit", broken)
     assert main(stream(place, "data.csv", "never")) == 1
     assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err
 
@@ -284,15 +319,15 @@ def test_an_empty_out_is_refused(place, capsys, out):
     assert "--out is empty" in complaint(["embed", data, *out, *QUICK], capsys)
 
 
-def test_a_feature_without_a_name_is_refused(place, small, capsys):
+def test_columns_without_a_name_and_names_twice_are_told_apart(place, small, capsys):
     small.write(place / "unnamed.csv", small.rows(300), ("a", "", "y"))
-    for arguments in (stream(place, "unnamed.csv", "never"), ["embed", str(place / "unnamed.csv"), *QUICK]):
-        said = complaint(arguments, capsys)
-        assert "column 2 has no name" in said
-        assert "--features" in said
-    assert main(stream(place, "unnamed.csv", "named", "--features", "a")) == 0
-    small.write(place / "unnamed.csv", small.rows(300), ("", "", "y"))
-    assert "several columns named nothing at all" in complaint(stream(place, "unnamed.csv", "never"), capsys)
+    assert main(stream(place, "unnamed.csv", "unnamed")) == 0
+    assert json.loads((place / "unnamed" / "summary.json").read_text())["features"] == ["a", "column 2"]
+    small.write(place / "twice.csv", small.rows(300), ("a", "a", "y"))
+    capsys.readouterr()
+    assert main(stream(place, "twice.csv", "never", "--explain")) == 0
+    assert "the name a stands 2 times; the second is a.2" in capsys.readouterr().out
+    assert not (place / "never").exists()
 
 
 def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, small, capsys):

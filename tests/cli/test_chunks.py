@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -22,6 +23,8 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.tables import Rows
+from gp_ensembles.tables.rows import RowsAtHand
 
 pytestmark = pytest.mark.processor
 
@@ -53,7 +56,7 @@ def bits(stream, table, num_blocks):
     """All numbers of the rows after the warm-up, with so many blocks to a chunk."""
     stream = copy.deepcopy(stream)
     stream.chunk_rows = num_blocks * stream.model.online.block_size
-    chunks = list(stream.chunks(table.X[WARMUP:], table.y[WARMUP:]))
+    chunks = list(stream.chunks(RowsAtHand(Rows(table.X[WARMUP:], table.y[WARMUP:], None, None, WARMUP + 1, None))))
     names = ("mean", "variance", "lower", "upper", "log_prob", "log_weights")
     found = {name: torch.cat([getattr(chunk, name) for chunk in chunks], dim=-1) for name in names}
     if chunks[0].probabilities is not None:
@@ -75,7 +78,7 @@ def test_a_stream_has_the_same_bits_in_chunks_of_any_length(target):
         fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1),
         target=target,
     )
-    stream = ScoredStream.start(StreamConfig(spec, warmup=WARMUP, block_size=8), table)
+    stream = ScoredStream.start(StreamConfig(spec, warmup=WARMUP, block_size=8), open_table(table, WARMUP))
     whole = bits(stream, table, 30)
     assert whole["mean"].shape == (ROWS - WARMUP,)
     for num_blocks in (1, 2):

@@ -323,7 +323,7 @@ def test_the_demo_beats_its_baselines(tmp_path, capsys):
 def test_the_module_is_the_command_line():
     told = subprocess.run([sys.executable, "-m", "gp_ensembles"], capture_output=True, text=True, check=False)
     assert told.returncode == 2
-    assert "stream,resume,compare,demo" in told.stdout
+    assert "stream,resume,forecast,compare,demo" in told.stdout
 
 
 def test_help_and_version_import_nothing_slow(tmp_path):

@@ -11,6 +11,7 @@ from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
 from gp_ensembles.cli.predictions import interval_columns, interval_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import interval_lines, summarize_run, summary_table
+from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -18,8 +19,16 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.tables import Rows
+from gp_ensembles.tables.rows import RowsAtHand
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
+
+
+def after(rows, start=100, stop=None):
+    """Rows behind the warm-up."""
+    part = slice(start, stop)
+    return RowsAtHand(Rows(rows.X[part], rows.y[part], None, None, start + 1, None))
 
 
 def table(num_rows=1200):
@@ -33,8 +42,8 @@ def table(num_rows=1200):
 
 def test_what_is_counted_is_what_is_written():
     rows = table()
-    stream = ScoredStream.start(StreamConfig(SMALL, warmup=100, coverages=(0.9, 0.5)), rows)
-    chunks = list(stream.chunks(rows.X[100:], rows.y[100:]))
+    stream = ScoredStream.start(StreamConfig(SMALL, warmup=100, coverages=(0.9, 0.5)), open_table(rows, 100))
+    chunks = list(stream.chunks(after(rows)))
     assert stream.further_columns == ("q25", "q75")
     y = torch.cat([chunk.y for chunk in chunks])
     seen = ~y.isnan()
@@ -60,15 +69,15 @@ def test_what_is_counted_is_what_is_written():
 def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
     rows = table(500)
     config = StreamConfig(SMALL, warmup=100, coverages=(0.9, 0.5))
-    stream = ScoredStream.start(config, rows)
-    whole = list(stream.chunks(rows.X[100:], rows.y[100:]))
-    cut = ScoredStream.start(config, rows)
-    parts = list(cut.chunks(rows.X[100:367], rows.y[100:367]))
+    stream = ScoredStream.start(config, open_table(rows, 100))
+    whole = list(stream.chunks(after(rows)))
+    cut = ScoredStream.start(config, open_table(rows, 100))
+    parts = list(cut.chunks(after(rows, 100, 367)))
     save_checkpoint(cut, tmp_path / "checkpoint.pt")
     again = load_checkpoint(tmp_path / "checkpoint.pt")
     assert again.coverages == cut.coverages
     learned = again.progress.num_rows - 100
-    parts += again.chunks(rows.X[367:], rows.y[367:], repeat_pending=True)
+    parts += again.chunks(after(rows, 367), repeat_pending=True)
     for of in (
         lambda c: c.lower, lambda c: c.upper, lambda c: c.further["q75"], lambda c: c.mean, lambda c: c.variance,
         lambda c: c.log_prob,
@@ -105,8 +114,8 @@ def test_columns_and_options(tmp_path, small, capsys):
 def test_counts_have_no_adaptive_intervals():
     rows = table(200)
     counts = rows._replace(y=rows.y.nan_to_num(20).round())
-    stream = ScoredStream.start(StreamConfig(replace(SMALL, target=CountTarget()), warmup=100), counts)
-    list(stream.chunks(counts.X[100:], counts.y[100:]))
+    stream = ScoredStream.start(StreamConfig(replace(SMALL, target=CountTarget()), warmup=100), open_table(counts, 100))
+    list(stream.chunks(after(counts)))
     assert stream.coverages == {}
     assert summarize_run(stream)["intervals"] == {}
 

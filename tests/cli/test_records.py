@@ -57,7 +57,7 @@ def test_every_preset_and_family_has_a_config():
 def test_nested_records_survive_the_trip():
     bases = (LinearBasis(), PolynomialBasis((2, 5)), FourierBasis(50, 1.5), RadialBasis(7, (0.5,)))
     spec = EnsembleSpec("mine", bases, True, (1e-3,), StickySwitching(0.9), FitSettings(Adam(3)), ClassTarget(3))
-    config = StreamConfig(spec, 77, 5, "cpu", "float32", 9, True)
+    config = StreamConfig(spec, 77, 5, "cpu", "float32", 9, "last")
     assert StreamConfig.from_plain(config.to_plain()) == config
 
 

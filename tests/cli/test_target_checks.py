@@ -1,5 +1,6 @@
 """Targets of the wrong kind: found before anything runs, and told as the cell of the file and the classes there are."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.bad_rows import BadRows
+from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.tables import check_targets
-from gp_ensembles.data import Table, read_csv
+from gp_ensembles.cli.tables import open_table
+from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
@@ -21,6 +23,8 @@ from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarge
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
+from gp_ensembles.tables import Rows
+from gp_ensembles.tables.rows import RowsAtHand
 
 FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())
@@ -59,13 +63,15 @@ def stream(place, data="data.csv", config="binary", warmup="200"):
 @pytest.mark.parametrize(
     ("config", "row", "value", "words"),
     [
-        ("binary", 400, "2", "the target is 2, but the classes are 0 and 1 (BinaryTarget); recode other labels (-1"),
+        ("binary", 100, "2", "the target is 2, but the classes are 0 and 1 (BinaryTarget); recode other labels (-1"),
         ("binary", 0, "-1", "the target is -1, but the classes are 0 and 1 (BinaryTarget)"),
-        ("counts", 599, "-1", "the target is -1, but counts must be whole numbers from zero (CountTarget); correct it"),
+        ("counts", 199, "-1", "the target is -1, but counts must be whole numbers from zero (CountTarget); correct it"),
         ("counts", 50, "1.5", "the target is 1.5, but counts must be whole"),
     ],
 )
-def test_the_cell_is_named_before_anything_runs(place, small, capsys, monkeypatch, config, row, value, words):
+def test_a_cell_of_the_warm_up_is_named_before_it_runs(
+    place, small, capsys, monkeypatch, config, row, value, words
+):
     rows = make_rows()
     rows[row][2] = value
     small.write(place / "data.csv", rows)
@@ -75,7 +81,25 @@ def test_the_cell_is_named_before_anything_runs(place, small, capsys, monkeypatc
     assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: {words}" in said
     assert "leave the cell empty" in said
     assert "Likelihood" not in said
-    assert not list((place / "out").glob("*"))  # nothing was written
+    assert not (place / "out").exists()  # nothing was written
+
+
+@pytest.mark.parametrize("row", [200, 433, 599])
+def test_a_cell_after_it_ends_the_run_there_and_what_came_before_is_kept(place, small, capsys, row):
+    rows = make_rows()
+    good, rows[row][2] = rows[row][2], "2"
+    small.write(place / "data.csv", rows)
+    assert stream(place) == 2
+    said = capsys.readouterr().err
+    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: the target is 2, but the" in said
+    assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == row
+    rows[row][2] = good
+    small.write(place / "data.csv", rows)
+    resume = ["resume", "--checkpoint", str(place / "out" / "checkpoint.pt"), "--out", str(place / "out"), *QUICK]
+    assert main([*resume, str(place / "data.csv"), "--skip-seen"]) == 0
+    found = (place / "out" / "predictions.csv").read_bytes()
+    assert stream(place) == 0
+    assert (place / "out" / "predictions.csv").read_bytes() == found
 
 
 def test_lines_are_those_of_the_file(place, small, capsys):
@@ -90,18 +114,18 @@ def test_lines_are_those_of_the_file(place, small, capsys):
 def test_rows_to_go_on_with_are_checked_too(place, small, capsys):
     rows = make_rows(320)
     small.write(place / "data.csv", rows[:260])
-    assert stream(place) == 0
-    before = (place / "out" / "checkpoint.pt").read_bytes()
     rows[310][2] = "3"
     small.write(place / "all.csv", rows)
     small.write(place / "tail.csv", rows[260:])
     small.write(place / "one_class.csv", [row for row in rows[260:310] if row[2] == "1"])
     resume = ["resume", "--checkpoint", str(place / "out" / "checkpoint.pt"), "--out", str(place / "out"), *QUICK]
     for file, row, options in (("all.csv", 311, ["--skip-seen"]), ("tail.csv", 51, [])):
+        assert stream(place) == 0
         assert main([*resume, str(place / file), *options]) == 2
         said = capsys.readouterr().err
         assert f"{place / file}, data row {row} (line {row + 1}), column y: the target is 3" in said
-        assert (place / "out" / "checkpoint.pt").read_bytes() == before
+        assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == 310
+    assert stream(place) == 0
     assert main([*resume, str(place / "one_class.csv")]) == 0  # legal: only a fit needs both
 
 
@@ -125,55 +149,66 @@ def test_true_and_false_are_no_numbers(place, small, capsys, config, kind):
     assert "BinaryTarget" in said
 
 
-def test_other_words_are_told_how_to_be_encoded(place, small, capsys):
+def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbers(place, small, capsys):
+    small.write(place / "data.csv", make_rows(300))
+    assert stream(place) == 0
+    expected = (place / "out" / "predictions.csv").read_text().splitlines()
     small.write(place / "data.csv", [[a, b, "yes" if label == "1" else "no"] for a, b, label in make_rows(300)])
+    capsys.readouterr()
     assert stream(place) == 2
     said = capsys.readouterr().err
-    assert "column y: the target 'yes' is not a number; encode the classes as 0, 1, ..." in said
-    assert "--features" not in said
+    assert "column y: the target is text with 2 values (no, yes): that is a classification; run it with" in said
+    assert "--classes no,yes" in said
+    arguments = ["stream", str(place / "data.csv"), "--target", "y", "--config", str(place / "binary.yaml"), *QUICK]
+    assert main([*arguments, "--warmup", "200", "--classes", "no,yes", "--out", str(place / "out")]) == 0
+    found = (place / "out" / "predictions.csv").read_text().splitlines()
+    assert found[0] == expected[0].replace("p0,p1", "p_no,p_yes")
+    assert found[1:] == expected[1:]
+    assert json.loads((place / "out" / "summary.json").read_text())["classes"] == ["no", "yes"]
+    assert main([*arguments, "--classes", "no,yes,perhaps"]) == 2
+    assert "--classes names 3 classes, and BinaryTarget predicts 2 classes" in capsys.readouterr().err
+    real = ["stream", str(place / "data.csv"), "--target", "y", "--config", str(place / "real.yaml"), *QUICK]
+    assert main([*real, "--classes", "no,yes"]) == 2
+    assert "RealTarget predicts numbers; leave out the config" in capsys.readouterr().err
+
+
+def at_hand(X, y, first_row=41):
+    return RowsAtHand(Rows(X, y, None, None, first_row, None))
 
 
 def test_rows_given_to_a_stream_are_counted_from_the_first_of_the_stream():
     table = make_table()
     X, y = table.X[40:], table.y[40:].clone()
-    scored, whole = ScoredStream.start(BINARY, table), ScoredStream.start(BINARY, table)
+    scored, whole = (ScoredStream.start(BINARY, open_table(table, 40)) for _ in range(2))
     y[330] = 2.0  # in the second chunk
     got = []
-    with pytest.raises(ValueError, match=r"the target of row 371 is 2, but the classes are 0 and 1 \(BinaryTarget\)"):
-        got.extend(scored.chunks(X, y))
+    with pytest.raises(ValueError, match=r"row 371, column y: the target is 2, but the classes are 0 and 1 \(Binary"):
+        got.extend(scored.chunks(at_hand(X, y)))
     # what came before the row is learned and handed out, and the stream goes on after it
     assert scored.num_read == 370
-    expected = next(whole.chunks(X[:330], y[:330]))
+    expected = next(whole.chunks(at_hand(X[:330], y[:330])))
     torch.testing.assert_close(got[0].mean, expected.mean, rtol=0, atol=0)
     assert sum(chunk.mean.shape[0] for chunk in got) == 330
-    assert next(scored.chunks(X[331:], y[331:])).first_row == 371
+    assert next(scored.chunks(at_hand(X[331:], y[331:], 372))).first_row == 371
 
 
 @pytest.mark.parametrize("is_wild_first", [True, False])
 def test_the_first_of_two_bad_rows_is_named(is_wild_first):
     table = make_table()
     X, y = table.X[40:].clone(), table.y[40:].clone()
-    scored = ScoredStream.start(BINARY, table)
+    scored = ScoredStream.start(BINARY, open_table(table, 40))
     scored.bad_rows = BadRows("stop")
     X[20 if is_wild_first else 30, 0], y[25] = 1e200, 0.5
-    with pytest.raises(ValueError, match="in row 61" if is_wild_first else "of row 66 is 0.5"):
-        list(scored.chunks(X, y))
+    with pytest.raises(ValueError, match="in row 61" if is_wild_first else "row 66, column y: the target is 0.5"):
+        list(scored.chunks(at_hand(X, y)))
     assert scored.num_read == (60 if is_wild_first else 65)
 
 
 def test_a_table_without_a_file_is_named_by_itself():
     table = make_table(60)
-    table.y[50] = 4.0
-    with pytest.raises(
-        ValueError, match=r"^made, data row 51, column y: the target is 4, but the classes are 0 to 2 \("
-    ):
-        check_targets(table, ClassTarget(3))
-
-
-def test_a_table_that_was_cut_does_not_point_into_its_file(tmp_path, small):
-    table = read_csv(small.write(tmp_path / "data.csv", make_rows(20)), "y")
-    assert table.where(4) == f"{tmp_path / 'data.csv'}, data row 5 (line 6)"
-    assert table._replace(X=table.X[3:], y=table.y[3:]).where(4) == "data, data row 5"
+    table.y[35] = 4.0
+    with pytest.raises(ValueError, match=r"^made, data row 36, column y: the target is 4, but the classes are 0 and 1"):
+        ScoredStream.start(BINARY, open_table(table, 40))
 
 
 @given(

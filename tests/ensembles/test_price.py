@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.commands import Output, stream
+from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles import wide
 from gp_ensembles.ensembles.bases import LinearBasis
@@ -85,7 +86,11 @@ def test_a_command_refuses_it_before_it_makes_a_folder(monkeypatch: pytest.Monke
     X, y = rows(80)
     table = Table(X, y, ("x",), "y", "waves")
     with pytest.raises(ValueError, match="cannot be met"):
-        stream(table, StreamConfig(PRICED, warmup=60), Output(tmp_path / "out", pictures=False, progress=False))
+        stream(
+            open_table(table, 60),
+            StreamConfig(PRICED, warmup=60),
+            Output(tmp_path / "out", pictures=False, progress=False),
+        )
     assert not (tmp_path / "out").exists()
 
 
