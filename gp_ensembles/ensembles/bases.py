@@ -31,7 +31,7 @@ from gp_ensembles.features.spline import AdditiveSplineFeatures
 # Starting length scales as shares of each column's range. The papers' 0.1, 1 and 10 leave the first and the last
 # where the evidence is flat (all features zero, or all inputs alike); these were best or near it on three tables.
 _STARTS = (0.2, 0.7, 2.0)
-_ROOM = 2.0  # on both sides of a column that is constant, in standardized units
+_ROOM = 3.0  # on both sides of a column that is constant, in standardized units: where it wakes up functions are smooth
 _GOLDEN = 0.6180339887498949
 _LINEAR_START = 0.01  # starting prior variance of a linear part: small, so that it does not explain all by itself
 
@@ -303,7 +303,7 @@ def _plain(value: float | tuple[float, ...]) -> str:
 
 
 def with_room(X: Tensor) -> Tensor:
-    """Rows (N, D) in which columns that are constant vary about that by two, so that a basis has room for them.
+    """Rows (N, D) in which columns that are constant vary about that, so that a basis has room for them.
 
     A column that is constant in the warm-up may move later. What is fitted sees the rows as they are.
 

@@ -52,7 +52,7 @@ class RiverRegressor(MiniBatchRegressor):
     Until ``warmup`` rows have come, at least ten of them with a target, and until a feature and the target vary, rows
     are kept and predictions are the running mean; then scales and hyperparameters are fitted once, which takes seconds,
     and from there a row costs the same for ever. Features are those of the warm-up rows: one that is missing in a row,
-    absent, ``None`` or NaN, counts as its mean in the warm-up, one that first appears later is ignored. A target that
+    absent, ``None`` or NaN, is imputed, one that first appears later is ignored. A target that
     is ``None`` or NaN was not observed. Text is for river's encoders, in a pipeline before this one.
 
     Args:
