@@ -17,6 +17,7 @@ _STREAM = "gp_ensembles.cli.stream_commands"
 _HELP = {
     "stream": "Predict every row of a table before its target is seen, and learn from it.",
     "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
+    "forecast": "Say what comes after the last row of a run, together and row by row; learns nothing.",
     "compare": "Run several configs on one stream and print one table.",
     "demo": "The whole job on real data that travels with the package, in under two minutes.",
     "configs": "List the configs that --config and --configs know by name.",
@@ -29,6 +30,7 @@ _MODULES = {
     "resume": _STREAM,
     "compare": _STREAM,
     "demo": _STREAM,
+    "forecast": "gp_ensembles.cli.forecast_command",
     "optimize": "gp_ensembles.cli.optimize.command",
     "embed": "gp_ensembles.cli.embed.command",
 }

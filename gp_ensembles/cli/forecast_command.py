@@ -1,0 +1,183 @@
+"""The command ``forecast``: what comes after the last row of a run, and how good such forecasts were."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from jsonargparse import ArgumentParser, Namespace
+from torch import Tensor
+
+from gp_ensembles.cli.checkpoint import load_checkpoint
+from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.tables import TableName, reopen_table
+from gp_ensembles.cli.writing import CHECKPOINT, make_writable, write_json, write_text
+from gp_ensembles.streaming.forecasting import Forecast
+from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
+from gp_ensembles.tables.options import TableOptions
+from gp_ensembles.tables.raw import RawRows
+from gp_ensembles.tables.rows import Rows, RowsAtHand
+
+LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+_BANDS = (0, 2, 3, 4, 6)
+_RECENT = 3  # times the horizon: rows before it that the picture shows
+
+
+def add_options(name: str, command: ArgumentParser) -> None:
+    """Give a parser the options of the command."""
+    command.add_argument("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
+    command.add_argument("--inputs", type=str | None, default=None, help="a table of the rows to come; needs no target")
+    command.add_argument("--horizon", type=int | None, default=None, help="or how many rows come, inputs not known")
+    command.add_argument("--backtest", type=int | None, default=None, help="score so many rows ahead on --inputs")
+    command.add_argument("--every", type=int, default=1, help="with --backtest: rows from origin to origin")
+    command.add_argument("--num_paths", type=int, default=500, help="sample paths")
+    command.add_argument("--paths", type=bool, default=False, help="write them to paths.csv")
+    command.add_argument("--pictures", type=bool, default=True, help="draw a picture (needs matplotlib)")
+    command.add_argument("--seed", type=int, default=0, help="of the paths")
+    command.add_argument("--device", type=str | None, default=None, help="where to run; as before by default")
+
+
+def run_command(name: str, values: Namespace) -> int:
+    """Run the command; returns its exit code."""
+    if values.backtest is not None and values.inputs is None:
+        raise ValueError("--backtest scores forecasts on the rows of --inputs, which have targets; name the table")
+    if values.backtest is None and (values.inputs is None) == (values.horizon is None):
+        raise ValueError("say what comes: --inputs, a table of the rows to come, or --horizon, how many there are")
+    checkpoint = values.checkpoint / CHECKPOINT if values.checkpoint.is_dir() else values.checkpoint
+    stream = load_checkpoint(checkpoint, device=values.device)
+    for _ in stream.chunks(RowsAtHand(stream.progress.pending.part(slice(0, 0))), repeat_pending=True):
+        pass  # rows since the last boundary; what is read here is a copy of the run
+    generator = torch.Generator().manual_seed(values.seed)
+    if values.backtest is not None:
+        return _backtest(stream, values, generator)
+    rows = _rows_to_come(stream, values)
+    forecast = stream.newest.forecast(rows.X, num_paths=values.num_paths, generator=generator)
+    make_writable(values.out)
+    print(_write_forecast(stream, rows, forecast, values))
+    return 0
+
+
+def next_rows(table: TableName, horizon: int) -> Rows:
+    """The next rows of a table as far as they are known: time and calendar at the usual step, all else missing.
+
+    Raises:
+        ValueError: If there is no row.
+    """
+    if horizon < 1:
+        raise ValueError(f"--horizon must be at least one row, got {horizon}")
+    encoder = table.encoder
+    cells, _ = encoder.ahead(horizon)
+    return encoder.encode(RawRows(cells, None), ".", "the rows to come", 1)[1]
+
+
+def _rows_to_come(stream: ScoredStream, values: Namespace) -> Rows:
+    if values.inputs is None:
+        return next_rows(stream.table, values.horizon)
+    rows = reopen_table(values.inputs, stream.table, TableOptions())
+    return Rows.join(list(rows))
+
+
+def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values: Namespace) -> str:
+    """Write tables, picture and summary; returns what the command says."""
+    clock, num_steps = stream.table.encoder.clock, forecast.num_steps
+    times = None if clock is None or rows.time is None else clock.format(rows.time.tolist())
+    quantiles = forecast.quantile(LEVELS)
+    head = ["step", *([] if times is None else ["time"]), "mean", "std", *(f"q{100 * level:02.0f}" for level in LEVELS)]
+    first = [[str(step + 1), *([] if times is None else [times[step]])] for step in range(num_steps)]
+    numbers = torch.cat([torch.stack([forecast.mean, forecast.stddev]), quantiles]).mT.tolist()
+    lines = [[*names, *map(repr, values)] for names, values in zip(first, numbers, strict=True)]
+    write_text(values.out / "forecast.csv", _table(head, lines))
+    if values.paths:
+        steps = [f"step {step + 1}" for step in range(num_steps)]
+        paths = [[str(path + 1), *map(repr, row)] for path, row in enumerate(forecast.paths.tolist())]
+        write_text(values.out / "paths.csv", _table(["path", *steps], paths))
+    if values.pictures:
+        _draw(stream, rows, forecast, values.out / "forecast.png")
+    summary = {
+        "target": stream.target_name,
+        "rows_learned": stream.num_read,
+        "steps": num_steps,
+        "num_paths": forecast.paths.shape[0],
+        "first_time": None if times is None else times[0],
+        "last_time": None if times is None else times[-1],
+        "inputs_known": float((~rows.X.isnan()).double().mean()),
+        "mean": forecast.mean.tolist(),
+        "q05": quantiles[0].tolist(),
+        "q95": quantiles[-1].tolist(),
+    }
+    write_json(values.out / "summary.json", summary)
+    until = "" if times is None else f", {times[0]} to {times[-1]}"
+    last = f"{float(forecast.mean[-1]):.6g}, 90 % of {num_steps} ahead between {float(quantiles[0, -1]):.6g} and "
+    return (
+        f"{stream.target_name}: {num_steps} rows ahead of the {stream.num_read} learned{until}\n"
+        f"the last of them: mean {last}{float(quantiles[-1, -1]):.6g}\n{values.out / 'forecast.csv'}"
+    )
+
+
+def _draw(stream: ScoredStream, rows: Rows, forecast: Forecast, path: Path) -> None:
+    from gp_ensembles.plots.canvas import save_figure
+    from gp_ensembles.plots.forecast import plot_forecast
+
+    recent = _recent_targets(stream, _RECENT * forecast.num_steps)
+    bands = forecast.quantile([LEVELS[place] for place in _BANDS])
+    clock, x = stream.table.encoder.clock, None
+    if clock is not None and rows.time is not None:
+        before = float(rows.time[0]) - clock.step * np.arange(len(recent), 0, -1)
+        x = np.concatenate([before, rows.time.numpy()])
+        x = (x * 1e9).round().astype("datetime64[ns]") if clock.is_date else x
+    name = "step" if clock is None else clock.name
+    figure = plot_forecast(recent, bands, forecast.paths, x=x, target_name=stream.target_name, x_name=name)
+    save_figure(figure, path)
+
+
+def _recent_targets(stream: ScoredStream, most: int) -> Tensor:
+    """The last targets that the ensemble remembers, in their units; none where it remembers none."""
+    online = stream.newest.online
+    history = None if online is None else online.state.history
+    if history is None:
+        return torch.zeros(0, dtype=torch.float64, device="cpu")
+    recent: Tensor = stream.newest.scales.inverse_mean(history.double()).cpu()[-most:]
+    return recent
+
+
+def _backtest(stream: ScoredStream, values: Namespace, generator: torch.Generator) -> int:
+    """Score forecasts at the rows of a table that follow the run."""
+    horizon, every = values.backtest, values.every
+    if horizon < 1 or every < 1:
+        raise ValueError(f"--backtest and --every must be at least one row, got {horizon} and {every}")
+    rows = Rows.join(list(reopen_table(values.inputs, stream.table, TableOptions())))
+    if not bool((~rows.y.isnan()).any()):
+        raise ValueError(f"--backtest needs targets, and {values.inputs} has no column {stream.target_name} with any")
+    origins = range(0, rows.num_rows - horizon + 1, every)
+    if not origins:
+        raise ValueError(f"--backtest {horizon} needs at least {horizon} rows, and {values.inputs} has {rows.num_rows}")
+    said = backtest(stream.newest, rows.X, rows.y, horizon, origins=origins, generator=generator)
+    make_writable(values.out)
+    print(_write_backtest(said, values.out))
+    return 0
+
+
+def _write_backtest(said: Backtest, out: Path) -> str:
+    """Write scores by horizon; returns what the command says."""
+    shares = (0.5, 0.8, 0.9)
+    pinball = [said.pinball[said.levels.index(level)] for level in (0.05, 0.5, 0.95)]
+    columns = torch.stack([said.crps, *pinball, *(said.coverage(share) for share in shares)])
+    head = ["step", "crps", "pinball_05", "pinball_50", "pinball_95", "covered_50", "covered_80", "covered_90"]
+    lines = [[str(step + 1), *map(repr, row)] for step, row in enumerate(columns.mT.tolist())]
+    write_text(out / "backtest.csv", _table(head, lines))
+    means = dict(zip(head[1:], columns.nanmean(1).tolist(), strict=True))
+    write_json(out / "summary.json", {"origins": said.origins.shape[0], "steps": len(lines), **means})
+    covered = ", ".join(f"{100 * means[f'covered_{100 * share:.0f}']:.1f}" for share in shares)
+    return (
+        f"{said.origins.shape[0]} origins, {len(lines)} rows ahead each: CRPS {means['crps']:.6g}; "
+        f"50, 80 and 90 % intervals cover {covered} %\n{out / 'backtest.csv'}"
+    )
+
+
+def _table(head: list[str], lines: list[list[str]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(lines)
+    return text.getvalue()

@@ -1,0 +1,112 @@
+"""`gp-ensembles forecast`: from a run's checkpoint to tables of what comes, and scores of such forecasts."""
+
+import csv
+import json
+import math
+import random
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gp_ensembles.cli.__main__ import main
+
+NUM_ROWS, LAST = 160, 130
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tables and a run over the first rows."""
+    folder, draw = tmp_path_factory.mktemp("forecast"), random.Random(0)
+    start, rows = datetime(2024, 1, 1), []
+    for k in range(NUM_ROWS):
+        temperature = draw.gauss(0, 1)
+        load = 50 + 5 * math.sin(2 * math.pi * k / 12) + temperature + draw.gauss(0, 0.3)
+        rows.append((f"{start + timedelta(hours=k):%Y-%m-%d %H:%M}", f"{temperature:.3f}", f"{load:.3f}"))
+    write(folder / "first.csv", ("time", "temperature", "load"), rows[:LAST])
+    write(folder / "later.csv", ("time", "temperature", "load"), rows[LAST:])
+    write(folder / "future.csv", ("time", "temperature"), [row[:2] for row in rows[LAST : LAST + 12]])
+    write(folder / "bare.csv", ("time",), [row[:1] for row in rows[LAST : LAST + 12]])
+    options = ["--target", "load", "--config", "forecaster", "--warmup", "100", "--pictures", "false"]
+    quiet = ["--report", "false", "--progress", "false"]
+    assert main(["stream", str(folder / "first.csv"), *options, *quiet, "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def write(path: Path, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "run" / "checkpoint.pt").read_bytes()
+    arguments = ["forecast", "--checkpoint", str(run / "run"), "--horizon", "24", "--paths", "true"]
+    assert main([*arguments, "--num-paths", "40", "--out", str(run / "next")]) == 0
+    assert (
+        "load: 24 rows ahead of the 130 learned, 2024-01-06T10:00:00 to 2024-01-07T09:00:00" in capsys.readouterr().out
+    )
+    assert (run / "run" / "checkpoint.pt").read_bytes() == before
+    rows = read(run / "next" / "forecast.csv")
+    assert [row["step"] for row in rows] == [str(step) for step in range(1, 25)]
+    assert rows[0]["time"] == "2024-01-06T10:00:00"
+    assert all(float(row["q05"]) < float(row["q50"]) < float(row["q95"]) for row in rows)
+    paths = read(run / "next" / "paths.csv")
+    assert len(paths) == 40
+    assert set(paths[0]) == {"path", *(f"step {step}" for step in range(1, 25))}
+    assert (run / "next" / "forecast.png").stat().st_size > 1000
+    summary = json.loads((run / "next" / "summary.json").read_text())
+    assert summary["rows_learned"] == LAST
+    assert summary["mean"] == [float(row["mean"]) for row in rows]
+
+
+def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path) -> None:
+    common = ["forecast", "--checkpoint", str(run / "run" / "checkpoint.pt"), "--pictures", "false"]
+    assert main([*common, "--inputs", str(run / "future.csv"), "--out", str(run / "known")]) == 0
+    assert main([*common, "--horizon", "12", "--out", str(run / "unknown")]) == 0
+    known, unknown = (read(run / name / "forecast.csv") for name in ("known", "unknown"))
+    spread = [sum(float(row["std"]) for row in rows) for rows in (known, unknown)]
+    assert spread[0] < spread[1]
+    truth = [float(row["load"]) for row in read(run / "later.csv")[:12]]
+    errors = [sum(abs(float(row["mean"]) - y) for row, y in zip(rows, truth, strict=True)) for rows in (known, unknown)]
+    assert errors[0] < errors[1]
+    assert not (run / "known" / "forecast.png").exists()
+
+
+def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["forecast", "--checkpoint", str(run / "run"), "--inputs", str(run / "later.csv"), "--backtest", "6"]
+    assert main([*arguments, "--every", "4", "--out", str(run / "scores")]) == 0
+    assert "7 origins, 6 rows ahead each: CRPS" in capsys.readouterr().out
+    rows = read(run / "scores" / "backtest.csv")
+    assert len(rows) == 6
+    for row in rows:
+        assert 0 < float(row["crps"]) < 1.5  # the noise alone has 0.17, a season 3
+        assert 0 <= float(row["covered_50"]) <= float(row["covered_90"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say what comes: --inputs, a table of the rows to come, or --horizon, how many there are"),
+        (["--horizon", "5", "--inputs", "future.csv"], "say what comes"),
+        (["--horizon", "0"], "--horizon must be at least one row, got 0"),
+        (["--horizon", "131"], "131 rows ahead are more than the 130 that were learned"),
+        (["--inputs", "bare.csv"], "no column named temperature"),
+        (["--inputs", "future.csv", "--backtest", "3"], "--backtest needs targets"),
+        (["--backtest", "3"], "--backtest scores forecasts on the rows of --inputs"),
+        (["--inputs", "later.csv", "--backtest", "31"], "--backtest 31 needs at least 31 rows"),
+    ],
+)
+def test_what_is_refused_in_one_sentence(
+    run: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
+    assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
+    complaint = capsys.readouterr().err
+    assert said in complaint
+    assert complaint.count("\n") == 1
+    assert not (run / "refused").exists()
