@@ -8,17 +8,20 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead
 
 
 class PathInnovations:
-    r"""Errors of S paths, each by the innovation model of the path, or by the expert's own law.
+    r"""Errors of S paths, each by an innovation model of the path's expert, or by the expert's own law.
 
-    Coefficients of the autoregression stay what they are at the origin. Sizes follow the errors that are drawn, and go
-    back to the slowest model's, which knows the last fifty errors: one of rate :math:`\lambda` by the factor
-    :math:`(g^{slow} / g_t)^\lambda` a step, for as it forgets errors at that rate it says nothing of errors far ahead.
+    The models of an expert say together how its errors are distributed, a narrow peak on wide tails: at each step a
+    path draws one of them anew by their weights, or keeps its first. Coefficients of the autoregression stay what they are
+    at the origin. Sizes follow the errors that are drawn, and go back to the slowest model's, which knows the last
+    fifty errors: one of rate :math:`\lambda` by the factor :math:`(g^{slow} / g_t)^\lambda` a step, for as it forgets
+    errors at that rate it says nothing of errors far ahead.
 
     Args:
-        bank: The innovation models; ``None`` for none.
+        bank: The K innovation models; ``None`` for none.
         state: Their state.
-        experts: Which of the M experts each path has, shape (S,).
-        copies: Which of its predictions, 0 for its own, shape (S,).
+        log_weights: Of the experts' own predictions and their models', shape (M, 1 + K).
+        chosen: Expert and model of the first step of each path, 0 for the expert's own, each of shape (S,).
+        redraws: Whether models are drawn anew at each step.
         generator: Source of randomness, on the CPU.
     """
 
@@ -26,30 +29,60 @@ class PathInnovations:
         self,
         bank: InnovationBank | None,
         state: InnovationState | None,
-        experts: Tensor,
-        copies: Tensor,
+        log_weights: Tensor,
+        chosen: tuple[Tensor, Tensor],
+        *,
+        redraws: bool,
         generator: torch.Generator | None,
     ) -> None:
+        experts, self._copy = chosen
         self._generator = generator
         ones = torch.ones(experts.shape, dtype=torch.float64, device=experts.device)
-        self._scale, self._width, self._rate, self._scale_df = ones, ones, 0 * ones, ones
-        self._df, self._shifts = ones * torch.inf, 0 * ones
-        self._drift, self._coefficient, self._slow = 0 * ones, 0 * ones, ones
+        # A row for the expert's own law and one for each model.
+        self._place, self._width, self._df, self._shifts = (
+            torch.as_tensor(values, dtype=torch.float64, device=experts.device)[:, None] for values in _columns(bank)
+        )
+        self._place = self._place.long()
+        self._redraws = redraws and bank is not None
+        shares = log_weights.double().to(experts.device).softmax(1).cumsum(1)
+        self._edges = shares[experts].mT[:-1]  # (K, S)
+        self._drift, self._coefficient = 0 * ones, 0 * ones
+        self._scale, self._slow = ones[None], ones
+        self._rate, self._scale_df, self._follows = ones[None, :1] * 0, ones[None, :1], ones[None, :1]
         if bank is not None and state is not None:
-            self._begin(bank, state, experts, copies)
+            rates, dfs, follows = (
+                torch.as_tensor(values, dtype=torch.float64, device=experts.device).reshape(-1, 1)
+                for values in (bank.row_models.rate, bank.row_models.scale_df, bank.row_models.drifts)
+            )
+            self._rate, self._scale_df, self._follows = (
+                torch.cat([first, more])
+                for first, more in zip((self._rate, self._scale_df, self._follows), (rates, dfs, follows), strict=True)
+            )
+            of_paths = state.scale.double()[:, experts]
+            self._scale = torch.cat([self._scale, of_paths])
+            self._slow = of_paths[int(rates.argmin())]
+            start = autoregression.AutoregressionState(state.products, state.last_error, state.age)
+            self._drift = autoregression.predict(start).double()[experts]
+            soon = start._replace(age=torch.zeros_like(state.age), last_error=torch.ones_like(state.last_error))
+            self._coefficient = autoregression.predict(soon).double()[experts]
 
     def draw(self, ahead: Ahead) -> Tensor:
         """Errors of the paths' next targets, shape (S,)."""
-        scale, df = self._scale * self._width * ahead.variance, self._df
-        if ahead.degrees_of_freedom is not None:  # an expert's own law; of others normal ones are widened by a model
-            df = torch.where(torch.isinf(self._df) & (self._rate == 0), ahead.degrees_of_freedom, df)
-            scale = torch.where(df != self._df, scale * (df - 2) / df, scale)
-        moved = scale.sqrt() * self._standard(df)
-        errors = self._drift + moved
+        paths, copy = torch.arange(len(self._copy), device=self._copy.device), self._copy
+        df = self._df[copy, 0]
+        scale = self._scale[self._place[copy, 0], paths] * self._width[copy, 0] * ahead.variance
+        if ahead.degrees_of_freedom is not None:  # the expert's own law
+            own = torch.where(copy == 0, ahead.degrees_of_freedom, torch.inf)
+            df, scale = torch.minimum(df, own), torch.where(torch.isinf(own), scale, scale * (own - 2) / own)
+        errors = self._shifts[copy, 0] * self._drift + scale.sqrt() * self._standard(df)
+        moved = errors - self._follows * self._drift
         squares = (moved.square() / ahead.variance).clamp(volatility.SMALLEST, volatility.LARGEST)
         after, _ = volatility.update_block(self._scale, squares.unsqueeze(-1), self._rate, self._scale_df, None)
         self._scale = after * (self._slow / after) ** self._rate
         self._drift = self._coefficient * errors
+        if self._redraws:
+            uniform = torch.rand(copy.shape, dtype=torch.float64, device="cpu", generator=self._generator)
+            self._copy = (uniform.to(self._edges.device) > self._edges).sum(0)
         return errors
 
     def _standard(self, df: Tensor) -> Tensor:
@@ -62,23 +95,12 @@ class PathInnovations:
             draws[heavy] *= (half / torch._standard_gamma(half, generator=self._generator)).sqrt()
         return draws.to(df.device)
 
-    def _begin(self, bank: InnovationBank, state: InnovationState, experts: Tensor, copies: Tensor) -> None:
-        models, own = bank.row_models, copies == 0
-        model = (copies - 1).clamp_min(0)
 
-        def of_model(column: object, plain: float) -> Tensor:
-            values = torch.as_tensor(column, dtype=torch.float64).reshape(-1).to(copies.device)[model]
-            return torch.where(own, plain, values)
-
-        place = torch.as_tensor(models.places, device=copies.device)[model]
-        self._width, self._df = of_model(models.width, 1.0), of_model(models.df, torch.inf)
-        self._rate = of_model(models.rate[models.places], 0.0)
-        self._scale_df = of_model(models.scale_df[models.places], 1.0)
-        self._scale = torch.where(own, 1.0, state.scale.double()[place, experts])
-        slowest = state.scale[int(models.rate.argmin())].double()
-        self._slow = torch.where(own, 1.0, slowest[experts])
-        shifts = of_model(models.shifts, 0.0)
-        start = autoregression.AutoregressionState(state.products, state.last_error, state.age)
-        self._drift = shifts * autoregression.predict(start).double()[experts]
-        soon = start._replace(age=torch.zeros_like(state.age), last_error=torch.ones_like(state.last_error))
-        self._coefficient = shifts * autoregression.predict(soon).double()[experts]
+def _columns(bank: InnovationBank | None) -> list[list[float]]:
+    """Recursion of the size, width, degrees of freedom and shift of the expert's own law and of K models."""
+    own: list[list[float]] = [[0.0], [1.0], [torch.inf], [0.0]]
+    if bank is None:
+        return own
+    models = bank.row_models
+    columns = ((1 + models.places), models.width, models.df, models.shifts)
+    return [[*first, *column.reshape(-1).tolist()] for first, column in zip(own, columns, strict=True)]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming.forecasting.innovating import PathInnovations
 from gp_ensembles.streaming.forecasting.rows import PathRows
 from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
@@ -37,8 +38,9 @@ def sample_paths(
 ) -> Tensor:
     r"""Sample paths of the standardized targets of rows to come, shape (S, H), double precision.
 
-    A path has one of the M experts, one of its innovation models among them, with the probability of its weight, and
-    keeps it: the joint law of Bayesian model averaging. Within it the targets follow by the chain rule,
+    A path has one of the M experts with the probability of its weight, and keeps it: the joint law of Bayesian model
+    averaging. Of the expert's innovation models it draws one at each step; where the rule is Bayesian model averaging
+    itself, which says that one of them is true, it keeps the first. Within an expert targets follow by the chain rule,
 
     .. math:: p(y_1, \dots, y_H) = \prod_t p(y_t \mid y_1, \dots, y_{t-1})
 
@@ -57,7 +59,11 @@ def sample_paths(
     experts, copy = chosen // copies, chosen % copies
     rows = PathRows(ensemble.memory, state.history, inputs, num_paths)
     simulators = make_simulators(ensemble, state, inputs, experts)
-    innovations = PathInnovations(ensemble.layers.bank, state.innovations, experts, copy, generator)
+    layers, of_experts = ensemble.layers, log_weights.unflatten(0, (-1, copies))
+    redraws = not isinstance(layers.rule, BayesianModelAveraging)
+    innovations = PathInnovations(
+        layers.bank, state.innovations, of_experts, (experts, copy), redraws=redraws, generator=generator
+    )
     paths = inputs.new_empty(inputs.shape[0], num_paths, dtype=torch.float64)
     for step in range(inputs.shape[0]):
         ahead = known = _together(simulators, step, rows)

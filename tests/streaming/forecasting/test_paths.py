@@ -14,7 +14,8 @@ from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures, SelectColumns
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.innovations import InnovationModel
-from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.meta_learners import BayesianModelAveraging, SoftBayes
+from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.streaming.forecasting.paths import RowsToCome, sample_paths
 
 ONE = torch.ones((), dtype=torch.float64)
@@ -36,14 +37,15 @@ def series(num: int) -> tuple[Tensor, Tensor]:
     return torch.linspace(-1, 1, num, dtype=torch.float64).unsqueeze(-1), torch.tensor(values[2:]).double()
 
 
-def on_lags(innovations: tuple[InnovationModel, ...] = ()) -> OnlineEnsemble:
+def on_lags(innovations: tuple[InnovationModel, ...] = (), rule: MetaLearner | None = None) -> OnlineEnsemble:
     """Two linear experts, on past targets and on the input, that saw few rows of a series."""
     X, y = series(60)
     past = SelectColumns(LinearFeatures(2, ONE), [1, 2], 3)
     own = SelectColumns(LinearFeatures(1, ONE), [0], 3)
     experts = [GaussianExpert(past), GaussianExpert(own, transition=RandomWalk(0.05))]
     memory = TargetMemory([1, 2], y)
-    online = OnlineEnsemble(Ensemble(experts, BayesianModelAveraging(), innovations=innovations, memory=memory))
+    rule = BayesianModelAveraging() if rule is None else rule
+    online = OnlineEnsemble(Ensemble(experts, rule, innovations=innovations, memory=memory))
     online.observe(X[:5], y[:5])
     return online
 
@@ -109,6 +111,19 @@ def test_innovation_models_follow_the_chain_rule() -> None:
     model = InnovationModel(degrees_of_freedom=4, rate=0.2)
     online, inputs = on_lags((model,)), series(60)[0][5:9]
     same_law(draw(online, inputs, 4000), chain_rule(online, inputs, 700))
+
+
+def test_models_are_drawn_anew_where_the_rule_says_that_targets_are_a_mixture_of_them() -> None:
+    peak = InnovationModel(degrees_of_freedom=4, rate=0.0, width=0.01, autoregressive=False)
+    X, y = rows(30, seed=2)
+    expert = GaussianExpert(LinearFeatures(1, ONE))
+    online = OnlineEnsemble(Ensemble([expert], SoftBayes(0.01), innovations=(peak,)))
+    online.observe(X[:20], y[:20])
+    same_law(draw(online, X[20:24], 4000), chain_rule(online, X[20:24], 1500))
+    # Kept along the path, the peak would make the sum of four errors far too peaked: a tenth of them would be tiny.
+    paths = draw(online, X[20:24], 4000)
+    errors = (paths - paths.mean(0)).sum(1)
+    assert float((errors.abs() < 0.05 * errors.std()).double().mean()) < 0.08
 
 
 def test_experts_without_a_joint_law_say_of_each_row_what_they_say_of_the_next() -> None:
