@@ -7,10 +7,10 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from gp_ensembles.estimators.arrays import Array
-from gp_ensembles.tables.columns import CellError, ColumnEncoder
+from gp_ensembles.tables.columns import ColumnEncoder
 from gp_ensembles.tables.frames import FrameSource
 from gp_ensembles.tables.kinds import fit_column, refuse_text
-from gp_ensembles.tables.raw import RawRows, join
+from gp_ensembles.tables.raw import CellError, RawRows, join
 
 Columns = tuple[ColumnEncoder, ...]
 
@@ -36,12 +36,12 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
     frame = nw.from_native(X, eager_only=True)
     if all(kind.is_numeric() for kind in frame.schema.values()):
         return None
-    raw = _raw(X).part(slice(0, num_rows))
+    raw, kinds = _raw(X).part(slice(0, num_rows)), FrameSource(X).kinds
     columns = []
     for name, cells in raw.columns.items():
         try:
-            column = fit_column(name, cells, ".")
-            if column.kind in ("category", "hashed"):
+            column = fit_column(name, cells, ".", kinds.get(name))
+            if name not in kinds and column.kind in ("category", "hashed"):
                 refuse_text(name, cells)
         except CellError as error:
             problem = error.problem.partition(";")[0]

@@ -1,7 +1,7 @@
 """The time of rows: their order, the usual step between them, what is doubled and what is lacking."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gp_ensembles.tables.columns import CellError, DateColumn, NumberColumn, to_numbers
+from gp_ensembles.tables.columns import ColumnEncoder, DateColumn, NumberColumn, to_numbers
 from gp_ensembles.tables.dates import parse
-from gp_ensembles.tables.raw import Cells
+from gp_ensembles.tables.raw import CellError, Cells
 
 Times = NDArray[np.float64]
 _LONG = 1.5  # steps from which on something is lacking
+_DAY = 86400.0
+_HOUR = 3600.0
+_HOURS_A_DAY = 20  # so many rows a day at least where a column of whole numbers up to 23 counts hours
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,9 @@ class Clock:
         num_gaps: Steps of more than one and a half usual ones.
         first_gap: Time before the first of them.
         longest_gap: The longest, in usual steps.
+        zone: Least and greatest offset of the column's clock from universal time, in seconds; empty without one.
+        hour: A second column, with the time of day, where the first has dates only.
+        hour_style: The format of the second; ``None`` where it counts hours.
 
     Example:
         >>> clock = Clock.fit("hour", None, np.array([0.0, 1.0, 2.0, 5.0]))
@@ -50,6 +56,17 @@ class Clock:
     num_gaps: int = 0
     first_gap: float = math.nan
     longest_gap: float = 0.0
+    zone: tuple[float, ...] = ()
+    hour: str | None = None
+    hour_style: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "zone", tuple(self.zone))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns that it is read from."""
+        return (self.name,) if self.hour is None else (self.name, self.hour)
 
     @classmethod
     def fit(cls, name: str, style: str | None, times: Times) -> "Clock":
@@ -70,22 +87,29 @@ class Clock:
         """Whether times are dates."""
         return self.style is not None
 
-    def read(self, cells: Cells, decimal: str) -> Times:
-        """Times of cells (B,): seconds since 1970, or the column's numbers.
+    def read(self, columns: Mapping[str, Cells], decimal: str) -> Times:
+        """Times of cells (B,) by column: seconds since 1970, or the column's numbers.
 
         Raises:
             CellError: If a cell is no time, or missing.
         """
-        if self.style is None:
-            times = to_numbers(cells, decimal)
-        else:
-            dates, wrong = parse(cells, self.style)
-            if wrong is not None:
-                raise CellError(wrong, f"{str(cells[wrong])!r} is not a date as those of the first rows; mend it")
-            times = dates.seconds
+        cells = columns[self.name]
+        times = to_numbers(cells, decimal) if self.style is None else parse(cells, self.style, self.zone).seconds
+        if self.hour is not None:
+            times = times + _of_day(columns[self.hour], self.hour_style, decimal)
         if np.isnan(times).any():
             raise CellError(int(np.isnan(times).argmax()), "the time is missing; fill it in, or drop the row")
         return times
+
+    def cells(self, times: Times) -> dict[str, Cells]:
+        """Cells of its columns at times (B,), as :meth:`read` reads them."""
+        if not self.is_date:
+            return {self.name: times}
+        dates: Cells = (times * 1e9).round().astype("datetime64[ns]")
+        if self.hour is None:
+            return {self.name: dates}
+        of_day: Cells = dates if self.hour_style is not None else (times % _DAY) // _HOUR
+        return {self.name: dates.astype("datetime64[D]").astype("datetime64[ns]"), self.hour: of_day}
 
     def after(self, times: Times) -> tuple["Clock", Times]:
         """The clock after rows at these times (B,), and the steps before each in usual ones, 1 for the first of all.
@@ -171,25 +195,34 @@ class Clock:
             >>> Clock("time", "ISO8601", 3600.0).describe()
             'time: a row every hour, no gap, no duplicate'
         """
-        said = f"{self.name}: a row every {_duration(self.step) if self.is_date else f'{self.step:.6g}'}"
+        said = f"{' and '.join(self.names)}: a row every {_duration(self.step) if self.is_date else f'{self.step:.6g}'}"
         if self.num_gaps:
             after, longest = self.format([self.first_gap])[0], self.longest_gap
-            said += f", {self.num_gaps} gaps (the first after {after}, the longest {longest:.6g} steps)"
+            if self.num_gaps == 1:
+                said += f", 1 gap (after {after}, {longest:.6g} steps)"
+            else:
+                said += f", {self.num_gaps} gaps (the first after {after}, the longest {longest:.6g} steps)"
         else:
             said += ", no gap"
-        return said + (f", {self.num_doubled} duplicates" if self.num_doubled else ", no duplicate")
+        doubled = f"{self.num_doubled or 'no'} duplicate{'s' * (self.num_doubled > 1)}"
+        return f"{said}, {doubled}"
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers, which ``Clock(**plain)`` reads back."""
         return asdict(self)
 
 
-def find_clock(columns: Sequence[object], cells: dict[str, Cells]) -> tuple[Clock | None, tuple[str, ...]]:
+def find_clock(
+    columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
+) -> tuple[Clock | None, tuple[str, ...]]:
     """The first column of dates that never runs backwards in the warm-up rows, as a clock, and notes of others.
+
+    A column of dates without times of day is a clock together with another that holds them.
 
     Args:
         columns: The input columns.
         cells: Their cells.
+        decimal: The mark before decimals.
 
     Returns:
         The clock, ``None`` without one, and what kept columns from being it.
@@ -198,7 +231,7 @@ def find_clock(columns: Sequence[object], cells: dict[str, Cells]) -> tuple[Cloc
     for column in columns:
         if not isinstance(column, DateColumn) or not column.has_elapsed:
             continue
-        times = parse(cells[column.name], column.style)[0].seconds
+        times = parse(cells[column.name], column.style, column.zone).seconds
         moves = np.diff(times)
         if np.isnan(times).any():
             notes.append(f"{column.name} does not order the rows: times are missing in the first rows")
@@ -206,22 +239,54 @@ def find_clock(columns: Sequence[object], cells: dict[str, Cells]) -> tuple[Cloc
             place = int((moves < 0).argmax()) + 2
             notes.append(f"{column.name} does not order the rows: it runs backwards at row {place}")
         elif times[-1] > times[0]:
-            return Clock.fit(column.name, column.style, times), tuple(notes)
+            return clock_of(column, columns, cells, decimal), tuple(notes)
     return None, tuple(notes)
 
 
-def clock_of(column: object, cells: Cells, decimal: str) -> Clock:
-    """A clock of a column that was named.
+def clock_of(
+    column: ColumnEncoder, columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
+) -> Clock:
+    """A clock of a column, with the one that holds its times of day if there is one.
+
+    Args:
+        column: The column.
+        columns: The input columns.
+        cells: Cells of all.
+        decimal: The mark before decimals.
 
     Raises:
         CellError: If it holds neither dates nor numbers, or never moves.
     """
-    if isinstance(column, DateColumn):
-        times = parse(cells, column.style)[0].seconds
-        return Clock.fit(column.name, column.style, times)
     if isinstance(column, NumberColumn):
-        return Clock.fit(column.name, None, to_numbers(cells, decimal))
-    raise CellError(0, "it holds neither dates nor numbers, so it cannot be the time")
+        return Clock.fit(column.name, None, to_numbers(cells[column.name], decimal))
+    if not isinstance(column, DateColumn):
+        raise CellError(0, "it holds neither dates nor numbers, so it cannot be the time")
+    times = parse(cells[column.name], column.style, column.zone).seconds
+    if "day" not in column.periods and (np.diff(times) == 0).any():
+        for other in columns:
+            if isinstance(other, DateColumn) and not other.has_elapsed:
+                style: str | None = other.style
+            elif isinstance(other, NumberColumn) and _counts_hours(to_numbers(cells[other.name], decimal), times):
+                style = None
+            else:
+                continue
+            whole = times + _of_day(cells[other.name], style, decimal)
+            if not (np.diff(whole) < 0).any():
+                clock = Clock.fit(column.name, column.style, whole)
+                return replace(clock, zone=column.zone, hour=other.name, hour_style=style)
+    return replace(Clock.fit(column.name, column.style, times), zone=column.zone)
+
+
+def _of_day(cells: Cells, style: str | None, decimal: str) -> Times:
+    """Seconds since midnight, from text of a format or from hours."""
+    return to_numbers(cells, decimal) * _HOUR if style is None else parse(cells, style).wall % _DAY
+
+
+def _counts_hours(values: Times, dates: Times) -> bool:
+    """Whether numbers count the hours of dates: 0 to 23, all of them, and rising within each day."""
+    hours = np.unique(values)
+    whole = len(hours) >= _HOURS_A_DAY and bool(((hours % 1 == 0) & (hours >= 0) & (hours <= 23)).all())
+    return whole and bool((np.diff(dates + values * _HOUR) > 0).all())
 
 
 def _frequency(times: Times) -> str | None:

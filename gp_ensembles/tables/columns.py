@@ -2,7 +2,6 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, final
 
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.preprocessing import OneHotEncoder
 
-from gp_ensembles.tables.dates import check_zones, parse
+from gp_ensembles.tables.dates import parse
 from gp_ensembles.tables.numbers import is_missing, numbers_in
-from gp_ensembles.tables.raw import Cells
+from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
 Encoded = NDArray[np.float64]
 NUM_HASHES = 16
@@ -21,20 +20,6 @@ BOOLEAN = {"true": 1.0, "yes": 1.0, "on": 1.0, "t": 1.0, "y": 1.0,
            "false": 0.0, "no": 0.0, "off": 0.0, "f": 0.0, "n": 0.0}  # fmt: skip
 _DAY = 86400.0
 _YEAR = 365.2425 * _DAY
-
-
-class CellError(ValueError):
-    """A cell that does not fit its column.
-
-    Attributes:
-        place: Its row, counted from 0 in the batch.
-        problem: What is wrong, after the name of its column.
-    """
-
-    def __init__(self, place: int, problem: str) -> None:
-        super().__init__(problem)
-        self.place = place
-        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -220,6 +205,7 @@ class DateColumn(ColumnEncoder):
         periods: Which of ``day``, ``week`` and ``year`` there are, of the clock on the wall; with the week comes a
             column that is 1 at weekends.
         has_elapsed: Whether the days since the first row are a column.
+        zone: Least and greatest offset from universal time in the first rows, in seconds; empty for clocks without.
 
     Example:
         >>> column = DateColumn("time", "ISO8601", 0.0, ("day",))
@@ -232,9 +218,11 @@ class DateColumn(ColumnEncoder):
     origin: float
     periods: tuple[str, ...]
     has_elapsed: bool = True
+    zone: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "periods", tuple(self.periods))
+        object.__setattr__(self, "zone", tuple(self.zone))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -245,11 +233,7 @@ class DateColumn(ColumnEncoder):
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
         """See :meth:`ColumnEncoder.encode`."""
-        dates, wrong = parse(cells, self.style)
-        if wrong is not None:
-            raise CellError(wrong, f"{str(cells[wrong])!r} is not a date as those of the first rows; mend it")
-        if cells.dtype.kind == "O" and (problem := check_zones(texts_of(cells))) is not None:
-            raise CellError(0, f"{problem}; write all times of the column in one zone")
+        dates = parse(cells, self.style, self.zone)
         parts = [(dates.seconds - self.origin) / _DAY] if self.has_elapsed else []
         for period in self.periods:
             phase = 2 * math.pi * _phase(dates.wall, period)
@@ -319,14 +303,6 @@ def to_numbers(cells: Cells, decimal: str) -> NDArray[np.float64]:
         if wrong is not None:
             raise CellError(wrong, f"{str(cells[wrong])!r} is not a number; mend it")
     return values
-
-
-def texts_of(cells: Cells) -> list[str]:
-    """Cells (B,) as text; whole numbers without decimals, so that 3.0 of a file with gaps is the level 3."""
-    if cells.dtype.kind == "f":
-        numbers: Sequence[float] = cells.tolist()
-        return ["" if value != value else f"{value:.17g}" for value in numbers]
-    return [str(cell) for cell in cells]
 
 
 def _phase(wall: NDArray[np.float64], period: str) -> NDArray[np.float64]:

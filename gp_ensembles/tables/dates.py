@@ -1,24 +1,27 @@
 """Text as dates: the format is found once, on the warm-up rows, and kept."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gp_ensembles.tables.numbers import is_missing
-from gp_ensembles.tables.raw import Cells
+from gp_ensembles.tables.numbers import is_missing, numbers_in
+from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
 ISO = "ISO8601"
-_OFFSET = re.compile(r"(?:Z|[+-]\d{2}:?\d{2})$", re.IGNORECASE)
+UNIX = {"seconds since 1970": 1.0, "milliseconds since 1970": 1e3}  # numbers that were called dates
+_OFFSET = re.compile(r"\s*(?:Z|UTC|GMT|([+-])(\d{2}):?(\d{2})?)$", re.IGNORECASE)
+_CLOCK = re.compile(r"\dT\d|:")
 _HOUR = 3600.0
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %H.%M", " %H.%M.%S", " %H")
 _DAY_FIRST = tuple(f"%d{mark}%m{mark}{year}" for mark in "./-" for year in ("%Y", "%y"))
 _MONTH_FIRST = tuple(f"%m{mark}%d{mark}{year}" for mark in "/.-" for year in ("%Y", "%y"))
 _OTHERS = ("%Y/%m/%d", "%Y.%m.%d", "%d %b %Y", "%d %B %Y", "%b %d %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y",
            "%b %Y", "%B %Y", "%b-%y", "%m/%Y", "%Y/%m")  # fmt: skip
+_DIGITS = {4: "%Y", 6: "%Y%m", 8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 _TIMES = ("%H:%M", "%H:%M:%S", "%H.%M.%S", "%I:%M %p", "%I:%M:%S %p")
 
 
@@ -32,6 +35,20 @@ class Dates(NamedTuple):
 
     seconds: NDArray[np.float64]
     wall: NDArray[np.float64]
+
+
+def find_digits(cells: Sequence[str]) -> str | None:
+    """The format of whole numbers that were called dates: digits of a date, or the time since 1970.
+
+    Example:
+        >>> find_digits(["20240131", "20240201"]), find_digits(["1704067200"]), find_digits(["12"])
+        ('%Y%m%d', 'seconds since 1970', None)
+    """
+    given = [cell for cell in cells if not is_missing(cell)]
+    lengths = {len(cell.partition(".")[0]) for cell in given}
+    styles = [_DIGITS.get(max(lengths, default=0), "")] if len(lengths) == 1 else []
+    styles += [style for style, length in zip(UNIX, (10, 13), strict=True) if lengths <= {length - 1, length}]
+    return next((style for style in styles if style and given and _parses(given, style)), None)
 
 
 def find_format(cells: Sequence[str]) -> str | None:
@@ -68,84 +85,106 @@ def find_format(cells: Sequence[str]) -> str | None:
     return min(fitting, key=lambda style: (*_unevenness(given, style), fitting.index(style)))
 
 
-def parse(cells: Cells, style: str) -> tuple[Dates, int | None]:
-    """Cells as dates in a format, and the place of the first that is none.
-
-    Args:
-        cells: Text, or dates as datetime64.
-        style: The format, from :func:`find_format`.
-
-    Example:
-        >>> dates, wrong = parse(np.array(["1970-01-01T02:00+02:00", ""], dtype=object), ISO)
-        >>> dates.seconds.tolist(), dates.wall.tolist(), wrong
-        ([0.0, nan], [7200.0, nan], None)
-    """
-    if cells.dtype.kind == "M":
-        seconds = _seconds(pd.DatetimeIndex(cells))
-        return Dates(seconds, seconds), None
-    texts = [str(cell) for cell in cells]
-    missing = np.array([is_missing(text) for text in texts], dtype=bool)
-    given = [text for text, gone in zip(texts, missing, strict=True) if not gone]
-    seconds = np.full(len(texts), np.nan)
-    wall = seconds.copy()
-    offsets = np.array([_offset(text) if style == ISO else 0.0 for text in given])
-    naive = [
-        _OFFSET.sub("", text) if style == ISO and "T" in text.upper().replace(" ", "T") else text for text in given
-    ]
-    parsed = pd.to_datetime(pd.Series(naive, dtype=object), format=style, errors="coerce")
-    if parsed.isna().any():
-        places = np.flatnonzero(~missing)
-        return Dates(seconds, wall), int(places[int(parsed.isna().to_numpy().argmax())])
-    if given:
-        wall[~missing] = _seconds(pd.DatetimeIndex(parsed))
-        seconds[~missing] = wall[~missing] - np.nan_to_num(offsets)
-    return Dates(seconds, wall), None
-
-
-def check_zones(cells: Iterable[str]) -> str | None:
-    """What is wrong with the time zones of a column's cells, if anything is.
+def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
+    """Least and greatest offset from universal time of a column's cells, in seconds; empty for clocks without.
 
     Offsets an hour apart are summer and winter of one zone.
 
+    Raises:
+        CellError: If some cells have offsets and others none, or their zones are further apart.
+
     Example:
-        >>> check_zones(["2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"])
-        >>> check_zones(["2024-03-31T01:00Z", "2024-03-31T01:00"])
-        'some of its times have an offset from universal time and others have none'
+        >>> find_zone(["2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"]), find_zone(["2024-03-31"])
+        ((3600.0, 7200.0), ())
     """
-    offsets = {_offset(cell) for cell in cells if not is_missing(cell) and _has_clock(cell)}
-    known = sorted(offset for offset in offsets if offset == offset)
-    if known and len(known) < len(offsets):
-        return "some of its times have an offset from universal time and others have none"
-    if known and known[-1] - known[0] > _HOUR:
-        return f"its times are of zones {(known[-1] - known[0]) / _HOUR:g} hours apart"
-    return None
+    offsets = [_offset(cell) for cell in cells if not is_missing(cell)]
+    known = [offset for offset in offsets if offset is not None]
+    zone = (min(known), max(known)) if known else ()
+    _check_zone(offsets, [place for place, cell in enumerate(cells) if not is_missing(cell)], zone)
+    return zone
 
 
-def _offset(cell: str) -> float:
-    """Seconds of a text's clock ahead of universal time; NaN without an offset."""
-    found = _OFFSET.search(cell.strip())
-    if found is None or not _has_clock(cell):
-        return np.nan
-    text = found[0].upper()
-    if text == "Z":
-        return 0.0
-    hours, minutes = int(text[1:3]), int(text[-2:])
-    return (-1.0 if text[0] == "-" else 1.0) * (hours * 3600.0 + minutes * 60.0)
+def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
+    """Cells as dates in a format.
+
+    Args:
+        cells: Text, or dates as datetime64 in universal time.
+        style: The format, from :func:`find_format`.
+        zone: Offsets from universal time, from :func:`find_zone`.
+
+    Raises:
+        CellError: If a cell is no date of this format, or of another zone.
+
+    Example:
+        >>> dates = parse(np.array(["1970-01-01T02:00+02:00", ""], dtype=object), ISO, (7200.0, 7200.0))
+        >>> dates.seconds.tolist(), dates.wall.tolist()
+        ([0.0, nan], [7200.0, nan])
+    """
+    if cells.dtype.kind == "M":
+        seconds = _seconds(pd.DatetimeIndex(cells))
+        return Dates(seconds, seconds + min(zone, default=0.0))
+    texts = texts_of(cells)
+    places = [place for place, text in enumerate(texts) if not is_missing(text)]
+    given = [texts[place] for place in places]
+    wall = np.full(len(texts), np.nan)
+    wall[places], wrong = _walls(given, style)
+    if wrong is not None:
+        raise CellError(places[wrong], f"{given[wrong]!r} is not a date as those of the first rows; mend it")
+    offsets = [_offset(text) for text in given]
+    _check_zone(offsets, places, zone)
+    seconds = wall.copy()
+    seconds[places] -= [offset or 0.0 for offset in offsets]
+    return Dates(seconds, wall)
 
 
-def _has_clock(cell: str) -> bool:
-    return ":" in cell or "T" in cell.upper()[8:]
+def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tuple[float, ...]) -> None:
+    """Raise if an offset does not fit those of the first rows.
+
+    Args:
+        offsets: Offsets of cells; ``None`` for clocks without.
+        places: Rows of the cells.
+        zone: Offsets of the first rows.
+
+    Raises:
+        CellError: If one does not.
+    """
+    for place, offset in zip(places, offsets, strict=True):
+        if (offset is None) != (not zone):
+            problem = "some of its times have an offset from universal time and others have none"
+        elif offset is not None and (apart := max(offset, *zone) - min(offset, *zone)) > _HOUR:
+            problem = f"its times are of zones {apart / _HOUR:g} hours apart"
+        else:
+            continue
+        raise CellError(place, f"{problem}; write all times of the column in one zone")
+
+
+def _offset(cell: str) -> float | None:
+    """Seconds of a text's clock ahead of universal time; ``None`` without an offset."""
+    found = _OFFSET.search(cell.strip()) if _CLOCK.search(cell) else None
+    if found is None:
+        return None
+    sign, hours, minutes = found.groups()
+    return 0.0 if sign is None else (-1.0 if sign == "-" else 1.0) * (int(hours) * _HOUR + int(minutes or 0) * 60.0)
+
+
+def _walls(texts: Sequence[str], style: str) -> tuple[NDArray[np.float64], int | None]:
+    """Clocks on the wall of texts (N,), seconds since 1970, and the place of the first that is no date."""
+    if style in UNIX:
+        numbers, wrong = numbers_in(texts)
+        return numbers / UNIX[style], wrong
+    plain = [_OFFSET.sub("", text) if _CLOCK.search(text) else text for text in texts]
+    parsed = pd.to_datetime(pd.Series(plain, dtype=object), format=style, errors="coerce", utc=True)
+    wrong = int(parsed.isna().to_numpy().argmax()) if parsed.isna().any() else None
+    return _seconds(pd.DatetimeIndex(parsed).tz_localize(None)), wrong
 
 
 def _parses(cells: Sequence[str], style: str) -> bool:
-    texts = [_OFFSET.sub("", cell) if style == ISO and _has_clock(cell) else cell for cell in cells]
-    return not bool(pd.to_datetime(pd.Series(texts, dtype=object), format=style, errors="coerce").isna().any())
+    return _walls(cells, style)[1] is None
 
 
 def _unevenness(cells: Sequence[str], style: str) -> tuple[bool, float]:
     """Whether dates run backwards, and their longest step in usual ones."""
-    parsed = _seconds(pd.DatetimeIndex(pd.to_datetime(pd.Series(cells, dtype=object), format=style)))
-    moves = np.diff(parsed)
+    moves = np.diff(_walls(cells, style)[0])
     forward = moves[moves > 0]
     longest = float(forward.max() / np.median(forward)) if len(forward) else 0.0
     return bool((moves < 0).any()), round(longest, 3)

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock
-from gp_ensembles.tables.columns import CellError, ColumnEncoder, DroppedColumn, column_from_plain
+from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, column_from_plain
 from gp_ensembles.tables.kinds import fit_column, refuse_text
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.raw import Cells, RawRows
+from gp_ensembles.tables.raw import CellError, Cells, RawRows
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.target import TargetColumn
 
@@ -47,9 +47,7 @@ class TableEncoder:
     def input_columns(self) -> tuple[str, ...]:
         """Columns of the table that are read for the inputs and the time."""
         names = [column.name for column in self.columns if not isinstance(column, DroppedColumn)]
-        if self.clock is not None and self.clock.name not in names:
-            names.append(self.clock.name)
-        return tuple(names)
+        return tuple(dict.fromkeys((*names, *(() if self.clock is None else self.clock.names))))
 
     @classmethod
     def fit(
@@ -78,13 +76,13 @@ class TableEncoder:
         target_column = _Named(path, target, raw).run(
             TargetColumn.fit, target, raw.columns[target], decimal, options.classes
         )
-        clock, notes = find_clock(columns, raw.columns)
+        clock, notes = find_clock(columns, raw.columns, decimal)
         if options.time is not None:
             of_time = _Named(path, options.time, raw)
             known = {column.name: column for column in columns}
             cells = raw.columns[options.time]
             column = known.get(options.time) or of_time.run(fit_column, options.time, cells, decimal)
-            clock, notes = of_time.run(clock_of, column, cells, decimal), ()
+            clock, notes = of_time.run(clock_of, column, columns, raw.columns, decimal), ()
         missing = {name: _share_missing(column, raw, decimal) for name, column in zip(features, columns, strict=True)}
         return cls(tuple(columns), target_column, clock, missing, notes)
 
@@ -117,7 +115,7 @@ class TableEncoder:
             y = of_target.run(self.target.encode, raw.columns[self.target.name], decimal)
         if clock is not None:
             of_time = _Named(path, clock.name, raw, first_row)
-            times = of_time.run(clock.read, raw.columns[clock.name], decimal)
+            times = of_time.run(clock.read, raw.columns, decimal)
             clock, steps = of_time.run(clock.after, times)
         rows = Rows(
             torch.from_numpy(X),
@@ -149,8 +147,7 @@ class TableEncoder:
         if self.clock is None:
             return cells, None
         times = self.clock.ahead(num_steps)
-        cells[self.clock.name] = (times * 1e9).round().astype("datetime64[ns]") if self.clock.is_date else times
-        return cells, times
+        return cells | self.clock.cells(times), times
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers, which :meth:`from_plain` reads back."""

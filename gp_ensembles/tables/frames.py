@@ -34,6 +34,7 @@ class ArraySource:
         self.header = tuple(self._columns)
         self.num_rows: int | None = len(next(iter(self._columns.values())))
         self.notes: tuple[str, ...] = ()
+        self.kinds: dict[str, str] = {}
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
@@ -59,11 +60,16 @@ class FrameSource:
     """
 
     def __init__(self, frame: Any, name: str = "table") -> None:
+        names = _names_of(frame)
+        self.header, self.notes = unique_names([str(column) for column in names])
+        if nw.dependencies.is_pandas_dataframe(frame) and names != list(self.header):  # a name twice, or numbers
+            frame = frame.set_axis(list(self.header), axis=1)
         self._frame = nw.from_native(frame, eager_only=True)
         self.path = self.name = name
         self.decimal = "."
         self.num_rows: int | None = self._frame.shape[0]
-        self.header, self.notes = unique_names([str(column) for column in self._frame.columns])
+        schema = zip(self.header, self._frame.schema.values(), strict=True)
+        self.kinds = {column: "category" for column, kind in schema if isinstance(kind, nw.Categorical | nw.Enum)}
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
@@ -87,6 +93,7 @@ class ParquetSource:
     def __init__(self, path: str) -> None:
         try:
             from pyarrow import ArrowInvalid, parquet
+            from pyarrow.types import is_dictionary
         except ImportError:
             raise ImportError(f"reading {path} needs pyarrow; install gp_ensembles[parquet]") from None
         self.path, self.name, self.decimal = path, table_name(path), "."
@@ -96,6 +103,8 @@ class ParquetSource:
             raise ValueError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
         self.num_rows: int | None = self._file.metadata.num_rows
         self.header, self.notes = unique_names(self._file.schema_arrow.names)
+        schema = zip(self.header, self._file.schema_arrow.types, strict=True)
+        self.kinds = {column: "category" for column, kind in schema if is_dictionary(kind)}
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
@@ -126,12 +135,29 @@ class RecordSource:
         self.decimal = "."
         self.num_rows: int | None = len(records)
         self.notes: tuple[str, ...] = ()
+        self.kinds: dict[str, str] = {}
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
         for start in range(0, len(self._records), _BATCH):
             part = self._records[start : start + _BATCH]
             yield RawRows({name: _of_values([row.get(name) for row in part]) for name in columns}, None)
+
+
+def with_index(frame: Any) -> Any:
+    """A frame of pandas whose index holds dates, with them as its first column; any other as it is.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"load": [1.0]}, index=pd.date_range("2024-01-01", periods=1))
+        >>> list(with_index(frame).columns)
+        ['time', 'load']
+    """
+    if nw.dependencies.is_pandas_dataframe(frame) and type(frame.index).__name__ in ("DatetimeIndex", "PeriodIndex"):
+        name = str(frame.index.name or "time")
+        if name not in frame.columns:
+            return frame.reset_index(names=name)
+    return frame
 
 
 def is_parquet(path: str) -> bool:
@@ -155,6 +181,10 @@ def _cells(series: Any) -> Cells:
     if kind.is_numeric():
         numbers: NDArray[np.float64] = series.cast(nw.Float64).to_numpy().astype(np.float64)
         return numbers
+    if isinstance(kind, nw.Duration):
+        spans: NDArray[np.timedelta64] = series.to_numpy().astype("timedelta64[ns]")
+        seconds: NDArray[np.float64] = np.where(np.isnat(spans), np.nan, spans.astype(np.int64) / 1e9)
+        return seconds
     if isinstance(kind, nw.Datetime):
         if kind.time_zone is not None:
             # Text with offsets: wall clocks and universal time are both told from it.
@@ -176,8 +206,14 @@ def _of_values(values: list[Any]) -> Cells:
     return cells
 
 
+def _names_of(frame: Any) -> list[Any]:
+    if nw.dependencies.is_pyarrow_table(frame):
+        return list(frame.column_names)
+    return list(frame.columns) if nw.dependencies.is_into_dataframe(frame) else []
+
+
 def _text(value: Any) -> str:
-    if value is None or value != value:  # NaN and the like
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:  # NaN and the like
         return ""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()

@@ -6,17 +6,15 @@ from gp_ensembles.tables.columns import (
     BOOLEAN,
     BooleanColumn,
     CategoryColumn,
-    CellError,
     ColumnEncoder,
     DateColumn,
     DroppedColumn,
     HashedColumn,
     NumberColumn,
-    texts_of,
 )
-from gp_ensembles.tables.dates import ISO, Dates, check_zones, find_format, parse
+from gp_ensembles.tables.dates import ISO, Dates, find_digits, find_format, find_zone, parse
 from gp_ensembles.tables.numbers import is_missing, numbers_in
-from gp_ensembles.tables.raw import Cells
+from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
 MAX_LEVELS = 20  # of a category with a column for each
 _DAY = 86400.0
@@ -49,17 +47,15 @@ def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) 
     if given == "category":
         return _category(name, cells)
     if cells.dtype.kind == "M":
-        return _dates(name, parse(cells, ISO)[0], ISO)
-    texts = [str(cell) for cell in cells]
+        return _dates(name, parse(cells, ISO), ISO)
+    texts = texts_of(cells)
     found = [text for text in texts if not is_missing(text)]
     style = None
     if given == "date" or (found and not _is_numeric(found[:50], decimal)):
-        style = find_format(found)
+        style = find_format(found) or (find_digits(found) if given == "date" else None)
     if style is not None:
-        problem = check_zones(found)
-        if problem is not None:
-            raise CellError(0, f"{problem}; write all times of the column in one zone")
-        return _dates(name, parse(cells, style)[0], style)
+        zone = find_zone(texts)
+        return _dates(name, parse(cells, style, zone), style, zone)
     if given == "date":
         raise CellError(
             _first_odd(texts), "no format of dates fits all cells of the first rows; write them as 2024-01-31 13:00"
@@ -92,7 +88,7 @@ def refuse_text(name: str, cells: Cells) -> None:
     Example:
         >>> refuse_text("note", np.array([f"note {row}" for row in range(100)], dtype=object))
         Traceback (most recent call last):
-        gp_ensembles.tables.columns.CellError: text with 100 different values in 100 rows; leave it out ...
+        gp_ensembles.tables.raw.CellError: text with 100 different values in 100 rows; leave it out ...
     """
     levels = {str(cell) for cell in cells if not is_missing(str(cell))}
     if len(levels) > max(MAX_LEVELS, len(cells) / 2):
@@ -103,7 +99,7 @@ def refuse_text(name: str, cells: Cells) -> None:
         )
 
 
-def _dates(name: str, dates: Dates, style: str) -> DateColumn:
+def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...] = ()) -> DateColumn:
     """Calendar features that the warm-up rows can tell something of."""
     wall = dates.wall[~np.isnan(dates.wall)]
     if not len(wall):
@@ -117,7 +113,7 @@ def _dates(name: str, dates: Dates, style: str) -> DateColumn:
     if has_days and days.max() - days.min() >= 60:
         periods.append("year")
     origin = float(np.nanmin(dates.seconds[:1])) if not np.isnan(dates.seconds[0]) else float(np.nanmin(dates.seconds))
-    return DateColumn(name, style, origin, tuple(periods), bool(has_days))
+    return DateColumn(name, style, origin, tuple(periods), bool(has_days), zone)
 
 
 def _median_step(days: Cells) -> float:

@@ -9,6 +9,20 @@ from numpy.typing import NDArray
 Cells = NDArray[np.object_] | NDArray[np.float64] | NDArray[np.datetime64]  # text, numbers, or dates
 
 
+class CellError(ValueError):
+    """A cell that does not fit its column.
+
+    Attributes:
+        place: Its row, counted from 0 in the batch.
+        problem: What is wrong, after the name of its column.
+    """
+
+    def __init__(self, place: int, problem: str) -> None:
+        super().__init__(problem)
+        self.place = place
+        self.problem = problem
+
+
 class RawRows(NamedTuple):
     """Consecutive rows.
 
@@ -42,6 +56,7 @@ class RawSource(Protocol):
         decimal: The mark before decimals in text.
         num_rows: How many rows there are, where that is known beforehand.
         notes: What was told apart or left out on the way, for whoever wants to know.
+        kinds: What columns say that they are, by name.
     """
 
     name: str
@@ -50,9 +65,23 @@ class RawSource(Protocol):
     decimal: str
     num_rows: int | None
     notes: tuple[str, ...]
+    kinds: dict[str, str]
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches; to be called once."""
+
+
+def texts_of(cells: Cells) -> list[str]:
+    """Cells (B,) as text; whole numbers without decimals, so that 3.0 of a file with gaps is the level 3.
+
+    Example:
+        >>> texts_of(np.array([3.0, np.nan, 0.5]))
+        ['3', '', '0.5']
+    """
+    if cells.dtype.kind == "f":
+        numbers: Sequence[float] = cells.tolist()
+        return ["" if value != value else f"{value:.17g}" for value in numbers]
+    return [str(cell) for cell in cells]
 
 
 def join(parts: Sequence[RawRows]) -> RawRows:

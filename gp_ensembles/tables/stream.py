@@ -8,7 +8,7 @@ from typing import Any
 
 from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.explain import ColumnReport, report_columns
-from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, RecordSource, is_parquet
+from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, RecordSource, is_parquet, with_index
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import RawRows, RawSource, join
 from gp_ensembles.tables.rows import Rows
@@ -227,6 +227,7 @@ def open_rows(
     """
     options = TableOptions() if options is None else options
     raw_source = _open(source, options)
+    options = replace(options, kinds={**raw_source.kinds, **options.kinds})
     known = raw_source.header
     features = options.features
     if features is None:
@@ -297,7 +298,7 @@ def _open(source: Any, options: TableOptions) -> RawSource:
         header = list(dict.fromkeys(str(name) for row in source for name in row))
         return RecordSource(source, header)
     try:
-        return FrameSource(source)
+        return FrameSource(with_index(source))
     except TypeError:
         raise TypeError(
             f"a table is a path, a frame of pandas, polars or pyarrow, or a list of dictionaries, not {source!r}"

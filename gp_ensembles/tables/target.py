@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gp_ensembles.tables.columns import BOOLEAN, CellError, texts_of
+from gp_ensembles.tables.columns import BOOLEAN
 from gp_ensembles.tables.numbers import is_missing, numbers_in
-from gp_ensembles.tables.raw import Cells
+from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
 _FEW = 20
 

@@ -46,6 +46,7 @@ class TextSource:
         self.path = "the standard input" if path == "-" else path
         self.name = "stdin" if path == "-" else table_name(path)
         self.num_rows: int | None = None
+        self.kinds: dict[str, str] = {}
         self.is_pipe = not Path(path).is_file()
         binary = open_binary(path)
         weakref.finalize(self, _close, binary)

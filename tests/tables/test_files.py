@@ -222,7 +222,7 @@ def test_time_gaps_duplicates_and_numbers_as_time(tmp_path):
     assert taken.time.tolist() == times
     report = rows.encoder.clock.report()
     assert (report["duplicates"], report["gaps"], report["longest_gap_steps"]) == (1, 1, 4.0)
-    assert "1 gaps (the first after 3, the longest 4 steps), 1 duplicates" in rows.encoder.clock.describe()
+    assert "1 gap (after 3, 4 steps), 1 duplicate" in rows.encoder.clock.describe()
     assert open_rows(frame, "load", num_warm_up=12).time_name is None  # numbers are time only if told so
 
 
