@@ -18,6 +18,7 @@ THREADS = "threads of the processor; matrices this small are fastest with one, a
 _FLAGS = (
     "drop_constant",
     "explain",
+    "follow",
     "header",
     "limit_inputs",
     "recalibrate",

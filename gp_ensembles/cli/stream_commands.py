@@ -12,6 +12,9 @@ from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs
 from gp_ensembles.cli.config import add_config, config_from, warmup_in
+from gp_ensembles.cli.lines.command import LineInput, add_line_options, answer_lines
+from gp_ensembles.cli.lines.run import LineOutput
+from gp_ensembles.cli.lines.session import LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.tables import TableRequest, skip_seen, split_kinds, split_names
 from gp_ensembles.ensembles.presets import auto_for
@@ -51,6 +54,8 @@ def add_options(name: str, command: ArgumentParser) -> None:
         command.add_argument(
             "--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'"
         )
+    if name in ("stream", "resume"):
+        add_line_options(command)
     if name != "compare":
         command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
         command.add_argument(
@@ -104,6 +109,10 @@ def _output(values: Namespace) -> Output:
 
 def _stream(values: Namespace) -> int:
     config, table = _for_classes(config_from(values), values), request(values)
+    if values.format != "table":
+        return _answer(LineSession.for_target(config, table.target, table.options), values)
+    if values.follow:
+        raise ValueError("a growing file is read line by line; say how lines are written, --format jsonl or csv")
     rows = table.open(values.warmup, config.ensemble.forecast_columns)
     if values.explain:
         return _explain(rows)
@@ -135,7 +144,15 @@ def _explain(rows: RowStream) -> int:
     return 0
 
 
+def _answer(session: LineSession, values: Namespace) -> int:
+    """Answer lines as they come."""
+    given = LineInput(values.data, values.format, values.follow, request(values).options)
+    return answer_lines(session, given, LineOutput(values.out, values.id, values.checkpoint_seconds))
+
+
 def _resume(values: Namespace) -> int:
+    if values.format != "table":
+        return _answer(LineSession.load(values.checkpoint), values)
     stopped = load_checkpoint(values.checkpoint, device=values.device)
     rows = request(values).reopen(stopped.table)
     if not rows.has_target:

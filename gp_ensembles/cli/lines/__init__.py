@@ -1,0 +1,1 @@
+"""A stream of lines: rows come one at a time on a pipe or in a growing file, and are answered at once."""

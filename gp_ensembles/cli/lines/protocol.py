@@ -1,0 +1,64 @@
+"""What a line says: a row to be predicted, its target, or both."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Identity = str | int | float
+
+
+class LineError(ValueError):
+    """A line that says nothing that can be used."""
+
+
+class Line(NamedTuple):
+    """What a line says.
+
+    Attributes:
+        identity: The id of its row; ``None`` where it has none.
+        record: Inputs by column, if it has any.
+        target: The target as it was written; ``None`` where it has none.
+    """
+
+    identity: Identity | None
+    record: dict[str, Any]
+    target: Any
+
+
+def read_line(text: str, target: str, identity: str, features: Sequence[str] | None = None) -> Line:
+    """Read a line of JSON.
+
+    Args:
+        text: The line.
+        target: Name of the target.
+        identity: Name of the id.
+        features: Columns that are inputs; all others besides the two by default.
+
+    Raises:
+        LineError: If it is no JSON object, its values are no numbers, text or truth values, or it says nothing.
+
+    Example:
+        >>> read_line('{"id": 7, "wind": 3.5}', "load", "id")
+        Line(identity=7, record={'wind': 3.5}, target=None)
+        >>> read_line('{"id": 7, "load": 12}', "load", "id").target
+        12
+    """
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise LineError("not JSON that a table could hold: it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise LineError(f'not a JSON object such as {{"{identity}": 1, ...}}, but {type(found).__name__}')
+    for name, value in found.items():
+        if isinstance(value, list | dict):
+            raise LineError(f"{name} is a {type(value).__name__}; values are numbers, text, true, false or null")
+    own = found.pop(identity, None)
+    if isinstance(own, bool):
+        raise LineError(f"the {identity} is {own}; it must be a number or text")
+    told = found.pop(target, None)
+    record = found if features is None else {name: found[name] for name in features if name in found}
+    if not record and (own is None or told is None):
+        raise LineError(f"neither inputs of a row nor an {identity} with its {target}")
+    return Line(own, record, told)

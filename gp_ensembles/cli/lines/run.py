@@ -1,0 +1,91 @@
+"""A stream of lines from its beginning to its end: answers on the standard output, the rest in a folder."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gp_ensembles.cli.lines.protocol import LineError, read_line
+from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY, make_writable, write_json
+
+_REPORTED = 5  # lines that could not be used are told of one by one up to here
+
+
+@dataclass(frozen=True)
+class LineOutput:
+    """Where a stream of lines leaves what it learned.
+
+    Attributes:
+        out: Its folder.
+        identity: Name of the id in lines.
+        checkpoint_seconds: Seconds between checkpoints.
+    """
+
+    out: Path
+    identity: str = "id"
+    checkpoint_seconds: float = 30.0
+
+
+def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], output: LineOutput) -> dict[str, object]:
+    """Answer lines until they end, and keep what was learned.
+
+    Args:
+        session: The model and what it waits for.
+        lines: The lines.
+        answers: Where answers go, one JSON line for each row, at once.
+        output: Where the rest goes.
+
+    Returns:
+        The summary, which ``summary.json`` holds, too.
+    """
+    make_writable(output.out)
+    saved = time.monotonic()
+    try:
+        for number, text in enumerate(lines, start=1):
+            try:
+                answer = session.take(read_line(text, session.target, output.identity, session.options.features))
+            except LineError as error:
+                session.refuse()
+                _report(session.tally.num_malformed, number, str(error))
+                continue
+            if answer is not None:
+                if "refused" in answer:
+                    _report(session.tally.num_malformed, number, answer["refused"])
+                answers.write(json.dumps(answer, allow_nan=False) + "\n")
+                answers.flush()
+            if time.monotonic() - saved >= output.checkpoint_seconds:
+                session.save(output.out / CHECKPOINT)
+                saved = time.monotonic()
+    finally:
+        session.save(output.out / CHECKPOINT)
+        summary = session.summary()
+        write_json(output.out / SUMMARY, summary)
+    return summary
+
+
+def told(summary: dict[str, object], output: LineOutput) -> str:
+    """What is said at the end, on the standard error: the standard output holds answers only.
+
+    Example:
+        >>> summary = {"rows": 5, "rows_scored": 0, "rows_waiting": 5, "lines_malformed": 1, "log_score": None}
+        >>> told(summary, LineOutput(Path("out")))
+        '5 rows answered, 0 scored, 5 waiting for their targets, 1 line could not be used; out/checkpoint.pt goes on'
+    """
+    bad = summary["lines_malformed"]
+    parts = [
+        f"{summary['rows']} rows answered",
+        f"{summary['rows_scored']} scored" + (f" ({summary['log_score']:.4f} nats)" if summary["log_score"] else ""),
+        f"{summary['rows_waiting']} waiting for their targets",
+        f"{bad} line{'s' * (bad != 1)} could not be used",
+    ]
+    return f"{', '.join(parts)}; {output.out / CHECKPOINT} goes on"
+
+
+def _report(num_malformed: int, number: int, problem: str) -> None:
+    if num_malformed <= _REPORTED:
+        more = "; further ones are only counted" if num_malformed == _REPORTED else ""
+        print(f"gp-ensembles: line {number}: {problem}{more}", file=sys.stderr)

@@ -1,0 +1,309 @@
+"""A model that answers line by line: kinds and hyperparameters from the first rows, then a prediction for each."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gp_ensembles.cli.lines.protocol import Identity, Line, LineError
+from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.streaming.late import LateTargets
+from gp_ensembles.streaming.predictions import StreamDistribution
+from gp_ensembles.tables import TableOptions, open_rows
+from gp_ensembles.tables.encoder import TableEncoder
+from gp_ensembles.tables.frames import RecordSource
+
+_KIND = Kind("gp_ensembles lines", 1, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
+PATH = "the lines"
+
+
+class Tally(NamedTuple):
+    """What has come so far.
+
+    Attributes:
+        num_rows: Rows that were predicted.
+        num_scored: Targets that came for them after the warm-up.
+        log_prob: Sum of their log densities under what was said of them, in nats.
+        num_covered: How many lay between ``q05`` and ``q95``.
+        num_malformed: Lines that could not be used.
+        seconds: Time spent on answering.
+    """
+
+    num_rows: int = 0
+    num_scored: int = 0
+    log_prob: float = 0.0
+    num_covered: int = 0
+    num_malformed: int = 0
+    seconds: float = 0.0
+
+
+class LineSession:
+    """Takes lines and answers rows.
+
+    The first ``config.warmup`` rows are kept until all of them have their targets, or the window is over; meanwhile
+    answers are the mean and deviation of the targets so far.
+
+    Args:
+        config: The model.
+        target: Name of the target.
+        options: What is known of the columns.
+        window: Most rows that wait for their targets.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.cli.lines.protocol import read_line
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> session = LineSession(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), "load")
+        >>> for k in range(20):
+        ...     answer = session.take(read_line(f'{{"wind": {k % 7}, "load": {2 * (k % 7)}}}', "load", "id"))
+        >>> answer["warm_up"], round(session.take(read_line('{"id": "next", "wind": 5}', "load", "id"))["mean"])
+        (True, 10)
+    """
+
+    def __init__(
+        self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = 1000
+    ) -> None:
+        self.config = config
+        self.target = target
+        self.options = TableOptions() if options is None else options
+        self.window = max(window, config.warmup)
+        self.tally = Tally()
+        self.encoder: TableEncoder | None = None
+        self._warm: dict[Identity, tuple[dict[str, Any], Any]] = {}  # rows of the warm-up and their targets
+        self._late: LateTargets | None = None
+        self._intervals: dict[Identity, tuple[float, float]] = {}
+
+    @classmethod
+    def for_target(cls, config: StreamConfig, target: str | None, options: TableOptions) -> "LineSession":
+        """A session at its beginning.
+
+        Raises:
+            ValueError: If no target is named, or the config predicts several, or counts.
+        """
+        if target is None:
+            raise ValueError("which value is to be predicted? name it with --target")
+        kind = config.ensemble.target
+        if kind.num_outputs is not None or not (kind.is_real or kind.num_labels is not None):
+            raise ValueError(f"a stream of lines predicts one number or classes, not {kind}")
+        config.to_plain()
+        return cls(config, target, options)
+
+    @property
+    def model(self) -> OnlineModel | None:
+        """The model, once there is one."""
+        return None if self._late is None else self._late.model
+
+    @property
+    def num_waiting(self) -> int:
+        """Rows whose targets have not come."""
+        if self._late is None:
+            return sum(told is None for _, told in self._warm.values())
+        return len(self._late.waiting)
+
+    def take(self, line: Line) -> dict[str, Any] | None:
+        """Take a line; the answer to a row, or ``None`` to a target alone.
+
+        Raises:
+            LineError: If the line cannot be used; nothing has changed then.
+            NumericalError: If an expert fails.
+        """
+        began = time.perf_counter()
+        answer = None
+        identity: Identity = self.tally.num_rows + 1 if line.identity is None else line.identity
+        try:
+            if line.record:
+                answer = self._predict(identity, line.record)
+                self.tally = self.tally._replace(num_rows=self.tally.num_rows + 1)
+            if line.target is not None:
+                self._learn(identity, line.target)
+        except (ValueError, TypeError) as error:
+            if answer is not None:  # the row was answered, its target is no good: it may still come
+                answer["refused"] = " ".join(str(error).split())
+                self.refuse()
+            elif isinstance(error, LineError):
+                raise
+            else:
+                raise LineError(" ".join(str(error).split())) from None
+        self.tally = self.tally._replace(seconds=self.tally.seconds + time.perf_counter() - began)
+        return answer
+
+    def refuse(self) -> None:
+        """Count a line that could not be used."""
+        self.tally = self.tally._replace(num_malformed=self.tally.num_malformed + 1)
+
+    def summary(self) -> dict[str, object]:
+        """What came of the lines so far, as plain containers."""
+        tally, num_scored = self.tally, max(self.tally.num_scored, 1)
+        return {
+            "rows": tally.num_rows,
+            "rows_scored": tally.num_scored,
+            "rows_waiting": self.num_waiting,
+            "lines_malformed": tally.num_malformed,
+            "log_score": tally.log_prob / num_scored if tally.num_scored else None,
+            "coverage_90": tally.num_covered / num_scored if tally.num_scored and not self._has_classes else None,
+            "microseconds_per_row": 1e6 * tally.seconds / tally.num_rows if tally.num_rows else None,
+            "time": None if self.encoder is None or self.encoder.clock is None else self.encoder.clock.report(),
+            "warm_up_is_over": self.model is not None,
+            "config": self.config.to_plain(),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write everything to a file in one step.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        late = self._late
+        content = {
+            "config": self.config.to_plain(),
+            "target": self.target,
+            "options": _plain_options(self.options),
+            "window": self.window,
+            "tally": list(self.tally),
+            "encoder": None if self.encoder is None else self.encoder.to_plain(),
+            "warm": [[identity, record, told] for identity, (record, told) in self._warm.items()],
+            "model": None if late is None else late.model.content(),
+            "late": None if late is None else late.content(),
+            "intervals": [[identity, *ends] for identity, ends in self._intervals.items()],
+        }
+        write_checkpoint(path, _KIND, content)
+
+    @classmethod
+    def load(cls, path: Path) -> "LineSession":
+        """Read a session that goes on where it was saved.
+
+        Raises:
+            OSError: If the file cannot be read.
+            ValueError: If it is no session, or of another version.
+        """
+        content = read_checkpoint(path, _KIND)
+        options = TableOptions(**content["options"])
+        session = cls(StreamConfig.from_plain(content["config"]), content["target"], options, content["window"])
+        session.tally = Tally(*content["tally"])
+        session._warm = {identity: (record, told) for identity, record, told in content["warm"]}
+        session._intervals = {identity: (lower, upper) for identity, lower, upper in content["intervals"]}
+        if content["encoder"] is not None:
+            session.encoder = TableEncoder.from_plain(content["encoder"])
+            session._late = LateTargets.restore(OnlineModel.from_content(content["model"]), content["late"])
+        return session
+
+    @property
+    def _has_classes(self) -> bool:
+        return self.config.ensemble.target.num_labels is not None
+
+    def _predict(self, identity: Identity, record: Mapping[str, Any]) -> dict[str, Any]:
+        if self._late is None or self.encoder is None:
+            if identity in self._warm:
+                raise LineError(f"a row {identity!r} waits for its target already; give each row an id of its own")
+            self._warm[identity] = (dict(record), None)
+            answer = {"id": identity, "row": len(self._warm), "warm_up": True, **self._so_far()}
+            self._end_warm_up()
+            return answer
+        encoder, X, steps = self._encoded(self.encoder, record)
+        said = self._late.predict(identity, X, steps=steps)
+        self.encoder = encoder
+        answer = {"id": identity, "row": self.tally.num_rows + 1}
+        if encoder.clock is not None:
+            answer["time"] = encoder.clock.format([encoder.clock.last])[0]
+        answer |= self._told(said)
+        if "q05" in answer:
+            self._intervals[identity] = (answer["q05"], answer["q95"])
+        self._forget_given_up()
+        return answer
+
+    def _learn(self, identity: Identity, told: Any) -> None:
+        if self._late is None or self.encoder is None:
+            if identity not in self._warm or self._warm[identity][1] is not None:
+                raise LineError(f"no row {identity!r} waits for a target")
+            if self._has_classes is False and not isinstance(told, int | float):
+                raise LineError(f"the target of {identity!r} is {told!r}, not a number")
+            self._warm[identity] = (self._warm[identity][0], told)
+            self._end_warm_up()
+            return
+        cells = np.array(
+            [told], dtype=np.float64 if isinstance(told, float | int) and not self._has_classes else object
+        )
+        if cells.dtype == object:
+            cells[0] = str(told).lower() if isinstance(told, bool) else str(told)
+        y = float(self.encoder.target.encode(cells, ".")[0])
+        scored = self._late.observe(identity, y)
+        ends = self._intervals.pop(identity, None)
+        if not math.isnan(scored.log_prob):
+            inside = ends is not None and ends[0] <= y <= ends[1]
+            tally = self.tally
+            self.tally = tally._replace(
+                num_scored=tally.num_scored + 1,
+                log_prob=tally.log_prob + scored.log_prob,
+                num_covered=tally.num_covered + inside,
+            )
+
+    def _encoded(self, encoder: TableEncoder, record: Mapping[str, Any]) -> tuple[TableEncoder, torch.Tensor, float]:
+        columns = encoder.input_columns
+        raw = next(RecordSource([record], columns).rows(columns))
+        encoder, rows = encoder.encode(raw, ".", PATH, self.tally.num_rows + 1)
+        return encoder, rows.X[0], 1.0 if rows.steps is None else float(rows.steps[0])
+
+    def _end_warm_up(self) -> None:
+        """Fit to the first rows when all of them have their targets, or too many wait."""
+        rows = list(self._warm.items())
+        num_told = next((place for place, (_, (_, told)) in enumerate(rows) if told is None), len(rows))
+        if num_told < self.config.warmup and len(rows) < 2 * self.window:
+            return
+        num_warm = max(min(num_told, len(rows)), self.config.warmup)
+        records = [{**record, self.target: told} for _, (record, told) in rows]
+        table = open_rows(records, self.target, self.options, num_warm_up=num_warm)
+        warm = table.take(num_warm)
+        model = OnlineModel(self.config, table.feature_names).fit(warm.X, warm.y)
+        late, encoder = LateTargets(model, self.window), table.encoder
+        self._late, self.encoder, self._warm = late, encoder, {}
+        for identity, (record, told) in rows[num_warm:]:
+            encoder, X, steps = self._encoded(self.encoder, record)
+            late.predict(identity, X, steps=steps)
+            self.encoder = encoder
+            if told is not None:
+                self._learn(identity, told)
+
+    def _so_far(self) -> dict[str, Any]:
+        """Mean and deviation of the targets of the warm-up."""
+        told = [value for _, value in self._warm.values() if isinstance(value, int | float)]
+        if self._has_classes or len(told) < 2:
+            return {}
+        return {"mean": float(np.mean(told)), "std": float(np.std(told, ddof=1))}
+
+    def _told(self, said: StreamDistribution) -> dict[str, Any]:
+        """What is said of a row, as numbers."""
+        if isinstance(said, LatentMixture) and self._has_classes:
+            probabilities = said.class_probabilities[0].tolist()
+            assert self.encoder is not None
+            names: Sequence[str] = self.encoder.target.classes or [str(place) for place in range(len(probabilities))]
+            best = max(range(len(names)), key=probabilities.__getitem__)
+            return {"label": names[best], "probabilities": dict(zip(names, probabilities, strict=True))}
+        levels = (0.05, 0.95)
+        model = self.model
+        if model is not None and 0.9 in model.config.coverages:
+            levels = model.interval_levels(0.9)
+        mean, variance = said.moments()
+        ends = [float(said.quantile(level)[0]) for level in levels]
+        return {"mean": float(mean[0]), "std": math.sqrt(float(variance[0])), "q05": ends[0], "q95": ends[1]}
+
+    def _forget_given_up(self) -> None:
+        if self._late is not None and len(self._intervals) > 2 * self.window:
+            waiting = set(self._late.waiting)
+            self._intervals = {key: ends for key, ends in self._intervals.items() if key in waiting}
+
+
+def _plain_options(options: TableOptions) -> dict[str, Any]:
+    return {
+        "features": None if options.features is None else list(options.features),
+        "kinds": dict(options.kinds),
+        "time": options.time,
+        "classes": None if options.classes is None else list(options.classes),
+        "gaps": list(options.gaps),
+    }

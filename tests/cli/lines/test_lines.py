@@ -1,0 +1,241 @@
+"""Streams of lines: answers at once, targets when they come, bad lines survived, kills survived to the bit."""
+
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.lines.protocol import LineError, read_line
+from gp_ensembles.cli.lines.run import LineOutput, run_lines
+from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.tables import TableOptions
+
+CONFIG = StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=30)
+YAML = "ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 30\n"
+
+
+def rows(num_rows=80):
+    generator = torch.Generator().manual_seed(0)
+    wind = torch.randn(num_rows, generator=generator).tolist()
+    noise = (0.1 * torch.randn(num_rows, generator=generator)).tolist()
+    sites = ["a", "b"] * (num_rows // 2)
+    return [
+        {"id": f"r{k}", "wind": w, "site": s, "load": 3 * w + 5 * (s == "b") + e}
+        for k, (w, s, e) in enumerate(zip(wind, sites, noise, strict=True))
+    ]
+
+
+def split(found):
+    """A row as two lines: what is known first, and its target."""
+    return [{k: v for k, v in found.items() if k != "load"}, {"id": found["id"], "load": found["load"]}]
+
+
+def run(session, lines, tmp_path, name="out"):
+    answers = io.StringIO()
+    text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    summary = run_lines(session, text, answers, LineOutput(tmp_path / name))
+    return [json.loads(line) for line in answers.getvalue().splitlines()], summary
+
+
+def as_tensors(found):
+    X = torch.tensor([[row["wind"], row["site"] == "a", row["site"] == "b"] for row in found], dtype=torch.float64)
+    return X, torch.tensor([row["load"] for row in found], dtype=torch.float64)
+
+
+def test_answers_are_those_of_the_model(tmp_path):
+    found = rows()
+    answers, summary = run(LineSession(CONFIG, "load"), [line for row in found for line in split(row)], tmp_path)
+    X, y = as_tensors(found)
+    model = OnlineModel(CONFIG).fit(X[:30], y[:30])
+    assert [answer["id"] for answer in answers] == [row["id"] for row in found]
+    assert all(answer["warm_up"] for answer in answers[:30])
+    assert "warm_up" not in answers[30]
+    log_prob = []
+    for answer, row, target in zip(answers[30:], X[30:], y[30:], strict=True):
+        said = model.predict(row.unsqueeze(0))
+        assert answer["mean"] == pytest.approx(float(said.mean), rel=1e-12)
+        assert answer["q05"] == pytest.approx(float(said.quantile(model.interval_levels()[0])), rel=1e-9)
+        log_prob.append(float(said.log_prob(target.reshape(1))))
+        model.observe(row.unsqueeze(0), target.reshape(1))
+    assert (summary["rows"], summary["rows_scored"], summary["rows_waiting"]) == (80, 50, 0)
+    assert summary["log_score"] == pytest.approx(sum(log_prob) / 50, rel=1e-9)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["rows"] == 80
+
+
+def test_rows_with_their_targets_are_the_same_stream(tmp_path):
+    found = rows()
+    apart, _ = run(LineSession(CONFIG, "load"), [line for row in found for line in split(row)], tmp_path)
+    together, _ = run(LineSession(CONFIG, "load"), found, tmp_path)
+    assert [a.get("mean") for a in apart[30:]] == [a.get("mean") for a in together[30:]]
+
+
+def test_bad_lines_are_counted_told_and_change_nothing(tmp_path, capsys):
+    found = rows()
+    good = [line for row in found for line in split(row)]
+    bad = ["not json", "[1, 2]", "{}", '{"id": "r99", "load": 3}', '{"id": "r70", "wind": [1]}', '{"wind": "gale"}']
+    session = LineSession(CONFIG, "load")
+    first, _ = run(session, good[:120], tmp_path)
+    second, _ = run(session, [*bad, '{"id": "r40", "load": 1.5}', '{"id": "x", "load": "much"}'], tmp_path)
+    third, summary = run(session, good[120:], tmp_path)
+    plain, _ = run(LineSession(CONFIG, "load"), good, tmp_path, "plain")
+    assert second == []
+    assert [*first, *third] == plain
+    assert summary["lines_malformed"] == 8
+    said = capsys.readouterr().err
+    assert "line 1: not JSON: Expecting value at character 1" in said
+    assert "line 2: not a JSON object" in said
+    assert "line 4: no row 'r99' waits for a target" in said
+    assert said.count("further ones are only counted") == 1
+
+
+def test_a_row_whose_target_is_no_good_is_answered_and_may_still_get_one(tmp_path):
+    found = rows()
+    session = LineSession(CONFIG, "load")
+    run(session, found[:40], tmp_path)
+    answers, _ = run(session, [{**found[40], "load": "n/k"}, {"id": "r40", "load": found[40]["load"]}], tmp_path)
+    assert "not a number" in answers[0]["refused"]
+    assert answers[0]["mean"] == pytest.approx(found[40]["load"], abs=1.0)
+    assert (session.num_waiting, session.tally.num_malformed, session.model.num_rows) == (0, 1, 41)
+
+
+@pytest.mark.parametrize("cut", [20, 100])
+def test_killed_and_resumed_to_the_bit_with_rows_that_wait(cut, tmp_path):
+    found = rows()
+    lines = [split(row) for row in found]
+    late = [line for k in range(80) for line in ([lines[k][0]] + ([lines[k - 3][1]] if k >= 3 else []))]
+    whole, _ = run(LineSession(CONFIG, "load"), late, tmp_path, "whole")
+    first, _ = run(LineSession(CONFIG, "load"), late[:cut], tmp_path, "cut")
+    second, summary = run(LineSession.load(tmp_path / "cut" / "checkpoint.pt"), late[cut:], tmp_path, "cut")
+    assert [*first, *second] == whole
+    assert summary["rows_waiting"] == 3
+    assert not [answer for answer in whole if answer["id"] == "r50" and "warm_up" in answer]
+
+
+def test_classes_by_name(tmp_path):
+    found = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows()]
+    config = replace(CONFIG, ensemble=replace(CONFIG.ensemble, target=BinaryTarget()))
+    session = LineSession(config, "load", TableOptions(classes=("low", "high")))
+    answers, summary = run(session, found, tmp_path)
+    assert set(answers[-1]["probabilities"]) == {"low", "high"}
+    hits = [answer["label"] == row["load"] for answer, row in zip(answers[30:], found[30:], strict=True)]
+    assert sum(hits) / len(hits) > 0.8
+    assert summary["log_score"] > -0.6
+
+
+def test_times_order_rows(tmp_path):
+    found = [{**row, "when": f"2024-01-{1 + k // 24:02d}T{k % 24:02d}:00"} for k, row in enumerate(rows())]
+    session = LineSession(CONFIG, "load")
+    answers, summary = run(session, found, tmp_path)
+    assert answers[-1]["time"] == "2024-01-04T07:00:00"
+    assert summary["time"]["usual_step"] == 3600
+    _, summary = run(session, [{**found[0], "id": "early"}], tmp_path)
+    assert summary["lines_malformed"] == 1
+
+
+def test_what_lines_say():
+    assert read_line('{"wind": NaN, "load": null}', "load", "id").target is None
+    assert read_line('{"a": 1, "b": 2, "id": 3}', "load", "id", ["b"]).record == {"b": 2}
+    for text, problem in [
+        ('{"id": true, "wind": 1}', "the id is True"),
+        ('{"wind": {"speed": 1}}', "wind is a dict"),
+        ('{"id": 3}', "neither inputs of a row nor an id with its load"),
+        ("[" * 100_000, "nested too deeply|not JSON"),
+    ]:
+        with pytest.raises(LineError, match=problem):
+            read_line(text, "load", "id")
+
+
+def test_the_command_reads_a_pipe_and_a_csv_file(tmp_path, monkeypatch, capsys):
+    found = rows()
+    (tmp_path / "small.yaml").write_text(YAML)
+    options = ["--target", "load", "--config", str(tmp_path / "small.yaml")]
+    text = "\n".join(json.dumps(row) for row in found)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["stream", "-", "--format", "jsonl", "--out", str(tmp_path / "pipe"), *options]) == 0
+    piped = capsys.readouterr()
+    assert "80 rows answered, 50 scored" in piped.err
+    table = tmp_path / "rows.csv"
+    table.write_text("\n".join(["wind;site;load", *(f"{r['wind']};{r['site']};{r['load']}" for r in found)]))
+    assert main(["stream", str(table), "--format", "csv", "--out", str(tmp_path / "csv"), *options]) == 0
+    means = [
+        [json.loads(line).get("mean") for line in text.splitlines()] for text in (piped.out, capsys.readouterr().out)
+    ]
+    assert means[0] == means[1]
+    checkpoint = str(tmp_path / "csv" / "checkpoint.pt")
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"wind": 1.0, "site": "b"}\n'))
+    out = ["--out", str(tmp_path / "more")]
+    assert main(["resume", "-", "--format", "jsonl", "--checkpoint", checkpoint, *out]) == 0
+    assert json.loads(capsys.readouterr().out)["mean"] == pytest.approx(8, abs=0.5)
+    for wrong, words in [
+        (["stream", "-", "--format", "jsonl"], "name it with --target"),
+        (["stream", "nowhere.jsonl", "--format", "jsonl", *options], "--follow waits for it"),
+        (["stream", "-", "--follow", *options], "say how lines are written"),
+        (["resume", "-", "--checkpoint", checkpoint], "is not|format"),
+    ]:
+        assert main([*wrong, "--out", str(tmp_path / "wrong")]) == 2
+        assert any(word in capsys.readouterr().err for word in words.split("|"))
+
+
+def start(tmp_path, *arguments):
+    (tmp_path / "small.yaml").write_text(YAML)
+    command = [sys.executable, "-m", "gp_ensembles", "stream", *arguments, "--format", "jsonl", "--target", "load"]
+    command += ["--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, bufsize=1, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+
+
+def answer_of(process, seconds=120.0):
+    ready, _, _ = select.select([process.stdout], [], [], seconds)
+    assert ready, "no answer came in time"
+    return json.loads(process.stdout.readline())
+
+
+@pytest.mark.slow
+def test_a_live_pipe_is_answered_at_once_and_ends_cleanly_on_sigterm(tmp_path):
+    found = rows()
+    with start(tmp_path, "-") as process:
+        for row in found[:40]:
+            process.stdin.write(json.dumps(row) + "\n")
+            process.stdin.flush()
+            answer = answer_of(process)
+        assert answer["mean"] == pytest.approx(found[39]["load"], abs=1.0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert "40 rows answered, 10 scored" in process.stderr.read()
+    assert LineSession.load(tmp_path / "run" / "checkpoint.pt").tally.num_rows == 40
+
+
+@pytest.mark.slow
+def test_a_growing_file_is_followed_across_rotation(tmp_path):
+    found = rows()
+    path = tmp_path / "rows.jsonl"
+    with start(tmp_path, "--follow", str(path)) as process:
+        with path.open("w") as file:
+            for row in found[:35]:
+                file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(found[35])[:10])  # half a line
+            file.flush()
+            for _ in range(35):
+                answer_of(process)
+            file.write(json.dumps(found[35])[10:] + "\n")
+            file.flush()
+            assert answer_of(process)["id"] == "r35"
+        path.rename(tmp_path / "rows.old")
+        path.write_text(json.dumps(found[36]) + "\n")
+        assert answer_of(process)["id"] == "r36"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
