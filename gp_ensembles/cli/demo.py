@@ -1,25 +1,18 @@
-"""The main job on real data that travels with the package: a drifting stream, predicted day by day."""
+"""The main job on a table as a meter leaves it: dates, words, holes, a sensor that sleeps at first, drift."""
 
 from dataclasses import replace
 
-import torch
-
 from gp_ensembles.cli.commands import Output, stream
-from gp_ensembles.cli.tables import open_table
-from gp_ensembles.data import Table, load
-from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
-from gp_ensembles.ensembles.presets import e_doebe
+from gp_ensembles.cli.writing import make_writable
+from gp_ensembles.data.messy import TARGET, write_messy_load
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.tables import explain, open_rows
 
-SET = "trump_approval"
-_BASES = (LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())
-CONFIG = StreamConfig(replace(e_doebe, bases=_BASES), warmup=200)
+FILE = "load.csv"
 
 
 def run_demo(output: Output) -> dict[str, object]:
-    """Predict a president's daily approval from five pollsters and the day before, with E-DOEBE.
-
-    1001 days drift by several times what the 200 warm-up days show.
+    """Write an hourly load into the folder of the results, and predict it: what ``stream load.csv --target load`` does.
 
     Args:
         output: What to leave behind.
@@ -27,24 +20,10 @@ def run_demo(output: Output) -> dict[str, object]:
     Returns:
         The summary.
     """
-    return stream(open_table(with_previous(load(SET)), CONFIG.warmup), CONFIG, output)
-
-
-def with_previous(table: Table) -> Table:
-    """The table with the target of the row before as one more input, and without its first row.
-
-    Args:
-        table: A table without missing targets.
-
-    Returns:
-        A table of N - 1 rows and D + 1 inputs.
-
-    Example:
-        >>> X = torch.zeros(3, 1, dtype=torch.float64)
-        >>> with_previous(Table(X, torch.arange(3.0, dtype=torch.float64), ("x",), "level", "tide")).X
-        tensor([[0., 0.],
-                [0., 1.]], dtype=torch.float64)
-    """
-    X = torch.cat([table.X[1:], table.y[:-1].unsqueeze(-1)], dim=1)
-    names = (*table.feature_names, f"previous {table.target_name}")
-    return table._replace(X=X, y=table.y[1:], feature_names=names)
+    make_writable(output.out)
+    path = output.out / FILE
+    write_messy_load(path)
+    rows = open_rows(path, TARGET)
+    summary = stream(rows, replace(StreamConfig(), warmup=rows.num_warm_up), output)
+    print(f"gp-ensembles stream {path} --target {TARGET}\n\n{explain(rows.encoder, rows.columns)}\n")
+    return summary

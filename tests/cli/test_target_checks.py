@@ -69,9 +69,7 @@ def stream(place, data="data.csv", config="binary", warmup="200"):
         ("counts", 50, "1.5", "the target is 1.5, but counts must be whole"),
     ],
 )
-def test_a_cell_of_the_warm_up_is_named_before_it_runs(
-    place, small, capsys, monkeypatch, config, row, value, words
-):
+def test_a_cell_of_the_warm_up_is_named_before_it_runs(place, small, capsys, monkeypatch, config, row, value, words):
     rows = make_rows()
     rows[row][2] = value
     small.write(place / "data.csv", rows)

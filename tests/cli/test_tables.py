@@ -1,0 +1,318 @@
+"""Ordinary tables through the command itself: whatever the dialect, the predictions are those of plain numbers."""
+
+import csv
+import gzip
+import io
+import json
+import math
+import sys
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from gp_ensembles.cli.__main__ import main
+
+QUICK = ["--pictures", "false", "--progress", "false", "--report", "false"]
+WARMUP, ROWS = 60, 130
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, small):
+    """A folder with a config, and the predictions on plain numbers."""
+    folder = tmp_path_factory.mktemp("dialects")
+    (folder / "small.yaml").write_text(small.config, encoding="utf-8")
+    small.write(folder / "plain.csv", small.rows(ROWS))
+    assert stream(folder, "plain.csv", "plain") == 0
+    return folder
+
+
+def stream(folder, data, out, *options, target="y"):
+    data = data if data == "-" else str(folder / data)
+    arguments = ["stream", data, "--target", target, "--warmup", str(WARMUP), "--config", str(folder / "small.yaml")]
+    return main([*arguments, "--out", str(folder / out), *QUICK, *options])
+
+
+def predictions(folder, out):
+    return (folder / out / "predictions.csv").read_text(encoding="utf-8")
+
+
+def as_text(rows, delimiter=",", decimal=".", header=("a", "b", "y"), end=""):
+    lines = [delimiter.join(header) + end] if header else []
+    lines += [delimiter.join(cell.replace(".", decimal) for cell in row) + end for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def spaced(rows):
+    return "\n".join(f"{a:>14}  {b:>14}  {y:>14}" for a, b, y in [("a", "b", "y"), *rows]) + "\n"
+
+
+DIALECTS = {
+    "semicolons": lambda rows: as_text(rows, ";").encode(),
+    "decimal commas": lambda rows: as_text(rows, ";", ",").encode(),
+    "tabs": lambda rows: as_text(rows, "\t").encode(),
+    "tabs and decimal commas": lambda rows: as_text(rows, "\t", ",").encode(),
+    "bars": lambda rows: as_text(rows, "|").encode(),
+    "blanks": lambda rows: spaced(rows).encode(),
+    "a line that says sep=;": lambda rows: b"sep=;\r\n" + as_text(rows, ";", ",").replace("\n", "\r\n").encode(),
+    "latin-1": lambda rows: as_text(rows, header=("größe", "b", "y")).encode("latin-1"),
+    "a byte order mark": lambda rows: as_text(rows).encode("utf-8-sig"),
+    "utf-16": lambda rows: as_text(rows).encode("utf-16"),
+    "gzip": lambda rows: gzip.compress(as_text(rows).encode()),
+    "a mark at the end of lines": lambda rows: as_text(rows, ";", end=";").encode(),
+    "quotes": lambda rows: as_text(
+        [[f'"{cell}"' for cell in row] for row in rows], header=('"a"', '"b"', '"y"')
+    ).encode(),
+    "blanks around": lambda rows: as_text([[f" {cell} " for cell in row] for row in rows]).encode(),
+    "empty lines": lambda rows: b"\n\n" + as_text(rows).replace("\n", "\n\n").encode(),
+    "remarks": lambda rows: b"# from the lab\n# day 3\n" + as_text(rows).encode(),
+    "a name twice": lambda rows: as_text(rows, header=("a", "a", "y")).encode(),
+    "a column without a name": lambda rows: as_text(rows, header=("a", "", "y")).encode(),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_dialect_is_read_as_plain_numbers(place, small, dialect):
+    (place / "dialect.csv").write_bytes(DIALECTS[dialect](small.rows(ROWS)))
+    assert stream(place, "dialect.csv", "dialect") == 0
+    assert predictions(place, "dialect") == predictions(place, "plain")
+
+
+def test_a_table_without_names_has_numbered_columns(place, small):
+    (place / "bare.csv").write_text(as_text(small.rows(ROWS), header=()), encoding="utf-8")
+    assert stream(place, "bare.csv", "bare", target="column 3") == 0
+    assert predictions(place, "bare") == predictions(place, "plain")
+
+
+def test_parquet_is_read_as_plain_numbers(place, small):
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame(small.rows(ROWS), columns=["a", "b", "y"]).astype(float)
+    frame.to_parquet(place / "table.parquet")
+    assert stream(place, "table.parquet", "parquet") == 0
+    assert predictions(place, "parquet") == predictions(place, "plain")
+
+
+def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
+    given = io.BytesIO(as_text(small.rows(ROWS), ";", ",").encode())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))
+    assert stream(place, "-", "piped") == 0
+    assert predictions(place, "piped") == predictions(place, "plain")
+    assert json.loads((place / "piped" / "summary.json").read_text())["data"] == "stdin"
+    capsys.readouterr()
+    compare = ["compare", "-", "--target", "y", "--configs", str(place / "small.yaml"), "--out", str(place / "never")]
+    assert main(compare) == 2
+    assert "compare reads the table once for each config; give a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"), [(("True", "False"), ""), (("yes", "no"), "NA"), (("ON", "OFF"), "null"), (("t", "f"), "-")]
+)
+def test_words_and_gaps_are_those_of_numbers(place, small, words, missing):
+    """True and false as 1 and 0; a category as a column for each of its levels; a missing cell, however written."""
+    plain, told = [], []
+    for number, (a, b, y) in enumerate(small.rows(ROWS)):
+        is_on, color, b = number % 3 == 0, ("blue", "green", "red")[number * 7 % 5 % 3], "" if number % 11 == 4 else b
+        levels = [str(int(color == level)) for level in ("blue", "green", "red")]
+        plain.append([a, b, str(int(is_on)), *levels, y])
+        told.append([a, b or missing, words[not is_on], color, y])
+    small.write(place / "numbers.csv", plain, ("a", "b", "on", "blue", "green", "red", "y"))
+    small.write(place / "words.csv", told, ("a", "b", "on", "color", "y"))
+    assert stream(place, "numbers.csv", "numbers") == 0
+    assert stream(place, "words.csv", "words") == 0
+    assert predictions(place, "words") == predictions(place, "numbers")
+    features = json.loads((place / "words" / "summary.json").read_text())["features"]
+    assert features == ["a", "b", "on", "color=blue", "color=green", "color=red"]
+
+
+HOURS = [datetime(2024, 3, 1) + timedelta(hours=k + 7 * (k >= 90)) for k in range(ROWS)]
+
+
+def dated(rows, style="%d.%m.%Y %H:%M"):
+    return [[f"{time:{style}}", *row] for time, row in zip(HOURS, rows, strict=True)]
+
+
+@pytest.mark.parametrize("style", ["%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M %p", "%Y-%m-%dT%H:%M:%SZ"])
+def test_dates_give_a_time_calendar_columns_and_steps(place, small, style):
+    small.write(place / "dates.csv", dated(small.rows(ROWS), style), ("when", "a", "b", "y"))
+    assert stream(place, "dates.csv", "dates") == 0
+    rows = small.read(place / "dates" / "predictions.csv")
+    assert list(rows[0])[:3] == ["row", "time", "mean"]
+    assert [row["time"] for row in rows] == [f"{time:%Y-%m-%dT%H:%M:%S}" for time in HOURS[WARMUP:]]
+    assert [row["time"] for row in small.read(place / "dates" / "weights.csv")] == [row["time"] for row in rows]
+    summary = json.loads((place / "dates" / "summary.json").read_text())
+    assert summary["features"] == ["when: days", "when: sine of day", "when: cosine of day", "a", "b"]
+    assert summary["time"] == {
+        "name": "when", "kind": "date", "usual_step": 3600.0, "last": "2024-03-06T16:00:00", "duplicates": 0,
+        "gaps": 1, "first_gap_after": "2024-03-04T17:00:00", "longest_gap_steps": 8.0,
+    }  # fmt: skip
+    # By hand: the same columns as numbers, ordered by a column of hours.
+    start, by_hand = HOURS[0], []
+    for time, row in zip(HOURS, small.rows(ROWS), strict=True):
+        phase = 2 * math.pi * time.hour / 24
+        days = (time - start).total_seconds() / 86400
+        by_hand.append([repr(days), repr(math.sin(phase)), repr(math.cos(phase)), *row])
+    small.write(place / "hand.csv", by_hand, ("days", "sine", "cosine", "a", "b", "y"))
+    assert stream(place, "hand.csv", "hand", "--time", "days") == 0
+    hand = small.read(place / "hand" / "predictions.csv")
+    for name in ("mean", "std", "q05", "q95"):
+        assert [float(row[name]) for row in rows] == pytest.approx([float(row[name]) for row in hand], rel=1e-6)
+    assert float(hand[0]["time"]) == pytest.approx(WARMUP / 24)
+
+
+def test_a_gap_in_time_widens_the_next_prediction(place, small):
+    """The walks move on while nothing comes: the row after eight steps is predicted with more doubt than after one."""
+    rows = [[a, "1" if k % 2 else "2", y] for k, (a, _, y) in enumerate(small.rows(ROWS))]
+    small.write(place / "gap.csv", dated(rows), ("when", "a", "b", "y"))
+    assert stream(place, "gap.csv", "gap", "--features", "a,b", "--time", "when") == 0
+    small.write(place / "gap.csv", rows, ("a", "b", "y"))
+    assert stream(place, "gap.csv", "even") == 0
+    gap, even = (small.read(place / out / "predictions.csv") for out in ("gap", "even"))
+    assert [row["mean"] for row in gap[:30]] == [row["mean"] for row in even[:30]]
+    assert float(gap[30]["std"]) > float(even[30]["std"])
+
+
+@pytest.mark.processor
+def test_a_stream_of_dates_and_words_goes_on_to_the_bit(place, small):
+    """Cut within a chunk and within a gap of time, and gone on from the same file, and from the rest of it."""
+    rows = [
+        [time, a, "" if k % 9 == 1 else b, "xyz"[k * 5 % 3], y]
+        for k, (time, a, b, y) in enumerate(dated(small.rows(ROWS)))
+    ]
+    rows[120][3] = "new"
+    header = ("when", "a", "b", "site", "y")
+    small.write(place / "all.csv", rows, header)
+    assert stream(place, "all.csv", "all") == 0
+    for cut in (WARMUP + 1, 90, 101):
+        small.write(place / "first.csv", rows[:cut], header)
+        small.write(place / "rest.csv", rows[cut:], header)
+        for data, options in (("all.csv", ["--skip-seen"]), ("rest.csv", [])):
+            assert stream(place, "first.csv", "cut") == 0
+            resume = ["resume", str(place / data), "--checkpoint", str(place / "cut" / "checkpoint.pt")]
+            assert main([*resume, "--out", str(place / "cut"), *QUICK, *options]) == 0
+            for name in ("predictions.csv", "weights.csv"):
+                assert (place / "cut" / name).read_bytes() == (place / "all" / name).read_bytes()
+            whole, parts = (json.loads((place / out / "summary.json").read_text()) for out in ("all", "cut"))
+            assert parts["time"] == whole["time"]
+            assert parts["log_score"] == whole["log_score"]
+
+
+def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, capsys):
+    rows = [[*row[:3], "xyz"[k % 3], row[3]] for k, row in enumerate(dated(small.rows(ROWS)))]
+    small.write(place / "told.csv", rows, ("when", "a", "b", "site", "y"))
+    for command in (["stream"], ["compare"]):
+        configs = ["--configs", "e_doebe"] if command == ["compare"] else []
+        options = ["--target", "y", "--explain", "--out", str(place / "never"), *configs]
+        assert main([*command, str(place / "told.csv"), *options]) == 0
+        told = capsys.readouterr().out
+        assert "when     time and input   date" in told
+        assert "site     input            category   3" in told
+        assert "when: a row every hour, 1 gap (after 2024-03-04T17:00:00, 8 steps), no duplicate" in told
+        assert "130 rows, of which 43 told what the columns are" in told
+    assert not (place / "never").exists()
+    rows[100][1] = "red"
+    small.write(place / "told.csv", rows, ("when", "a", "b", "site", "y"))
+    assert main(["stream", str(place / "told.csv"), "--target", "y", "--explain"]) == 2
+    found = capsys.readouterr()
+    assert "100 rows" in found.out
+    assert "data row 101 (line 102), column a: 'red' is not a number" in found.err
+
+
+def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
+    (place / "free.yaml").write_text(small.config, encoding="utf-8")
+    arguments = ["--target", "y", "--config", str(place / "free.yaml"), "--out", str(place / "free"), *QUICK]
+    assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
+    assert "the warm-up took a third of the table, 43 rows; --warmup takes others" in capsys.readouterr().out
+    assert json.loads((place / "free" / "summary.json").read_text())["rows"] == ROWS - 43
+    compare = ["compare", str(place / "plain.csv"), "--target", "y", "--configs", str(place / "free.yaml")]
+    assert main([*compare, "--out", str(place / "compared"), "--progress", "false"]) == 0
+    assert f"plain: {ROWS - 43} rows predicted" in capsys.readouterr().out
+    (place / "free.yaml").write_text("warmup: 50\n" + small.config, encoding="utf-8")
+    assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
+    assert json.loads((place / "free" / "summary.json").read_text())["warmup"] == 50
+    assert "a third" not in capsys.readouterr().out
+
+
+def test_classes_by_name_need_no_config(place, small, capsys):
+    rows = [[a, b, "calm" if float(y) < 52 else "wild"] for a, b, y in small.rows(ROWS)]
+    small.write(place / "classes.csv", rows)
+    quick = ["--target", "y", "--out", str(place / "classes"), *QUICK]
+    assert main(["stream", str(place / "classes.csv"), *quick]) == 2
+    assert "run it with --classes calm,wild" in capsys.readouterr().err
+    assert not (place / "classes").exists()
+    assert main(["stream", str(place / "classes.csv"), "--classes", "calm,wild", *quick]) == 0
+    summary = json.loads((place / "classes" / "summary.json").read_text())
+    assert (summary["classes"], *summary["config"]["ensemble"]["target"]) == (["calm", "wild"], "BinaryTarget")
+    found = small.read(place / "classes" / "predictions.csv")
+    assert all(float(row["p_calm"]) + float(row["p_wild"]) == pytest.approx(1, abs=1e-9) for row in found)
+    assert [row["y"] for row in found] == [f"{float(row[2] == 'wild')}" for row in rows[43:]]
+
+
+def zones(rows):
+    return [[time.replace("Z", "+05:00" if k % 2 else "Z"), *row] for k, (time, *row) in enumerate(rows)]
+
+
+def swapped(rows):
+    rows[30], rows[31] = rows[31], rows[30]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (zones, [], "column when: its times are of zones 5 hours apart"),
+        (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 lies before that of the row before"),
+        (lambda rows: [[f"note {k}", *row[1:]] for k, row in enumerate(rows)], [], "--kinds when=drop"),
+        (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no format of dates fits"),
+        (lambda rows: rows, ["--kinds", "when=day"], "the kind of when is 'day'; choose one of"),
+        (lambda rows: rows, ["--kinds", "when"], "--kinds when names no kind; write NAME=KIND"),
+        (lambda rows: rows, ["--time", "hour"], "no column named hour"),
+        (lambda rows: rows, ["--delimiter", ";;"], "the delimiter must be one character"),
+        (lambda rows: rows, ["--encoding", "klingon"], "'klingon' is no encoding"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, change, options, words):
+    rows = change(dated(small.rows(ROWS), "%Y-%m-%dT%H:%M:%SZ"))
+    small.write(place / "refused.csv", rows, ("when", "a", "b", "y"))
+    assert stream(place, "refused.csv", "never", *options) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.strip().splitlines()) == 1
+    assert words in said.err
+    assert not (place / "never").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02" * 50, b"%PDF-1.4 \xff\xfe\x00", b"PAR1 and no more", b"y\n"])
+def test_a_file_that_is_no_table_is_refused(place, capsys, content):
+    (place / "odd.csv").write_bytes(content)
+    assert stream(place, "odd.csv", "never") == 2
+    assert str(place / "odd.csv") in capsys.readouterr().err
+    assert not (place / "never").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "target", "options"),
+    [
+        ("bike_hourly", "cnt", []),
+        ("air_quality_raw", "CO_GT", []),
+        ("elec2", "label", ["--classes", "0,1"]),
+    ],
+)
+def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, name, target, options):
+    source = shared / "data" / f"{name}.csv.gz"
+    if not source.is_file():
+        pytest.skip(f"{name} is not there")
+    with gzip.open(source, "rt", encoding="utf-8") as file:
+        lines = [line for line, _ in zip(file, range(1601), strict=False)]
+    (tmp_path / "cut.csv").write_text("".join(lines), encoding="utf-8")
+    if not options:
+        (tmp_path / "small.yaml").write_text(small.config, encoding="utf-8")
+        options = ["--config", str(tmp_path / "small.yaml")]
+    arguments = ["stream", str(tmp_path / "cut.csv"), "--target", target, *options, "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--warmup", "1000", *QUICK]) == 0
+    assert len(small.read(tmp_path / "out" / "predictions.csv")) == 600
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    score = "error_rate" if name == "elec2" else "log_score"
+    assert math.isfinite(summary[score])
+    assert next(csv.reader(lines[:1])) == [entry["name"] for entry in summary["columns"]]
