@@ -171,16 +171,25 @@ def test_bad_input_changes_nothing():
         OnlineRegressor(small, warmup=None).fit(X, y)
 
 
-def test_missing_inputs_are_warm_up_means():
+def test_missing_inputs_are_between_the_last_value_and_the_mean():
     X, y = table()
+    deviation = X[:60, 1] - X[:60, 1].mean()
+    size = np.sqrt((deviation[1:] ** 2).sum() * (deviation[:-1] ** 2).sum())
+    persistence = max(0.0, (deviation[1:] * deviation[:-1]).sum() / size)
     holes, filled = X.copy(), X.copy()
     holes[100:110, 1] = np.nan
-    filled[100:110, 1] = X[:60, 1].mean()
-    one, other = (OnlineRegressor(small, warmup=60, random_state=0).fit(rows, y) for rows in (holes, filled))
-    np.testing.assert_allclose(one.predict(holes), other.predict(filled), rtol=1e-9)
+    filled[100:110, 1] = X[:60, 1].mean() + persistence ** np.arange(1, 11) * (X[99, 1] - X[:60, 1].mean())
     labels = y > np.median(y)
     one, other = (OnlineClassifier(light, warmup=60, random_state=0).fit(rows, labels) for rows in (holes, filled))
-    np.testing.assert_allclose(one.predict_proba(holes), other.predict_proba(filled), rtol=1e-9)
+    np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), rtol=1e-9)
+    # What stands in for a number is less sure than the same number seen.
+    model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
+    row = np.array([[X[-1, 0], np.nan, *X[-1, 2:]]])
+    known = row.copy()
+    known[0, 1] = X[:60, 1].mean() + persistence * (X[-1, 1] - X[:60, 1].mean())
+    (mean, spread), (wanted, smaller) = (model.predict(rows, return_std=True) for rows in (row, known))
+    np.testing.assert_allclose(mean, wanted, rtol=1e-2)
+    assert spread[0] > smaller[0]
 
 
 @pytest.mark.parametrize("target", [RealTarget(), UnknownNoiseTarget(), OutlierTarget(), CountTarget()], ids=str)
