@@ -301,7 +301,7 @@ def weights_of(state: WindowState) -> Tensor:
         >>> one = torch.ones(1, 2, dtype=torch.float64)
         >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
         >>> state, _ = update_window(window_state(torch.Size(), 1, 4, one), one, one[0, :1], window)
-        >>> weights_of(state)
+        >>> weights_of(state).detach()
         tensor([0.5000], dtype=torch.float64)
     """
     n = num_used(state)

@@ -11,8 +11,8 @@ class PathInnovations:
     r"""Errors of S paths, each by an innovation model of the path's expert, or by the expert's own law.
 
     The models of an expert say together how its errors are distributed, a narrow peak on wide tails: at each step a
-    path draws one of them anew by their weights, or keeps its first. Coefficients of the autoregression stay what they are
-    at the origin. Sizes follow the errors that are drawn, and go back to the slowest model's, which knows the last
+    path draws one of them anew by their weights, or keeps its first. Coefficients of the autoregression stay what they
+    are at the origin. Sizes follow the errors that are drawn, and go back to the slowest model's, which knows the last
     fifty errors: one of rate :math:`\lambda` by the factor :math:`(g^{slow} / g_t)^\lambda` a step, for as it forgets
     errors at that rate it says nothing of errors far ahead.
 
