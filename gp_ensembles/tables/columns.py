@@ -8,7 +8,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.feature_extraction import FeatureHasher
-from sklearn.preprocessing import OneHotEncoder
 
 from gp_ensembles.tables.dates import parse
 from gp_ensembles.tables.numbers import is_missing, numbers_in
@@ -120,7 +119,9 @@ class BooleanColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class CategoryColumn(ColumnEncoder):
-    """A category of few levels: 1 in the column of its level, 0 in the others, by scikit-learn's ``OneHotEncoder``.
+    """A category of few levels: 1 in the column of its level, 0 in the others.
+
+    The numbers of scikit-learn's ``OneHotEncoder(handle_unknown="ignore")``, without its cost for single rows.
 
     Attributes:
         levels: The levels of the warm-up rows; others, later, are 0 in all columns.
@@ -143,13 +144,13 @@ class CategoryColumn(ColumnEncoder):
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
         """See :meth:`ColumnEncoder.encode`."""
-        texts = np.array(texts_of(cells), dtype=object)[:, None]
-        levels = np.array(self.levels, dtype=object)
-        if not len(texts) or not len(levels):
-            return np.zeros((len(texts), len(levels)))
-        encoder = OneHotEncoder(categories=[levels], handle_unknown="ignore", sparse_output=False).fit(levels[:, None])
-        values: Encoded = encoder.transform(texts)
-        values[[is_missing(text) for text in texts[:, 0]]] = np.nan
+        places = {level: place for place, level in enumerate(self.levels)}
+        values = np.zeros((len(cells), len(self.levels)))
+        for row, text in enumerate(texts_of(cells)):
+            if text in places:
+                values[row, places[text]] = 1.0
+            elif is_missing(text):
+                values[row] = np.nan
         return values
 
     def describe(self) -> str:

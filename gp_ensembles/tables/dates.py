@@ -158,9 +158,17 @@ def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tu
         raise CellError(place, f"{problem}; write all times of the column in one zone")
 
 
-def _offset(cell: str) -> float | None:
+def _offset_of(text: str) -> re.Match[str] | None:
+    """The offset at the end of a text with a clock."""
+    tail = text[-6:]
+    if tail[-1:].isdigit() and "+" not in tail and "-" not in tail:
+        return None
+    return _OFFSET.search(text) if _CLOCK.search(text) else None
+
+
+def _offset(text: str) -> float | None:
     """Seconds of a text's clock ahead of universal time; ``None`` without an offset."""
-    found = _OFFSET.search(cell.strip()) if _CLOCK.search(cell) else None
+    found = _offset_of(text)
     if found is None:
         return None
     sign, hours, minutes = found.groups()
@@ -172,10 +180,11 @@ def _walls(texts: Sequence[str], style: str) -> tuple[NDArray[np.float64], int |
     if style in UNIX:
         numbers, wrong = numbers_in(texts)
         return numbers / UNIX[style], wrong
-    plain = [_OFFSET.sub("", text) if _CLOCK.search(text) else text for text in texts]
-    parsed = pd.to_datetime(pd.Series(plain, dtype=object), format=style, errors="coerce", utc=True)
-    wrong = int(parsed.isna().to_numpy().argmax()) if parsed.isna().any() else None
-    return _seconds(pd.DatetimeIndex(parsed).tz_localize(None)), wrong
+    plain = np.empty(len(texts), dtype=object)
+    plain[:] = [text if (found := _offset_of(text)) is None else text[: found.start()] for text in texts]
+    parsed = pd.to_datetime(plain, format=style, errors="coerce", utc=True).tz_localize(None)
+    lost = parsed.isna()
+    return _seconds(parsed), int(lost.argmax()) if lost.any() else None
 
 
 def _parses(cells: Sequence[str], style: str) -> bool:
