@@ -103,10 +103,13 @@ class LateTargets:
         if identity in self._rows:
             raise ValueError(f"a row {identity!r} waits for its target already; give each row an id of its own")
         row = X.reshape(1, -1).detach().to("cpu", torch.float64)
-        self.model.predict(row, row.new_full((1,), steps))  # refuses what is not legal before anything is changed
+        time = None if steps == 1 else row.new_full((1,), steps)
+        said = self.model.predict(row, time)  # refuses what is not legal before anything is changed
         if len(self._rows) >= self.window:
             self._learn(self._num_ready(give_up=1))
-        said = self._say(row, steps)
+            said = self.model.predict(row, time)
+        if self._rows and self.model.is_fitted and self.model.config.ensemble.target.is_real:
+            said = self._ahead(row)
         self._rows[identity] = _Waiting(row, float(steps), said)
         return said
 
@@ -142,7 +145,7 @@ than {self.window} rows old"
             if identity in self._rows:
                 row.y = None
             raise
-        return Scored(identity, row.y, row.said, float(row.said.log_prob(target.to(row.said.mean.device))[0]))
+        return Scored(identity, row.y, row.said, float(row.said.log_prob(target.to(self.model.device))[0]))
 
     def content(self) -> dict[str, Any]:
         """The rows that wait as plain containers and tensors, which :meth:`restore` reads back; the model is not in it.
@@ -165,9 +168,8 @@ than {self.window} rows old"
             late._rows[identity] = _Waiting(X, steps, said_from_plain(said, model.device), y)
         return late
 
-    def _say(self, row: Tensor, steps: float) -> StreamDistribution:
-        if not self._rows or not self.model.is_fitted or not self.model.config.ensemble.target.is_real:
-            return self.model.predict(row, None if steps == 1 else row.new_full((1,), steps))
+    def _ahead(self, row: Tensor) -> StreamDistribution:
+        """The distribution of a row behind those that wait."""
         X = torch.cat([*(waiting.X for waiting in self._rows.values()), row])[-self.model.num_rows :]
         generator = torch.Generator().manual_seed(self.model.num_rows + len(self._rows))  # the same after a restart
         forecast = self.model.forecast(X, num_paths=_PATHS, generator=generator)

@@ -290,8 +290,8 @@ class LineSession:
         if model is not None and 0.9 in model.config.coverages:
             levels = model.interval_levels(0.9)
         mean, variance = said.moments()
-        ends = [float(said.quantile(level)[0]) for level in levels]
-        return {"mean": float(mean[0]), "std": math.sqrt(float(variance[0])), "q05": ends[0], "q95": ends[1]}
+        lower, upper = said.quantile(mean.new_tensor([[level] for level in levels])).flatten().tolist()
+        return {"mean": float(mean[0]), "std": math.sqrt(float(variance[0])), "q05": lower, "q95": upper}
 
     def _forget_given_up(self) -> None:
         if self._late is not None and len(self._intervals) > 2 * self.window:
