@@ -2,6 +2,8 @@
 
 import codecs
 import csv
+import io
+import re
 from collections import Counter
 from typing import NamedTuple
 
@@ -16,7 +18,23 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_ROWS = 200  # so many are looked at
+_ROWS = 200  # so many are looked at for the delimiter
+_APOSTROPHES = re.compile(r"(?:^|[,;\t|])[ ]*'[^'\n]*'[ ]*(?=[,;\t|]|$)")
+
+BYTE_BY_BYTE = "gp_ensembles.byte_by_byte"  # errors of decoding: what is no UTF-8 is one byte a character
+
+
+def _byte_by_byte(error: UnicodeError) -> tuple[str, int]:
+    """The byte that stopped a decoder as Windows means it, or as Latin-1 does where Windows means nothing."""
+    assert isinstance(error, UnicodeDecodeError)
+    byte = error.object[error.start : error.start + 1]
+    try:
+        return byte.decode("cp1252"), error.start + 1
+    except UnicodeDecodeError:
+        return byte.decode("latin-1"), error.start + 1
+
+
+codecs.register_error(BYTE_BY_BYTE, _byte_by_byte)
 
 
 class Dialect(NamedTuple):
@@ -27,7 +45,9 @@ class Dialect(NamedTuple):
         decimal: The mark before decimals.
         encoding: The character encoding.
         header: Whether the first row holds names.
-        skip: Lines before the table: ``sep=;``, comments.
+        skip: Lines before the table: ``sep=;``, remarks, a title.
+        quote: The mark around cells that may hold others.
+        num_empty: Columns at the end without names and cells, from marks at the end of lines.
     """
 
     delimiter: str
@@ -35,6 +55,8 @@ class Dialect(NamedTuple):
     encoding: str
     header: bool
     skip: int = 0
+    quote: str = '"'
+    num_empty: int = 0
 
 
 def find_encoding(start: bytes, is_whole: bool) -> str:
@@ -70,9 +92,9 @@ def find_dialect(text: str, encoding: str, options: TableOptions) -> Dialect:
 
     Example:
         >>> find_dialect("sep=;\nday;load\n1;2,5\n2;3,5\n", "utf-8", TableOptions())
-        Dialect(delimiter=';', decimal=',', encoding='utf-8', header=True, skip=1)
+        Dialect(delimiter=';', decimal=',', encoding='utf-8', header=True, skip=1, quote='"', num_empty=0)
     """
-    lines = text.splitlines()
+    lines = list(io.StringIO(text, newline=None))
     skip, delimiter = 0, options.delimiter
     while skip < len(lines) - 1:
         line = lines[skip].strip()
@@ -81,43 +103,68 @@ def find_dialect(text: str, encoding: str, options: TableOptions) -> Dialect:
         elif line and not line.startswith("#"):
             break
         skip += 1
-    delimiter = delimiter or _find_delimiter(lines[skip : skip + _ROWS])
-    cells = split_rows(lines[skip : skip + _ROWS], delimiter)
+    some = lines[skip : skip + _ROWS]
+    quote = "'" if '"' not in text and 2 * sum(bool(_APOSTROPHES.search(line)) for line in some) > len(some) else '"'
+    delimiter = delimiter or _find_delimiter(some, quote)
+    skip += _num_titles(some, delimiter, quote)
+    cells = split_rows(lines[skip:], delimiter, quote)
     if skip and lines[skip - 1].startswith("#") and cells:
-        names = split_rows([lines[skip - 1].lstrip("# ")], delimiter)
+        names = split_rows([lines[skip - 1].lstrip("# ")], delimiter, quote)
         if names and 1 < len(names[0]) == len(cells[0]):  # names behind a mark for remarks
             skip, cells = skip - 1, [*names, *cells]
     decimal = options.decimal or find_decimal((cell for row in cells for cell in row), delimiter)
     header = options.header if options.header is not None else _has_header(cells, decimal)
-    return Dialect(delimiter, decimal, encoding, header, skip)
+    return Dialect(delimiter, decimal, encoding, header, skip, quote, _num_empty(cells))
 
 
-def split_rows(lines: list[str], delimiter: str) -> list[list[str]]:
+def split_rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:
     """Cells of lines, empty ones left out; a quoted cell may go over lines.
 
     Example:
-        >>> split_rows(["a  b", "", "1 2"], " ")
-        [['a', 'b'], ['1', '2']]
+        >>> split_rows(['"a b"  c', "", "1 2"], " ")
+        [['a b', 'c'], ['1', '2']]
     """
     if delimiter == " ":
-        return [line.split() for line in lines if line.strip()]
-    return [row for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if any(row)]
+        lines = [" ".join(line.split()) if quote not in line else line.strip() for line in lines]
+    reader = csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True)
+    return [row for row in reader if any(row)]
 
 
-def _find_delimiter(lines: list[str]) -> str:
+def _find_delimiter(lines: list[str], quote: str) -> str:
     """The mark that cuts most lines into the same number of cells, more than one."""
     best, best_score = ",", (0.0, 0)
     for delimiter in (*_DELIMITERS, " "):
-        widths = Counter(len(row) for row in split_rows(lines, delimiter))
-        if not widths:
-            continue
-        width, count = widths.most_common(1)[0]
-        share = count / sum(widths.values())
+        width, share = _usual_width(split_rows(lines, delimiter, quote))
         # Blanks and commas may stand inside of cells: what other marks say as evenly goes before them.
         score = (share if width > 1 else 0.0, width if delimiter in ";\t|" else 0)
         if score > best_score:
             best, best_score = delimiter, score
     return best
+
+
+def _usual_width(rows: list[list[str]]) -> tuple[int, float]:
+    """The most frequent number of cells, and its share of the rows."""
+    widths = Counter(len(row) for row in rows)
+    if not widths:
+        return 0, 0.0
+    width, count = widths.most_common(1)[0]
+    return width, count / sum(widths.values())
+
+
+def _num_titles(lines: list[str], delimiter: str, quote: str) -> int:
+    """Lines at the start that stand above the table: no delimiter in them, but in nearly all lines below."""
+    if delimiter == " ":
+        return 0
+    first = next((place for place, line in enumerate(lines) if delimiter in line), 0)
+    below = split_rows(lines[first:], delimiter, quote)
+    return first if len(below) > 2 and _usual_width(below)[1] > 0.9 else 0
+
+
+def _num_empty(rows: list[list[str]]) -> int:
+    """Columns at the end that hold nothing in any row."""
+    width = len(rows[0]) if rows else 0
+    held = [place for row in rows for place, cell in enumerate(row[:width]) if cell.strip()]
+    return width - 1 - max(held, default=width - 1)
 
 
 def _has_header(rows: list[list[str]], decimal: str) -> bool:

@@ -90,8 +90,6 @@ def find_decimal(cells: Iterable[str], delimiter: str) -> str:
         >>> find_decimal(["1,5", "2,25", "abc"], ";"), find_decimal(["1.5"], ";"), find_decimal(["1,234"], ",")
         (',', '.', '.')
     """
-    if delimiter == ",":
-        return "."
     comma = point = unclear = 0
     for cell in cells:
         stripped = cell.strip()
@@ -108,4 +106,6 @@ def find_decimal(cells: Iterable[str], delimiter: str) -> str:
             point += 1
     if comma != point:
         return "," if comma > point else "."
+    if delimiter == ",":  # commas in quotes: thousands, rather than decimals
+        return "."
     return "," if unclear and not point else "."

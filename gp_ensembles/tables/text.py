@@ -13,12 +13,14 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from gp_ensembles.tables.dialect import Dialect, find_dialect, find_encoding, split_rows
+from gp_ensembles.tables.dialect import BYTE_BY_BYTE, Dialect, find_dialect, find_encoding, split_rows
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import Cells, RawRows, unique_names
 
 _PEEK = 1 << 16  # bytes that are looked at before the table is read
 _BATCH = 2048  # rows
+_LINES = 20  # so many lines are looked at however long they are
+_MOST = 1 << 22  # bytes that are looked at at most
 _UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error)
 
 
@@ -52,20 +54,28 @@ class TextSource:
         weakref.finalize(self, _close, binary)
         try:
             start = binary.read(_PEEK)
+            while len(start) % _PEEK == 0 and len(start) < _MOST and 0 < start.count(b"\n") + 1 < _LINES:
+                further = binary.read(_PEEK)
+                if not further:
+                    break
+                start += further
             encoding = options.encoding or find_encoding(start, len(start) < _PEEK)
             text = start.decode(encoding, errors="ignore")
         except _UNREADABLE as error:
             raise ValueError(f"{self.path} is not a text table: {error}") from None
         except LookupError:
             raise ValueError(f"{options.encoding!r} is no encoding that Python knows; try utf-8 or latin-1") from None
-        if len(start) == _PEEK:  # the last line is cut
-            text = text.rpartition("\n")[0]
+        if len(start) >= _PEEK:  # the last line is cut
+            text = text[: text.rfind("\n") + 1] or text[: text.rfind("\r") + 1] or text
+        if start.startswith(b"PK\x03\x04"):
+            raise ValueError(f"{self.path} is a workbook or an archive, not a text table; save the table as CSV")
         if "\0" in text:
             raise ValueError(f"{self.path} is not a text table: it holds bytes that are no text")
         self.dialect = find_dialect(text, encoding, options)
         binary = _rejoined(start, binary)
         self.decimal = self.dialect.decimal
-        self._lines = _NumberedLines(io.TextIOWrapper(binary, encoding=encoding, newline=""))
+        errors = BYTE_BY_BYTE if options.encoding is None and (start.isascii() or encoding == "cp1252") else "strict"
+        self._lines = _NumberedLines(io.TextIOWrapper(binary, encoding=encoding, errors=errors, newline=""))
         self._cells: Iterator[tuple[int, list[str]]] = self._read(self.dialect)
         first = self._next()
         if first is None:
@@ -76,13 +86,7 @@ class TextSource:
             self._cells = chain([first], self._cells)
         self._width, self._num_read = len(names), 0
         names = [names[0].lstrip("# "), *names[1:]]
-        if self._width > 1 and not names[-1].strip():
-            second = self._next()
-            if second is not None:
-                self._cells = chain([second], self._cells)
-            if second is None or not any(cell.strip() for cell in second[1][self._width - 1 :]):
-                names = names[:-1]  # a mark at the end of each line
-        self.header, self.notes = unique_names(names)
+        self.header, self.notes = unique_names(names[: len(names) - self.dialect.num_empty])
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches.
@@ -117,8 +121,11 @@ class TextSource:
             if found is None:
                 break
             line, cells = found
+            is_whole = len(cells) >= len(self.header) and not any(cell.strip() for cell in cells[len(self.header) :])
+            if not is_whole and cells[0].lstrip().startswith("#"):
+                continue  # a remark
             self._num_read += 1
-            if len(cells) < len(self.header) or any(cell.strip() for cell in cells[self._width :]):
+            if not is_whole:
                 return batch, ValueError(
                     f"{self.path}, data row {self._num_read} (line {line}): {len(cells)} cells under {self._width} "
                     f"column names; mend the row, or say how cells are parted (--delimiter)"
@@ -132,9 +139,9 @@ class TextSource:
         if dialect.delimiter == " ":
             for line in self._lines:
                 if line.strip():
-                    yield self._lines.number, split_rows([line], " ")[0]
+                    yield self._lines.number, split_rows([line], " ", dialect.quote)[0]
             return
-        reader = csv.reader(self._lines, delimiter=dialect.delimiter, skipinitialspace=True)
+        reader = csv.reader(self._lines, delimiter=dialect.delimiter, quotechar=dialect.quote, skipinitialspace=True)
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 yield self._lines.number, cells
