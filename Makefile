@@ -59,7 +59,7 @@ format: $(STAMP)  ## Lay the code out
 types: $(STAMP)  ## Check types (strict)
 	$(BIN)/mypy
 
-demo: $(STAMP)  ## The main job on real data that travels with the package, under two minutes
+demo: $(STAMP)  ## The main job on a messy table, under two minutes
 	$(BIN)/gp-ensembles demo --out $(OUT)
 
 study: $(STAMP)  ## Make a figure or table of a paper again: make study ARGS="doebe --experiment 1"

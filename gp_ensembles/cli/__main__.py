@@ -19,7 +19,7 @@ _HELP = {
     "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
     "forecast": "Say what comes after the last row of a run, together and row by row; learns nothing.",
     "compare": "Run several configs on one stream and print one table.",
-    "demo": "The whole job on real data that travels with the package, in under two minutes.",
+    "demo": "The whole job on a messy hourly table, in under two minutes.",
     "configs": "List the configs that --config and --configs know by name.",
     "optimize": "Bayesian optimization with ensembles and with single Gaussian processes, in one table of regrets.",
     "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",

@@ -4,6 +4,7 @@
 - :mod:`~gp_ensembles.data.datasets`: sets by name (:func:`available`, :func:`load`), and the bundled ones themselves.
 - :mod:`~gp_ensembles.data.folder`: sets of a folder with a manifest of their columns.
 - :mod:`~gp_ensembles.data.synthetic`: draws from known distributions, each with the noise-free truth.
+- :mod:`~gp_ensembles.data.messy`: a table as a meter leaves it, for the demo.
 """
 
 from gp_ensembles.data.datasets import (
@@ -15,7 +16,7 @@ from gp_ensembles.data.datasets import (
     trump_approval,
     water_flow,
 )
-from gp_ensembles.data.folder import folder_file, folder_names, load_folder
+from gp_ensembles.data.folder import folder_names, load_folder
 from gp_ensembles.data.synthetic import (
     drifting_sensor,
     friedman1,
@@ -32,7 +33,6 @@ __all__ = [
     "bananas",
     "diabetes",
     "drifting_sensor",
-    "folder_file",
     "folder_names",
     "friedman1",
     "friedman2",
