@@ -131,6 +131,22 @@ class BoundRefitted(BoundExpert):
         design, moments = self._next_design(state, Phi), GaussianState(state.moments)
         return predict_joint_linear(moments, design, model.noise, walk, model.prior_variance)[1].to(Phi.dtype)
 
+    def linear(self, state: RefittedState) -> tuple[Tensor, Tensor, RandomWalk]:
+        r"""Noise variances and prior variances, (\*batch) each, and the walks of the linear model in force."""
+        model = self._model(state)
+        return model.noise, model.prior_variance, RandomWalk(state.walks[..., None])
+
+    def remembered(self, state: RefittedState) -> Tensor:
+        """The last targets as they are remembered, shape (200,), the newest last."""
+        back = torch.arange(LONGEST_LAG, 0, -1, device=state.due.device)
+        return state.remembered[(state.num_rows - back) % state.targets.shape[0]]
+
+    def features_at(self, state: RefittedState, Phi: Tensor, past: Tensor) -> Tensor:
+        r"""Features of rows (\*batch, N, D + 1) that have these past targets (200, N), each (\*batch, N, F)."""
+        rows, weight = _rows(Phi)
+        lagged = torch.where(state.lags[:, None] > 0, past[-state.lags], 0.0).mT
+        return self._design(state, torch.cat([self._own(rows), lagged], dim=-1)) * weight.unsqueeze(-1)
+
     def uneven(self, steps: Tensor) -> "BoundRefitted":
         """See :meth:`BoundExpert.uneven`."""
         other = copy.copy(self)

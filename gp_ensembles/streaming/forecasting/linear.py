@@ -100,6 +100,7 @@ class LinearSimulator(Simulator):
         counts: How many paths each of them has; their sum is L.
         features: Rows (L, D + P) to the features of each path's own expert, (L, F), double precision.
         num_steps: Number of steps H.
+        remember: Called with the targets (L,) of each step, where features have a memory of their own.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class LinearSimulator(Simulator):
         counts: list[int],
         features: Callable[[Tensor], Tensor],
         num_steps: int,
+        remember: Callable[[Tensor], None] | None = None,
     ) -> None:
         super().__init__(lanes, sees_targets=True)
+        self._remember = remember
         self._models, self._counts, self._features = models, counts, features
         first = models[0].moments
         self._noise = torch.cat([m.noise.expand(n) for m, n in zip(models, counts, strict=True)])
@@ -141,6 +144,8 @@ class LinearSimulator(Simulator):
 
     def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
         """See :meth:`Simulator.learn`."""
+        if self._remember is not None:
+            self._remember(y)
         standard = errors / self._deviation
         self._standard[:, step] = standard if self._targets is None else standard / self._targets[:, step]
 

@@ -12,15 +12,24 @@ from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.refitted import BoundRefitted
 from gp_ensembles.experts.robust import BoundRobust
 from gp_ensembles.experts.structural import BoundStructural
 from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.constant import ConstantFeatures
-from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState, StructuralState, WindowState
+from gp_ensembles.filters.states import (
+    FilterState,
+    GaussianState,
+    RefittedState,
+    SquareRootState,
+    StructuralState,
+    WindowState,
+)
 from gp_ensembles.streaming.forecasting.independent import IndependentSimulator
 from gp_ensembles.streaming.forecasting.linear import LinearModel, LinearSimulator, joint_law, linear_models
+from gp_ensembles.streaming.forecasting.refitted import OwnLags
 from gp_ensembles.streaming.forecasting.rows import PathRows
 from gp_ensembles.streaming.forecasting.shared import SharedSimulator
 from gp_ensembles.streaming.forecasting.simulator import Simulator
@@ -88,6 +97,9 @@ def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, ex
                 simulators.append(WindowSimulator(part.all_lanes, means, part.all_members, factor))
             else:
                 laws += [_Law(lanes, *law) for lanes, law in zip(part.lanes, found, strict=True)]
+        elif isinstance(part.expert, BoundRefitted):
+            assert models is not None
+            simulators.append(_with_own_lags(part, part.expert, models, num_steps))
         elif models is None:
             own = part.all_lanes, part.expert, part.state, part.all_members, part.features
             simulators.append(IndependentSimulator(*own))
@@ -145,7 +157,18 @@ def _linear(part: _Part, num_steps: int) -> list[LinearModel] | None:
     if isinstance(expert, BoundGaussian | BoundRobust) and isinstance(state, GaussianState | SquareRootState):
         moments = _moments(state)
         return linear_models(moments, expert.noise, expert.transition, expert.prior_variance, num_steps)
+    if isinstance(expert, BoundRefitted) and isinstance(state, RefittedState):
+        noise, prior_variance, walk = expert.linear(state)
+        return linear_models(state.moments, noise, walk, prior_variance, num_steps)
     return None
+
+
+def _with_own_lags(part: _Part, expert: BoundRefitted, models: list[LinearModel], num_steps: int) -> Simulator:
+    """A refitted expert, which remembers targets itself."""
+    assert isinstance(part.state, RefittedState)
+    own = OwnLags(expert, part.state, part.features, part.all_lanes.shape[0])
+    chosen = [models[member] for member in part.members]
+    return LinearSimulator(part.all_lanes, chosen, part.counts, own, num_steps, own.remember)
 
 
 def _moments(state: GaussianState | SquareRootState) -> Tensor:

@@ -13,6 +13,7 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import GaussianExpert, WindowExpert
@@ -108,12 +109,16 @@ def test_all_kinds_of_experts_on_past_targets() -> None:
         auto,
         bases=(HilbertBasis(starts=(0.7,)), FourierBasis(num_features=20)),
         lags=TargetLags(bases=(LinearBasis(), FourierBasis(num_features=20))),
-        further=(WideFeatures(num_features=40, lags=True), WindowGP(num_rows=300, name="inputs alone")),
+        further=(
+            WideFeatures(num_features=40, lags=True),
+            WindowGP(num_rows=300, name="inputs alone"),
+            Refitted(num_features=20),
+        ),
         fit_settings=replace(auto.fit_settings, method=None),
     )
     online = spec.fit(X[:120], y[:120] - y[:120].mean(), generator=torch.Generator().manual_seed(0))
     kinds = {name.rpartition("/")[0] for name in online.ensemble.expert_names}
-    assert len(kinds) == 15
+    assert len(kinds) == 16
     inputs, path = X[120 : 120 + H], y[120 : 120 + H] - y[:120].mean() + 0.3
     for one, other in zip(along(online, inputs, path), learned(online, inputs, path), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
