@@ -9,7 +9,6 @@ streamed by a process of its own with everything that a run writes, the report i
 import argparse
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 _START = datetime(2000, 1, 1)
+# The high-water mark of the process itself: that of resource.getrusage begins with the parent's.
+_PROGRAM = """
+import pathlib, re, sys
+from gp_ensembles.cli.__main__ import main
+assert main(sys.argv[1:]) == 0
+print(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
+"""
 
 
 def write_long_table(path: Path, num_rows: int, seed: int = 0) -> None:
@@ -35,12 +41,11 @@ def write_long_table(path: Path, num_rows: int, seed: int = 0) -> None:
             file.write(f"{time_of_row:%Y-%m-%d %H:%M},{site},{written},{load:.4f}\n")
 
 
-def peak_of_stream(table: Path, out: Path, options: list[str]) -> int:
-    """Kibibytes that a process takes at most to stream a table; it must be asked in a process of its own."""
-    code = "import sys; from gp_ensembles.cli.__main__ import main; sys.exit(main(sys.argv[1:]))"
+def peak_of_stream(table: Path, out: Path, options: list[str]) -> float:
+    """Megabytes that a process takes at most to stream a table, its code included."""
     arguments = ["stream", str(table), "--target", "load", "--out", str(out), "--progress", "false", *options]
-    subprocess.run([sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.DEVNULL)
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], check=True, capture_output=True, text=True)
+    return int(done.stdout.split()[-1]) / 1024
 
 
 def main() -> None:
@@ -57,7 +62,7 @@ def main() -> None:
             began = time.perf_counter()
             peak = peak_of_stream(table, out, ["--config", given.config, "--pictures", "false"])
             rate = num_rows / (time.perf_counter() - began)
-            print(f"| {num_rows} | {os.path.getsize(table) / 1e6:.0f} | {peak / 1024:.0f} | {rate:.0f} |", flush=True)
+            print(f"| {num_rows} | {os.path.getsize(table) / 1e6:.0f} | {peak:.0f} | {rate:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

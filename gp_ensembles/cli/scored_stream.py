@@ -133,7 +133,9 @@ class ScoredStream:
             NumericalError: If the model cannot be computed on these rows.
         """
         warm, bad_rows = take_warm_up(config, rows, on_bad_row)
-        return cls.fit(config, rows, warm, progress=progress).with_bad_rows(bad_rows)
+        stream = cls.fit(config, rows, warm, progress=progress)
+        stream.bad_rows = bad_rows
+        return stream
 
     @classmethod
     def fit(cls, config: StreamConfig, rows: RowStream, warm: Rows, *, progress: bool = False) -> "ScoredStream":
@@ -151,11 +153,6 @@ class ScoredStream:
         none = warm.part(slice(warm.num_rows, None))._replace(lines=None)
         where = Progress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))
         return cls(TableName(rows.name, rows.encoder), model, baselines, where, clock)
-
-    def with_bad_rows(self, bad_rows: BadRows) -> "ScoredStream":
-        """Itself, with a count of bad rows to begin with."""
-        self.bad_rows = bad_rows
-        return self
 
     @property
     def target_name(self) -> str:

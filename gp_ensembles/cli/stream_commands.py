@@ -184,7 +184,8 @@ def _compare(values: Namespace) -> int:
 
     results = compare(opened, configs, values.out, progress=values.progress)
     rows = max(int(str(summary.get("rows", 0))) for summary in results.values())
-    print(f"{opened(next(iter(configs.values()))).name}: {rows} rows predicted, each before its target was seen")
+    name = next((summary["data"] for summary in results.values() if "data" in summary), values.data)
+    print(f"{name}: {rows} rows predicted, each before its target was seen")
     print(comparison_table(results))
     print(values.out / "compare.csv")
     return 2 if any("error" in summary for summary in results.values()) else 0

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.checkpoint import load_checkpoint
 
 QUICK = ["--pictures", "false", "--progress", "false", "--report", "false"]
 WARMUP, ROWS = 60, 130
@@ -195,6 +196,8 @@ def test_a_stream_of_dates_and_words_goes_on_to_the_bit(place, small):
             whole, parts = (json.loads((place / out / "summary.json").read_text()) for out in ("all", "cut"))
             assert parts["time"] == whole["time"]
             assert parts["log_score"] == whole["log_score"]
+            history = load_checkpoint(place / "cut" / "checkpoint.pt").history  # the report's: of all rows
+            assert (history.first_row, history.num_rows) == (WARMUP + 1, ROWS - WARMUP)
 
 
 def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, capsys):
