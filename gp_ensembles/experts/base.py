@@ -24,6 +24,7 @@ class BoundExpert(ABC):
         self.features = features
         self.prior_variance = prior_variance
         self.transition = transition
+        self.steps: Tensor | None = None  # time since the row before, of each row of a block; None for one
 
     @abstractmethod
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
@@ -41,10 +42,9 @@ class BoundExpert(ABC):
 
     def uneven(self, steps: Tensor) -> "BoundExpert":
         """The same for one block whose rows are so many steps after the row before each, (B,); one for predictions."""
-        if self.transition is None:
-            return self
         other = copy.copy(self)
-        other.transition = UnevenSteps(self.transition, steps)
+        other.steps = steps
+        other.transition = None if self.transition is None else UnevenSteps(self.transition, steps)
         return other
 
     @abstractmethod

@@ -95,7 +95,6 @@ class BoundRefitted(BoundExpert):
         with torch.inference_mode(False):
             self._copy = copy.deepcopy(expert.model).double()
         self._latest: _Model | None = None
-        self._steps: Tensor | None = None  # before each row of a block; None for one
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[RefittedState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
@@ -105,7 +104,7 @@ class BoundRefitted(BoundExpert):
             stop = min(y.shape[0], start + rows_until_refit(state))
             block = self.block(state, Phi[..., start:stop, :], y[start:stop])
             before, model = GaussianState(state.moments), self._model(state)
-            ages = None if self._steps is None else self._steps[start:stop].cumsum(0)
+            ages = None if self.steps is None else self.steps[start:stop].double().cumsum(0)
             after, steps = update_covariance(
                 before, block.design, block.weighted, model.noise, state.walks[..., None], ages
             )
@@ -120,7 +119,7 @@ class BoundRefitted(BoundExpert):
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, RefittedState)
         model, design = self._model(state), self._next_design(state, Phi)
-        walk = state.walks[..., None] * (1.0 if self._steps is None else self._steps)
+        walk = state.walks[..., None] * (1.0 if self.steps is None else self.steps.double())
         mean, variance = predict_covariance(GaussianState(state.moments), design, model.noise, walk)
         return _in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
 
@@ -147,12 +146,6 @@ class BoundRefitted(BoundExpert):
         lagged = torch.where(state.lags[:, None] > 0, past[-state.lags], 0.0).mT
         return self._design(state, torch.cat([self._own(rows), lagged], dim=-1)) * weight.unsqueeze(-1)
 
-    def uneven(self, steps: Tensor) -> "BoundRefitted":
-        """See :meth:`BoundExpert.uneven`."""
-        other = copy.copy(self)
-        other._steps = steps.double()
-        return other
-
     def take(self, index: Tensor) -> "BoundRefitted":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
@@ -171,7 +164,7 @@ class BoundRefitted(BoundExpert):
 
     def stream(self, state: RefittedState, num_rows: int) -> BlockStream:
         """The filter in place, on the state's own memory, until the next refit."""
-        ages = None if self._steps is None else self._steps.cumsum(0)
+        ages = None if self.steps is None else self.steps.double().cumsum(0)
         return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows, ages)
 
     def _model(self, state: RefittedState) -> _Model:

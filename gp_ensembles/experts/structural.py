@@ -1,6 +1,5 @@
 """A series as level, trend and season: time itself is its only input."""
 
-import copy
 import itertools
 import math
 from typing import final
@@ -41,13 +40,18 @@ class BoundStructural(BoundExpert):
         self.noise, level, season = expert.variances.double().unbind(-1)
         self._scale = level.new_tensor([_LEVEL, _TREND, *([_WAVE] * (2 * expert.num_waves))])
         steps = [level, torch.zeros_like(level), *([season] * (2 * expert.num_waves))]
-        self.walk: Transition = RandomWalk(torch.stack(steps, -1) / self._scale.square())
-        self._steps: Tensor | None = None  # whole steps before each row of a block; None for one
+        self._walk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
+
+    @property
+    def walk(self) -> Transition:
+        """How level and season walk before every row."""
+        return self._walk if self.steps is None else UnevenSteps(self._walk, self.steps)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StructuralState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StructuralState)
-        whole = torch.ones_like(y, dtype=torch.int64) if self._steps is None else self._steps
+        # Trend and season go on by whole steps.
+        whole = torch.ones_like(y, dtype=torch.int64) if self.steps is None else self.steps.round().long()
         rows = state.num_rows - 1 + whole.cumsum(0)
         moments, design = GaussianState(state.moments.double()), self.design(rows) * Phi.double()
         after, steps = update_block(moments, design, y.double(), self.walk, self.noise)
@@ -56,15 +60,9 @@ class BoundStructural(BoundExpert):
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StructuralState)
-        row = state.num_rows.reshape(1) + (0 if self._steps is None else self._steps - 1)
+        row = state.num_rows.reshape(1) + (0 if self.steps is None else self.steps.round().long() - 1)
         moments, design = GaussianState(state.moments.double()), self.design(row) * Phi.double()
         return _in_dtype(predict(moments, design, self.walk, self.noise), Phi)
-
-    def uneven(self, steps: Tensor) -> "BoundStructural":
-        """See :meth:`BoundExpert.uneven`; trend and season go on by whole steps, each rounded."""
-        other = copy.copy(self)
-        other.walk, other._steps = UnevenSteps(self.walk, steps), steps.round().long()
-        return other
 
     def take(self, index: Tensor) -> "BoundStructural":
         """See :meth:`BoundExpert.take`."""

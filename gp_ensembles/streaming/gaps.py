@@ -156,7 +156,7 @@ def _indicators(filled: Tensor, missing: Tensor, y: Tensor) -> tuple[int, ...]:
         return ()
     design = torch.cat([torch.ones_like(target).unsqueeze(-1), target.roll(1).unsqueeze(-1), filled], dim=-1)[seen]
     design = design / design.square().mean(0).sqrt().clamp_min(torch.finfo(design.dtype).tiny)
-    ridge = _RIDGE * design.shape[0] * torch.eye(design.shape[1], dtype=design.dtype)
+    ridge = _RIDGE * design.shape[0] * torch.eye(design.shape[1], dtype=design.dtype, device=design.device)
     rest[seen] = target[seen] - design @ torch.linalg.solve(design.mT @ design + ridge, design.mT @ target[seen])
     chosen, masks = list[int](), list[Tensor]()
     for column in candidates:

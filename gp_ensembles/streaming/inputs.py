@@ -177,7 +177,8 @@ class InputPath:
         effect = torch.zeros_like(mean)
         if not self._adds_noise:
             return effect
-        places = torch.linspace(0, inputs.shape[0] - 1, min(inputs.shape[0], _EFFECT_ROWS), device=inputs.device)
+        num_rows = inputs.shape[0]
+        places = torch.linspace(0, num_rows - 1, min(num_rows, _EFFECT_ROWS), dtype=torch.float64, device=inputs.device)
         rows = inputs[places.round().long()]
         told = online.predict(rows).mean
         for column in range(mean.shape[0]):

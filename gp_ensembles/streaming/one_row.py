@@ -84,7 +84,7 @@ class RowPipeline:
         self._clip = math.inf if config.clip is None else config.clip
         self._levels = IntervalLevels(config.coverages)
         self._df = torch.from_numpy(ensemble.degrees_of_freedom).unsqueeze(-1)
-        self._no_age = torch.zeros(len(kept), dtype=torch.float64)
+        self._no_age = torch.zeros(len(kept), dtype=torch.float64, device="cpu")
         self._everywhere = tuple(np.full(len(self._mean), bound) for bound in (-math.inf, math.inf, 0.0))
 
     def stage(self, X: Tensor, y: Tensor, followed: InputState, calibration: CalibrationState) -> PipelineRow | None:
