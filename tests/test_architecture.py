@@ -137,7 +137,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
-    "tables": frozenset({"pyarrow"}),
+    # pandas, sklearn: only tables with dates or many levels need them.
+    "tables": frozenset({"pandas", "pyarrow", "sklearn"}),
     "data": frozenset({"river", "sklearn"}),
     "experts": frozenset({"sklearn", "threadpoolctl"}),
     "bo": frozenset({"ax"}),

@@ -76,16 +76,15 @@ def load_folder(
             ``features`` (N, D) and ``target`` (N,).
         name: Name of the set.
         features: Inputs instead of the manifest's, in the order wanted (csv only).
-        gaps: Columns in which cells may be missing, behind the inputs if they are none of them (csv only).
+        gaps: Further columns, behind the inputs if they are none of them (csv only).
         verify: Compare the file with the manifest's ``sha256`` first.
 
     Returns:
-        The table, rows in the order of the file; NaN where the target is missing.
+        The table, rows in the order of the file; NaN where a cell is missing.
 
     Raises:
         FileNotFoundError: If the folder, its manifest or the set's file is not there.
-        ValueError: If the name is unknown, an input is missing, the set has no inputs, or the file differs from its
-            checksum.
+        ValueError: If the name is unknown, the set has no inputs, or the file differs from its checksum.
 
     Example:
         >>> import pathlib, tempfile
@@ -108,14 +107,7 @@ def load_folder(
         return _load_npz(path, entry)
     columns = list(features) if features is not None else list(_listed(folder, name, entry))
     columns += [column for column in gaps if column not in columns]
-    try:
-        table = read_csv(path, str(entry["target"]), columns, gaps=gaps)
-    except ValueError as error:
-        if "the input is missing" not in str(error):
-            raise
-        raise ValueError(
-            f"{error}. The set {name} has missing inputs; choose another set, or load it with fewer features"
-        ) from None
+    table = read_csv(path, str(entry["target"]), columns, gaps=gaps)
     return table._replace(name=name)
 
 

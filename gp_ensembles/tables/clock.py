@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from gp_ensembles.tables.columns import ColumnEncoder, DateColumn, NumberColumn, to_numbers
@@ -151,6 +150,8 @@ class Clock:
             [4.0, 6.0]
         """
         if self.frequency is not None:
+            import pandas as pd
+
             start = pd.Timestamp(self.last, unit="s")
             dates = pd.date_range(start, periods=num_steps + 1, freq=self.frequency)
             if dates[0] == start:
@@ -291,6 +292,8 @@ def _counts_hours(values: Times, dates: Times) -> bool:
 
 def _frequency(times: Times) -> str | None:
     """The calendar's name of a step that is not the same number of seconds each time: months, business days."""
+    import pandas as pd
+
     dates = pd.DatetimeIndex((times * 1e9).astype("datetime64[ns]")).unique()
     if len(dates) < 3 or len(set(np.diff(times).round(3))) == 1:
         return None

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction import FeatureHasher
 
 from gp_ensembles.tables.dates import parse
 from gp_ensembles.tables.numbers import is_missing, numbers_in
@@ -185,6 +184,8 @@ class HashedColumn(ColumnEncoder):
         texts = texts_of(cells)
         if not texts:
             return np.zeros((0, self.num_columns))
+        from sklearn.feature_extraction import FeatureHasher
+
         hasher = FeatureHasher(self.num_columns, input_type="string")
         values: Encoded = hasher.transform([[text] for text in texts]).toarray().astype(np.float64)
         values[[is_missing(text) for text in texts]] = np.nan

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from gp_ensembles.tables.numbers import is_missing, numbers_in
@@ -121,7 +120,7 @@ def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
         ([0.0, nan], [7200.0, nan])
     """
     if cells.dtype.kind == "M":
-        seconds = _seconds(pd.DatetimeIndex(cells))
+        seconds = _seconds(cells)
         return Dates(seconds, seconds + min(zone, default=0.0))
     texts = texts_of(cells)
     places = [place for place, text in enumerate(texts) if not is_missing(text)]
@@ -180,11 +179,13 @@ def _walls(texts: Sequence[str], style: str) -> tuple[NDArray[np.float64], int |
     if style in UNIX:
         numbers, wrong = numbers_in(texts)
         return numbers / UNIX[style], wrong
+    import pandas as pd
+
     plain = np.empty(len(texts), dtype=object)
     plain[:] = [text if (found := _offset_of(text)) is None else text[: found.start()] for text in texts]
     parsed = pd.to_datetime(plain, format=style, errors="coerce", utc=True).tz_localize(None)
     lost = parsed.isna()
-    return _seconds(parsed), int(lost.argmax()) if lost.any() else None
+    return _seconds(parsed.to_numpy()), int(lost.argmax()) if lost.any() else None
 
 
 def _parses(cells: Sequence[str], style: str) -> bool:
@@ -199,7 +200,7 @@ def _unevenness(cells: Sequence[str], style: str) -> tuple[bool, float]:
     return bool((moves < 0).any()), round(longest, 3)
 
 
-def _seconds(dates: pd.DatetimeIndex) -> NDArray[np.float64]:
-    whole = dates.to_numpy().astype("datetime64[ns]")
+def _seconds(dates: Cells) -> NDArray[np.float64]:
+    whole = dates.astype("datetime64[ns]")
     seconds: NDArray[np.float64] = np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e9)
     return seconds

@@ -48,13 +48,14 @@ class TargetColumn:
             raise CellError(0, "it holds dates; a target is a number, or tells classes")
         texts = [str(cell) for cell in cells]
         found = {text for text in texts if not is_missing(text)}
-        if found and {text.lower() for text in found} <= {"true", "false"}:
+        words = {text.lower() for text in found} & {"true", "false"}
+        if words and {text.lower() for text in found} <= {"true", "false", "1", "0"}:
             return cls(name, None, True)
         _, wrong = numbers_in(texts, decimal)
         if wrong is None:
             return cls(name)
         values, _ = numbers_in(sorted(found), decimal)
-        if len(found) <= _FEW and np.isnan(values).all():
+        if 2 <= len(found) <= _FEW and np.isnan(values).all():
             levels = sorted(found, key=lambda text: (BOOLEAN.get(text.lower(), 0.0), text))
             raise CellError(
                 wrong,

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import Table
-from gp_ensembles.data.table import check_columns, number_in, read_lines
+from gp_ensembles.data.table import check_columns, read_lines
 from gp_ensembles.streaming import Standardizer, constant_columns
+from gp_ensembles.tables.numbers import number_in
 from studies.arena.scores import Array
 from studies.harness.protocol import split_stream
 

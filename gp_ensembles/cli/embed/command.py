@@ -15,9 +15,9 @@ from gp_ensembles.cli.embed.summary import report_run, summarize_run
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.tables import split_names
 from gp_ensembles.cli.writing import CHECKPOINT
-from gp_ensembles.data.table import number_in
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.streaming.config import check_device
+from gp_ensembles.tables.numbers import number_in
 
 _DATA = (
     "a CSV file (.csv or .csv.gz) with a header, empty cells for what was not observed; a .npz file with an array X \

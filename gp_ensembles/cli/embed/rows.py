@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.data import folder_names, load
-from gp_ensembles.data.table import CsvLines, check_columns, number_in, read_lines
+from gp_ensembles.data.table import CsvLines, check_columns, read_lines
+from gp_ensembles.tables.numbers import is_missing, number_in
 
 MOST_NUMBERED = 50  # whole numbers of more kinds than this are a quantity, such as a count
 
@@ -47,7 +48,7 @@ def make_labels(name: str, texts: Sequence[str]) -> Labels:
 
     Args:
         name: Name of the column.
-        texts: Its cells; an empty one or ``nan`` is missing.
+        texts: Its cells; an empty one, ``nan`` and the like are missing.
 
     Example:
         >>> make_labels("state", ["on", "off", "", "on"]).categories
@@ -55,7 +56,7 @@ def make_labels(name: str, texts: Sequence[str]) -> Labels:
         >>> make_labels("digit", ["10", "2"]).categories, make_labels("load", ["0.5", "2"]).categories
         (('2', '10'), ())
     """
-    cells = ["" if text.strip().lower() == "nan" else text.strip() for text in texts]
+    cells = ["" if is_missing(text) else text.strip() for text in texts]
     kinds = sorted(set(cells) - {""})
     numbers = {kind: number_in(kind) for kind in kinds}
     if all(value is not None and math.isfinite(value) for value in numbers.values()):
@@ -115,7 +116,7 @@ def select(rows: Rows, columns: Sequence[int]) -> Rows:
 def read_csv_rows(
     path: Path, label: str | None = None, features: Sequence[str] | None = None, max_rows: int | None = None
 ) -> Rows:
-    r"""Read rows from a ``.csv`` or ``.csv.gz`` file with a header.
+    r"""Read rows from a text table of any dialect.
 
     Args:
         path: The file.
@@ -156,9 +157,7 @@ def read_csv_rows(
 def _column(lines: CsvLines, name: str) -> list[float]:
     values = []
     for row, text in enumerate(lines.column(name)):
-        value, where = number_in(text), lines.where(row, name)
-        if value is None and len(lines.header) == 1 and ";" in text:
-            raise ValueError(f"{where}: {text.strip()!r}; cells must be separated by commas, not semicolons")
+        value, where = number_in(text, lines.decimal), lines.where(row, name)
         if value is None:
             raise ValueError(
                 f"{where}: {text.strip()!r} is not a number; if the column says what a row is, give --label {name}, "
