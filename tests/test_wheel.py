@@ -18,7 +18,8 @@ import os, sys
 sys.path = [path for path in sys.path if not os.path.isdir(os.path.join(path, "studies"))]
 class NotInstalled:
     def find_spec(name, path=None, target=None):
-        if name.split(".")[0] in {"river", "pandas", "matplotlib", "faiss", "umap", "ax", "arviz", "numpyro"}:
+        extras = {"river", "pyarrow", "polars", "skpro", "sktime", "matplotlib", "faiss", "umap", "ax", "arviz", "numpyro"}
+        if name.split(".")[0] in extras:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, NotInstalled)
 """
@@ -80,6 +81,7 @@ def test_the_demo_runs_with_the_hard_dependencies_only(installed):
     assert "rows predicted" in command(installed, "demo", "--progress", "false", "--out", "demo")
     summary = json.loads((installed[2] / "demo" / "summary.json").read_text(encoding="utf-8"))
     assert summary["rows"] == 1667
+    assert (installed[2] / "demo" / "report.html").stat().st_size > 1e6
     assert summary["log_score"] > max(scores["log_score"] for scores in summary["baselines"].values())
 
 
