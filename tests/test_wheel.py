@@ -18,7 +18,7 @@ import os, sys
 sys.path = [path for path in sys.path if not os.path.isdir(os.path.join(path, "studies"))]
 class NotInstalled:
     def find_spec(name, path=None, target=None):
-        extras = {"river", "pyarrow", "polars", "skpro", "sktime", "matplotlib", "faiss", "umap", "ax", "arviz", "numpyro"}
+        extras = {"river", "pyarrow", "polars", "skpro", "sktime", "matplotlib", "faiss", "umap", "ax", "arviz"}
         if name.split(".")[0] in extras:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, NotInstalled)
