@@ -80,6 +80,7 @@ def _add_columns(command: ArgumentParser) -> None:
     add("--features", type=str | None, default=None, help="input columns, comma-separated; all others by default")
     kinds = ", ".join(KINDS)
     add("--kinds", type=str | None, default=None, help=f"kinds of columns, NAME=KIND,...: {kinds}; found by default")
+    add("--missing", type=str | None, default=None, help="cells without a value besides empty ones and NA: -999,void")
     add("--time", type=str | None, default=None, help="column that orders the rows; the first of dates by default")
     add("--classes", type=str | None, default=None, help="values of a target that tells classes, comma-separated")
     add("--explain", type=bool, default=False, help="say what is made of each column and of time, and run nothing")
@@ -98,6 +99,7 @@ def request(values: Namespace) -> TableRequest:
         return TableRequest(values.data, None, values.data_folder, dialect)
     features, classes = split_names(values.features), split_names(values.classes)
     columns = replace(dialect, features=features, kinds=split_kinds(values.kinds), time=values.time, classes=classes)
+    columns = replace(columns, missing=split_names(values.missing) or ())
     return TableRequest(values.data, values.target, values.data_folder, columns)
 
 

@@ -10,8 +10,9 @@ import torch
 from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock
 from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, column_from_plain
 from gp_ensembles.tables.kinds import fit_column, refuse_text
+from gp_ensembles.tables.notes import notes_of
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.raw import CellError, Cells, RawRows
+from gp_ensembles.tables.raw import CellError, Cells, RawRows, without
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.target import TargetColumn
 
@@ -29,7 +30,8 @@ class TableEncoder:
         target: The target.
         clock: What orders the rows, and where it stands; ``None`` without a column of time.
         missing: Share of warm-up cells without a value, by column.
-        notes: Why columns of dates do not order the rows.
+        notes: What a reader of the table should know.
+        words: Cells that mean that there is no value.
     """
 
     columns: tuple[ColumnEncoder, ...]
@@ -37,6 +39,7 @@ class TableEncoder:
     clock: Clock | None
     missing: dict[str, float]
     notes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -66,6 +69,7 @@ class TableEncoder:
         Raises:
             TableError: If a column is of no kind, or a cell is malformed.
         """
+        raw = without(raw, options.missing)
         columns = []
         for name in features:
             with_errors = _Named(path, name, raw)
@@ -80,11 +84,13 @@ class TableEncoder:
         if options.time is not None:
             of_time = _Named(path, options.time, raw)
             known = {column.name: column for column in columns}
-            cells = raw.columns[options.time]
-            column = known.get(options.time) or of_time.run(fit_column, options.time, cells, decimal)
+            column = known.get(options.time)
+            if column is None or isinstance(column, DroppedColumn):
+                column = of_time.run(fit_column, options.time, raw.columns[options.time], decimal)
             clock, notes = of_time.run(clock_of, column, columns, raw.columns, decimal), ()
+        notes += notes_of(columns, raw.columns, decimal)
         missing = {name: _share_missing(column, raw, decimal) for name, column in zip(features, columns, strict=True)}
-        return cls(tuple(columns), target_column, clock, missing, notes)
+        return cls(tuple(columns), target_column, clock, missing, notes, options.missing)
 
     def encode(self, raw: RawRows, decimal: str, path: str, first_row: int) -> tuple["TableEncoder", Rows]:
         """Rows as numbers, and the encoder after them.
@@ -98,6 +104,7 @@ class TableEncoder:
         Raises:
             TableError: If a cell is malformed, or times run backwards.
         """
+        raw = without(raw, self.words)
         clock, times, steps = self.clock, None, None
         parts = [
             _Named(path, column.name, raw, first_row).run(column.encode, raw.columns[column.name], decimal)
@@ -157,6 +164,7 @@ class TableEncoder:
             "clock": None if self.clock is None else self.clock.to_plain(),
             "missing": dict(self.missing),
             "notes": list(self.notes),
+            "words": list(self.words),
         }
 
     @classmethod
@@ -169,6 +177,7 @@ class TableEncoder:
             None if clock is None else Clock(**clock),
             dict(plain["missing"]),
             tuple(plain["notes"]),
+            tuple(plain["words"]),
         )
 
     def _column_of(self, place: int) -> str:

@@ -21,6 +21,7 @@ class TableOptions:
         time: The column that orders the rows, a date or a number; by default the first date column that never
             decreases on the warm-up rows.
         classes: Values of a target that tells classes, in the order of their labels 0, 1, ...
+        missing: Cells that mean that there is no value, besides empty ones, NA and the like: ``-999``.
         gaps: Columns that are read besides the features, whatever ``features`` says: forecasts of others.
 
     Raises:
@@ -40,9 +41,10 @@ class TableOptions:
     time: str | None = None
     classes: tuple[str, ...] | None = None
     gaps: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("features", "classes", "gaps"):
+        for name in ("features", "classes", "gaps", "missing"):
             given: Any = getattr(self, name)
             if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
                 raise TypeError(f"{name} must be a sequence of names, got {given!r}")

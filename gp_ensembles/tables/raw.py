@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gp_ensembles.tables.numbers import number_in
+
 Cells = NDArray[np.object_] | NDArray[np.float64] | NDArray[np.datetime64]  # text, numbers, or dates
 
 
@@ -69,6 +71,27 @@ class RawSource(Protocol):
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches; to be called once."""
+
+
+def without(raw: RawRows, words: Sequence[str]) -> RawRows:
+    """Rows in which cells that mean that there is no value are empty.
+
+    Example:
+        >>> without(RawRows({"load": np.array([1.0, -999.0])}, None), ["-999"]).columns["load"].tolist()
+        [1.0, nan]
+    """
+    if not words:
+        return raw
+    numbers = [value for word in words if (value := number_in(word)) is not None]
+    columns: dict[str, Cells] = {}
+    for name, cells in raw.columns.items():
+        if cells.dtype.kind == "f":
+            columns[name] = np.where(np.isin(cells, numbers), np.nan, cells)
+        elif cells.dtype.kind == "O":
+            columns[name] = np.where(np.isin(cells.astype(str), words), "", cells)
+        else:
+            columns[name] = cells
+    return RawRows(columns, raw.lines)
 
 
 def texts_of(cells: Cells) -> list[str]:

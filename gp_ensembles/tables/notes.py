@@ -1,0 +1,60 @@
+"""What a reader of a table should know about its numbers, seen in the warm-up rows; nothing is done about it."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gp_ensembles.tables.columns import ColumnEncoder, NumberColumn, to_numbers
+from gp_ensembles.tables.raw import Cells
+
+_FEW = range(3, 13)  # whole values of a column that may be a category
+_ENOUGH = 100  # rows from which on few values mean something
+_MARKS = (-200.0, *(sign * (10.0**digits - 1) for sign in (-1, 1) for digits in range(2, 7)))  # -99, ..., 999999
+_SHARE = 0.005
+
+
+def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str) -> tuple[str, ...]:
+    """Columns of numbers that may be categories, and numbers that may say that something is missing.
+
+    Args:
+        columns: What is made of the columns.
+        cells: Cells of the warm-up rows.
+        decimal: The mark before decimals.
+
+    Example:
+        >>> load = np.where(np.arange(200) % 9 == 0, -999.0, np.arange(200.0))
+        >>> notes_of([NumberColumn("load")], {"load": load}, ".")
+        ('load is -999 in 11.5 % of the first rows, far from all else; if that means missing, say --missing -999',)
+        >>> notes_of([NumberColumn("season")], {"season": np.arange(200.0) % 4}, ".")[0].partition(";")[0]
+        'season holds few whole numbers, which are taken as quantities'
+    """
+    few, marked = [], []
+    for column in columns:
+        if not isinstance(column, NumberColumn):
+            continue
+        values = to_numbers(cells[column.name], decimal)
+        values = values[np.isfinite(values)]
+        levels = np.unique(values)
+        if len(values) >= _ENOUGH and len(levels) in _FEW and bool((levels % 1 == 0).all()):
+            few.append(column.name)
+        marked += [
+            f"{column.name} is {mark:g} in {100 * share:.3g} % of the first rows, far from all else; if that means "
+            f"missing, say --missing {mark:g}"
+            for mark in _MARKS
+            if (share := float((values == mark).mean()) if len(values) else 0.0) > _SHARE and _is_far(mark, levels)
+        ]
+    if few:
+        verb = "hold" if len(few) > 1 else "holds"
+        marked.append(
+            f"{', '.join(few)} {verb} few whole numbers, which are taken as quantities; --kinds {few[0]}=category "
+            f"makes a category of {few[0]}"
+        )
+    return tuple(marked)
+
+
+def _is_far(mark: float, levels: Cells) -> bool:
+    """Whether a value lies further from all others than these lie from one another."""
+    others = levels[levels != mark]
+    if len(others) < 3:
+        return False
+    return bool(np.abs(others - mark).min() > others.max() - others.min())
