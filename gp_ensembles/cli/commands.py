@@ -131,7 +131,9 @@ def _draw(history: RunHistory, summary: dict[str, object], output: Output) -> No
             print(f"no {REPORT}: {type(error).__name__}: {error}; all numbers are in the folder", file=sys.stderr)
     if output.pictures:
         try:
-            save_pictures(history, output.out)
+            told = summary["time"]
+            name, kind = (told["name"], told["kind"]) if isinstance(told, dict) else (None, "")
+            save_pictures(history, output.out, time_name=name, is_date=kind == "date")
         except ImportError as error:
             print(f"no pictures: {error}", file=sys.stderr)
 

@@ -10,12 +10,16 @@ PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
 _MOST_RUNS, _LAST_ROWS = 500, 200
 
 
-def save_pictures(history: RunHistory, folder: Path) -> list[Path]:
+def save_pictures(
+    history: RunHistory, folder: Path, *, time_name: str | None = None, is_date: bool = False
+) -> list[Path]:
     """Draw and save the pictures of a run.
 
     Args:
         history: What was kept of it.
         folder: Where to write.
+        time_name: Name of the time of rows, if they have one.
+        is_date: Whether it is a date.
 
     Returns:
         Their paths; none if there is no row.
@@ -26,6 +30,7 @@ def save_pictures(history: RunHistory, folder: Path) -> list[Path]:
     from gp_ensembles.plots import plot_bands, plot_weights, save_figure
     from gp_ensembles.plots.calibration import plot_class_counts, plot_pit_counts
     from gp_ensembles.plots.stream import Runs, plot_long_bands, plot_score_sums
+    from gp_ensembles.plots.times import show_times
 
     if not history.num_rows:
         return []
@@ -57,4 +62,8 @@ def save_pictures(history: RunHistory, folder: Path) -> list[Path]:
             )
         if history.pit_counts.sum():
             figures["calibration.png"] = plot_pit_counts(history.pit_counts)
+    times = history.times()
+    if time_name is not None and times is not None:
+        for name in figures.keys() - {"calibration.png"}:
+            show_times(figures[name], history.centers(), times, time_name, is_date=is_date)
     return [save_figure(figures[name], folder / name) for name in PICTURES if name in figures]
