@@ -1,5 +1,6 @@
 """Rows of a table as they are written, by column: what every source is turned into before anything is made of it."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -74,7 +75,7 @@ class RawSource(Protocol):
 
 
 def without(raw: RawRows, words: Sequence[str]) -> RawRows:
-    """Rows in which cells that mean that there is no value are empty.
+    """Rows in which cells that mean that there is no value are empty; whole numbers mean ``-999.0``, too.
 
     Example:
         >>> without(RawRows({"load": np.array([1.0, -999.0])}, None), ["-999"]).columns["load"].tolist()
@@ -82,13 +83,14 @@ def without(raw: RawRows, words: Sequence[str]) -> RawRows:
     """
     if not words:
         return raw
+    pattern = re.compile("|".join(re.escape(word) + r"(?:[.,]0+)?" * word[-1:].isdigit() for word in words))
     numbers = [value for word in words if (value := number_in(word)) is not None]
     columns: dict[str, Cells] = {}
     for name, cells in raw.columns.items():
         if cells.dtype.kind == "f":
             columns[name] = np.where(np.isin(cells, numbers), np.nan, cells)
         elif cells.dtype.kind == "O":
-            columns[name] = np.where(np.isin(cells.astype(str), words), "", cells)
+            columns[name] = np.where([bool(pattern.fullmatch(cell)) for cell in cells], "", cells)
         else:
             columns[name] = cells
     return RawRows(columns, raw.lines)
