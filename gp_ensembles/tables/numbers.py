@@ -11,7 +11,8 @@ _GROUPS = {".": re.compile(r"[+-]?\d{1,3}(?:[,'\u00a0\u202f ]\d{3})+(?:\.\d+)?$"
     r"[+-]?\d{1,3}(?:[.'\u00a0\u202f ]\d{3})+(?:,\d+)?$"
 )}  # fmt: skip
 _MARKS = {".": ",'\u00a0\u202f ", ",": ".'\u00a0\u202f "}
-_WITH_COMMA = re.compile(r"[+-]?\d+,(\d+)$")
+_UNITS = "%$€£¥ "  # around a number they are left out
+_WITH_COMMA = re.compile(r"[+-]?\d+,(\d+)(?:[eE][+-]?\d+)?$")
 _WITH_POINT = re.compile(r"[+-]?\d*\.(\d+)(?:[eE][+-]?\d+)?$")
 
 
@@ -31,14 +32,17 @@ def number_in(text: str, decimal: str = ".") -> float | None:
     Args:
         text: The cell.
         decimal: The mark before decimals; groups of three digits may be parted by the other one, blanks or apostrophes.
+            Marks of per cent and of currencies are left out.
 
     Example:
         >>> number_in(" 2.5 "), number_in("1.234,5", ","), number_in("1,234"), number_in("2024_05"), number_in("")
         (2.5, 1234.5, 1234.0, None, nan)
+        >>> number_in("45 %"), number_in("$ 12.50"), number_in("%")
+        (45.0, 12.5, None)
     """
-    stripped = text.strip()
-    if stripped.lower() in MISSING:
+    if is_missing(text):
         return float("nan")
+    stripped = _bare(text)
     if _GROUPS[decimal].match(stripped):
         for mark in _MARKS[decimal]:
             stripped = stripped.replace(mark, "")
@@ -92,7 +96,7 @@ def find_decimal(cells: Iterable[str], delimiter: str) -> str:
     """
     comma = point = unclear = 0
     for cell in cells:
-        stripped = cell.strip()
+        stripped = _bare(cell)
         if (behind := _WITH_COMMA.match(stripped)) is not None:
             if len(behind[1]) == 3 and not stripped.lstrip("+-").startswith("0"):
                 unclear += 1
@@ -109,3 +113,9 @@ def find_decimal(cells: Iterable[str], delimiter: str) -> str:
     if delimiter == ",":  # commas in quotes: thousands, rather than decimals
         return "."
     return "," if unclear and not point else "."
+
+
+def _bare(cell: str) -> str:
+    """A number without what may stand around it."""
+    bare = cell.strip()
+    return bare if bare.isascii() and bare[-1:].isdigit() and bare[0] != "$" else bare.replace("−", "-").strip(_UNITS)

@@ -131,16 +131,16 @@ def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]
         >>> unique_names(["load", "", "load"])
         (('load', 'column 2', 'load.2'), ('the name load stands 2 times; the second is load.2',))
     """
-    found: list[str] = []
-    notes = []
+    found = dict[str, None]()
+    known, notes = set(names), []
     for place, given in enumerate(names, start=1):
         plain = given.strip() or f"column {place}"
         name, number = plain, 1
-        while name in found or (number > 1 and name in names):
+        while name in found or (number > 1 and name in known):
             number += 1
             name = f"{plain}.{number}"
         if name != plain:
             ordinal = {2: "second", 3: "third"}.get(number, f"{number}th")
             notes.append(f"the name {plain} stands {list(names).count(given)} times; the {ordinal} is {name}")
-        found.append(name)
+        found[name] = None
     return tuple(found), tuple(notes)

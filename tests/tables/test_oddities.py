@@ -28,6 +28,8 @@ ODD = {
     "blanks around cells": (" a , load\n", " {k} , {k}\n", 0, 0),
     "years as names": ("2023,load\n", "{k},{k}\n", 0, 0),
     "blanks in quotes": ('"my a" load\n', "{k}  {k}\n", 0, 0),
+    "per cent and currencies": ("a;load\n", "{k},5 %;-{k},25 €\n", 0.5, None),
+    "a typographic minus": ("a;load\n", "{k};\u2212{k},25\n", 0, None),
     "empty rows below": ("a,load\n", "{k},{k}\n,\n", 0, 0),
 }
 
@@ -42,7 +44,8 @@ def test_odd_files(name, tmp_path):
     assert len(rows.feature_names) == 1
     taken = rows.take(100)
     assert torch.equal(taken.X[:, 0], first + torch.arange(90.0, dtype=torch.float64))
-    assert taken.y.tolist() == ([-2000.5 - k for k in range(90)] if target is None else [target + k for k in range(90)])
+    falling = [-(2000.5 if "thousands" in name else 0.25) - k for k in range(90)]
+    assert taken.y.tolist() == (falling if target is None else [target + k for k in range(90)])
 
 
 def test_letters_of_another_encoding_that_come_late(tmp_path):
