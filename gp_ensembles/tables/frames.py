@@ -109,9 +109,12 @@ class ParquetSource:
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
         names = dict(zip(self.header, self._file.schema_arrow.names, strict=True))
-        for batch in self._file.iter_batches(_BATCH, columns=[names[name] for name in columns]):
-            frame = nw.from_native(_table(batch), eager_only=True)
-            yield RawRows({name: _cells(frame[names[name]]) for name in columns}, None)
+        read = [names[name] for name in columns]
+        # Group by group: asked for all at once, pyarrow keeps what it has read to the end.
+        for group in range(self._file.num_row_groups):
+            for batch in self._file.iter_batches(_BATCH, row_groups=[group], columns=read):
+                frame = nw.from_native(_table(batch), eager_only=True)
+                yield RawRows({name: _cells(frame[names[name]]) for name in columns}, None)
 
 
 class RecordSource:
