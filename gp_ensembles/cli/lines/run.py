@@ -43,7 +43,7 @@ def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], outp
         The summary, which ``summary.json`` holds, too.
     """
     make_writable(output.out)
-    saved = time.monotonic()
+    saved, told_of = time.monotonic(), None
     try:
         for number, text in enumerate(lines, start=1):
             try:
@@ -52,6 +52,9 @@ def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], outp
                 session.refuse()
                 _report(session.tally.num_malformed, number, str(error))
                 continue
+            if session.problem not in (None, told_of):
+                print(f"gp-ensembles: line {number}: the warm-up goes on: {session.problem}", file=sys.stderr)
+            told_of = session.problem
             if answer is not None:
                 if "refused" in answer:
                     _report(session.tally.num_malformed, number, answer["refused"])

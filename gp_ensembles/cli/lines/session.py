@@ -78,6 +78,8 @@ class LineSession:
         self.encoder: TableEncoder | None = None
         self._warm: dict[Identity, tuple[dict[str, Any], Any]] = {}  # rows of the warm-up and their targets
         self._late: LateTargets | None = None
+        self.problem: str | None = None  # what keeps the warm-up from ending
+        self._next_fit = config.warmup  # rows with targets at which a fit is tried
         self._intervals: dict[Identity, tuple[float, float]] = {}
 
     @classmethod
@@ -151,6 +153,7 @@ class LineSession:
             "microseconds_per_row": 1e6 * tally.seconds / tally.num_rows if tally.num_rows else None,
             "time": None if self.encoder is None or self.encoder.clock is None else self.encoder.clock.report(),
             "warm_up_is_over": self.model is not None,
+            "problem": self.problem,
             "config": self.config.to_plain(),
         }
 
@@ -168,6 +171,7 @@ class LineSession:
             "window": self.window,
             "tally": list(self.tally),
             "encoder": None if self.encoder is None else self.encoder.to_plain(),
+            "next_fit": self._next_fit,
             "warm": [[identity, record, told] for identity, (record, told) in self._warm.items()],
             "model": None if late is None else late.model.content(),
             "late": None if late is None else late.content(),
@@ -187,6 +191,7 @@ class LineSession:
         options = TableOptions(**content["options"])
         session = cls(StreamConfig.from_plain(content["config"]), content["target"], options, content["window"])
         session.tally = Tally(*content["tally"])
+        session._next_fit = content["next_fit"]
         session._warm = {identity: (record, told) for identity, record, told in content["warm"]}
         session._intervals = {identity: (lower, upper) for identity, lower, upper in content["intervals"]}
         if content["encoder"] is not None:
@@ -203,7 +208,7 @@ class LineSession:
             if identity in self._warm:
                 raise LineError(f"a row {identity!r} waits for its target already; give each row an id of its own")
             self._warm[identity] = (dict(record), None)
-            answer = {"id": identity, "row": len(self._warm), "warm_up": True, **self._so_far()}
+            answer = {"id": identity, "row": self.tally.num_rows + 1, "warm_up": True, **self._so_far()}
             self._end_warm_up()
             return answer
         encoder, X, steps = self._encoded(self.encoder, record)
@@ -223,7 +228,7 @@ class LineSession:
             if identity not in self._warm or self._warm[identity][1] is not None:
                 raise LineError(f"no row {identity!r} waits for a target")
             if self._has_classes is False and not isinstance(told, int | float):
-                raise LineError(f"the target of {identity!r} is {told!r}, not a number")
+                raise LineError(f"the target of {identity!r} is {told!r}, not a number; classes are named by --classes")
             self._warm[identity] = (self._warm[identity][0], told)
             self._end_warm_up()
             return
@@ -254,18 +259,29 @@ class LineSession:
         """Fit to the first rows when all of them have their targets, or too many wait."""
         rows = list(self._warm.items())
         num_told = next((place for place, (_, (_, told)) in enumerate(rows) if told is None), len(rows))
-        if num_told < self.config.warmup and len(rows) < 2 * self.window:
+        if num_told < self._next_fit and len(rows) < 2 * self.window:
             return
-        num_warm = max(min(num_told, len(rows)), self.config.warmup)
+        try:
+            self._fit(rows, max(num_told, self.config.warmup))
+        except ValueError as error:  # the target has not moved, a column holds notes: more rows may help
+            self._next_fit = num_told + self.config.warmup
+            if len(rows) >= 2 * self.window:
+                self._warm = dict(rows[self.window :])
+                self._next_fit = self.config.warmup
+            self.problem = " ".join(str(error).split())
+        else:
+            self.problem = None
+
+    def _fit(self, rows: list[tuple[Identity, tuple[dict[str, Any], Any]]], num_warm: int) -> None:
+        """Find kinds and fit the model on the first rows; the others wait."""
         records = [{**record, self.target: told} for _, (record, told) in rows]
         table = open_rows(records, self.target, self.options, num_warm_up=num_warm)
         warm = table.take(num_warm)
         model = OnlineModel(self.config, table.feature_names).fit(warm.X, warm.y)
-        late, encoder = LateTargets(model, self.window), table.encoder
-        self._late, self.encoder, self._warm = late, encoder, {}
+        self._late, self.encoder, self._warm = LateTargets(model, self.window), table.encoder, {}
         for identity, (record, told) in rows[num_warm:]:
             encoder, X, steps = self._encoded(self.encoder, record)
-            late.predict(identity, X, steps=steps)
+            self._late.predict(identity, X, steps=steps)
             self.encoder = encoder
             if told is not None:
                 self._learn(identity, told)

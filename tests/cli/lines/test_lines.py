@@ -124,6 +124,24 @@ def test_killed_and_resumed_to_the_bit_with_rows_that_wait(cut, tmp_path):
     assert not [answer for answer in whole if answer["id"] == "r50" and "warm_up" in answer]
 
 
+def test_a_warm_up_that_tells_nothing_goes_on_until_it_does(tmp_path, capsys):
+    found = [{**row, "load": 7.0} for row in rows(40)] + [{**row, "id": f"s{k}"} for k, row in enumerate(rows(60))]
+    session = LineSession(CONFIG, "load")
+    answers, summary = run(session, found, tmp_path)
+    assert len(answers) == 100
+    said = capsys.readouterr().err
+    assert said.count("the warm-up goes on: the target is constant (7)") == 1  # tried again thirty targets later
+    assert (summary["lines_malformed"], summary["problem"]) == (0, None)
+    assert session.model is not None
+    assert session.model.num_rows == 100
+    assert summary["rows_scored"] == 40
+    never = LineSession(CONFIG, "load", window=40)
+    answers, _ = run(never, [{"wind": row["wind"]} for row in rows(80)] * 4, tmp_path)
+    assert len(answers) == 320
+    assert never.num_waiting < 80
+    assert never.problem == "no target is observed in the warm-up rows"
+
+
 def test_classes_by_name(tmp_path):
     found = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows()]
     config = replace(CONFIG, ensemble=replace(CONFIG.ensemble, target=BinaryTarget()))
