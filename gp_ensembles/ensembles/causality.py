@@ -33,6 +33,7 @@ def check_causal(guests: Guest | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
         y: Their targets, shape (N,).
 
     Raises:
+        TypeError: If it is neither.
         ValueError: Naming the model, the row, and what its prediction must not depend on.
 
     Example:
@@ -44,6 +45,11 @@ def check_causal(guests: Guest | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
         Traceback (most recent call last):
         ValueError: FunctionGuest peeks: what it says of row 12 depends on the rows that are predicted with it
     """
+    if not isinstance(guests, Guest | OnlineEnsemble):
+        raise TypeError(
+            f"check_causal takes a guest such as RegressorGuest(...), or an OnlineEnsemble (an OnlineModel's .online), "
+            f"got {type(guests).__name__}"
+        )
     for name, run in _runs(guests, X):
         size = len(y)
         whole = run(X, y, size)

@@ -166,7 +166,7 @@ class ForecastColumns(FurtherExpert):
 
     def __post_init__(self) -> None:
         given: object = self.columns
-        columns = (given,) if isinstance(given, str) else tuple(self.columns)
+        columns = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "levels", tuple(float(level) for level in self.levels))
         for column in self.all_columns:

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -42,7 +42,7 @@ def price_of_row(
         repetitions: Runs.
 
     Raises:
-        ValueError: If there is no row, or a number is below one.
+        ValueError: If there is no row, a number is below one, or the model keeps the rows for its warm-up.
 
     Example:
         >>> from dataclasses import replace
@@ -59,6 +59,9 @@ def price_of_row(
             f"a price needs rows, at least one a call and one run, got {X.shape[0]} rows, rows_per_call="
             f"{rows_per_call} and repetitions={repetitions}"
         )
+    said: Any = copy.deepcopy(model).observe(X, y)
+    if isinstance(said, tuple) and said.mean.shape[0] < X.shape[0]:  # predictions of fewer rows than were given
+        raise ValueError("the model's warm-up is not over, so it predicts nothing; give it these rows first")
     length = X.shape[0] if rows_per_call is None else rows_per_call
     blocks = list(zip(X.split(length), y.split(length), strict=True))
 

@@ -180,18 +180,19 @@ class ColumnsGuest(Guest):
 
 
 def _fitted(regressor: Any, X: Tensor, y: Tensor) -> Any:
-    """A trained copy."""
+    """A trained copy; arrays are copies, too, as some regressors write into what they are given."""
     model = copy.deepcopy(regressor)
-    model.fit(X.numpy(), y.numpy())
+    model.fit(X.numpy().copy(), y.numpy().copy())
     return model
 
 
 def _predicted(model: Any, X: Tensor) -> tuple[Tensor, Tensor | None]:
     """What it predicts, and with what deviation if it states one."""
+    rows = X.numpy().copy()
     if "return_std" in inspect.signature(model.predict).parameters:
-        mean, deviation = model.predict(X.numpy(), return_std=True)
+        mean, deviation = model.predict(rows, return_std=True)
         return _as_tensor(mean), _as_tensor(deviation)
-    return _as_tensor(model.predict(X.numpy())), None
+    return _as_tensor(model.predict(rows)), None
 
 
 def _dictionaries(X: Tensor) -> list[dict[str, float]]:

@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.causality import check_causal
-from gp_ensembles.ensembles.guests import Boosting, GuestModel
+from gp_ensembles.ensembles.guests import Boosting, ForecastColumns, GuestModel
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_to_plain
@@ -248,3 +248,40 @@ def test_guests_of_an_ensemble_are_named():
     bad = replace(SPEC, further=(NEIGHBORS, GuestModel(Peeking(X, y, 0), lags=False, name="oracle")))
     with pytest.raises(ValueError, match="guest 'oracle/0' peeks"):
         check_causal(bad.fit(*rows(60)), X, y)
+
+
+class Rewriting(LinearRegression):
+    """A regressor that writes into what it is given."""
+
+    def fit(self, X, y):
+        super().fit(X, y)
+        X[:], y[:] = 0.0, 0.0
+        return self
+
+    def predict(self, X):
+        said = super().predict(X)
+        X[:] = 0.0
+        return said
+
+
+def test_a_regressor_that_writes_into_its_arrays_changes_nothing():
+    X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = X[:, 0] - X[:, 1]
+    rows, before = GuestRows(X.clone(), y.clone(), torch.full_like(y, torch.nan)), X.clone()
+    forecast = RegressorGuest(Rewriting()).fit(rows)
+    said = forecast(X)
+    assert torch.equal(X, before)
+    assert torch.equal(rows.inputs, before)
+    assert torch.equal(rows.targets, y)
+    plain = RegressorGuest(LinearRegression()).fit(rows)(X)
+    assert all(
+        torch.equal(ours, theirs) for ours, theirs in zip(said, plain, strict=True) if isinstance(ours, torch.Tensor)
+    )
+
+
+def test_what_is_no_guest_is_told_what_to_give():
+    X = torch.zeros(9, 1, dtype=torch.float64)
+    with pytest.raises(TypeError, match="check_causal takes a guest such as RegressorGuest"):
+        check_causal(GuestModel(RegressorGuest(LinearRegression())), X, X[:, 0])
+    with pytest.raises(TypeError, match="columns of ForecastColumns must be names such as 'nwp', got 2"):
+        ForecastColumns(2)

@@ -165,3 +165,9 @@ def test_prices_that_cannot_be_measured() -> None:
         price_of_row(online, X[:0], y[:0])
     with pytest.raises(ValueError, match="rows_per_call=0"):
         price_of_row(online, X, y, rows_per_call=0)
+
+
+def test_a_model_in_its_warm_up_has_no_price() -> None:
+    X = torch.zeros(5, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="the model's warm-up is not over"):
+        price_of_row(OnlineModel(StreamConfig(warmup=20)), X, X[:, 0])
