@@ -60,7 +60,7 @@ def price_of_row(
             f"{rows_per_call} and repetitions={repetitions}"
         )
     said: Any = copy.deepcopy(model).observe(X, y)
-    if isinstance(said, tuple) and said.mean.shape[0] < X.shape[0]:  # predictions of fewer rows than were given
+    if said is not None and said.mean.shape[0] < X.shape[0]:
         raise ValueError("the model's warm-up is not over, so it predicts nothing; give it these rows first")
     length = X.shape[0] if rows_per_call is None else rows_per_call
     blocks = list(zip(X.split(length), y.split(length), strict=True))
