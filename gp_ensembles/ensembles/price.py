@@ -59,15 +59,14 @@ def price_of_row(
             f"a price needs rows, at least one a call and one run, got {X.shape[0]} rows, rows_per_call="
             f"{rows_per_call} and repetitions={repetitions}"
         )
-    said: Any = copy.deepcopy(model).observe(X, y)
-    if said is not None and said.mean.shape[0] < X.shape[0]:
-        raise ValueError("the model's warm-up is not over, so it predicts nothing; give it these rows first")
     length = X.shape[0] if rows_per_call is None else rows_per_call
     blocks = list(zip(X.split(length), y.split(length), strict=True))
 
     def run(other: Observer) -> None:
         for rows, targets in blocks:
-            other.observe(rows, targets)
+            said: Any = other.observe(rows, targets)
+            if said is not None and said.mean.shape[0] < targets.shape[0]:
+                raise ValueError("the model's warm-up is not over, so it predicts nothing; give it these rows first")
 
     return 1e6 * min(_seconds(lambda: copy.deepcopy(model), run, X.device) for _ in range(repetitions)) / X.shape[0]
 
