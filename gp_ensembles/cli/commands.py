@@ -108,6 +108,13 @@ def run(
                 names = [name for name in running if name in scores]
                 shown: dict[str, object] = {name: _short(scores[name]) for name in names}
                 bar.set_postfix(shown, refresh=False)
+    except ValueError as error:
+        if scored.num_read == rows_before:
+            raise
+        raise ValueError(
+            f"{error}; the rows before are learned and in {folder.path}: mend the row or take it out, and go on with "
+            f"resume --skip-seen"
+        ) from error
     finally:
         if scored.is_whole and scored.num_read > rows_before:
             folder.checkpoint(scored)

@@ -42,9 +42,13 @@ def run_command(name: str, values: Namespace) -> int:
     """Run the command; returns its exit code."""
     if values.backtest is not None and values.inputs is None:
         raise ValueError("--backtest scores forecasts on the rows of --inputs, which have targets; name the table")
-    if values.backtest is None and (values.inputs is None) == (values.horizon is None):
+    if values.horizon is not None and values.inputs is not None:
+        raise ValueError("--inputs tells how many rows come, or where a backtest is scored; leave --horizon out")
+    if values.backtest is None and values.inputs is None and values.horizon is None:
         raise ValueError("say what comes: --inputs, a table of the rows to come, or --horizon, how many there are")
     checkpoint = values.checkpoint / CHECKPOINT if values.checkpoint.is_dir() else values.checkpoint
+    if values.out.resolve() == checkpoint.resolve().parent:
+        raise ValueError(f"{values.out} holds the run, whose summary would be lost; choose another folder as --out")
     stream = load_checkpoint(checkpoint, device=values.device)
     for _ in stream.chunks(RowsAtHand(stream.progress.pending.part(slice(0, 0))), repeat_pending=True):
         pass  # rows since the last boundary; what is read here is a copy of the run
@@ -74,7 +78,14 @@ def next_rows(table: TableName, horizon: int) -> Rows:
 def _rows_to_come(stream: ScoredStream, values: Namespace) -> Rows:
     if values.inputs is None:
         return next_rows(stream.table, values.horizon)
-    rows = reopen_table(values.inputs, stream.table, TableOptions())
+    return _all_rows(values.inputs, stream)
+
+
+def _all_rows(data: str, stream: ScoredStream) -> Rows:
+    """The rows of a table that follow the run."""
+    rows = reopen_table(data, stream.table, TableOptions())
+    if rows.is_at_end:
+        raise ValueError(f"{rows.path} has a header but no data rows")
     return Rows.join(list(rows))
 
 
@@ -92,8 +103,6 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
         steps = [f"step {step + 1}" for step in range(num_steps)]
         paths = [[str(path + 1), *map(repr, row)] for path, row in enumerate(forecast.paths.tolist())]
         write_text(values.out / "paths.csv", _table(["path", *steps], paths))
-    if values.pictures:
-        _draw(stream, rows, forecast, values.out / "forecast.png")
     summary = {
         "target": stream.target_name,
         "rows_learned": stream.num_read,
@@ -107,6 +116,8 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
         "q95": quantiles[-1].tolist(),
     }
     write_json(values.out / "summary.json", summary)
+    if values.pictures:
+        _draw(stream, rows, forecast, values.out / "forecast.png")
     until = "" if times is None else f", {times[0]} to {times[-1]}"
     last = f"{float(forecast.mean[-1]):.6g}, 90 % of {num_steps} ahead between {float(quantiles[0, -1]):.6g} and "
     return (
@@ -146,7 +157,7 @@ def _backtest(stream: ScoredStream, values: Namespace, generator: torch.Generato
     horizon, every = values.backtest, values.every
     if horizon < 1 or every < 1:
         raise ValueError(f"--backtest and --every must be at least one row, got {horizon} and {every}")
-    rows = Rows.join(list(reopen_table(values.inputs, stream.table, TableOptions())))
+    rows = _all_rows(values.inputs, stream)
     if not bool((~rows.y.isnan()).any()):
         raise ValueError(f"--backtest needs targets, and {values.inputs} has no column {stream.target_name} with any")
     origins = range(0, rows.num_rows - horizon + 1, every)

@@ -1,11 +1,14 @@
 """How a command runs: its words in order, its threads, and an exit code and one sentence whatever happens."""
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from types import FrameType
 from typing import Never
 
 import torch
@@ -39,17 +42,22 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
         kept: What an interruption leaves, for the message.
 
     Returns:
-        What ``run`` returned, or 2 for bad input, 1 for a defect of this library, 130 after an interruption.
+        What ``run`` returned, or 2 for bad input, 1 for a defect of this library, 130 after an interruption, 143 when
+        the system asked the process to end.
 
     Example:
         >>> exit_code("program", ["--fast"], len, "nothing is lost")
         1
     """
     try:
-        return run(given)
+        with _ends_on_request():
+            return run(given)
     except BrokenPipeError:  # the reader of our output has left; everything is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except _AskedToEndError:
+        print(f"{program}: asked to end; {kept}", file=sys.stderr)
+        return 143
     except KeyboardInterrupt:
         print(f"{program}: interrupted; {kept}", file=sys.stderr)
         return 130
@@ -62,6 +70,27 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
             kind = type(error).__name__
             print(f"{program}: {kind}: {one_sentence(error)} (--traceback shows where)", file=sys.stderr)
         return 2 if isinstance(error, EXPECTED) else 1
+
+
+class _AskedToEndError(KeyboardInterrupt):
+    """SIGTERM came: nothing may take it for an error of its own."""
+
+
+@contextmanager
+def _ends_on_request() -> Iterator[None]:
+    """Inside, SIGTERM ends the work as an interruption does; only a main thread can see to that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _AskedToEndError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """The commands ``stream``, ``resume``, ``compare`` and ``demo``: their options, and what runs them."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,17 +18,22 @@ from gp_ensembles.cli.lines.command import LineInput, add_line_options, answer_l
 from gp_ensembles.cli.lines.run import LineOutput
 from gp_ensembles.cli.lines.session import LineSession
 from gp_ensembles.cli.named_configs import find_config
-from gp_ensembles.cli.tables import TableRequest, skip_seen, split_kinds, split_names
+from gp_ensembles.cli.seen_rows import pass_over_seen
+from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
+from gp_ensembles.cli.writing import is_unfinished
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.tables import RowStream, TableOptions, explain
+from gp_ensembles.tables.encoder import ColumnsError
 from gp_ensembles.tables.options import KINDS
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a table: a CSV file of any dialect or a Parquet file, packed by gzip or not, or - for the standard input; or \
 name:SET for one that travels with a package, for instance name:trump_approval; with --data_folder, the name of a set \
 in that folder's manifest"
+_SKIP = "pass over rows of the table that the stream has read; a table that starts with them is refused by default"
 _BAD_ROW = "about a number out of all proportion: take it for missing, skip its row, or stop"
 
 
@@ -43,8 +50,9 @@ def add_options(name: str, command: ArgumentParser) -> None:
         add_config(command)
         command.add_argument("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
+        _add_missing(command)
         command.add_argument("--checkpoint", type=Path, required=True, help="the checkpoint.pt to go on from")
-        command.add_argument("--skip_seen", type=bool, default=False, help="the table starts with the rows seen")
+        command.add_argument("--skip_seen", type=bool | None, default=None, help=_SKIP)
         command.add_argument("--device", type=str | None, default=None, help="where to run; as before by default")
     if name == "compare":
         command.add_argument("--configs", type=Path, nargs="+", required=True, help="names or YAML files")
@@ -73,6 +81,11 @@ def _add_dialect(command: ArgumentParser) -> None:
     add("--header", type=bool | None, default=None, help="whether the first row holds names; found by default")
 
 
+def _add_missing(command: ArgumentParser) -> None:
+    told = "cells without a value besides empty ones and NA: -999,void"
+    command.add_argument("--missing", type=str | None, default=None, help=told)
+
+
 def _add_columns(command: ArgumentParser) -> None:
     """What the columns of a table are."""
     add = command.add_argument
@@ -80,7 +93,7 @@ def _add_columns(command: ArgumentParser) -> None:
     add("--features", type=str | None, default=None, help="input columns, comma-separated; all others by default")
     kinds = ", ".join(KINDS)
     add("--kinds", type=str | None, default=None, help=f"kinds of columns, NAME=KIND,...: {kinds}; found by default")
-    add("--missing", type=str | None, default=None, help="cells without a value besides empty ones and NA: -999,void")
+    _add_missing(command)
     add("--time", type=str | None, default=None, help="column that orders the rows; the first of dates by default")
     add("--classes", type=str | None, default=None, help="values of a target that tells classes, comma-separated")
     add("--explain", type=bool, default=False, help="say what is made of each column and of time, and run nothing")
@@ -95,11 +108,12 @@ def request(values: Namespace) -> TableRequest:
     """The table that a command line names."""
     delimiter = {"tab": "\t", "\\t": "\t", "space": " "}.get(values.delimiter, values.delimiter)
     dialect = TableOptions(delimiter, values.decimal, values.encoding, values.header)
+    if "missing" in values:
+        dialect = replace(dialect, missing=split_names(values.missing) or ())
     if "target" not in values:
         return TableRequest(values.data, None, values.data_folder, dialect)
     features, classes = split_names(values.features), split_names(values.classes)
     columns = replace(dialect, features=features, kinds=split_kinds(values.kinds), time=values.time, classes=classes)
-    columns = replace(columns, missing=split_names(values.missing) or ())
     return TableRequest(values.data, values.target, values.data_folder, columns)
 
 
@@ -110,14 +124,19 @@ def _output(values: Namespace) -> Output:
 
 
 def _stream(values: Namespace) -> int:
-    config, table = _for_classes(config_from(values), values), request(values)
+    table = request(values)
+    config = _for_classes(config_from(values), values)
     if values.format != "table":
         return _answer(LineSession.for_target(config, table.target, table.options), values)
     if values.follow:
         raise ValueError("a growing file is read line by line; say how lines are written, --format jsonl or csv")
-    rows = table.open(values.warmup, config.ensemble.forecast_columns)
     if values.explain:
-        return _explain(rows)
+        return _explain(table, values.warmup, config.ensemble.forecast_columns)
+    rows = table.open(values.warmup, config.ensemble.forecast_columns)
+    if values.warmup is None and rows.num_rows is not None and rows.num_rows <= MIN_WARM_UP:
+        raise ValueError(
+            f"{rows.name} has {rows.num_rows} rows; {MIN_WARM_UP} are needed to fit a model, and more to use it"
+        )
     output = _output(values)
     summary = stream(rows, replace(config, warmup=rows.num_warm_up), output)
     if values.warmup is None and rows.num_warm_up < StreamConfig().warmup:
@@ -135,8 +154,15 @@ def _for_classes(config: StreamConfig, values: Namespace) -> StreamConfig:
     return replace(config, ensemble=auto_for(target))
 
 
-def _explain(rows: RowStream) -> int:
-    """Say what is made of the columns, once the whole table was read."""
+def _explain(table: TableRequest, num_warm_up: int | None, forecasts: Sequence[str]) -> int:
+    """Say what is made of the columns, once the whole table was read; of refused ones at the end."""
+    try:
+        rows = table.open(num_warm_up, forecasts)
+    except ColumnsError as error:
+        kinds = {**table.options.kinds, **dict.fromkeys(error.names, "drop")}
+        with suppress(ValueError):  # others may be left, or the target
+            _explain(replace(table, options=replace(table.options, kinds=kinds)), num_warm_up, forecasts)
+        raise
     try:
         for _ in rows:
             pass
@@ -159,11 +185,17 @@ def _resume(values: Namespace) -> int:
     rows = request(values).reopen(stopped.table)
     if not rows.has_target:
         raise ValueError(f"{rows.path} has no column named {rows.target_name}, the target of the stream")
-    if values.skip_seen:
-        skip_seen(rows, stopped.num_read, stopped.progress.last_row)
-    elif rows.is_at_end:
-        raise ValueError(f"{rows.path} has a header but no data rows")
+    had_rows = not rows.is_at_end
+    pass_over_seen(stopped, rows, values.skip_seen)
     output = _output(values)
+    in_place = output.out.resolve() == values.checkpoint.resolve().parent
+    if rows.is_at_end and not (in_place and is_unfinished(output.out)):
+        raise ValueError(
+            f"{rows.name} holds no row that comes after the {stopped.num_read} that the stream has read; there is "
+            f"nothing to add"
+            if had_rows
+            else f"{rows.path} has a header but no data rows"
+        )
     print(report(resume(stopped, rows, values.checkpoint, output), output))
     return 0
 
@@ -179,7 +211,7 @@ def _compare(values: Namespace) -> int:
     warmup = next(iter(configs.values())).warmup
     if values.explain:
         forecasts = dict.fromkeys(name for config in configs.values() for name in config.ensemble.forecast_columns)
-        return _explain(table.open(warmup, list(forecasts)))
+        return _explain(table, warmup, list(forecasts))
 
     def opened(config: StreamConfig) -> RowStream:
         return table.open(warmup, config.ensemble.forecast_columns)

@@ -175,30 +175,6 @@ def split_kinds(kinds: str | None) -> dict[str, str]:
     return found
 
 
-def skip_seen(rows: RowStream, num_seen: int, last_row: Tensor) -> None:
-    """Pass over the rows that a stream has read, of a table that starts with them.
-
-    Args:
-        rows: The table.
-        num_seen: How many rows the stream has read, warm-up included.
-        last_row: The last of them, inputs and target, shape (D + 1,).
-
-    Raises:
-        ValueError: If no row is left, or the rows are not those the stream has read.
-    """
-    last = rows.skip(num_seen)
-    if rows.is_at_end:
-        raise ValueError(
-            f"{rows.name} has {rows.num_given} rows and the stream has read {num_seen}; there is nothing to add"
-        )
-    found = torch.cat([last.X[-1], last.y[-1:]])
-    if not torch.equal(torch.nan_to_num(found), torch.nan_to_num(last_row)):
-        raise ValueError(
-            f"row {num_seen} of {rows.name} is not the row {num_seen} that the stream has read; give the same file, "
-            f"or leave out --skip-seen if it holds new rows only"
-        )
-
-
 def check_table(rows: RowStream, config: StreamConfig) -> None:
     """Raise unless a config can run on a table, as far as that can be told before any row is read.
 

@@ -134,6 +134,11 @@ class OutputFolder:
         self._files = []
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether a folder holds tables of a run that did not come to its end."""
+    return all((path / (name + _PARTIAL)).exists() for name in (PREDICTIONS, WEIGHTS))
+
+
 def make_writable(path: Path) -> None:
     """Make a folder if need be, and see whether it can be written.
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -75,13 +76,14 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
         Args:
             X: Inputs in the order of time, shape (N, D).
-            y: Targets, shape (N,), or (N, O) for several outputs.
+            y: Targets, shape (N,), or (N, O) for several outputs; NaN where one was not observed.
 
         Raises:
             ValueError: If the data are malformed, or fewer than ten rows.
         """
         before = dict(self.__dict__)
         try:
+            y, gaps = _filled(y)
             self.columns_ = fit_frame(X, _warm_up(self.warmup, _num_rows(X)))
             if self.columns_ is None:
                 X, y = validate_data(
@@ -91,7 +93,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             else:
                 X = checked_inputs(self, X, self.columns_, reset=True)
                 X, y = check_X_y(X, y, y_numeric=True, multi_output=True, ensure_all_finite=_GAPS)
-            y = _targets(y)
+            y = _targets(np.where(gaps, np.nan, y) if gaps is not None else y)
             self.model_ = _fitted(
                 self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_), X, as_tensor(y)
             )
@@ -429,6 +431,22 @@ def _seed(random_state: int | np.random.RandomState | None) -> int:
 
 def _num_outputs(y: Array) -> int | None:
     return None if y.ndim == 1 else y.shape[1]
+
+
+def _filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
+    """Targets with zeros in their gaps, as checks of scikit-learn know none, and where those are.
+
+    Targets without gaps, or that are no numbers, are as they were.
+    """
+    found = np.asarray(y)
+    if found.ndim == 0 or found.dtype.kind not in "fO":
+        return y, None
+    try:
+        values: Array = found.astype(np.float64)
+    except (TypeError, ValueError):
+        return y, None
+    gaps = np.isnan(values)
+    return (np.where(gaps, 0.0, values), gaps) if gaps.any() else (y, None)
 
 
 def _targets(y: Array) -> Array:

@@ -84,6 +84,11 @@ class SktimeForecaster(BaseForecaster):
         super().__init__()
 
     def _fit(self, y: pd.Series, X: pd.DataFrame | None, fh: ForecastingHorizon | None) -> Self:
+        if isinstance(y.index, pd.DatetimeIndex) and len(y) > 2 and pd.infer_freq(y.index) is None:
+            raise ValueError(
+                "the dates of the series have no frequency, so that the next ones are not known: say it by "
+                "y.asfreq('h') or the like, which leaves rows that are missing empty"
+            )
         spec = forecaster if self.spec is None else self.spec
         self._origin, self._name = y.index[0], y.name
         self._columns = None if X is None else list(X.columns)
@@ -91,7 +96,7 @@ class SktimeForecaster(BaseForecaster):
         # Kinds and scales need a target in their rows.
         self.regressor_ = OnlineRegressor(spec, self.warmup, self.random_state)
         self.regressor_.partial_fit(frame, y.to_numpy(dtype=np.float64))
-        if not self.regressor_.model_.is_fitted:
+        if not self.regressor_.model_.is_fitted:  # a series shorter than the warm-up
             self.regressor_.fit(frame, y.to_numpy(dtype=np.float64))
         return self
 

@@ -1,8 +1,10 @@
 """A picture of a forecast: what came last, bands of the next rows, and some paths."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gp_ensembles.plots.canvas import BAND, INK, MEAN, as_array, label, new_figure
@@ -11,7 +13,7 @@ _PATHS = 6
 
 
 def plot_forecast(
-    recent: Tensor | ArrayLike,
+    recent: Tensor | Sequence[float] | NDArray[np.float64],
     quantiles: Tensor | ArrayLike,
     paths: Tensor | ArrayLike,
     *,
@@ -22,7 +24,7 @@ def plot_forecast(
     """Bands of 50 and 90 % of the next H rows behind the last R targets, the median, and some paths.
 
     Args:
-        recent: The last targets, shape (R,); NaN where missing.
+        recent: The last targets, shape (R,), which may be none; NaN where missing.
         quantiles: At 0.05, 0.25, 0.5, 0.75 and 0.95, shape (5, H).
         paths: Sample paths, shape (S, H).
         x: Where the R + H rows stand, numbers or dates (datetime64); steps by default, the first to come is 1.
@@ -40,17 +42,15 @@ def plot_forecast(
         >>> len(plot_forecast([1.0, 0.5], bands, np.zeros((10, 3))).axes)
         1
     """
-    past, bands, sampled = (
-        as_array(recent, 1, "recent"),
-        as_array(quantiles, 2, "quantiles"),
-        as_array(paths, 2, "paths"),
-    )
+    past = as_array(recent, 1, "recent") if len(recent) else np.zeros(0)
+    bands, sampled = as_array(quantiles, 2, "quantiles"), as_array(paths, 2, "paths")
     if bands.shape[0] != 5 or sampled.shape[1] != bands.shape[1]:
         raise ValueError(f"quantiles must be (5, H) and paths (S, H), got {bands.shape} and {sampled.shape}")
     steps = np.arange(1 - len(past), bands.shape[1] + 1) if x is None else np.asarray(x)
     ahead = steps[len(past) :]
     figure, (axis,) = new_figure(1, 1, 9.0, 3.8)
-    axis.plot(steps[: len(past)], past, color=INK, linewidth=1.0, label="observed")
+    if len(past):
+        axis.plot(steps[: len(past)], past, color=INK, linewidth=1.0, label="observed")
     for lower, upper, alpha, name in ((0, 4, 0.4, "90 % band"), (1, 3, 0.75, "50 % band")):
         axis.fill_between(ahead, bands[lower], bands[upper], color=BAND, alpha=alpha, linewidth=0, label=name)
     for path in sampled[:_PATHS]:

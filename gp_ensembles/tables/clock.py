@@ -13,6 +13,8 @@ from gp_ensembles.tables.dates import parse
 from gp_ensembles.tables.raw import CellError, Cells
 
 Times = NDArray[np.float64]
+_STILL = "all its times in the first rows are the same; choose another column of time"
+_NEWEST_FIRST = "the newest row stands on top; sort the rows by time, the oldest first"
 _LONG = 1.5  # steps from which on something is lacking
 _DAY = 86400.0
 _HOUR = 3600.0
@@ -72,13 +74,14 @@ class Clock:
         """A clock at its beginning, from the times of the warm-up rows.
 
         Raises:
-            CellError: If all times are the same.
+            CellError: If all times are the same, or run backwards.
         """
         seen = times[~np.isnan(times)]
         moves = np.diff(seen)
         moves = moves[moves > 0]
         if not len(moves):
-            raise CellError(0, "all its times in the first rows are the same; choose another column of time")
+            is_still = not len(seen) or bool((seen == seen[0]).all())
+            raise CellError(0, _STILL if is_still else _NEWEST_FIRST)
         return cls(name, style, float(np.median(moves)), None if style is None else _frequency(seen))
 
     @property
@@ -242,6 +245,18 @@ def find_clock(
         elif times[-1] > times[0]:
             return clock_of(column, columns, cells, decimal), tuple(notes)
     return None, tuple(notes)
+
+
+def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
+    """Raise if a column of dates says that the newest row stands on top: learned so, time would run backwards.
+
+    Raises:
+        CellError: Saying what to do.
+    """
+    if isinstance(column, DateColumn) and column.has_elapsed:
+        moves = np.diff(parse(cells, column.style, column.zone).seconds)
+        if len(moves) > 1 and (moves <= 0).all() and (moves < 0).any():
+            raise CellError(0, f"{_NEWEST_FIRST}, or leave the times out (--kinds {column.name}=drop)")
 
 
 def clock_of(

@@ -303,7 +303,7 @@ def to_numbers(cells: Cells, decimal: str) -> NDArray[np.float64]:
     else:
         values, wrong = numbers_in(texts_of(cells), decimal)
         if wrong is not None:
-            raise CellError(wrong, f"{str(cells[wrong])!r} is not a number; mend it")
+            raise CellError(wrong, f"{str(cells[wrong])!r} is not a number; mend it, or name it with --missing")
     return values
 
 

@@ -1,13 +1,13 @@
 """From cells to numbers: all columns of a table together, fitted on its warm-up rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock
+from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock, refuse_newest_first
 from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, column_from_plain
 from gp_ensembles.tables.kinds import fit_column, refuse_text
 from gp_ensembles.tables.notes import notes_of
@@ -19,6 +19,20 @@ from gp_ensembles.tables.target import TargetColumn
 
 class TableError(ValueError):
     """A cell of a table that cannot be read: the message names the file, the line and the column."""
+
+
+class ColumnsError(TableError):
+    """Columns of which nothing can be made: the message is that of the first, and names the others.
+
+    Attributes:
+        names: The columns.
+    """
+
+    def __init__(self, refused: Mapping[str, TableError]) -> None:
+        first, *others = refused
+        rest = f"; likewise {', '.join(others)}" if others else ""
+        super().__init__(f"{refused[first]}{rest}")
+        self.names = tuple(refused)
 
 
 @dataclass(frozen=True)
@@ -70,17 +84,28 @@ class TableEncoder:
             TableError: If a column is of no kind, or a cell is malformed.
         """
         raw = without(raw, options.missing)
-        columns = []
+        columns, refused = list[ColumnEncoder](), dict[str, TableError]()
         for name in features:
-            with_errors = _Named(path, name, raw)
-            column = with_errors.run(fit_column, name, raw.columns[name], decimal, options.kinds.get(name))
-            if name not in options.kinds and column.kind in ("category", "hashed"):
-                with_errors.run(refuse_text, name, raw.columns[name])
-            columns.append(column)
+            given, of_column = options.kinds.get(name), _Named(path, name, raw)
+            try:
+                column = of_column.run(fit_column, name, raw.columns[name], decimal, given)
+                if given is None and column.kind in ("category", "hashed"):
+                    of_column.run(refuse_text, name, raw.columns[name])
+            except TableError as error:
+                refused[name] = error
+            else:
+                columns.append(column)
+        if refused:
+            raise ColumnsError(refused)
         target_column = _Named(path, target, raw).run(
             TargetColumn.fit, target, raw.columns[target], decimal, options.classes
         )
         clock, notes = find_clock(columns, raw.columns, decimal)
+        if options.time == target:
+            raise TableError(f"{path}: the column {target} is the target, and cannot order the rows as well")
+        if clock is None and options.time is None:
+            for column in columns:
+                _Named(path, column.name, raw).run(refuse_newest_first, column, raw.columns[column.name])
         if options.time is not None:
             of_time = _Named(path, options.time, raw)
             known = {column.name: column for column in columns}
@@ -121,9 +146,8 @@ class TableEncoder:
             of_target = _Named(path, self.target.name, raw, first_row)
             y = of_target.run(self.target.encode, raw.columns[self.target.name], decimal)
         if clock is not None:
-            of_time = _Named(path, clock.name, raw, first_row)
-            times = of_time.run(clock.read, raw.columns, decimal)
-            clock, steps = of_time.run(clock.after, times)
+            times = self.times(raw, decimal, path, first_row)
+            clock, steps = _Named(path, clock.name, raw, first_row).run(clock.after, times)
         rows = Rows(
             torch.from_numpy(X),
             torch.from_numpy(y),
@@ -133,6 +157,17 @@ class TableEncoder:
             None if raw.lines is None else torch.from_numpy(raw.lines),
         )
         return replace(self, clock=clock), rows
+
+    def times(self, raw: RawRows, decimal: str, path: str, first_row: int) -> Times | None:
+        """Times of rows (B,), ``None`` without a clock; arguments as for :meth:`encode`.
+
+        Raises:
+            TableError: If one is missing or malformed.
+        """
+        if self.clock is None:
+            return None
+        times: Times = _Named(path, self.clock.name, raw, first_row).run(self.clock.read, raw.columns, decimal)
+        return times
 
     def passed(self, times: torch.Tensor | None) -> "TableEncoder":
         """The encoder after rows at these times (B,), as :meth:`encode` leaves it."""

@@ -1,5 +1,7 @@
 """Which kind a column is of, from its cells in the warm-up rows; targets are not looked at."""
 
+import re
+
 import numpy as np
 
 from gp_ensembles.tables.columns import (
@@ -18,6 +20,8 @@ from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
 MAX_LEVELS = 20  # of a category with a column for each
 _DAY = 86400.0
+_WITH_UNIT = re.compile(r"[+-]?\d+(?:[.,]\d+)?\s*([A-Za-z°µμΩ%/²³]{1,8})")
+_FEW_UNITS = 3
 
 
 def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) -> ColumnEncoder:
@@ -66,9 +70,7 @@ def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) 
     if {text.lower() for text in found} <= set(BOOLEAN):
         return BooleanColumn(name)
     if _is_numeric(found, decimal, 0.9):
-        raise CellError(
-            wrong, f"{texts[wrong]!r} is not a number as nearly all others are; mend it, or leave the cell empty"
-        )
+        raise CellError(wrong, f"{texts[wrong]!r} is not a number as nearly all others are; {_mend(wrong, texts)}")
     return _category(name, cells)
 
 
@@ -91,6 +93,9 @@ def refuse_text(name: str, cells: Cells) -> None:
         gp_ensembles.tables.raw.CellError: text with 100 different values in 100 rows; leave it out ...
     """
     levels = {str(cell) for cell in cells if not is_missing(str(cell))}
+    units = [found[1] for level in levels if (found := _WITH_UNIT.fullmatch(level.strip())) is not None]
+    if len(units) == len(levels) > MAX_LEVELS and len(set(units)) <= _FEW_UNITS:
+        raise CellError(0, f"its cells are numbers with a unit ({', '.join(sorted(set(units)))}); write numbers alone")
     if len(levels) > max(MAX_LEVELS, len(cells) / 2):
         raise CellError(
             0,
@@ -114,6 +119,15 @@ def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...] = ()) ->
         periods.append("year")
     origin = float(np.nanmin(dates.seconds[:1])) if not np.isnan(dates.seconds[0]) else float(np.nanmin(dates.seconds))
     return DateColumn(name, style, origin, tuple(periods), bool(has_days), zone)
+
+
+def _mend(wrong: int, texts: list[str]) -> str:
+    """What to do about the first cell that is no number."""
+    if wrong == 0:
+        return "take the row out if it holds units, or leave the cell empty"
+    return (
+        f"mend it, leave the cell empty, or say --missing {texts[wrong].strip()} if that means that there is no value"
+    )
 
 
 def _median_step(days: Cells) -> float:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gp_ensembles.tables.columns import ColumnEncoder, NumberColumn, to_numbers
-from gp_ensembles.tables.raw import Cells
+from gp_ensembles.tables.numbers import may_be_decimal
+from gp_ensembles.tables.raw import Cells, texts_of
 
 _FEW = range(3, 13)  # whole values of a column that may be a category
 _ENOUGH = 100  # rows from which on few values mean something
@@ -14,7 +15,7 @@ _SHARE = 0.005
 
 
 def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str) -> tuple[str, ...]:
-    """Columns of numbers that may be categories, and numbers that may say that something is missing.
+    """Columns of numbers that may be categories, marks that may be read wrong, and numbers that may mean "missing".
 
     Args:
         columns: What is made of the columns.
@@ -32,6 +33,7 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
     for column in columns:
         if not isinstance(column, NumberColumn):
             continue
+        marked += _thousands(column.name, cells[column.name], decimal)
         values = to_numbers(cells[column.name], decimal)
         values = values[np.isfinite(values)]
         levels = np.unique(values)
@@ -50,6 +52,18 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
             f"makes a category of {few[0]}"
         )
     return tuple(marked)
+
+
+def _thousands(name: str, cells: Cells, decimal: str) -> list[str]:
+    """A note where all marks between thousands may be marks before decimals."""
+    other = "," if decimal == "." else "."
+    texts = [text for text in texts_of(cells) if other in text] if cells.dtype.kind == "O" else []
+    if not texts or not all(may_be_decimal(text, decimal) for text in texts):
+        return []
+    return [
+        f"{name}: {texts[0].strip()} is read as {texts[0].strip().replace(other, '')}; if the mark stands before "
+        f"decimals, say --decimal {other}"
+    ]
 
 
 def _is_far(mark: float, levels: Cells) -> bool:

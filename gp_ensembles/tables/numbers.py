@@ -85,6 +85,18 @@ def numbers_in(cells: Sequence[str], decimal: str = ".") -> tuple[NDArray[np.flo
     return found, wrong
 
 
+def may_be_decimal(text: str, decimal: str = ".") -> bool:
+    """Whether a number is read with one mark between thousands that could as well stand before three decimals.
+
+    Example:
+        >>> may_be_decimal("123,810"), may_be_decimal("1,234,567"), may_be_decimal("1.234", ",")
+        (True, False, True)
+    """
+    mark = _MARKS[decimal][0]
+    whole, _, behind = _bare(text).lstrip("+-").partition(mark)
+    return len(behind) == 3 and behind.isdigit() and whole.isdigit() and len(whole) <= 3 and not whole.startswith("0")
+
+
 def find_decimal(cells: Iterable[str], delimiter: str) -> str:
     """The mark before decimals, from cells of a table.
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from gp_ensembles.tables.clock import Times
 from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.explain import ColumnReport, report_columns
 from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, RecordSource, is_parquet, with_index
@@ -121,6 +124,45 @@ class RowStream:
         self.encoder, self.num_given = encoder, self.num_given + rows.num_rows
         return rows
 
+    def peek(self, num_rows: int) -> Rows:
+        """The next rows, up to so many, without taking them; times are left out.
+
+        Raises:
+            ValueError: If a cell is malformed.
+        """
+        self._fill(num_rows)
+        whole = join(self._ready) if self._ready else self._empty()
+        return self._without_clock(whole.part(slice(0, num_rows)))
+
+    @property
+    def first_time(self) -> float | None:
+        """Time of the next row, which is not taken; ``None`` without a column of time or a row.
+
+        Raises:
+            ValueError: If it is malformed.
+        """
+        self._fill(1)
+        if not self._ready:
+            return None
+        times = self._times(self._ready[0].part(slice(0, 1)))
+        return None if times is None else float(times[0])
+
+    def skip_until(self, time: float) -> None:
+        """Pass over the rows up to a time and at it; the clock stands where it stood.
+
+        Raises:
+            ValueError: If the time of one of them is malformed.
+        """
+        while not self.is_at_end and self._ready:
+            part = self._ready.pop(0)
+            times = self._times(part)
+            later = np.ones(part.num_rows, dtype=bool) if times is None else times > time
+            num_passed = int(later.argmax()) if later.any() else part.num_rows
+            self.num_given += num_passed
+            if num_passed < part.num_rows:
+                self._ready.insert(0, part.part(slice(num_passed, None)))
+                return
+
     def skip(self, num_rows: int) -> Rows:
         """Pass over rows that were read before, and return the last of them; the clock stands where it stood.
 
@@ -178,6 +220,9 @@ class RowStream:
 
     def _encode(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
         return self.encoder.encode(raw, self._source.decimal, self.path, self.num_given + 1)
+
+    def _times(self, raw: RawRows) -> Times | None:
+        return self.encoder.times(raw, self._source.decimal, self.path, self.num_given + 1)
 
     def _without_clock(self, raw: RawRows) -> Rows:
         plain = replace(self.encoder, clock=None)
@@ -267,7 +312,7 @@ def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | N
     Args:
         source: As for :func:`open_rows`.
         plain: What :meth:`RowStream.to_plain` gave.
-        options: How the file is written, where that cannot be found.
+        options: How the file is written, where that cannot be found, and further cells that mean no value.
 
     Raises:
         OSError: If a file cannot be read.
@@ -281,6 +326,7 @@ def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | N
     options = TableOptions() if options is None else options
     raw_source = _open(source, options)
     encoder = TableEncoder.from_plain(dict(plain))
+    encoder = replace(encoder, words=tuple(dict.fromkeys((*encoder.words, *options.missing))))
     wanted = list(encoder.input_columns)
     _check_names(raw_source, wanted)
     if encoder.target.name in raw_source.header:

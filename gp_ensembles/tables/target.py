@@ -59,8 +59,9 @@ class TargetColumn:
             levels = sorted(found, key=lambda text: (BOOLEAN.get(text.lower(), 0.0), text))
             raise CellError(
                 wrong,
-                f"the target is text with {len(found)} values ({', '.join(levels)}): that is a classification; run it "
-                f"with --classes {','.join(levels)} (they are counted from 0 in this order)",
+                f"the target is text with {len(found)} values in the first {len(texts)} rows ({', '.join(levels)}): "
+                f"that is a classification; run it with --classes {','.join(levels)} and any that come later (they are "
+                f"counted from 0 in this order)",
             )
         raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; mend it, or choose another target")
 
@@ -93,7 +94,10 @@ class TargetColumn:
                 texts = [{"true": "1", "false": "0"}.get(text.lower(), text) for text in texts]
             values, wrong = numbers_in(texts, decimal)
             if wrong is not None:
-                raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; mend it, or leave it empty")
+                raise CellError(
+                    wrong,
+                    f"the target {texts[wrong]!r} is not a number; mend it, leave it empty, or name it with --missing",
+                )
         if np.isinf(values).any():
             raise CellError(int(np.isinf(values).argmax()), "the target is infinite; leave the cell empty")
         return values

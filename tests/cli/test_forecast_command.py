@@ -26,6 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "first.csv", ("time", "temperature", "load"), rows[:LAST])
     write(folder / "later.csv", ("time", "temperature", "load"), rows[LAST:])
     write(folder / "future.csv", ("time", "temperature"), [row[:2] for row in rows[LAST : LAST + 12]])
+    write(folder / "empty.csv", ("time", "temperature"), [])
     write(folder / "bare.csv", ("time",), [row[:1] for row in rows[LAST : LAST + 12]])
     options = ["--target", "load", "--config", "forecaster", "--warmup", "100", "--pictures", "false"]
     quiet = ["--report", "false", "--progress", "false"]
@@ -77,6 +78,20 @@ def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path) -> None:
     assert not (run / "known" / "forecast.png").exists()
 
 
+def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--target", "load", "--config", "oebe", "--warmup", "100", "--pictures", "false", "--report", "false"]
+    assert main(["stream", str(run / "first.csv"), *options, "--out", str(run / "plain"), "--progress", "false"]) == 0
+    before = {path.name: path.read_bytes() for path in (run / "plain").iterdir()}
+    forecast = ["forecast", "--checkpoint", str(run / "plain"), "--horizon", "3", "--out"]
+    assert main([*forecast, str(run / "plain")]) == 2
+    assert "holds the run, whose summary would be lost; choose another folder as --out" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (run / "plain").iterdir()} == before
+    assert main([*forecast, str(run / "plain" / "next")]) == 0
+    assert (run / "plain" / "next" / "forecast.png").stat().st_size > 1000
+
+
 def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["forecast", "--checkpoint", str(run / "run"), "--inputs", str(run / "later.csv"), "--backtest", "6"]
     assert main([*arguments, "--every", "4", "--out", str(run / "scores")]) == 0
@@ -92,7 +107,8 @@ def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture
     ("arguments", "said"),
     [
         ([], "say what comes: --inputs, a table of the rows to come, or --horizon, how many there are"),
-        (["--horizon", "5", "--inputs", "future.csv"], "say what comes"),
+        (["--horizon", "5", "--inputs", "future.csv"], "--inputs tells how many rows come"),
+        (["--inputs", "empty.csv"], "empty.csv has a header but no data rows"),
         (["--horizon", "0"], "--horizon must be at least one row, got 0"),
         (["--horizon", "131"], "131 rows ahead are more than the 130 that were learned"),
         (["--inputs", "bare.csv"], "no column named temperature"),

@@ -91,7 +91,14 @@ def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys
     assert main(["stream", data, "--features", "a", "--out", str(named), *options]) == 0
     run(place, "data.csv", "all")
     assert small.read(named / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    resume = ["resume", "--checkpoint", str(named / "checkpoint.pt"), str(place / "first.csv"), *QUICK]
+    resume = [
+        "resume",
+        "--checkpoint",
+        str(named / "checkpoint.pt"),
+        str(place / "first.csv"),
+        "--skip-seen=false",
+        *QUICK,
+    ]
     assert main([*resume, "--out", str(place / "on")]) == 0
     capsys.readouterr()
     small.write(place / "bare.csv", small.rows(200), ("a", "b", "y"))
@@ -107,7 +114,7 @@ def test_a_folder_with_a_manifest_may_have_gaps_in_its_forecasts(place, capsys, 
     assert main(["stream", "set", *options, *config, "--out", str(place / "folder")]) == 0
     run(place, "data.csv", "all")
     assert small.read(place / "folder" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    resume = ["resume", "set", *options, "--checkpoint", str(place / "folder" / "checkpoint.pt")]
+    resume = ["resume", "set", "--skip-seen=false", *options, "--checkpoint", str(place / "folder" / "checkpoint.pt")]
     assert main([*resume, "--out", str(place / "on")]) == 0
 
 

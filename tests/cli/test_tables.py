@@ -221,6 +221,24 @@ def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, cap
     assert "data row 101 (line 102), column a: 'red' is not a number" in found.err
 
 
+def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys):
+    small.write(
+        place / "notes.csv", [[f"note {k}", *row] for k, row in enumerate(small.rows(ROWS))], ("n", "a", "b", "y")
+    )
+    assert main(["stream", str(place / "notes.csv"), "--target", "y", "--explain"]) == 2
+    found = capsys.readouterr()
+    assert "b        input    number   1        -         as it is" in found.out
+    assert "column n: text with 43 different values in 43 rows; leave it out (--kinds n=drop)" in found.err
+
+
+def test_a_table_of_a_few_rows_says_how_many_are_needed(place, small, capsys):
+    small.write(place / "few.csv", small.rows(8))
+    assert stream(place, "few.csv", "few") == 2
+    assert main(["stream", str(place / "few.csv"), "--target", "y", "--out", str(place / "few"), *QUICK]) == 2
+    assert "few has 8 rows; 10 are needed to fit a model, and more to use it" in capsys.readouterr().err
+    assert not (place / "few").exists()
+
+
 def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     (place / "free.yaml").write_text(small.config, encoding="utf-8")
     arguments = ["--target", "y", "--config", str(place / "free.yaml"), "--out", str(place / "free"), *QUICK]

@@ -116,6 +116,23 @@ def test_missing_targets_quantiles_samples_and_constant_columns():
     assert np.all(low < high)
 
 
+def test_fit_takes_missing_targets_as_partial_fit_does():
+    X, y = table()
+    y[[3, 70, 120]] = np.nan
+    spec = replace(e_doebe, bases=(LinearBasis(),))
+    models = [
+        OnlineRegressor(spec, 60, 0).fit(X, y),
+        OnlineRegressor(spec, 60, 0).fit(X, y.reshape(-1).tolist()),
+        OnlineRegressor(spec, 60, 0).partial_fit(X, y),
+    ]
+    means = [model.predict(X) for model in models]
+    np.testing.assert_array_equal(means[0], means[1])
+    np.testing.assert_array_equal(means[0], means[2])
+    y[5] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        OnlineRegressor(spec, 60, 0).fit(X, y)
+
+
 def test_intervals():
     X, y = table()
     model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)

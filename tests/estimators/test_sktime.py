@@ -79,3 +79,13 @@ def test_numbers_and_dates_as_index():
         model = SktimeForecaster(LINEAR, warmup=40).fit(y.set_axis(index)[:60])
         expected = index[60:63] if isinstance(index, pd.RangeIndex) else pd.DatetimeIndex(index[60:63])
         assert model.predict(fh=[1, 2, 3]).index.tolist() == expected.tolist()
+
+
+def test_dates_without_a_frequency_are_refused_and_a_gap_filled_by_asfreq_is_none():
+    y = series().set_axis(pd.date_range("2024-01-01", periods=72, freq="h"))
+    holed = y.drop(y.index[20])
+    with pytest.raises(ValueError, match=r"the dates of the series have no frequency.*y.asfreq\('h'\)"):
+        SktimeForecaster(LINEAR, warmup=40).fit(holed[:60])
+    y.iloc[20] = np.nan
+    said = [SktimeForecaster(LINEAR, warmup=40).fit(part).predict(fh=[1]) for part in (holed[:59].asfreq("h"), y[:60])]
+    pd.testing.assert_series_equal(*said)

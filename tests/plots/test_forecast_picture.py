@@ -18,6 +18,11 @@ def test_the_median_stands_behind_the_last_targets() -> None:
     assert "load, 4 rows ahead" in axis.get_title(loc="left")
 
 
+def test_nothing_may_be_known_of_the_past() -> None:
+    (axis,) = plot_forecast([], BANDS, np.zeros((9, 4))).axes
+    assert "observed" not in [line.get_label() for line in axis.get_lines()]
+
+
 def test_dates_and_wrong_shapes() -> None:
     days = np.arange("2024-01-01", "2024-01-08", dtype="datetime64[D]").astype("datetime64[ns]")
     figure = plot_forecast([5.0, 6.0, 7.0], BANDS, np.zeros((9, 4)), x=days)

@@ -272,3 +272,50 @@ def test_a_pipe_is_read_as_far_as_it_goes(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(raw)))
     rows = open_rows("-", "load", num_warm_up=100)
     assert torch.equal(torch.cat([batch.y for batch in rows]), 2 * torch.arange(50_000.0, dtype=torch.float64))
+
+
+def read_text(path, text, target="y", **options):
+    path.write_text(text, encoding="utf-8")
+    return open_rows(path, target, TableOptions(**options), num_warm_up=40)
+
+
+def test_the_newest_row_on_top_is_refused(tmp_path):
+    lines = [f"{time},{k % 7}\n" for k, time in enumerate(reversed(HOURS))]
+    text = "when,y\n" + "".join(lines)
+    told = "column when: the newest row stands on top; sort the rows by time, the oldest first"
+    for options in ({}, {"time": "when"}):
+        with pytest.raises(ValueError, match=told):
+            read_text(tmp_path / "top.csv", text, **options)
+    # a second column that orders the rows is enough, and a few rows in disorder are told of only
+    both = "when,due,y\n" + "".join(f"{time},{due},1\n" for time, due in zip(HOURS, reversed(HOURS), strict=True))
+    assert read_text(tmp_path / "two.csv", both).time_name == "when"
+
+
+def test_the_target_cannot_order_the_rows(tmp_path):
+    with pytest.raises(ValueError, match="the column y is the target, and cannot order the rows as well"):
+        read_text(tmp_path / "a.csv", "a,y\n" + "1,2\n" * 50, time="y")
+
+
+def test_units_are_named_for_what_they_are(tmp_path):
+    rows = "".join(f"{k / 7:.2f},{k}\n" for k in range(60))
+    with pytest.raises(ValueError, match=r"column a: '\[°C\]' is not a number .*; take the row out if it holds units"):
+        read_text(tmp_path / "below.csv", "a,y\n[°C],[kW]\n" + rows)
+    cells = "".join(f"{k / 7:.2f} °C,{k}\n" for k in range(60))
+    with pytest.raises(ValueError, match=r"column a: its cells are numbers with a unit \(°C\); write numbers alone"):
+        read_text(tmp_path / "cells.csv", "a,y\n" + cells)
+    sizes = "".join(f"{10 * (k % 4)} mm,{k}\n" for k in range(60))  # a few of them are a category as ever
+    assert read_text(tmp_path / "sizes.csv", "a,y\n" + sizes).columns[0].kind == "category"
+
+
+def test_a_mark_that_may_be_a_decimal_one_is_told(tmp_path):
+    rows = read_text(
+        tmp_path / "a.csv", "a,b,y\n" + "".join(f'"12{k % 10},{k + 100}","1,{k + 100},000",{k}.5\n' for k in range(60))
+    )
+    assert rows.encoder.notes == ("a: 120,100 is read as 120100; if the mark stands before decimals, say --decimal ,",)
+    assert rows.take(1).X.tolist() == [[120100.0, 1100000.0]]
+
+
+def test_all_columns_of_text_are_named_at_once(tmp_path):
+    text = "note,a,remark,y\n" + "".join(f"n{k}o,{k},r{k}e,{k}\n" for k in range(60))
+    with pytest.raises(ValueError, match=r"column note: text with 40 different values.*; likewise remark$"):
+        read_text(tmp_path / "a.csv", text)

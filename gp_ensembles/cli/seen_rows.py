@@ -1,0 +1,75 @@
+"""Rows that a stream has read already, at the start of a table that it is resumed with."""
+
+import torch
+
+from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.tables import Rows, RowStream
+
+_PEEKED = 20  # rows that tell whether a table starts as the stream did
+
+
+def pass_over_seen(stream: ScoredStream, rows: RowStream, skip: bool | None) -> None:
+    """Pass over the rows that a stream has read, or refuse a table that starts with them.
+
+    A table that starts as the stream did is passed over up to the number of rows read. Another that has a column of
+    time, the last month of a sensor, say, is passed over up to the time of the last row read.
+
+    Args:
+        stream: The stream.
+        rows: The table, at its first row.
+        skip: Whether to pass over them; ``None`` to refuse tables that hold any, as far as that can be seen.
+
+    Raises:
+        ValueError: If the table holds rows that were read and ``skip`` does not say what to do about them, or has other
+            rows in their place.
+    """
+    starts_anew = _starts_as(stream, rows)
+    if skip is None and starts_anew:
+        raise ValueError(
+            f"{rows.name} starts with the rows that the stream began with; say --skip-seen to pass over those that it "
+            f"has read, or --skip-seen=false to learn them once more"
+        )
+    clock = rows.encoder.clock
+    first = rows.first_time if clock is not None else None
+    is_late = clock is not None and first is not None and first < clock.last
+    if clock is not None and is_late and not skip:
+        here, there = clock.format([first if first is not None else clock.last, clock.last])
+        raise ValueError(
+            f"{rows.name} starts at {here}, and the stream has read up to {there}; give the rows after that, or say "
+            f"--skip-seen to pass over those before"
+        )
+    if skip and clock is not None and not starts_anew:
+        rows.skip_until(clock.last)
+    elif skip:
+        _skip(stream, rows)
+
+
+def _starts_as(stream: ScoredStream, rows: RowStream) -> bool:
+    """Whether the first rows of a table are those of the stream's warm-up."""
+    X, y = stream.model.warm_X, stream.model.warm_y
+    if X is None or y is None or not rows.has_target:
+        return False
+    try:
+        first = rows.peek(min(_PEEKED, X.shape[0]))
+    except ValueError:
+        return False
+    num_rows = first.num_rows
+    same_X, same_y = _same(first.X, X[:num_rows]), _same(first.y, y[:num_rows])
+    return num_rows > 0 and same_X and same_y
+
+
+def _same(found: torch.Tensor, known: torch.Tensor) -> bool:
+    """Whether numbers are the same where both are known; the warm-up's wild ones have been taken for missing."""
+    known = known.to(found)
+    return bool(((found == known) | found.isnan() | known.isnan()).all()) and bool((found == known).any())
+
+
+def _skip(stream: ScoredStream, rows: RowStream) -> None:
+    num_seen, last_row = stream.num_read, stream.progress.last_row
+    last: Rows = rows.skip(num_seen)
+    found = torch.cat([last.X[-1], last.y[-1:]]) if last.num_rows else last_row
+    if not torch.equal(torch.nan_to_num(found), torch.nan_to_num(last_row)):
+        raise ValueError(
+            f"row {num_seen} of {rows.name} is not the row {num_seen} that the stream has read; give the same file, "
+            f"or leave out --skip-seen if it holds new rows only"
+        )
