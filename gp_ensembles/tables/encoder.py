@@ -21,7 +21,7 @@ class TableError(ValueError):
     """A cell of a table that cannot be read: the message names the file, the line and the column."""
 
 
-class ColumnsError(TableError):
+class ColumnsError(ValueError):
     """Columns of which nothing can be made: the message is that of the first, and names the others.
 
     Attributes:

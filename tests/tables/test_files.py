@@ -281,7 +281,7 @@ BAD = {
     "text as target": (
         "a,load\n" + "".join(f"{k},{'yes' if k % 3 else 'no'}\n" for k in range(60)),
         "load",
-        r"the target is text with 2 values in the first 40 rows \(no, yes\): that is a classification; run it with "
+        r"the target is text with 2 values in the first \d+ rows \(no, yes\): that is a classification; run it with "
         r"--classes no,yes",
     ),
     "an infinite target": ("a,load\n" + "1,2\n" * 30 + "1,inf\n", "load", r"data row 31 .*the target is infinite"),
