@@ -3,7 +3,8 @@
     python benchmarks/bench_lines.py [--rows 600] [--presets light auto]
 
 Prints for each preset microseconds a line (read, encoded, predicted, learned, written), the model's share of them, and
-from a process of its own the median and the 99th percentile of the time from writing a line to reading its answer.
+from a process of its own the median and the 99th percentile of the time from writing a line to reading its answer; then what
+a line costs while 20 or 90 rows before it wait for their targets.
 """
 
 import argparse
@@ -54,6 +55,20 @@ def inside(preset: str, text: list[str]) -> tuple[float, float]:
     return 1e6 * whole / len(rows), 1e6 * alone / len(rows)
 
 
+def behind(preset: str, text: list[str], num_waiting: int) -> float:
+    """Median microseconds of a line without its target, behind so many rows that wait."""
+    session, waits = LineSession(gpe.StreamConfig(getattr(gpe, preset), warmup=WARMUP), "y"), []
+    for line in text[:WARMUP]:
+        session.take(read_line(line, "y", "id"))
+    for line in text[WARMUP : WARMUP + num_waiting + 5]:
+        record = json.loads(line)
+        del record["y"]
+        began = time.perf_counter()
+        json.dumps(session.take(read_line(json.dumps(record), "y", "id")))
+        waits.append(time.perf_counter() - began)
+    return 1e6 * float(np.median(waits[-5:]))
+
+
 def through_a_pipe(preset: str, text: list[str]) -> tuple[float, float]:
     """Median and 99th percentile of milliseconds from a line to its answer."""
     with tempfile.TemporaryDirectory() as folder:
@@ -80,11 +95,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     text = lines(arguments.rows)
-    print("preset   us a line   model alone   lines a second   answer median ms   99 % ms")
+    print("preset   us a line   model alone   lines a second   answer median ms   99 % ms   behind 20 rows   behind 90")
     for preset in arguments.presets:
         whole, alone = inside(preset, text)
         median, slow = through_a_pipe(preset, text)
-        print(f"{preset:<8} {whole:9.0f}   {alone:11.0f}   {1e6 / whole:14.0f}   {median:16.2f}   {slow:7.2f}")
+        line = f"{preset:<8} {whole:9.0f}   {alone:11.0f}   {1e6 / whole:14.0f}   {median:16.2f}   {slow:7.2f}"
+        print(line + "".join(f"   {behind(preset, text, k):11.0f} us" for k in (20, 90)), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from gp_ensembles.cli.compare import compare, comparison_table, load_named_confi
 from gp_ensembles.cli.config import add_config, config_from, warmup_in
 from gp_ensembles.cli.lines.command import LineInput, add_line_options, answer_lines
 from gp_ensembles.cli.lines.run import LineOutput
-from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.seen_rows import pass_over_seen
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
@@ -127,7 +127,8 @@ def _stream(values: Namespace) -> int:
     table = request(values)
     config = _for_classes(config_from(values), values)
     if values.format != "table":
-        return _answer(LineSession.for_target(config, table.target, table.options), values)
+        window = WINDOW if values.window is None else values.window
+        return _answer(LineSession.for_target(config, table.target, table.options, window), values)
     if values.follow:
         raise ValueError("a growing file is read line by line; say how lines are written, --format jsonl or csv")
     if values.explain:
@@ -180,7 +181,10 @@ def _answer(session: LineSession, values: Namespace) -> int:
 
 def _resume(values: Namespace) -> int:
     if values.format != "table":
-        return _answer(LineSession.load(values.checkpoint), values)
+        session = LineSession.load(values.checkpoint)
+        if values.window is not None:
+            session.set_window(values.window)
+        return _answer(session, values)
     stopped = load_checkpoint(values.checkpoint, device=values.device)
     rows = request(values).reopen(stopped.table)
     if not rows.has_target:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +56,9 @@ class LateTargets:
         model: The model; it is changed in place.
         window: Most rows that wait for their targets.
 
+    Attributes:
+        num_given_up: Rows that were learned without a target, as it did not come in time or will never come.
+
     Example:
         >>> from dataclasses import replace
         >>> from gp_ensembles.ensembles.bases import LinearBasis
@@ -74,7 +78,16 @@ class LateTargets:
             raise ValueError(f"window must be at least one row, got {window}")
         self.model = model
         self.window = window
+        self.num_given_up = 0
         self._rows: dict[Hashable, _Waiting] = {}
+
+    def __contains__(self, identity: Hashable) -> bool:
+        """Whether a row of this identity was predicted and is not learned yet."""
+        return identity in self._rows
+
+    def is_waiting(self, identity: Hashable) -> bool:
+        """Whether the target of a row has yet to come."""
+        return identity in self._rows and self._rows[identity].y is None
 
     @property
     def num_waiting(self) -> int:
@@ -106,7 +119,8 @@ class LateTargets:
         time = None if steps == 1 else row.new_full((1,), steps)
         said = self.model.predict(row, time)  # refuses what is not legal before anything is changed
         if len(self._rows) >= self.window:
-            self._learn(self._num_ready(give_up=1))
+            oldest = islice(self._rows.values(), len(self._rows) - self.window + 1)
+            self._learn(self._num_ready(give_up=sum(waiting.y is None for waiting in oldest)))
             said = self.model.predict(row, time)
         if self._rows and self.model.is_fitted and self.model.config.ensemble.target.is_real:
             said = self._ahead(row)
@@ -158,12 +172,13 @@ than {self.window} rows old"
             if not isinstance(identity, str | int | float):
                 raise TypeError(f"only text and numbers can be ids in a file, got {identity!r}")
             rows.append([identity, row.X.clone(), row.steps, said_to_plain(row.said), row.y])
-        return {"window": self.window, "rows": rows}
+        return {"window": self.window, "num_given_up": self.num_given_up, "rows": rows}
 
     @classmethod
     def restore(cls, model: OnlineModel, content: Mapping[str, Any]) -> "LateTargets":
         """What :meth:`content` described, around the model as it was then."""
         late = cls(model, content["window"])
+        late.num_given_up = content["num_given_up"]
         for identity, X, steps, said, y in content["rows"]:
             late._rows[identity] = _Waiting(X, steps, said_from_plain(said, model.device), y)
         return late
@@ -200,6 +215,7 @@ than {self.window} rows old"
         )
         for identity in ready:
             del self._rows[identity]
+        self.num_given_up += sum(value != value for value in y)
 
     def _refuse(self, X: Tensor, y: Tensor) -> None:
         """Raise if a row cannot be learned as it is."""

@@ -9,7 +9,7 @@ from typing import Literal
 from jsonargparse import ArgumentParser
 
 from gp_ensembles.cli.lines.run import LineOutput, run_lines, told
-from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.lines.sources import Stop, followed_lines, lines_of
 from gp_ensembles.cli.lines.written import records_of_csv
 from gp_ensembles.tables import TableOptions
@@ -18,6 +18,7 @@ Format = Literal["table", "jsonl", "csv"]
 _FORMAT = (
     "table for a whole table; jsonl or csv for lines that are answered one by one, as JSON, on the standard output"
 )
+_WINDOW = f"rows that wait for their targets, in lines; older ones are learned without; {WINDOW} by default"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def add_line_options(command: ArgumentParser) -> None:
     """Give a parser the options of streams of lines."""
     command.add_argument("--format", type=Format, default="table", help=_FORMAT)
     command.add_argument("--follow", type=bool, default=False, help="wait for further lines at the end of the file")
+    command.add_argument("--window", type=int | None, default=None, help=_WINDOW)
     command.add_argument("--id", type=str, default="id", help="name of the id by which a target comes later, in lines")
 
 

@@ -1,10 +1,11 @@
 """What a line says: a row to be predicted, its target, or both."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-Identity = str | int | float
+Identity = str | int | float  # whole numbers are whole: 7.0 is 7
 
 
 class LineError(ValueError):
@@ -18,11 +19,13 @@ class Line(NamedTuple):
         identity: The id of its row; ``None`` where it has none.
         record: Inputs by column, if it has any.
         target: The target as it was written; ``None`` where it has none.
+        is_lost: Whether it says that the target of an earlier row will never come.
     """
 
     identity: Identity | None
     record: dict[str, Any]
     target: Any
+    is_lost: bool = False
 
 
 def read_line(text: str, target: str, identity: str, features: Sequence[str] | None = None) -> Line:
@@ -39,9 +42,11 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
 
     Example:
         >>> read_line('{"id": 7, "wind": 3.5}', "load", "id")
-        Line(identity=7, record={'wind': 3.5}, target=None)
+        Line(identity=7, record={'wind': 3.5}, target=None, is_lost=False)
         >>> read_line('{"id": 7, "load": 12}', "load", "id").target
         12
+        >>> read_line('{"id": 7, "load": null}', "load", "id").is_lost
+        True
     """
     try:
         found = json.loads(text)
@@ -57,8 +62,13 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
     own = found.pop(identity, None)
     if isinstance(own, bool):
         raise LineError(f"the {identity} is {own}; it must be a number or text")
+    if isinstance(own, float):
+        if not math.isfinite(own):
+            raise LineError(f"the {identity} is {own}; it must be a number or text")
+        own = int(own) if own.is_integer() else own
+    has_target = target in found
     told = found.pop(target, None)
     record = found if features is None else {name: found[name] for name in features if name in found}
-    if not record and (own is None or told is None):
+    if not record and (own is None or not has_target):
         raise LineError(f"neither inputs of a row nor an {identity} with its {target}")
-    return Line(own, record, told)
+    return Line(own, record, told, is_lost=not record and told is None)

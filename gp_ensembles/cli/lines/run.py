@@ -75,7 +75,7 @@ def told(summary: dict[str, object], output: LineOutput) -> str:
 
     Example:
         >>> summary = {"rows": 5, "rows_scored": 0, "rows_waiting": 5, "lines_malformed": 1, "log_score": None}
-        >>> told(summary, LineOutput(Path("out")))
+        >>> told({**summary, "rows_given_up": 0}, LineOutput(Path("out")))
         '5 rows answered, 0 scored, 5 waiting for their targets, 1 line could not be used; out/checkpoint.pt goes on'
     """
     bad = summary["lines_malformed"]
@@ -85,6 +85,8 @@ def told(summary: dict[str, object], output: LineOutput) -> str:
         f"{summary['rows_waiting']} waiting for their targets",
         f"{bad} line{'s' * (bad != 1)} could not be used",
     ]
+    if summary["rows_given_up"]:
+        parts.insert(3, f"{summary['rows_given_up']} given up")
     return f"{', '.join(parts)}; {output.out / CHECKPOINT} goes on"
 
 

@@ -1,5 +1,6 @@
 """A model that answers line by line: kinds and hyperparameters from the first rows, then a prediction for each."""
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gp_ensembles.cli.lines.protocol import Identity, Line, LineError
+from gp_ensembles.cli.lines.protocol import Line, LineError
 from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
@@ -19,8 +20,19 @@ from gp_ensembles.tables import TableOptions, open_rows
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.frames import RecordSource
 
-_KIND = Kind("gp_ensembles lines", 1, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
+_KIND = Kind("gp_ensembles lines", 2, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
 PATH = "the lines"
+
+
+WINDOW = 100  # rows that wait for their targets, at most
+
+
+class _WarmRow(NamedTuple):
+    """A row of the warm-up: what was written of it, its target, and whether that has come or never will."""
+
+    record: dict[str, Any]
+    told: Any = None
+    is_settled: bool = False
 
 
 class Tally(NamedTuple):
@@ -46,14 +58,18 @@ class Tally(NamedTuple):
 class LineSession:
     """Takes lines and answers rows.
 
-    The first ``config.warmup`` rows are kept until all of them have their targets, or the window is over; meanwhile
-    answers are the mean and deviation of the targets so far.
+    The first ``config.warmup`` rows are kept until all of them have their targets, or too many rows came after them;
+    meanwhile answers are the mean and deviation of the targets so far. A row without an id of its own has its target in
+    its own line, or none.
 
     Args:
         config: The model.
         target: Name of the target.
         options: What is known of the columns.
-        window: Most rows that wait for their targets.
+        window: Most rows that wait for their targets; older ones are learned as rows without a target.
+
+    Raises:
+        ValueError: If the window is not at least one row.
 
     Example:
         >>> from dataclasses import replace
@@ -68,22 +84,26 @@ class LineSession:
     """
 
     def __init__(
-        self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = 1000
+        self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = WINDOW
     ) -> None:
+        if window < 1:
+            raise ValueError(f"--window must be at least one row, got {window}")
         self.config = config
         self.target = target
         self.options = TableOptions() if options is None else options
-        self.window = max(window, config.warmup)
+        self.window = window
         self.tally = Tally()
         self.encoder: TableEncoder | None = None
-        self._warm: dict[Identity, tuple[dict[str, Any], Any]] = {}  # rows of the warm-up and their targets
+        self._warm: dict[str, _WarmRow] = {}
         self._late: LateTargets | None = None
         self.problem: str | None = None  # what keeps the warm-up from ending
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
-        self._intervals: dict[Identity, tuple[float, float]] = {}
+        self._intervals: dict[str, tuple[float, float]] = {}
 
     @classmethod
-    def for_target(cls, config: StreamConfig, target: str | None, options: TableOptions) -> "LineSession":
+    def for_target(
+        cls, config: StreamConfig, target: str | None, options: TableOptions, window: int = WINDOW
+    ) -> "LineSession":
         """A session at its beginning.
 
         Raises:
@@ -95,7 +115,19 @@ class LineSession:
         if kind.num_outputs is not None or not (kind.is_real or kind.num_labels is not None):
             raise ValueError(f"a stream of lines predicts one number or classes, not {kind}")
         config.to_plain()
-        return cls(config, target, options)
+        return cls(config, target, options, window)
+
+    def set_window(self, window: int) -> None:
+        """Let so many rows wait from now on.
+
+        Raises:
+            ValueError: If it is not at least one.
+        """
+        if window < 1:
+            raise ValueError(f"--window must be at least one row, got {window}")
+        self.window = window
+        if self._late is not None:
+            self._late.window = window
 
     @property
     def model(self) -> OnlineModel | None:
@@ -106,7 +138,7 @@ class LineSession:
     def num_waiting(self) -> int:
         """Rows whose targets have not come."""
         if self._late is None:
-            return sum(told is None for _, told in self._warm.values())
+            return sum(not row.is_settled for row in self._warm.values())
         return len(self._late.waiting)
 
     def take(self, line: Line) -> dict[str, Any] | None:
@@ -118,21 +150,24 @@ class LineSession:
         """
         began = time.perf_counter()
         answer = None
-        identity: Identity = self.tally.num_rows + 1 if line.identity is None else line.identity
+        row = f"row {self.tally.num_rows + 1}"
+        key = row if line.identity is None else f"id {json.dumps(line.identity)}"
         try:
             if line.record:
-                answer = self._predict(identity, line.record)
+                answer = self._predict(key, line)
                 self.tally = self.tally._replace(num_rows=self.tally.num_rows + 1)
+            elif not self._is_waiting(key):
+                raise LineError(f"no row {line.identity!r} waits for a target")
             if line.target is not None:
-                self._learn(identity, line.target)
+                self._learn(key, line.target)
         except (ValueError, TypeError) as error:
-            if answer is not None:  # the row was answered, its target is no good: it may still come
-                answer["refused"] = " ".join(str(error).split())
-                self.refuse()
-            elif isinstance(error, LineError):
-                raise
-            else:
-                raise LineError(" ".join(str(error).split())) from None
+            problem = " ".join(str(error).split())
+            if answer is None:
+                raise LineError(problem) from None
+            answer["refused"] = problem  # the row was answered, its target is no good
+            self.refuse()
+        if line.is_lost or (line.identity is None and self._is_waiting(key)):
+            self._give_up(key)
         self.tally = self.tally._replace(seconds=self.tally.seconds + time.perf_counter() - began)
         return answer
 
@@ -147,6 +182,7 @@ class LineSession:
             "rows": tally.num_rows,
             "rows_scored": tally.num_scored,
             "rows_waiting": self.num_waiting,
+            "rows_given_up": 0 if self._late is None else self._late.num_given_up,
             "lines_malformed": tally.num_malformed,
             "log_score": tally.log_prob / num_scored if tally.num_scored else None,
             "coverage_90": tally.num_covered / num_scored if tally.num_scored and not self._has_classes else None,
@@ -172,10 +208,10 @@ class LineSession:
             "tally": list(self.tally),
             "encoder": None if self.encoder is None else self.encoder.to_plain(),
             "next_fit": self._next_fit,
-            "warm": [[identity, record, told] for identity, (record, told) in self._warm.items()],
+            "warm": [[key, *row] for key, row in self._warm.items()],
             "model": None if late is None else late.model.content(),
             "late": None if late is None else late.content(),
-            "intervals": [[identity, *ends] for identity, ends in self._intervals.items()],
+            "intervals": [[key, *ends] for key, ends in self._intervals.items()],
         }
         write_checkpoint(path, _KIND, content)
 
@@ -192,8 +228,8 @@ class LineSession:
         session = cls(StreamConfig.from_plain(content["config"]), content["target"], options, content["window"])
         session.tally = Tally(*content["tally"])
         session._next_fit = content["next_fit"]
-        session._warm = {identity: (record, told) for identity, record, told in content["warm"]}
-        session._intervals = {identity: (lower, upper) for identity, lower, upper in content["intervals"]}
+        session._warm = {key: _WarmRow(*row) for key, *row in content["warm"]}
+        session._intervals = {key: (lower, upper) for key, lower, upper in content["intervals"]}
         if content["encoder"] is not None:
             session.encoder = TableEncoder.from_plain(content["encoder"])
             session._late = LateTargets.restore(OnlineModel.from_content(content["model"]), content["late"])
@@ -203,33 +239,37 @@ class LineSession:
     def _has_classes(self) -> bool:
         return self.config.ensemble.target.num_labels is not None
 
-    def _predict(self, identity: Identity, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _is_waiting(self, key: str) -> bool:
+        """Whether the target of a row has yet to come."""
+        if self._late is None:
+            return key in self._warm and not self._warm[key].is_settled
+        return self._late.is_waiting(key)
+
+    def _predict(self, key: str, line: Line) -> dict[str, Any]:
+        if key in (self._warm if self._late is None else self._late):
+            raise LineError(f"a row {line.identity!r} waits for its target already; give each row an id of its own")
+        answer: dict[str, Any] = {"id": line.identity, "row": self.tally.num_rows + 1}
         if self._late is None or self.encoder is None:
-            if identity in self._warm:
-                raise LineError(f"a row {identity!r} waits for its target already; give each row an id of its own")
-            self._warm[identity] = (dict(record), None)
-            answer = {"id": identity, "row": self.tally.num_rows + 1, "warm_up": True, **self._so_far()}
+            self._warm[key] = _WarmRow(dict(line.record))
+            answer |= {"warm_up": True, **self._so_far()}
             self._end_warm_up()
             return answer
-        encoder, X, steps = self._encoded(self.encoder, record)
-        said = self._late.predict(identity, X, steps=steps)
+        encoder, X, steps = self._encoded(self.encoder, line.record)
+        said = self._late.predict(key, X, steps=steps)
         self.encoder = encoder
-        answer = {"id": identity, "row": self.tally.num_rows + 1}
         if encoder.clock is not None:
             answer["time"] = encoder.clock.format([encoder.clock.last])[0]
         answer |= self._told(said)
         if "q05" in answer:
-            self._intervals[identity] = (answer["q05"], answer["q95"])
+            self._intervals[key] = (answer["q05"], answer["q95"])
         self._forget_given_up()
         return answer
 
-    def _learn(self, identity: Identity, told: Any) -> None:
+    def _learn(self, key: str, told: Any) -> None:
         if self._late is None or self.encoder is None:
-            if identity not in self._warm or self._warm[identity][1] is not None:
-                raise LineError(f"no row {identity!r} waits for a target")
             if self._has_classes is False and not isinstance(told, int | float):
-                raise LineError(f"the target of {identity!r} is {told!r}, not a number; classes are named by --classes")
-            self._warm[identity] = (self._warm[identity][0], told)
+                raise LineError(f"the target is {told!r}, not a number; classes are named by --classes")
+            self._warm[key] = _WarmRow(self._warm[key].record, told, is_settled=True)
             self._end_warm_up()
             return
         cells = np.array(
@@ -238,8 +278,8 @@ class LineSession:
         if cells.dtype == object:
             cells[0] = str(told).lower() if isinstance(told, bool) else str(told)
         y = float(self.encoder.target.encode(cells, ".")[0])
-        scored = self._late.observe(identity, y)
-        ends = self._intervals.pop(identity, None)
+        scored = self._late.observe(key, y)
+        ends = self._intervals.pop(key, None)
         if not math.isnan(scored.log_prob):
             inside = ends is not None and ends[0] <= y <= ends[1]
             tally = self.tally
@@ -249,6 +289,15 @@ class LineSession:
                 num_covered=tally.num_covered + inside,
             )
 
+    def _give_up(self, key: str) -> None:
+        """The target of a row will never come: it is learned as a row without one."""
+        if self._late is None:
+            self._warm[key] = self._warm[key]._replace(is_settled=True)
+            self._end_warm_up()
+        else:
+            self._late.observe(key, math.nan)
+            self._intervals.pop(key, None)
+
     def _encoded(self, encoder: TableEncoder, record: Mapping[str, Any]) -> tuple[TableEncoder, torch.Tensor, float]:
         columns = encoder.input_columns
         raw = next(RecordSource([record], columns).rows(columns))
@@ -256,39 +305,44 @@ class LineSession:
         return encoder, rows.X[0], 1.0 if rows.steps is None else float(rows.steps[0])
 
     def _end_warm_up(self) -> None:
-        """Fit to the first rows when all of them have their targets, or too many wait."""
+        """Fit to the first rows when all of them have their targets, or as many as may wait came after them."""
         rows = list(self._warm.items())
-        num_told = next((place for place, (_, (_, told)) in enumerate(rows) if told is None), len(rows))
-        if num_told < self._next_fit and len(rows) < 2 * self.window:
+        given_up = max(len(rows) - self.window, 0)
+        settled = (row.is_settled for _, row in rows[given_up:])
+        num_ready = next((place for place, known in enumerate(settled, given_up) if not known), len(rows))
+        if num_ready < self._next_fit:
             return
         try:
-            self._fit(rows, max(num_told, self.config.warmup))
+            self._fit(rows, num_ready)
         except ValueError as error:  # the target has not moved, a column holds notes: more rows may help
-            self._next_fit = num_told + self.config.warmup
-            if len(rows) >= 2 * self.window:
-                self._warm = dict(rows[self.window :])
-                self._next_fit = self.config.warmup
+            warmup = self.config.warmup
+            self._next_fit = num_ready + warmup
+            if num_ready >= 2 * warmup:
+                self._warm = dict(rows[warmup:])
+                self._next_fit = num_ready
             self.problem = " ".join(str(error).split())
         else:
             self.problem = None
 
-    def _fit(self, rows: list[tuple[Identity, tuple[dict[str, Any], Any]]], num_warm: int) -> None:
+    def _fit(self, rows: list[tuple[str, _WarmRow]], num_warm: int) -> None:
         """Find kinds and fit the model on the first rows; the others wait."""
-        records = [{**record, self.target: told} for _, (record, told) in rows]
+        records = [{**row.record, self.target: row.told} for _, row in rows]
         table = open_rows(records, self.target, self.options, num_warm_up=num_warm)
         warm = table.take(num_warm)
         model = OnlineModel(self.config, table.feature_names).fit(warm.X, warm.y)
         self._late, self.encoder, self._warm = LateTargets(model, self.window), table.encoder, {}
-        for identity, (record, told) in rows[num_warm:]:
-            encoder, X, steps = self._encoded(self.encoder, record)
-            self._late.predict(identity, X, steps=steps)
+        for key, row in rows[num_warm:]:
+            encoder, X, steps = self._encoded(self.encoder, row.record)
+            self._late.predict(key, X, steps=steps)
             self.encoder = encoder
-            if told is not None:
-                self._learn(identity, told)
+            if row.told is not None:
+                self._learn(key, row.told)
+            elif row.is_settled:
+                self._give_up(key)
 
     def _so_far(self) -> dict[str, Any]:
         """Mean and deviation of the targets of the warm-up."""
-        told = [value for _, value in self._warm.values() if isinstance(value, int | float)]
+        told = [row.told for row in self._warm.values() if isinstance(row.told, int | float)]
         if self._has_classes or len(told) < 2:
             return {}
         return {"mean": float(np.mean(told)), "std": float(np.std(told, ddof=1))}

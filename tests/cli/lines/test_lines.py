@@ -111,6 +111,70 @@ def test_a_row_whose_target_is_no_good_is_answered_and_may_still_get_one(tmp_pat
     assert (session.num_waiting, session.tally.num_malformed, session.model.num_rows) == (0, 1, 41)
 
 
+def test_a_row_without_an_id_is_no_others_and_is_learned_without_a_target(tmp_path):
+    found = rows()
+    session, plain = LineSession(CONFIG, "load"), LineSession(CONFIG, "load")
+    for one in (session, plain):
+        run(one, found[:40], tmp_path)
+    nameless = {"wind": 1.0, "site": "a"}
+    answers, _ = run(session, [nameless, {**nameless, "id": None, "load": "n/k"}, {"id": 41, "load": 5.0}], tmp_path)
+    assert [(answer["id"], answer["row"]) for answer in answers] == [(None, 41), (None, 42)]
+    assert "not a number" in answers[1]["refused"]
+    assert (session.tally.num_malformed, session.num_waiting, session.model.num_rows) == (2, 0, 42)
+    X, _ = as_tensors([{**nameless, "load": 0.0}] * 2)
+    plain.model.observe(X, torch.full((2,), torch.nan, dtype=torch.float64))
+    run(session, [{**nameless, "id": 43}, {**nameless, "id": "43"}, {"id": 43.0, "load": 3.0}], tmp_path)
+    assert session.num_waiting == 1  # the one whose id is text
+    assert session.model.num_rows == 43
+    plain.model.observe(X[:1], torch.tensor([3.0], dtype=torch.float64))
+    ours, theirs = (one.model.online.state_dict() for one in (session, plain))
+    assert all(torch.allclose(ours[name].double(), theirs[name].double(), atol=1e-11) for name in ours)
+
+
+def test_nameless_rows_without_targets_do_not_hold_up_the_warm_up(tmp_path):
+    found = [{k: v for k, v in row.items() if k != "id"} for row in rows()]
+    for row in found[3:30:4]:
+        del row["load"]
+    session = LineSession(CONFIG, "load")
+    answers, _ = run(session, found, tmp_path)
+    assert ["warm_up" in answer for answer in answers] == [True] * 30 + [False] * 50
+
+
+def test_a_target_that_never_comes_is_given_up(tmp_path, capsys):
+    lines = [split(row) for row in rows()]
+    late = [line for k in range(80) for line in (lines[k] if k != 50 else lines[k][:1])]
+    session = LineSession(CONFIG, "load", window=5)
+    _, summary = run(session, late, tmp_path)
+    assert (summary["rows_waiting"], summary["rows_given_up"], session.model.num_rows) == (0, 1, 80)
+    X, y = as_tensors(rows())
+    y[50] = torch.nan
+    model = OnlineModel(CONFIG).fit(X[:30], y[:30])
+    model.observe(X[30:], y[30:])
+    ours, theirs = session.model.online.state_dict(), model.online.state_dict()
+    assert all(torch.allclose(ours[name].double(), theirs[name].double(), atol=1e-11) for name in ours)
+    told = LineSession(CONFIG, "load")  # the same is said by hand, at once
+    run(told, [*late[:101], {"id": "r50", "load": None}], tmp_path)
+    assert (told.num_waiting, told.model.num_rows) == (0, 51)
+    (tmp_path / "small.yaml").write_text(YAML)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in late))
+    command = ["stream", str(tmp_path / "rows.jsonl"), "--format", "jsonl", "--target", "load"]
+    command += ["--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "cli"), "--window"]
+    assert main([*command, "7"]) == 0
+    assert "0 waiting for their targets, 1 given up, 0 lines could not be used" in capsys.readouterr().err
+    assert main([*command, "0"]) == 2
+    assert "--window must be at least one row, got 0" in capsys.readouterr().err
+
+
+def test_the_warm_up_goes_on_without_targets_that_stay_away(tmp_path):
+    lines = [split(row) for row in rows()]
+    late = [line for k in range(80) for line in (lines[k] if k != 4 else lines[k][:1])]
+    session = LineSession(CONFIG, "load", window=10)
+    answers, _ = run(session, late, tmp_path)
+    first = ["warm_up" in answer for answer in answers].index(False)
+    assert first in (30, 31)  # row 5 waited for ten rows only
+    assert session.model.num_rows == 80
+
+
 @pytest.mark.parametrize("cut", [20, 100])
 def test_killed_and_resumed_to_the_bit_with_rows_that_wait(cut, tmp_path):
     found = rows()
