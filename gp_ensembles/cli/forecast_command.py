@@ -21,6 +21,7 @@ from gp_ensembles.tables.rows import Rows, RowsAtHand
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _BANDS = (0, 2, 3, 4, 6)
+_MOST_STEPS = 1_000_000
 _RECENT = 3  # times the horizon: rows before it that the picture shows
 
 
@@ -78,7 +79,39 @@ def next_rows(table: TableName, horizon: int) -> Rows:
 def _rows_to_come(stream: ScoredStream, values: Namespace) -> Rows:
     if values.inputs is None:
         return next_rows(stream.table, values.horizon)
-    return _all_rows(values.inputs, stream)
+    return with_rows_between(_all_rows(values.inputs, stream), stream.table)
+
+
+def with_rows_between(rows: Rows, table: TableName) -> Rows:
+    """Rows to come with those that lie between them in time: forecasts go from row to row at the usual step.
+
+    Args:
+        rows: The rows, whose first comes so many steps after the last one learned.
+        table: The table that they go on.
+
+    Returns:
+        The rows as they are where none is lacking; else with further ones, of which time and calendar are known.
+
+    Raises:
+        ValueError: If they reach further ahead than any forecast.
+    """
+    if rows.steps is None or rows.time is None:
+        return rows
+    steps = rows.steps.round().clamp_min(1).long()  # a time that stands twice is a step all the same
+    if int(steps.max()) == 1:
+        return rows
+    places = steps.cumsum(0) - 1
+    if int(places[-1]) >= _MOST_STEPS:
+        raise ValueError(
+            f"the rows to come reach {int(places[-1]) + 1} usual steps ahead; at most {_MOST_STEPS} are told"
+        )
+    between = next_rows(table, int(places[-1]) + 1)
+    assert between.time is not None
+    return between._replace(
+        X=between.X.index_copy(0, places, rows.X),
+        y=between.y.index_copy(0, places, rows.y),
+        time=between.time.index_copy(0, places, rows.time),
+    )
 
 
 def _all_rows(data: str, stream: ScoredStream) -> Rows:
@@ -157,7 +190,7 @@ def _backtest(stream: ScoredStream, values: Namespace, generator: torch.Generato
     horizon, every = values.backtest, values.every
     if horizon < 1 or every < 1:
         raise ValueError(f"--backtest and --every must be at least one row, got {horizon} and {every}")
-    rows = _all_rows(values.inputs, stream)
+    rows = with_rows_between(_all_rows(values.inputs, stream), stream.table)
     if not bool((~rows.y.isnan()).any()):
         raise ValueError(f"--backtest needs targets, and {values.inputs} has no column {stream.target_name} with any")
     origins = range(0, rows.num_rows - horizon + 1, every)

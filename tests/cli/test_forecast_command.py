@@ -92,6 +92,28 @@ def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_ref
     assert (run / "plain" / "next" / "forecast.png").stat().st_size > 1000
 
 
+def test_rows_that_lie_between_are_forecast_as_well(run: Path) -> None:
+    """A table that leaves out hours is the table with those hours, and no inputs in them."""
+    rows = read(run / "future.csv")
+    kept = [(row["time"], row["temperature"]) for place, row in enumerate(rows) if place in (3, 4, 9)]
+    write(run / "sparse.csv", ("time", "temperature"), kept)
+    filled = [(row["time"], row["temperature"] if place in (3, 4, 9) else "") for place, row in enumerate(rows[:10])]
+    write(run / "filled.csv", ("time", "temperature"), filled)
+    common = ["forecast", "--checkpoint", str(run / "run"), "--pictures", "false"]
+    for name in ("sparse", "filled"):
+        assert main([*common, "--inputs", str(run / f"{name}.csv"), "--out", str(run / name)]) == 0
+    found = [(run / name / "forecast.csv").read_bytes() for name in ("sparse", "filled")]
+    assert found[0] == found[1]
+    later = read(run / "later.csv")
+    holes = [tuple(row.values()) for place, row in enumerate(later) if place not in (5, 6)]
+    empty = [(*row.values(),) if place not in (5, 6) else (row["time"], "", "") for place, row in enumerate(later)]
+    for name, table in (("holes", holes), ("empties", empty)):
+        write(run / f"{name}.csv", ("time", "temperature", "load"), table)
+        scores = ["--inputs", str(run / f"{name}.csv"), "--backtest", "6", "--out", str(run / name)]
+        assert main([*common, *scores]) == 0
+    assert (run / "holes" / "backtest.csv").read_bytes() == (run / "empties" / "backtest.csv").read_bytes()
+
+
 def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["forecast", "--checkpoint", str(run / "run"), "--inputs", str(run / "later.csv"), "--backtest", "6"]
     assert main([*arguments, "--every", "4", "--out", str(run / "scores")]) == 0
