@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, LinearBasis
 from gp_ensembles.ensembles.memory import TargetMemory, find_season
-from gp_ensembles.ensembles.spec_checks import check_count, check_made
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_made
 from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.changing_trend import fit_trends
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.structural import fit_structural
 from gp_ensembles.features.base import FeatureMap
@@ -33,8 +34,8 @@ class Lagged(NamedTuple):
         memory: The columns of past targets.
         inputs: Warm-up inputs with these columns behind them, shape (N, D + P).
         maps: Feature maps by name, on D + P columns: those of the inputs alone, then those of the lags.
-        plain: By name, the expert that predicts the previous value, and where there is a season that of a season ago
-            and one of level, trend and season.
+        plain: By name, the expert that predicts the previous value, where there is a season that of a season ago, and
+            those of level, trend and season.
     """
 
     memory: TargetMemory
@@ -54,7 +55,7 @@ class TargetLags:
     nothing about the next target, nothing is added. Where the autocorrelation of the warm-up has a peak, one more
     regresses on the value that long ago, see :func:`~gp_ensembles.ensembles.memory.find_season`: a season may be longer
     than the lags that are looked for. And one is the basic structural model of a series,
-    :class:`~gp_ensembles.experts.structural.StructuralExpert`.
+    :class:`~gp_ensembles.experts.structural.StructuralExpert`, or some of them, whose trend may change.
 
     Attributes:
         lags: Rows back, distinct and ascending; found on the warm-up rows by forward selection on the partial
@@ -62,9 +63,11 @@ class TargetLags:
         most: Most lags to find.
         longest: Longest lag to look for; no more than half of the warm-up rows is, a fifth where no lag is found in it.
         bases: Bases of the inputs and the lagged targets together.
+        changing_trend: Whether there are structural experts with a season or without, whose trend may change, for
+            forecasts of several rows; see :func:`~gp_ensembles.experts.changing_trend.fit_trends`.
 
     Raises:
-        TypeError: If a lag is not a whole number, or a basis is none.
+        TypeError: If a lag is not a whole number, a basis is none, or ``changing_trend`` is not True or False.
         ValueError: If lags are not positive, distinct and ascending, or a number is not positive.
 
     Example:
@@ -76,6 +79,7 @@ class TargetLags:
     most: int = 6
     longest: int = 200
     bases: tuple[Basis, ...] = (LinearBasis(), FourierBasis())
+    changing_trend: bool = False
 
     def __post_init__(self) -> None:
         check_count(self, "most", self.most)
@@ -83,6 +87,7 @@ class TargetLags:
         for number, basis in enumerate(self.bases):
             check_made(f"bases[{number}]", basis, Basis, "LinearBasis()")
         object.__setattr__(self, "bases", tuple(self.bases))
+        check_flag(self, "changing_trend", self.changing_trend)
         if self.lags is None:
             return
         given: object = self.lags
@@ -128,6 +133,9 @@ class TargetLags:
         if season is not None:
             column = num_inputs + memory.lags.index(season)
             plain.append(("value a season ago", _seasonal(inputs[:, column], y, column, num_all)))
+        if self.changing_trend:
+            plain += fit_trends(y, season, num_all)
+        elif season is not None:
             plain.append(("trend and season", fit_structural(y, season, num_all)))
         return Lagged(memory, inputs, [*seeing, ("lags", lagged), *named], plain)
 

@@ -77,8 +77,18 @@ class _Season(NamedTuple):
 
     design: Numbers  # (1, S)
     num_rows: NDArray[np.int64]  # the state's own memory
-    slope: float  # of the trend, for each row
-    waves: Numbers  # of each row of a season, (season, S - 2)
+    growth: float  # of the straight trend, for each row
+    waves: Numbers  # of each row of a season, and what is behind them, (season, S - 2)
+    slope: "_Slope | None"
+
+
+class _Slope(NamedTuple):
+    """A slope that walks: the lane's moments are those of the next row, made anew from the state's."""
+
+    moments: Numbers  # the state's own memory, (S, S + 1)
+    ahead: Numbers  # the lane's, (S, S + 1)
+    variance: float
+    damping: float
 
 
 @final
@@ -126,6 +136,8 @@ class RowEnsemble:
                 season = _season(experts[0], state.experts[own[0]])
                 self._seasons.append(season)
                 design = season.design
+                if season.slope is not None:
+                    moments = torch.from_numpy(season.slope.ahead)
             shape = (len(own), len(design))
             end = at + shape[0] * shape[1]
             width = moments.shape[-2]
@@ -225,6 +237,9 @@ class RowEnsemble:
             learn_row(moments, walk, joint, mean, variance, row.y)
         for season in self._seasons:
             season.num_rows[...] += 1
+            if season.slope is not None:
+                mirror(season.slope.ahead[None, None])
+                season.slope.moments[...] = season.slope.ahead
         self._rule.commit(row.weighed)
         for old, new in zip(self._innovations, row.innovations, strict=False):
             old[...] = new
@@ -247,9 +262,11 @@ class RowEnsemble:
         if len(self._lags):
             self._inputs[num_inputs:] = self._history[self._lags]
         self._features.fill(self._inputs)
-        for design, num_rows, slope, waves in self._seasons:
-            design[0, 1] = slope * num_rows
+        for design, num_rows, growth, waves, slope in self._seasons:
+            design[0, 1] = growth * num_rows
             design[0, 2:] = waves[num_rows % len(waves)]
+            if slope is not None:
+                _go_on(*slope)
         for design, moments, walk, noise, joint, mean, variance in self._lanes:
             predict_row(moments, walk, noise, design, joint, mean, variance)
         return self._mean[self._order], self._variance[self._order]
@@ -291,5 +308,21 @@ def _noise(bound: BoundExpert) -> Numbers:
 
 def _season(bound: BoundStructural, state: FilterState) -> _Season:
     assert isinstance(state, StructuralState)
-    whole = bound.design(torch.arange(bound.season + 1, device=state.num_rows.device)).numpy()
-    return _Season(whole[:1].copy(), state.num_rows.numpy(), float(whole[1, 1]), whole[:-1, 2:].copy())
+    whole = bound.design(torch.arange(bound.period + 1, device=state.num_rows.device)).numpy()
+    slope = None
+    if bound.slope is not None:
+        moments = state.moments.numpy().reshape(state.moments.shape[-2:])
+        slope = _Slope(moments, moments.copy(), float(bound.slope.variance), float(bound.slope.damping))
+    return _Season(whole[:1].copy(), state.num_rows.numpy(), float(whole[1, 1]), whole[:-1, 2:].copy(), slope)
+
+
+@compiled
+def _go_on(moments: Numbers, ahead: Numbers, variance: float, damping: float) -> None:
+    """Moments a step later, as level and slope, the first and the last of the states, make them."""
+    last = len(moments) - 1
+    ahead[:] = moments
+    ahead[0] += ahead[last]
+    ahead[last] *= damping
+    ahead[:, 0] += ahead[:, last]
+    ahead[:, last] *= damping
+    ahead[last, last] += variance

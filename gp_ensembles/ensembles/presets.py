@@ -137,7 +137,13 @@ deep = replace(
 # Several rows ahead: linear in time, so that nothing goes back to the mean where time goes on; local features of what
 # comes back only (benchmarks/README.md).
 _COMING_BACK = (LinearBasis(), RecurringBasis(_FOURIER))
-forecaster = replace(light, name="forecaster", bases=_COMING_BACK, lags=TargetLags(bases=_COMING_BACK), further=())
+forecaster = replace(
+    light,
+    name="forecaster",
+    bases=_COMING_BACK,
+    lags=TargetLags(bases=_COMING_BACK, changing_trend=True),
+    further=(),
+)
 # A likelihood that is not Gaussian is paid for row by row: of all bases those that won most.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
 # Where the last error says nothing of the next one: a slow scale with heavy tails, and a narrow peak on them.

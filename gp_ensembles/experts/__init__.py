@@ -7,7 +7,8 @@
 - ``window``: ``WindowExpert``, the exact Gaussian process of the last rows; ``Refit``, when its hyperparameters are
   fitted anew (``climb``: a few steps uphill from where they are).
 - ``refitted``: ``RefittedExpert``, whose hyperparameters and lags are found anew every so many rows.
-- ``structural``: ``StructuralExpert``, level, trend and season of a series.
+- ``structural``: ``StructuralExpert``, level, trend and season of a series; ``slope``: a trend whose slope walks;
+  ``changing_trend``: which of them a warm-up asks for.
 - ``external``: ``ExternalExpert``, a model from outside that is trained by a schedule; ``guest``: ``Guest``, what such
   a model offers; ``boosting``, ``guest_models``: ``HistogramBoosting``, ``RegressorGuest``, ``FunctionGuest``, ...
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it

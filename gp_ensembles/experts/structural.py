@@ -9,7 +9,9 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import check_single_output
+from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.features.constant import ConstantFeatures
+from gp_ensembles.filters.block import apply_gain, condition_joint, joint_moments
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, StructuralState, gaussian_state
 from gp_ensembles.filters.transitions import RandomWalk, Transition, UnevenSteps
 from gp_ensembles.filters.update import predict, update_block
@@ -36,15 +38,21 @@ class BoundStructural(BoundExpert):
     def __init__(self, expert: "StructuralExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
         self._expert = expert
-        self.season = expert.season
+        self.period = expert.season or 1  # rows after which the design of level and season comes again
         self.noise, level, season = expert.variances.double().unbind(-1)
-        self._scale = level.new_tensor([_LEVEL, _TREND, *([_WAVE] * (2 * expert.num_waves))])
+        scale = [_LEVEL, _TREND, *([_WAVE] * (2 * expert.num_waves))]
         steps = [level, torch.zeros_like(level), *([season] * (2 * expert.num_waves))]
+        self.slope: WalkingSlope | None = None
+        if expert.slope is not None:  # a state behind the others, in units of the level's
+            variance, damping = expert.slope.double().unbind(-1)
+            self.slope = WalkingSlope(variance / _LEVEL**2, damping)
+            scale, steps = [*scale, _LEVEL], [*steps, torch.zeros_like(level)]
+        self._scale = level.new_tensor(scale)
         self._walk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
 
     @property
     def walk(self) -> Transition:
-        """How level and season walk before every row."""
+        """How level and season walk before every row, but for what the slope does to the level."""
         return self._walk if self.steps is None else UnevenSteps(self._walk, self.steps)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StructuralState, StepPredictions]:
@@ -54,46 +62,85 @@ class BoundStructural(BoundExpert):
         whole = torch.ones_like(y, dtype=torch.int64) if self.steps is None else self.steps.round().long()
         rows = state.num_rows - 1 + whole.cumsum(0)
         moments, design = GaussianState(state.moments.double()), self.design(rows) * Phi.double()
-        after, steps = update_block(moments, design, y.double(), self.walk, self.noise)
+        if self.slope is None:
+            after, steps = update_block(moments, design, y.double(), self.walk, self.noise)
+        else:
+            passed = whole.double() if self.steps is None else self.steps.double()
+            joint = self.slope.joint(moments, design, self._walk.variance, passed.cumsum(0), whole.cumsum(0))
+            known = joint.cross, joint.mean, joint.covariance, joint.drift
+            gain, steps = condition_joint(*known, y.double(), self.noise)
+            after = apply_gain(joint.after, gain)
         return StructuralState(after.moments, state.num_rows + whole.sum()), _in_dtype(steps, Phi)
 
     def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StructuralState)
-        row = state.num_rows.reshape(1) + (0 if self.steps is None else self.steps.round().long() - 1)
-        moments, design = GaussianState(state.moments.double()), self.design(row) * Phi.double()
+        whole = torch.ones_like(state.num_rows).reshape(1) if self.steps is None else self.steps.round().long()
+        moments = GaussianState(state.moments.double())
+        if self.slope is not None:
+            moments = self.slope.advance(moments, whole.squeeze(0))
+        design = self.design(state.num_rows - 1 + whole) * Phi.double()
         return _in_dtype(predict(moments, design, self.walk, self.noise), Phi)
+
+    def ahead(self, state: StructuralState, num_rows: int) -> tuple[Tensor, Tensor]:
+        r"""The joint law of the targets of the rows that come next, double precision.
+
+        Args:
+            state: Posterior before them.
+            num_rows: Their number H.
+
+        Returns:
+            Mean (\*batch, H) and covariance (\*batch, H, H), noise included.
+        """
+        counts = torch.arange(1, num_rows + 1, device=state.num_rows.device)
+        moments, design = GaussianState(state.moments.double()), self.design(state.num_rows - 1 + counts)
+        design, walk = design.expand(*self.noise.shape, *design.shape), self._walk.variance
+        if self.slope is None:
+            _, mean, covariance, _ = joint_moments(moments, design, self.noise, walk, counts.double())
+        else:
+            joint = self.slope.joint(moments, design, walk, counts.double(), counts)
+            mean, covariance = joint.mean, joint.covariance
+        return mean, covariance + torch.diag_embed(self.noise.unsqueeze(-1).expand_as(mean))
 
     def take(self, index: Tensor) -> "BoundStructural":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
     def design(self, rows: Tensor) -> Tensor:
-        """What each state adds to the targets of rows by their numbers (B,), shape (B, 2 + 2 K)."""
-        season, waves = self._expert.season, torch.arange(1, self._expert.num_waves + 1, device=rows.device)
+        """What each state adds to the targets of rows by their numbers (B,), zero for the slope, shape (B, F)."""
+        season, waves = self.period, torch.arange(1, self._expert.num_waves + 1, device=rows.device)
         # Whole periods are taken away in whole numbers, so that waves keep their digits for ever.
         angle = (rows.unsqueeze(-1) * waves % season).double() * (2 * math.pi / season)
         age = (rows.double() / self._expert.num_warm_up).unsqueeze(-1)
-        return torch.cat([torch.ones_like(age), age, angle.cos(), angle.sin()], dim=-1) * self._scale
+        columns = [torch.ones_like(age), age, angle.cos(), angle.sin()]
+        if self.slope is not None:
+            columns.append(torch.zeros_like(age))
+        return torch.cat(columns, dim=-1) * self._scale
 
 
 @final
 class StructuralExpert(Expert):
-    r"""A batch of series with a level that walks, a straight trend and a season whose shape walks.
+    r"""A batch of series with a level that walks, a trend and a season whose shape walks.
 
     .. math::
-        y_t = \mu_t + \beta t + \sum_{k=1}^K (a_{kt} \cos(2 \pi k t / s) + b_{kt} \sin(2 \pi k t / s)) + \varepsilon_t
+        y_t &= \mu_t + \beta t + \sum_{k=1}^K
+               (a_{kt} \cos(2 \pi k t / s) + b_{kt} \sin(2 \pi k t / s)) + \varepsilon_t \\
+        \mu_{t+1} &= \mu_t + \nu_t + \eta_t, \qquad \nu_{t+1} = \phi \nu_t + \zeta_t, \qquad \nu_0 = 0
 
-    with random walks :math:`\mu_t`, :math:`a_{kt}` and :math:`b_{kt}`: the basic structural model with a fixed trend
-    (Harvey 1989, section 2.3). It looks at no input but the number of the row, rows with missing targets counted, and
-    is a Kalman filter in double precision, whatever the dtype of the rows.
+    with random walks :math:`a_{kt}` and :math:`b_{kt}`: the basic structural model (Harvey 1989, section 2.3). The
+    slope of the trend is :math:`\beta + \nu_t`: it walks where :math:`\phi = 1`, and where :math:`\phi < 1` it is drawn
+    back to that of the straight trend. Where the variance of :math:`\zeta` is zero the trend is straight. The expert
+    looks at no input but the number of the row, rows with missing targets counted, and is a Kalman filter in double
+    precision, whatever the dtype of the rows.
 
     Args:
         variances: Of noise, of a step of the level and of a step of each :math:`a` and :math:`b`, shape (\*batch, 3),
             in squared units of the standardized target; the dtype and device are the expert's.
-        season: Rows s of a season.
+        season: Rows s of a season; ``None`` for none.
         num_inputs: Number of input columns D, whose values do not matter.
         num_warm_up: Rows over which the trend is counted: the prior of its change over them has deviation 4.
+        slope: Variance of :math:`\zeta` in these units and damping :math:`\phi`, shape (\*batch, 2); ``None`` for a
+            straight trend.
 
     Raises:
         ValueError: If a number is out of range.
@@ -109,25 +156,35 @@ class StructuralExpert(Expert):
     """
 
     variances: Tensor
+    slope: Tensor | None
 
-    def __init__(self, variances: Tensor, season: int, num_inputs: int, num_warm_up: int) -> None:
-        if season < 2 or num_warm_up < 1:
+    def __init__(
+        self, variances: Tensor, season: int | None, num_inputs: int, num_warm_up: int, slope: Tensor | None = None
+    ) -> None:
+        if (season is not None and season < 2) or num_warm_up < 1:
             raise ValueError(f"a season has at least two rows and a warm-up one, got {season} and {num_warm_up}")
         legal = (variances[..., :2] > 0).all() & (variances >= 0).all() & torch.isfinite(variances).all()
         if variances.shape[-1] != 3 or not bool(legal):
             raise ValueError(
                 "variances must be of noise, level and season, (..., 3): two positive, the third at least zero"
             )
+        if slope is not None:
+            _check_slope(slope, variances)
+            slope = slope.detach().clone() if bool((slope[..., 0] > 0).any()) else None
         super().__init__(ConstantFeatures(num_inputs, torch.ones_like(variances[..., 0])).requires_grad_(False), None)
         self.register_buffer("variances", variances.detach().clone())
+        self.register_buffer("slope", slope)
         self.season, self.num_warm_up = season, num_warm_up
-        self.num_waves = min(season // 2, _MOST_WAVES)
+        self.num_waves = 0 if season is None else min(season // 2, _MOST_WAVES)
 
     def init(self) -> StructuralState:
         """State before any data."""
         ones = torch.ones_like(self.variances[..., 0], dtype=torch.float64)
         start = gaussian_state(ones, 2 + 2 * self.num_waves)
-        return StructuralState(start.moments, torch.zeros((), dtype=torch.int64, device=ones.device))
+        moments = start.moments
+        if self.slope is not None:  # known to be zero at the start
+            moments = torch.nn.functional.pad(start.covariance, (0, 2, 0, 1))
+        return StructuralState(moments, torch.zeros((), dtype=torch.int64, device=ones.device))
 
     def bind(self) -> BoundStructural:
         """See :meth:`Expert.bind`."""
@@ -147,8 +204,10 @@ class StructuralExpert(Expert):
 
     def take(self, index: Tensor) -> "StructuralExpert":
         """See :meth:`Expert.take`."""
-        variances = self.variances.reshape(-1, 3)[index.to(self.variances.device)]
-        return StructuralExpert(variances, self.season, self.features.num_inputs, self.num_warm_up)
+        index = index.to(self.variances.device)
+        variances = self.variances.reshape(-1, 3)[index]
+        slope = None if self.slope is None else self.slope.reshape(-1, 2)[index]
+        return StructuralExpert(variances, self.season, self.features.num_inputs, self.num_warm_up, slope)
 
     def with_transition(self, transition: Transition | None) -> "StructuralExpert":
         """Itself.
@@ -186,6 +245,16 @@ def _best(y: Tensor, season: int, num_inputs: int, variances: list[tuple[float, 
     experts = StructuralExpert(y.new_tensor(variances), season, num_inputs, y.shape[0])
     evidence = experts.log_evidence(y.new_zeros(y.shape[0], num_inputs), y)
     return experts.take(evidence.argmax().reshape(1))
+
+
+def _check_slope(slope: Tensor, variances: Tensor) -> None:
+    variance, damping = slope[..., 0], slope[..., -1]
+    legal = (variance >= 0) & torch.isfinite(variance) & (damping > 0) & (damping <= 1)
+    if slope.shape != (*variances.shape[:-1], 2) or not bool(legal.all()):
+        raise ValueError(
+            f"a slope must be given by its variance, at least zero, and its damping, above zero and at most one, for "
+            f"each expert, {(*variances.shape[:-1], 2)}; got shape {tuple(slope.shape)}"
+        )
 
 
 def _in_dtype(steps: StepPredictions, like: Tensor) -> StepPredictions:

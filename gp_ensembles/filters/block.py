@@ -69,7 +69,13 @@ def condition_block(
     steps: Tensor | None = None,
 ) -> tuple[BlockGain, StepPredictions]:
     """Predict a block one step ahead and work out what it teaches; arguments as in :func:`update_covariance`."""
-    cross, mean, covariance, drift = joint_moments(state, Phi, noise, random_walk_variance, steps)
+    return condition_joint(*joint_moments(state, Phi, noise, random_walk_variance, steps), y, noise)
+
+
+def condition_joint(
+    cross: Tensor, mean: Tensor, covariance: Tensor, drift: Tensor | None, y: Tensor, noise: Tensor
+) -> tuple[BlockGain, StepPredictions]:
+    """The same from what :func:`joint_moments` gives."""
     missing = torch.isnan(y)
     if _any(missing):
         return _condition_with_gaps(covariance, cross, mean, y, noise, drift)

@@ -46,6 +46,13 @@ def experts() -> dict[str, Expert]:
         "student": StudentTExpert(features(), transition=RandomWalk(0.05)),
         "robust": RobustExpert(features(), transition=RandomWalk(0.05)),
         "structural": StructuralExpert(torch.tensor([0.1, 0.02, 0.01], dtype=torch.float64), 5, 2, 30),
+        "changing trend": StructuralExpert(
+            torch.tensor([0.1, 0.02, 0.01], dtype=torch.float64),
+            None,
+            2,
+            30,
+            torch.tensor([0.03, 0.8], dtype=torch.float64),
+        ),
     }
 
 

@@ -30,6 +30,7 @@ SMALL = replace(
 )
 SPECS = {
     "seasonal": SMALL,
+    "changing trend": replace(SMALL, lags=TargetLags(bases=(_FOURIER,), changing_trend=True)),
     "no lags": replace(SMALL, lags=None),
     "no threshold": replace(SMALL, outlier_threshold=None),
 }
@@ -96,6 +97,7 @@ def assert_same_predictions(rows: list[OnlinePredictions], block: OnlinePredicti
     [
         ("seasonal", {}),
         ("seasonal", {"recalibrate": False, "coverages": (), "limit_inputs": False}),
+        ("changing trend", {}),
         ("no lags", {"clip": 1.5, "coverages": (0.5, 0.9), "recalibrate": False}),
         ("no threshold", {}),
     ],
@@ -115,6 +117,10 @@ def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -
 def test_a_seasonal_stream_has_experts_of_every_kind() -> None:
     names = {name.split("/")[0] for name in fitted().names}
     assert {"lags", "previous value", "value a season ago", "trend and season", "wide"} <= names
+
+
+def test_a_trend_that_may_change_is_among_them_where_it_is_asked_for() -> None:
+    assert "fast changing trend" in {name.split("/")[0] for name in fitted("changing trend").names}
 
 
 def test_what_is_predicted_of_a_row_is_what_is_said_when_it_is_learned() -> None:

@@ -27,6 +27,8 @@ _WHOLE = {
     "previous value": ("previous value", WALKING_LEVEL),
     "value a season ago": ("value a season ago", FIXED),
     "trend and season": ("level, trend and season", WALKING_LEVEL),
+    "changing trend": ("level, changing trend and season", WALKING_LEVEL),
+    "fast changing trend": ("level, fast changing trend and season", WALKING_LEVEL),
 }
 _EXPERT = re.compile(r"(?P<base>.*?)(?P<speed>/static|/dynamic [^/]+)?(/\d+)?", re.DOTALL)
 _POLYNOMIAL = re.compile(r"poly\d+")

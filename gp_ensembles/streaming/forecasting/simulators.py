@@ -27,6 +27,7 @@ from gp_ensembles.filters.states import (
     StructuralState,
     WindowState,
 )
+from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.streaming.forecasting.independent import IndependentSimulator
 from gp_ensembles.streaming.forecasting.linear import LinearModel, LinearSimulator, joint_law, linear_models
 from gp_ensembles.streaming.forecasting.refitted import OwnLags
@@ -34,6 +35,8 @@ from gp_ensembles.streaming.forecasting.rows import PathRows
 from gp_ensembles.streaming.forecasting.shared import SharedSimulator
 from gp_ensembles.streaming.forecasting.simulator import Simulator
 from gp_ensembles.streaming.forecasting.window import AlongMeans, WindowMeans, WindowSimulator
+
+_WHAT = "the joint covariance of the rows to come"
 
 
 class _Part(NamedTuple):
@@ -89,6 +92,9 @@ def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, ex
     laws: list[_Law] = []
     linear: dict[int, list[tuple[_Part, list[LinearModel]]]] = {}
     for part in _parts(ensemble, state, experts, num_shared):
+        if isinstance(part.expert, BoundStructural) and part.expert.slope is not None:
+            laws += _with_slope(part, part.expert, num_steps)
+            continue
         models = _linear(part, num_steps)
         if isinstance(part.expert, BoundWindow):
             means, found = _window(part, part.expert, along)
@@ -169,6 +175,14 @@ def _with_own_lags(part: _Part, expert: BoundRefitted, models: list[LinearModel]
     own = OwnLags(expert, part.state, part.features, part.all_lanes.shape[0])
     chosen = [models[member] for member in part.members]
     return LinearSimulator(part.all_lanes, chosen, part.counts, own, num_steps, own.remember)
+
+
+def _with_slope(part: _Part, expert: BoundStructural, num_steps: int) -> list[_Law]:
+    """Structural experts whose slope walks: the state of one step is not that of the next but for a walk."""
+    assert isinstance(part.state, StructuralState)
+    mean, covariance = expert.ahead(part.state, num_steps)
+    mean, factor = mean.reshape(-1, num_steps), cholesky(covariance, _WHAT).reshape(-1, num_steps, num_steps)
+    return [_Law(lanes, mean[member], factor[member]) for member, lanes in zip(part.members, part.lanes, strict=True)]
 
 
 def _moments(state: GaussianState | SquareRootState) -> Tensor:

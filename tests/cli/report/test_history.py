@@ -194,6 +194,7 @@ def test_infinite_ends_do_not_reach_the_sums():
         ("poly3/dynamic 0.01/0", ("polynomials", "fast walk")),
         ("rff nu=1.5 with lags/static/0", ("Fourier features (nu=1.5) with past values", "fixed weights")),
         ("trend and season/0", ("level, trend and season", "walking level")),
+        ("fast changing trend/0", ("level, fast changing trend and season", "walking level")),
         ("window/0", ("window of 1 250 rows", "last rows only")),
         ("boosting/0", ("boosted trees", "trained anew")),
         ("wide/0", ("wide Fourier features", "fixed weights")),

@@ -1,0 +1,152 @@
+r"""Structural experts by the evidence of the warm-up: what it says of the trend, and what it does not rule out.
+
+Whether the slope of a trend walks, and whether it is drawn back to the straight trend, is chosen by the Bayesian
+information criterion: the log evidence less :math:`\frac12 \log N` for each parameter more. A short warm-up says little
+of slow changes, such as those of a trend's slope, and variances that it finds to be zero stay so for ever. So there is
+a second expert whose slope and season walk as fast as the evidence allows.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.experts.structural import StructuralExpert
+
+_LOSS = 1.0  # nats of evidence: what is e times less likely than the best is not ruled out
+_DAMPINGS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+_FACTORS = (10.0, 10**0.5, 10**0.25)  # of variances, from one round of the search to the next
+_MOST_ROUNDS = 8  # for each of them
+_HALF_DECADES = tuple(10.0 ** (k / 2) for k in range(-18, 0))
+_LEAST = (1e-7, 1e-8, 1e-9, 1e-10)  # variances of noise, level, season and slope: nothing, in standardized units
+# From these the search starts.
+_NOISES, _LEVELS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4), (1e-1, 1e-3, 1e-5)
+_SEASONS, _SLOPES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-7), (1e-1, 1e-3, 1e-5, 1e-7)
+# Beside a slope or a season that walks faster there is less left for noise and level.
+_LESS_NOISE, _LESS_LEVEL = (0.1, 10**-0.5, 1.0, 10**0.5), (1e-3, 1e-2, 0.1, 10**-0.5, 1.0, 10**0.5)
+
+
+class _Point(NamedTuple):
+    """Variances of noise and of steps of level, season and slope, and the damping of the slope."""
+
+    noise: float
+    level: float
+    season: float
+    slope: float
+    damping: float
+
+
+class _Found(NamedTuple):
+    point: _Point
+    evidence: float
+
+
+class _Series(NamedTuple):
+    """The warm-up."""
+
+    y: Tensor
+    season: int | None
+    num_inputs: int
+
+    def experts(self, points: Sequence[_Point]) -> StructuralExpert:
+        """A batch of them."""
+        numbers = self.y.new_tensor(points)
+        return StructuralExpert(numbers[:, :3], self.season, self.num_inputs, self.y.shape[0], numbers[:, 3:])
+
+    def evidence(self, points: Sequence[_Point]) -> list[float]:
+        """Log evidence of each."""
+        found = self.experts(points).log_evidence(self.y.new_zeros(self.y.shape[0], self.num_inputs), self.y)
+        return found.nan_to_num(nan=-math.inf).tolist()
+
+    def best(self, points: Sequence[_Point]) -> _Found:
+        """The one with the most evidence."""
+        evidence = self.evidence(points)
+        return max(map(_Found, points, evidence), key=lambda found: found.evidence)
+
+
+@torch.no_grad()
+def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str, StructuralExpert]]:
+    """Structural experts by name, one whose slope and season walk as fast as the warm-up allows among them.
+
+    Args:
+        y: Targets of the warm-up, standardized, shape (N,); NaN where missing.
+        season: Rows of a season; ``None`` for none.
+        num_inputs: Number of input columns.
+
+    Returns:
+        Experts before any data, batch shape (1,) each: that of a straight trend where there is a season; the one whose
+        slope walks where the evidence says so; and the fast one, unless it is the same.
+
+    Raises:
+        ValueError: If the season is shorter than two rows.
+    """
+    series, worth = _Series(y, season, num_inputs), 0.5 * math.log(y.shape[0])
+    straight = _searched(series, ())
+    walking, damped = _searched(series, (1.0,)), _searched(series, _DAMPINGS)
+    changing = walking if walking.evidence >= damped.evidence - worth else damped
+    is_straight = straight.evidence >= changing.evidence - worth * (1 if changing is walking else 2)
+    found = straight if is_straight else changing
+    fast = _fastest(series, found)
+    named = [] if season is None else [("trend and season", straight.point)]
+    named += [] if is_straight else [("changing trend", changing.point)]
+    named += [] if fast in [point for _, point in named] else [("fast changing trend", fast)]
+    return [(name, series.experts([point])) for name, point in named]
+
+
+def _searched(series: _Series, dampings: tuple[float, ...]) -> _Found:
+    """The most evidence: a grid, then steps of all two numbers together for as long as they help, ever smaller ones."""
+    slopes, some = (_SLOPES, (dampings[0], dampings[-1])) if dampings else ((0.0,), (1.0,))
+    seasons = (0.0,) if series.season is None else _SEASONS
+    best = series.best([_Point(*values) for values in itertools.product(_NOISES, _LEVELS, seasons, slopes, some)])
+    for factor in _FACTORS:
+        for _ in range(_MOST_ROUNDS):
+            after = series.best(_around(best.point, factor, dampings))
+            if after.evidence <= best.evidence:
+                break
+            best = after
+    return best
+
+
+def _around(point: _Point, factor: float, dampings: tuple[float, ...]) -> list[_Point]:
+    """Points that differ in one number or two: variances by a factor, the damping by a place."""
+    place = dampings.index(point.damping) if point.damping in dampings else 0
+    points = set()
+    for moves in itertools.product((-1, 0, 1), repeat=5):
+        if sum(map(abs, moves)) > 2:
+            continue
+        noise, level, season, slope = (
+            max(value * factor**move, least) if value else 0.0
+            for value, move, least in zip(point[:4], moves[:4], _LEAST, strict=True)
+        )
+        damping = dampings[min(max(place + moves[4], 0), len(dampings) - 1)] if dampings else 1.0
+        points.add(_Point(noise, level, season, slope, damping))
+    return sorted(points)
+
+
+def _fastest(series: _Series, found: _Found) -> _Point:
+    """The largest variances of slope and season, each for itself, that are not ruled out beside the best others."""
+
+    def beside(points: Sequence[_Point]) -> list[_Point]:
+        return [
+            point._replace(noise=max(point.noise * less, _LEAST[0]), level=max(point.level * lower, _LEAST[1]))
+            for point in points
+            for less, lower in itertools.product(_LESS_NOISE, _LESS_LEVEL)
+        ]
+
+    def largest(of: Callable[[float], _Point], now: float) -> float:
+        values = [now, *(value for value in _HALF_DECADES if value > now)]
+        evidence = torch.tensor(series.evidence(beside([of(value) for value in values]))).reshape(len(values), -1)
+        profile = evidence.amax(1)
+        least = max(float(profile.max()), found.evidence) - _LOSS
+        return max((value for value, one in zip(values, profile.tolist(), strict=True) if one >= least), default=now)
+
+    best = found.point
+    slope = largest(lambda value: best._replace(slope=value), best.slope)
+    season = best.season
+    if series.season is not None:
+        season = largest(lambda value: best._replace(season=value), best.season)
+    fast = best._replace(slope=slope, season=season)
+    return fast if fast == best else series.best(beside([fast])).point

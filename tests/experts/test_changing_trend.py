@@ -1,0 +1,109 @@
+"""Which structural experts a warm-up asks for: by series whose truth is known, and by brute force."""
+
+import math
+
+import torch
+
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import auto, forecaster, light
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.experts.changing_trend import fit_trends
+from gp_ensembles.experts.structural import StructuralExpert, fit_structural
+
+
+def noise(num_rows, count, seed):
+    return torch.randn(count, num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def standardized(y):
+    return (y - y.nanmean()) / (y - y.nanmean()).square().nanmean().sqrt()
+
+
+def evidence(expert, y):
+    return float(expert.log_evidence(torch.zeros(len(y), 1, dtype=torch.float64), y))
+
+
+def test_a_slope_that_walks_is_found_with_its_variance():
+    shocks = noise(500, 2, 0)
+    y = (0.1 * shocks[0]).cumsum(0).cumsum(0) + shocks[1]
+    scale = float(y.var())
+    found = dict(fit_trends(standardized(y), None, 1))
+    assert set(found) <= {"changing trend", "fast changing trend"}
+    variances, slope = found["changing trend"].variances[0], found["changing trend"].slope[0]
+    assert float(slope[1]) == 1.0
+    assert 0.4 < float(slope[0]) * scale / 0.01 < 2.5
+    assert 0.7 < float(variances[0]) * scale < 1.4
+
+
+def test_a_slope_that_is_drawn_back_is_found():
+    shocks, slopes = noise(600, 2, 1), [0.0]
+    for one in shocks[0].tolist():
+        slopes.append(0.8 * slopes[-1] + 0.5 * one)
+    y = torch.tensor(slopes[1:]).double().cumsum(0) + shocks[1]
+    found = dict(fit_trends(standardized(y), None, 1))
+    assert 0.6 <= float(found["changing trend"].slope[0, 1]) <= 0.95
+
+
+def test_a_straight_trend_stays_so_but_for_what_is_not_ruled_out():
+    rows, shocks = torch.arange(200, dtype=torch.float64), noise(200, 1, 2)[0]
+    y = standardized(0.02 * rows + 2 * (2 * math.pi * rows / 12).sin() + shocks)
+    found = dict(fit_trends(y, 12, 1))
+    assert list(found) == ["trend and season", "fast changing trend"]
+    straight, fast = found["trend and season"], found["fast changing trend"]
+    assert straight.slope is None
+    assert float(fast.slope[0, 0]) > 0
+    assert float(fast.variances[0, 2]) > float(straight.variances[0, 2])
+    # Brute force: where the fast one's slope or season were faster by a decade, it would be ruled out.
+    best = evidence(straight, y)
+    assert evidence(fast, y) > best - 2.5  # a nat for each of the two
+    for place, value in ((2, 10 * float(fast.variances[0, 2])), (3, 10 * float(fast.slope[0, 0]))):
+        grid = []
+        for factor in torch.logspace(-2, 1, 13, dtype=torch.float64).tolist():
+            for other in torch.logspace(-4, 2, 13, dtype=torch.float64).tolist():
+                point = [*straight.variances[0].tolist(), 0.0, 1.0]
+                point[0], point[1], point[place] = point[0] * factor, max(point[1] * other, 1e-8), value
+                grid.append(point)
+        numbers = torch.tensor(grid, dtype=torch.float64)
+        experts = StructuralExpert(numbers[:, :3], 12, 1, 200, numbers[:, 3:])
+        assert float(experts.log_evidence(torch.zeros(200, 1, dtype=torch.float64), y).max()) < best - 1.0
+
+
+def test_the_straight_one_has_at_least_the_evidence_of_the_coarser_search():
+    for seed in range(4):
+        rows, shocks = torch.arange(150, dtype=torch.float64), noise(150, 2, seed)
+        y = standardized(shocks[0].cumsum(0) * 0.2 + (1 + rows / 50) * (math.pi * rows / 4).sin() + 0.3 * shocks[1])
+        found = dict(fit_trends(y, 8, 1))
+        assert evidence(found["trend and season"], y) > evidence(fit_structural(y, 8, 1), y) - 0.1
+
+
+def test_targets_that_are_missing_do_not_matter():
+    shocks = noise(300, 2, 5)
+    y = standardized((0.1 * shocks[0]).cumsum(0).cumsum(0) + shocks[1])
+    y[::7] = torch.nan
+    found = dict(fit_trends(y, None, 2))
+    assert "changing trend" in found
+    assert found["changing trend"].features.num_inputs == 2
+
+
+def test_the_forecaster_has_them_with_a_season_or_without_and_others_do_not():
+    rows, shocks = torch.arange(200, dtype=torch.float64), noise(200, 2, 3)
+    plain = standardized((0.1 * shocks[0]).cumsum(0).cumsum(0) + shocks[1])
+    seasonal = standardized(2 * (2 * math.pi * rows / 12).sin() + 0.3 * shocks[0])
+    X = torch.zeros(200, 1, dtype=torch.float64)
+    asked = [spec.lags is not None and spec.lags.changing_trend for spec in (forecaster, light, auto)]
+    assert asked == [True, False, False]
+    names = [name for name, _ in TargetLags(bases=(), changing_trend=True).build(X, plain, []).plain]
+    assert names[:2] == ["previous value", "changing trend"]
+    names = [name for name, _ in TargetLags(bases=(), changing_trend=True).build(X, seasonal, []).plain]
+    assert names == ["previous value", "value a season ago", "trend and season", "fast changing trend"]
+    names = [name for name, _ in TargetLags(bases=()).build(X, plain, []).plain]
+    assert names == ["previous value"]
+
+
+def test_a_file_from_before_has_none():
+    plain = spec_to_plain(forecaster)
+    assert spec_from_plain(plain).lags == forecaster.lags
+    del plain["lags"]["TargetLags"]["changing_trend"]
+    old = spec_from_plain(plain)
+    assert old.lags is not None
+    assert not old.lags.changing_trend
