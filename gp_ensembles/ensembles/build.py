@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.guest_tally import after_warm_up
 from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.quarantine import counted_anew
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
@@ -189,7 +190,9 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
         guests.copy_(after_warm_up(guests, keep_weights=keep_weights))
     if keep_weights:
         return online
-    return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
+    state = online.state
+    quarantine = counted_anew(state.quarantine, int(state.meta.num_seen))
+    return OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
 
 
 def assemble(
