@@ -12,7 +12,9 @@ from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.ensembles.guest_report import GuestReport
+from gp_ensembles.ensembles.quarantine import QuarantineReport
 from gp_ensembles.ensembles.regret import Regret
+from gp_ensembles.streaming.failures import failures
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 from gp_ensembles.tables.explain import ColumnReport, plain_reports
 
@@ -62,6 +64,7 @@ def summarize_run(
         "inputs_moved": stream.notable.inputs_moved,
         "targets_discounted": stream.notable.targets_discounted,
         "num_experts": len(model.names),
+        "failures": [failure._asdict() for failure in failures(stream.newest)],
         "guests": {report.name: guest_entry(report) for report in stream.newest.guests},
         **scores,
         "intervals": interval_table(stream.coverages),
@@ -124,7 +127,29 @@ def summary_table(summary: Mapping[str, object]) -> str:
     assert isinstance(missing, int)
     assert isinstance(kept, int)
     told += wild_warm_up_lines(missing, kept)
-    return "\n".join([table, *interval_lines(summary), *guest_lines(summary), *bad_row_lines(summary), *told])
+    return "\n".join(
+        [
+            table,
+            *interval_lines(summary),
+            *guest_lines(summary),
+            *failure_lines(summary),
+            *bad_row_lines(summary),
+            *told,
+        ]
+    )
+
+
+def failure_lines(summary: Mapping[str, object]) -> list[str]:
+    """A line on each expert that has failed.
+
+    Example:
+        >>> failed = {"name": "rbf/0", "times": 1, "row": 7, "reason": "no variance is left", "returns": None}
+        >>> failure_lines({"failures": [failed]})
+        ['rbf/0 failed at row 7 (no variance is left); it has returned from its prior']
+    """
+    failures = summary.get("failures") or []
+    assert isinstance(failures, list)
+    return [str(QuarantineReport(**failure)) for failure in failures]
 
 
 def guest_entry(report: GuestReport) -> dict[str, object]:

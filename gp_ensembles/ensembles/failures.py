@@ -21,7 +21,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
 
 
-class ExpertFailureError(NumericalError):
+class ExpertFailureError(Exception):
     """An expert of an ensemble cannot go on, or some of an object that run together.
 
     Attributes:
@@ -59,7 +59,7 @@ class Block(NamedTuple):
     first_row: int
 
 
-def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> NumericalError:
+def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> NumericalError | ExpertFailureError:
     """The same failure with its row and expert, found by running the block once more; states are not touched.
 
     States that runners keep for themselves are brought back to where they came from, so that they can be read.

@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.predictions import EnsemblePredictions, concatenate_
 from gp_ensembles.ensembles.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
 from gp_ensembles.ensembles.state import EnsembleState, way_back
 from gp_ensembles.filters.states import FilterState, MultiOutputState, RefittedState
+from gp_ensembles.numerics.cholesky import NumericalError
 
 Run = Callable[[Tensor, Tensor, bool, Pace], EnsemblePredictions]
 
@@ -50,7 +51,7 @@ class Watch:
             failure: What became of these rows when they were run as a whole, if they were.
 
         Raises:
-            ExpertFailureError: If nobody who has weight would be left.
+            NumericalError: If nobody who has weight would be left, or the weights fail.
         """
         restore = way_back(self._read(), X.shape[0])
         try:
@@ -101,7 +102,7 @@ class Watch:
         weights = layers.by_expert(layers.rule.log_weights(state.meta)).exp()
         left = weights.index_fill(0, _index(weights, [*failure.places, *places_out(quarantine)]), 0.0)
         if not bool((left > 0).any()):
-            raise failure
+            raise NumericalError(str(failure)) from failure.__cause__
         start = 0
         for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
             own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
