@@ -18,7 +18,7 @@ from gp_ensembles.experts.structural import StructuralExpert
 
 _LOSS = 1.0  # nats of evidence: what is e times less likely than the best is not ruled out
 _DAMPINGS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
-_FACTORS = (10.0, 10**0.5, 10**0.25)  # of variances, from one round of the search to the next
+_FACTORS = (10.0, 10**0.5, 10**0.25, 10**0.125)  # of variances, from one round of the search to the next
 _MOST_ROUNDS = 8  # for each of them
 _HALF_DECADES = tuple(10.0 ** (k / 2) for k in range(-18, 0))
 _LEAST = (1e-7, 1e-8, 1e-9, 1e-10)  # variances of noise, level, season and slope: nothing, in standardized units
