@@ -148,8 +148,8 @@ def _fastest(series: _Series, found: _Found) -> _Point:
 
     def largest(of: Callable[[float], _Point], now: float) -> float:
         values = [now, *(value for value in _HALF_DECADES if value > 1.1 * now)]
-        evidence = torch.tensor(series.evidence(_beside([of(value) for value in values]))).reshape(len(values), -1)
-        profile = evidence.amax(1)
+        evidence = series.y.new_tensor(series.evidence(_beside([of(value) for value in values])), dtype=torch.float64)
+        profile = evidence.reshape(len(values), -1).amax(1)
         least = max(float(profile.max()), found.evidence) - _LOSS
         return max((value for value, one in zip(values, profile.tolist(), strict=True) if one >= least), default=now)
 
