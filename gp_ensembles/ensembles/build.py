@@ -25,6 +25,7 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.room import check_room
 
 _REAL = RealTarget()
 _MIN_ROWS = 10
@@ -82,16 +83,29 @@ def fitted_experts(
     Labels that are all of one class do not tell how inputs matter: hyperparameters then keep their starting values.
 
     Raises:
-        ValueError: If there is no map, or two have the same name.
+        ValueError: If there is no map, two have the same name, or one has too many features for the memory.
     """
     names = [name for name, _ in maps]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"an ensemble needs bases of distinct names, got {names}")
+    for name, features in maps:
+        _check_room(name, features, X)
     label = only_label(target, y)
     if label is not None and fit.method is not None:
         warnings.warn(one_class_message(label), UserWarning, stacklevel=4)
         fit = replace(fit, method=None)
     return [(name, _fit(target.expert(features), X, y, fit, generator, progress)) for name, features in maps]
+
+
+def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
+    """Raise if features of the warm-up and a covariance for each expert cannot fit into memory."""
+    size, num_experts = features.num_features, features.prior_variance.numel()
+    check_room(
+        num_experts * size * (size + X.shape[0]) * X.element_size(),
+        X.device,
+        f"{num_experts} expert{'s' * (num_experts > 1)} of {name} with {size} features",
+        "take fewer features",
+    )
 
 
 def only_label(target: Target, y: Tensor) -> int | None:

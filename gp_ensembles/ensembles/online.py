@@ -59,10 +59,12 @@ from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.room import check_room
 
 _LONGER_BLOCK = 256  # what a window solves for and a model from outside is asked for at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
+_MANY_ROWS, _FIELDS = 10_000, 10  # rows from which room is asked for, and numbers kept of each of their predictions
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 _USUAL = Pace()
 
@@ -182,6 +184,10 @@ class OnlineEnsemble(nn.Module):
         bound = self._bind()
         bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
+        if X.shape[0] > _MANY_ROWS:
+            size = X.shape[0] * self.ensemble.num_experts * X.element_size() * _FIELDS
+            what = f"what {self.ensemble.num_experts} predictions say of {X.shape[0]} rows"
+            check_room(size, X.device, what, "give the rows in parts")
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
             expert.check_targets(y)
