@@ -151,9 +151,9 @@ class TextSource:
         try:
             return next(self._cells, None)
         except csv.Error as error:
-            why: object = (
-                "a cell is longer than any: is a quotation mark left open?" if "field limit" in str(error) else error
-            )
+            why = str(error)
+            if "field limit" in why:
+                why = "a cell is longer than any: is a quotation mark left open?"
             raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {why}") from None
         except _UNREADABLE as error:
             raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {error}") from None

@@ -1,6 +1,7 @@
 """What is too large is refused in one sentence, before memory is taken for it."""
 
 import gzip
+import itertools
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from gp_ensembles.tables import open_rows, text
 
 def test_aliases_that_stand_for_too_much_are_refused(tmp_path, capsys):
     letters = "abcdefghij"
-    lines = [f"{new}: &{new} [{','.join(['*' + old] * 9)}]" for old, new in zip(letters, letters[1:], strict=False)]
+    lines = [f"{new}: &{new} [{','.join(['*' + old] * 9)}]" for old, new in itertools.pairwise(letters)]
     (tmp_path / "laughs.yaml").write_text("\n".join(["a: &a [1,2,3]", *lines, "ensemble: *j", ""]))
     (tmp_path / "itself.yaml").write_text("ensemble: &a [1, *a]\n")
     (tmp_path / "fine.yaml").write_text("base: &b {LinearBasis: {}}\nensemble: {like: oebe, bases: [*b, *b]}\n")
@@ -84,7 +85,7 @@ def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     )
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
     rows = torch.zeros(1000, 1, dtype=torch.float64)
-    with pytest.raises(ValueError, match="what 50 predictions say of 1000 rows would take .*; give the rows in parts"):
+    with pytest.raises(ValueError, match=r"what 50 predictions say of 1000 rows would take .*; give the rows in parts"):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
 
