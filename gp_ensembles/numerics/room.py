@@ -21,11 +21,6 @@ def memory_of(device: torch.device) -> int:
     limits = []
     with suppress(AttributeError, ValueError, OSError):  # not told on every system
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with suppress(ImportError):
-        import resource
-
-        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
-    limits = [limit for limit in limits if limit > 0]  # -1 stands for none
     for name in _CGROUPS:
         with suppress(OSError, ValueError):  # "max", where there is no limit
             limits.append(int(Path(name).read_text(encoding="ascii")))
