@@ -28,6 +28,7 @@ _FLAGS = (
     "resume",
     "skip_seen",
     "standardize",
+    "strict",
     "traceback",
 )
 
