@@ -367,9 +367,9 @@ class LineSession:
 
     def _num_hopeless(self) -> int:
         """Rows of the warm-up up to the last behind which enough others have their targets."""
-        num_told = 0
-        for place, row in reversed(list(enumerate(self._warm.values()))):
-            num_told += 1 if row.is_settled else 0
+        settled, num_told = [row.is_settled for row in self._warm.values()], 0
+        for place in range(len(settled) - 1, -1, -1):
+            num_told += settled[place]
             if num_told >= PATIENCE:
                 return place
         return 0
