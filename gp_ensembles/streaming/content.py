@@ -1,5 +1,6 @@
 """What a model has followed over a stream, as plain containers and tensors for files, and back."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -44,20 +45,21 @@ def content_of(parts: Parts) -> dict[str, Any]:
         "warm_y": None if parts.warm_y is None else parts.warm_y.clone().cpu(),
         "ensemble": None if online is None else packed(online),
         "block_size": None if online is None else online.block_size,
-        "calibration": calibration_to_plain(parts.calibration),
-        "inputs": None if inputs is None else inputs.to_plain(),
+        "calibration": copy.deepcopy(calibration_to_plain(parts.calibration)),
+        "inputs": None if inputs is None else copy.deepcopy(inputs.to_plain()),
         "notable": list(parts.notable),
     }
 
 
 def parts_of(content: Mapping[str, Any], device: torch.device) -> Parts:
     """What :func:`content_of` described, on a device; the ensemble is to be built first, see :func:`restore`."""
-    X, y, inputs = content["warm_X"], content["warm_y"], content["inputs"]
+    X, y = content["warm_X"], content["warm_y"]
+    inputs, calibration = copy.deepcopy((content["inputs"], content["calibration"]))  # both are changed in place
     return Parts(
         content["num_rows"],
         None if X is None else X.to(device),
         None if y is None else y.to(device),
-        calibration_from_plain(content["calibration"]),
+        calibration_from_plain(calibration),
         None if inputs is None else InputState.from_plain(inputs, device),
         Notable(*content["notable"]),
     )

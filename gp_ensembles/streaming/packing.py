@@ -29,11 +29,16 @@ def packed(online: OnlineEnsemble) -> dict[str, Tensor]:
         (torch.Size([210]), torch.Size([100, 100]))
     """
     content: dict[str, Tensor] = dict(online.state_dict())
-    for name, state in _windows(online):
+    windows = dict(_windows(online))
+    for name, value in content.items():
+        content[name] = value if name in windows else value.clone()  # the state is changed in place
+    for name, state in windows.items():
         whole, num_used = state.factor, int(state.num_used.max())
         triangle = whole[..., :num_used, :num_used][..., _lower(num_used, whole.device)]
         if torch.equal(_with_room(triangle, num_used, whole), whole):
             content[name] = triangle
+        else:
+            content[name] = whole.clone()
     return content
 
 

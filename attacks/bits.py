@@ -1,0 +1,88 @@
+"""What gives the same bits, and how large round-off is where it does not.
+
+``python -m attacks bits`` fits presets to made rows and streams further ones: cut and gone on from a file, in calls of
+other lengths, on other numbers of threads.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.presets import PRESETS
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+
+_WARM_UP, _ROWS, _CALL = 300, 640, 64
+
+
+def rows(seed: int) -> tuple[Tensor, Tensor]:
+    """Made rows, (N, 4) and (N,)."""
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(_WARM_UP + _ROWS, 4, generator=generator, dtype=torch.float64)
+    noise = 0.3 * torch.randn(_WARM_UP + _ROWS, generator=generator, dtype=torch.float64)
+    return X, (2 * X[:, 0]).sin() + X[:, 1] + noise
+
+
+def compare(preset: str, seed: int = 0) -> Iterator[tuple[str, bool, float]]:
+    """What was changed, whether all means have the same bits, and the largest difference in target deviations."""
+    X, y = rows(seed)
+    model = OnlineModel(StreamConfig(PRESETS[preset], warmup=_WARM_UP)).fit(X[:_WARM_UP], y[:_WARM_UP])
+    content, scale = model.content(), float(y.std())
+    whole = stream(OnlineModel.from_content(content), X, y, _CALL)
+
+    def told(name: str, other: Tensor) -> tuple[str, bool, float]:
+        return name, torch.equal(whole, other), float((whole - other).abs().max()) / scale
+
+    yield told("the same once more", stream(OnlineModel.from_content(content), X, y, _CALL))
+    again = OnlineModel(StreamConfig(PRESETS[preset], warmup=_WARM_UP)).fit(X[:_WARM_UP], y[:_WARM_UP])
+    yield told("fitted once more", stream(again, X, y, _CALL))
+    with TemporaryDirectory() as folder:
+        yield told("saved and read after every call", stream(model, X, y, _CALL, Path(folder) / "model.pt"))
+    for size in (1, 7, _ROWS):
+        yield told(f"{size} rows a call", stream(OnlineModel.from_content(content), X, y, size))
+    torch.set_num_threads(2)
+    try:
+        yield told("two threads", stream(OnlineModel.from_content(content), X, y, _CALL))
+    finally:
+        torch.set_num_threads(1)
+
+
+def stream(model: OnlineModel, X: Tensor, y: Tensor, size: int, file: Path | None = None) -> Tensor:
+    """Means of the rows after the warm-up, so many a call; saved and read in between where there is a file."""
+    means = []
+    for start in range(_WARM_UP, X.shape[0], size):
+        means.append(model.observe(X[start : start + size], y[start : start + size]).mean)
+        if file is not None:
+            model.save(file)
+            model = OnlineModel.load(file)
+    return torch.cat(means)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the attack; returns 1 if bits differ that may not."""
+    parser = argparse.ArgumentParser("python -m attacks bits", description=__doc__)
+    parser.add_argument("--presets", nargs="+", default=["light", "e_doebe", "auto"])
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the numbers")
+    values = parser.parse_args(list(argv))
+    torch.set_num_threads(1)
+    began, lines, broken = time.perf_counter(), [], False
+    for preset in values.presets:
+        for place, (name, same, far) in enumerate(compare(preset)):
+            broken |= place < 3 and not same
+            lines.append([preset, name, "the same bits" if same else f"{far:.0e}"])
+            print("   ".join(lines[-1]), flush=True)
+    if values.out is not None:
+        columns = ["preset", "what was changed", "largest difference, in deviations of the target"]
+        content = {
+            "attack": "bits",
+            "command": " ".join(["python -m attacks bits", *argv]),
+            "seconds": round(time.perf_counter() - began, 1),
+            "tables": [{"title": "Means of 640 rows", "columns": columns, "rows": lines}],
+        }
+        values.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return int(broken)

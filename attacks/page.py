@@ -1,0 +1,88 @@
+"""``docs/reliability.md`` from the numbers that the attacks have written.
+
+``python -m attacks page --numbers FOLDER --out docs/reliability.md``: every JSON file of the folder becomes a section
+with its command; the text between them stands in ``attacks/reliability.md``.
+"""
+
+import argparse
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_TEXT = Path(__file__).with_name("reliability.md")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the page; returns 0, or 2 where there are no numbers."""
+    parser = argparse.ArgumentParser("python -m attacks page", description=__doc__)
+    parser.add_argument("--numbers", type=Path, default=Path("attacks/numbers"), help="folder of JSON files")
+    parser.add_argument("--out", type=Path, default=Path("docs/reliability.md"))
+    values = parser.parse_args(list(argv))
+    files = sorted(values.numbers.glob("*.json"))
+    if not files:
+        print(f"attacks: there are no numbers in {values.numbers}; run the attacks with --out")
+        return 2
+    numbers = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    values.out.write_text(page(_TEXT.read_text(encoding="utf-8"), numbers), encoding="utf-8")
+    print(values.out)
+    return 0
+
+
+def page(text: str, numbers: Sequence[Mapping[str, Any]]) -> str:
+    r"""The text with a section for each attack where it says ``<!-- NAME -->``; further ones stand at the end.
+
+    Example:
+        >>> table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", "1e-12"]]}
+        >>> print(page("# All\n\n<!-- drift -->", [{"attack": "drift", "command": "python -m x", "tables": [table]}]))
+        # All
+        <BLANKLINE>
+        `python -m x`:
+        <BLANKLINE>
+        Errors
+        <BLANKLINE>
+        | precision | error |
+        |---|---|
+        | float64 | 1e-12 |
+    """
+    for one in numbers:
+        mark = f"<!-- {one['attack']} -->"
+        section = _section(one)
+        text = text.replace(mark, section) if mark in text else f"{text}\n\n{section}"
+    return text.replace("<!-- versions -->", versions())
+
+
+def versions() -> str:
+    """What the numbers were made with."""
+    names = ("gp_ensembles", "torch", "gpytorch", "botorch", "numpy")
+    told = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    return f"{told}, Python {platform.python_version()}, {platform.machine()}"
+
+
+def _section(content: Mapping[str, Any]) -> str:
+    tables = content["tables"] if "tables" in content else _tables_of_kills(content)
+    return "\n\n".join([f"`{content['command']}`:", *map(_table, tables)])
+
+
+def _table(table: Mapping[str, Any]) -> str:
+    lines = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
+    rows = ["|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(map(str, line))} |" for line in lines]
+    return "\n".join([table["title"], "", *rows])
+
+
+def _tables_of_kills(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Commands by fault, and operations on files, survived of tried."""
+    commands = content["commands"]
+    faults = list(dict.fromkeys(fault for row in commands.values() for fault in row))
+
+    def cell(row: Mapping[str, Any], fault: str) -> str:
+        return f"{row[fault]['survived']} of {row[fault]['tried']}" if fault in row else "-"
+
+    by_command = [[name, *(cell(row, fault) for fault in faults)] for name, row in commands.items()]
+    by_point = [[kind, f"{row['survived']} of {row['tried']}"] for kind, row in content["points"].items()]
+    return [
+        {"title": "Survived of tried, by command", "columns": ["command", *faults], "rows": by_command},
+        {"title": "By the operation at which the fault was", "columns": ["operation", "survived"], "rows": by_point},
+    ]
