@@ -1,7 +1,6 @@
 """The search for kernels: prior draws, periodogram peaks, gradient ascents and a policy's batches; its checkpoints."""
 
 import hashlib
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from gp_ensembles.bayesian_quadrature.quadrature import (
 )
 from gp_ensembles.bayesian_quadrature.student_mixture import StudentMixture
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate, fit_surrogate
+from gp_ensembles.files.replacing import replace_file
 from gp_ensembles.numerics.pareto import smooth_weights
 
 NODES_PER_SIZE = 256
@@ -291,12 +291,7 @@ def save_search(state: SearchState, path: Path, mark: str) -> None:
         "history": [tuple(totals) for totals in state.history],
         "importance": None if state.importance is None else _plain(state.importance),
     }
-    partial = path.with_name(path.name + ".partial")
-    try:
-        torch.save(content, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    replace_file(path, lambda file: torch.save(content, file))
 
 
 def load_search(path: Path, mark: str) -> SearchState:

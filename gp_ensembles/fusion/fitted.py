@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.files.replacing import replace_file
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions
@@ -207,15 +208,7 @@ class FittedFusion:
         content["check"] = _fingerprint(self.model, self.theta).cpu().numpy()
         content["model"] = np.asarray(type(self.model).__name__)
         content["format"] = np.asarray(_FORMAT)
-        partial = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez_compressed(file, **content)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, goal)
-        finally:
-            partial.unlink(missing_ok=True)
+        replace_file(goal, lambda file: np.savez_compressed(file, **content))  # type: ignore[arg-type]
 
     @classmethod
     def load(

@@ -1,13 +1,14 @@
 """Checkpoints as files: written in one step, and read only if they are whole and of the right kind."""
 
 import hashlib
-import os
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from gp_ensembles.files.replacing import replace_file
 
 
 class Kind(NamedTuple):
@@ -45,17 +46,8 @@ def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
         ...     read_checkpoint(Path(folder) / "one.pt", kind)["x"]
         tensor([1., 1.])
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            torch.save({"format": kind.format, "format_version": kind.version, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except RuntimeError as error:  # torch's own name for a full disk
-        raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    whole = {"format": kind.format, "format_version": kind.version, **content}
+    replace_file(path, lambda file: torch.save(whole, file))
 
 
 def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:

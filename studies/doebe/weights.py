@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.data import folder_names
 from gp_ensembles.ensembles.bases import HilbertBasis
 from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, fitted_experts, static_group

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.cli.writing import make_folder
+from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.fusion.methods import INFERENCES, METHODS, FusionTask
 from studies.fusion.pictures import draw_boxes

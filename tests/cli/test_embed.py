@@ -322,7 +322,7 @@ def test_checkpoints_are_written_while_rows_are_read(workplace, monkeypatch):
     interrupt_after(monkeypatch, 4, kill)
     with pytest.raises(Killed):
         embed(workplace / "pump.csv", workplace / "killed", *PLAIN, "--label", "side", "--checkpoint_seconds", "0")
-    assert saved == [WARMUP, WARMUP + 1, WARMUP + 2, WARMUP + 3, WARMUP + 3]
+    assert saved == [WARMUP + 1, WARMUP + 2, WARMUP + 3, WARMUP + 3]  # the first comes with the tables
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -330,7 +330,7 @@ def test_an_interruption_of_the_start_keeps_nothing(workplace, monkeypatch, caps
     monkeypatch.setattr(IEGPLVM, "start", lambda self, Y: signal.raise_signal(signal.SIGINT))
     assert embed(workplace / "pump.csv", workplace / "early", *PLAIN, "--label", "side") == 130
     assert "nothing is kept" in capsys.readouterr().err
-    assert not list((workplace / "early").iterdir())
+    assert not (workplace / "early").exists()
 
 
 def test_resume_refuses_what_does_not_fit(workplace, small, capsys):
