@@ -142,11 +142,11 @@ class PowerCut:
         image = self._image(self._root)
         for path in self._root.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path, content in image.items():
-            if content is None:
+        for path, held in image.items():
+            if held is None:
                 path.mkdir()
             else:
-                path.write_bytes(content)
+                path.write_bytes(held)
 
     def _image(self, folder: Path) -> dict[Path, bytes | None]:
         found: dict[Path, bytes | None] = {}

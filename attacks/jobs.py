@@ -1,9 +1,10 @@
-"""What is attacked: commands on tiny tables, what a user does when one was killed, and what must be there at the end."""
+"""What is attacked: commands on tiny tables, what a user does when one was killed, what must be there at the end."""
 
 import csv
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,10 +67,8 @@ def make_jobs(place: Path) -> dict[str, Job]:
         return lambda out: main([*given, "--out", str(out), *(options or _PLAIN)])
 
     def resumed(*options: str) -> Callable[[Path], int]:
-        return lambda out: main(
-            ["resume", str(whole), "--checkpoint", str(out / "checkpoint.pt"), "--skip_seen", "true", *_OFTEN]
-            + ["--out", str(out), *(options or _PLAIN)]
-        )
+        given = ["resume", str(whole), "--skip_seen", "true", *_OFTEN, *(options or _PLAIN)]
+        return lambda out: main([*given, "--checkpoint", str(out / "checkpoint.pt"), "--out", str(out)])
 
     def elsewhere(out: Path) -> int:
         given = ["resume", str(whole), "--checkpoint", str(stopped / "checkpoint.pt"), "--skip_seen", "true"]
@@ -96,12 +95,20 @@ def make_jobs(place: Path) -> dict[str, Job]:
     jobs = [
         Job("stream", begun, resumed(), streamed, mark="checkpoint.pt"),
         Job("stream over results", begun, resumed(), streamed, earlier, mark="checkpoint.pt"),
-        Job("stream with a report", stream(whole, "config.yaml", *shown), resumed(*shown), streamed, mark="checkpoint.pt"),
+        Job(
+            "stream with a report",
+            stream(whole, "config.yaml", *shown),
+            resumed(*shown),
+            streamed,
+            mark="checkpoint.pt",
+        ),
         Job("resume in place", resumed(), resumed(), streamed, stream(first, "config.yaml")),
         Job("resume elsewhere", elsewhere, resumed(), streamed, mark="checkpoint.pt"),
         Job("compare", compare, compare, ("compare.csv",), compare),
         Job("forecast", forecast, forecast, ("forecast.csv", "paths.csv", "summary.json"), forecast),
-        Job("embed", embed(), embed("--resume"), ("embeddings.csv", "weights.csv", "imputed.csv"), mark="checkpoint.pt"),
+        Job(
+            "embed", embed(), embed("--resume"), ("embeddings.csv", "weights.csv", "imputed.csv"), mark="checkpoint.pt"
+        ),
         Job("study", study, study, ("table.csv", "table.txt", "rows.npz"), study),
     ]
     return {job.name: job for job in jobs}
@@ -119,7 +126,7 @@ def _study(out: Path) -> int:
             for split in range(3):
                 settings: dict[str, object] = {"split": split}
                 made = Record(settings, {"error": split / 3}, {})
-                parts.run(("plain", split), f"plain-{split}", settings, lambda made=made: made, "plain")
+                parts.run(("plain", split), f"plain-{split}", settings, partial(Record, *made), "plain")
         scores = torch.tensor(results.values("error", "plain"), dtype=torch.float64, device="cpu")
         save_arrays(out / "rows.npz", {"error": scores.numpy()})
         write_report(out / "table", str(scores.mean()), (["error"], results.rows(["error"])), {"scores": 1}, {})

@@ -13,10 +13,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from attacks.children import finish, kill_after, run_in_child, start
+from attacks.children import kill_after, run_in_child, start
 from attacks.faults import KILLED, Count, Full, Kill, PowerCut
 from attacks.jobs import Job, contents, make_jobs, names
 from gp_ensembles.files.operations import Watcher, watched
@@ -79,8 +81,6 @@ class Arena:
         return self.root / "out"
 
     def _quietly(self, act: Callable[[], object]) -> None:
-        from contextlib import redirect_stderr, redirect_stdout
-
         with self.told.open("w") as file, redirect_stdout(file), redirect_stderr(file):
             act()
 
@@ -193,7 +193,9 @@ def _contents_if_whole(job: Job, out: Path) -> dict[str, object] | None:
         return None
 
 
-def faults_at_points(arena: Arena, kinds: Sequence[str], every: int, start_at: int) -> Iterator[tuple[str, str, str, str | None]]:
+def faults_at_points(
+    arena: Arena, kinds: Sequence[str], every: int, start_at: int
+) -> Iterator[tuple[str, str, str, str | None]]:
     """Harm all jobs at every so many operations; yields job, fault, kind of operation, and what was wrong."""
     for name, job in arena.jobs.items():
         for fault in kinds:
@@ -217,7 +219,7 @@ def random_kills(arena: Arena, runs: int, seed: int) -> Iterator[tuple[str, str,
             seconds = draw.uniform(0, arena.seconds[job.name])
             going_on = bool(killed) and (arena._is_marked(job) or job.mark is None)
             act = job.again if going_on else job.run
-            code = kill_after(start(lambda act=act: act(arena.out), arena.told), seconds)
+            code = kill_after(start(partial(act, arena.out), arena.told), seconds)
             if code >= 0:
                 break
             killed += 1
@@ -258,7 +260,10 @@ def main(argv: Sequence[str]) -> int:
                 falls.append(Fall(name, fault, point, problem))
         operations = {name: len(kinds) for name, kinds in arena.kinds.items()}
     content = _summary(tried, by_kind, falls, operations)
-    content |= {"seconds": round(time.perf_counter() - began, 1), "command": " ".join(["python -m attacks kills", *argv])}
+    content |= {
+        "seconds": round(time.perf_counter() - began, 1),
+        "command": " ".join(["python -m attacks kills", *argv]),
+    }
     print(_table(content))
     if values.out is not None:
         values.out.write_text(json.dumps(content, indent=1) + "\n")
