@@ -7,7 +7,8 @@ statsforecast wants other versions of our libraries, so it runs in a Python of i
 RIVAL/bin/pip install statsforecast``); its forecasts are kept in ``--cache`` and made again where origins changed.
 Future inputs are those of time and calendar: nothing else is known in advance, to either. Scores are relative to
 AutoETS's; seconds are CPU time of one thread for an origin, which for us is learning one row, the forecast of 500 paths
-and its quantiles. ``--families`` are made series, three seeds each, that no choice was made by.
+and its quantiles. ``--families`` are made series, by default of the seeds 0 to 2, which choices were made by: give
+others with ``--seeds``.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,8 +71,8 @@ def real(folder: Path, names: list[str], num_origins: int) -> Iterator[Series]:
         yield Series(name, table.X, table.y, season, horizon, warmup, num_origins)
 
 
-def made(num_rows: int = 600) -> Iterator[Series]:
-    """Series of seven families."""
+def made(seeds: Sequence[int] = (0, 1, 2), num_rows: int = 600) -> Iterator[Series]:
+    """Series of seven families, one of each seed."""
     rows = np.arange(num_rows)
     wave = np.sin(2 * np.pi * rows / 12)
 
@@ -101,7 +102,7 @@ def made(num_rows: int = 600) -> Iterator[Series]:
     }
     X = torch.arange(num_rows, dtype=torch.float64).unsqueeze(-1)
     for name, family in families.items():
-        for seed in range(3):
+        for seed in seeds:
             y = torch.tensor(family(np.random.default_rng(seed)))
             yield Series(f"{name} {seed}", X, y, 12, 12, 200, 20)
 
@@ -165,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of tables")
     parser.add_argument("--families", action="store_true", help="made series instead")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of the made series")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--presets", nargs="+", default=["forecaster", "light", "auto"], choices=list(PRESETS))
     parser.add_argument("--origins", type=int, default=40, help="origins of each set")
@@ -174,7 +176,7 @@ def main() -> None:
     if not options.families and options.data is None:
         parser.error("give --data FOLDER, or --families")
     torch.set_num_threads(1)
-    all_series = list(made() if options.families else real(options.data, options.sets, options.origins))
+    all_series = list(made(options.seeds) if options.families else real(options.data, options.sets, options.origins))
     options.cache.parent.mkdir(parents=True, exist_ok=True)
     others = rival(all_series, options.rival_python, options.cache)
     ratios: dict[str, list[float]] = {name: [] for name in ("seasonal naive", *options.presets)}

@@ -3,8 +3,8 @@
     python benchmarks/bench_lines.py [--rows 600] [--presets light auto]
 
 Prints for each preset microseconds a line (read, encoded, predicted, learned, written), the model's share of them, and
-from a process of its own the median and the 99th percentile of the time from writing a line to reading its answer; then what
-a line costs while 20 or 90 rows before it wait for their targets.
+from a process of its own the median and the 99th percentile of the time from writing a line to reading its answer; then
+what a line costs while 20 or 90 rows before it wait for their targets.
 """
 
 import argparse

@@ -18,15 +18,16 @@ from gp_ensembles.experts.structural import StructuralExpert
 
 _LOSS = 1.0  # nats of evidence: what is e times less likely than the best is not ruled out
 _DAMPINGS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
-_FACTORS = (10.0, 10**0.5, 10**0.25)  # of variances, from one round of the search to the next
+_FACTORS = (10.0, 10**0.5, 10**0.25, 10**0.125)  # of variances, from one round of the search to the next
 _MOST_ROUNDS = 8  # for each of them
 _HALF_DECADES = tuple(10.0 ** (k / 2) for k in range(-18, 0))
 _LEAST = (1e-7, 1e-8, 1e-9, 1e-10)  # variances of noise, level, season and slope: nothing, in standardized units
-# From these the search starts.
-_NOISES, _LEVELS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4), (1e-1, 1e-3, 1e-5)
-_SEASONS, _SLOPES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-7), (1e-1, 1e-3, 1e-5, 1e-7)
+# From these the search for a straight trend starts, and with these slopes that for another.
+_NOISES, _LEVELS, _SEASONS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4), (1e-1, 1e-3, 1e-5), (1e-2, 1e-3, 1e-4, 1e-5, 1e-7)
+_SLOPES, _SOME_DAMPINGS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), (0.5, 0.8, 0.95)
+_MORE = (1.0, 10.0, 100.0)  # a slope that is drawn back walks faster for it
 # Beside a slope or a season that walks faster there is less left for noise and level.
-_LESS_NOISE, _LESS_LEVEL = (0.1, 10**-0.5, 1.0, 10**0.5), (1e-3, 1e-2, 0.1, 10**-0.5, 1.0, 10**0.5)
+_LESS_NOISE, _LESS_LEVEL = (0.1, 10**-0.5, 1.0), (1e-3, 0.1, 10**-0.5, 1.0)
 
 
 class _Point(NamedTuple):
@@ -84,8 +85,13 @@ def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str
         ValueError: If the season is shorter than two rows.
     """
     series, worth = _Series(y, season, num_inputs), 0.5 * math.log(y.shape[0])
-    straight = _searched(series, ())
-    walking, damped = _searched(series, (1.0,)), _searched(series, _DAMPINGS)
+    straight = _searched(series, _grid((0.0,) if season is None else _SEASONS, (0.0,)), (1.0,))
+    starts = _beside([straight.point._replace(slope=slope) for slope in _SLOPES])
+    walking = _searched(series, [*starts, *_grid((straight.point.season,), _SLOPES)], (1.0,))
+    straight = _searched(series, [straight.point, walking.point._replace(slope=0.0)], (1.0,))
+    starts += _beside([walking.point._replace(slope=walking.point.slope * more) for more in _MORE])
+    some = [point._replace(damping=damping) for point in starts for damping in _SOME_DAMPINGS]
+    damped = _searched(series, some, _DAMPINGS)
     changing = walking if walking.evidence >= damped.evidence - worth else damped
     is_straight = straight.evidence >= changing.evidence - worth * (1 if changing is walking else 2)
     found = straight if is_straight else changing
@@ -96,11 +102,9 @@ def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str
     return [(name, series.experts([point])) for name, point in named]
 
 
-def _searched(series: _Series, dampings: tuple[float, ...]) -> _Found:
-    """The most evidence: a grid, then steps of all two numbers together for as long as they help, ever smaller ones."""
-    slopes, some = (_SLOPES, (dampings[0], dampings[-1])) if dampings else ((0.0,), (1.0,))
-    seasons = (0.0,) if series.season is None else _SEASONS
-    best = series.best([_Point(*values) for values in itertools.product(_NOISES, _LEVELS, seasons, slopes, some)])
+def _searched(series: _Series, starts: Sequence[_Point], dampings: tuple[float, ...]) -> _Found:
+    """The most evidence: from the best start by steps of one or two numbers for as long as they help, ever smaller."""
+    best = series.best(starts)
     for factor in _FACTORS:
         for _ in range(_MOST_ROUNDS):
             after = series.best(_around(best.point, factor, dampings))
@@ -112,7 +116,7 @@ def _searched(series: _Series, dampings: tuple[float, ...]) -> _Found:
 
 def _around(point: _Point, factor: float, dampings: tuple[float, ...]) -> list[_Point]:
     """Points that differ in one number or two: variances by a factor, the damping by a place."""
-    place = dampings.index(point.damping) if point.damping in dampings else 0
+    place = dampings.index(point.damping)
     points = set()
     for moves in itertools.product((-1, 0, 1), repeat=5):
         if sum(map(abs, moves)) > 2:
@@ -121,25 +125,31 @@ def _around(point: _Point, factor: float, dampings: tuple[float, ...]) -> list[_
             max(value * factor**move, least) if value else 0.0
             for value, move, least in zip(point[:4], moves[:4], _LEAST, strict=True)
         )
-        damping = dampings[min(max(place + moves[4], 0), len(dampings) - 1)] if dampings else 1.0
+        damping = dampings[min(max(place + moves[4], 0), len(dampings) - 1)]
         points.add(_Point(noise, level, season, slope, damping))
     return sorted(points)
+
+
+def _grid(seasons: Sequence[float], slopes: Sequence[float]) -> list[_Point]:
+    return [_Point(*values) for values in itertools.product(_NOISES, _LEVELS, seasons, slopes, (1.0,))]
+
+
+def _beside(points: Sequence[_Point]) -> list[_Point]:
+    """Points with all noises and levels that may be left beside each."""
+    return [
+        point._replace(noise=max(point.noise * less, _LEAST[0]), level=max(point.level * lower, _LEAST[1]))
+        for point in points
+        for less, lower in itertools.product(_LESS_NOISE, _LESS_LEVEL)
+    ]
 
 
 def _fastest(series: _Series, found: _Found) -> _Point:
     """The largest variances of slope and season, each for itself, that are not ruled out beside the best others."""
 
-    def beside(points: Sequence[_Point]) -> list[_Point]:
-        return [
-            point._replace(noise=max(point.noise * less, _LEAST[0]), level=max(point.level * lower, _LEAST[1]))
-            for point in points
-            for less, lower in itertools.product(_LESS_NOISE, _LESS_LEVEL)
-        ]
-
     def largest(of: Callable[[float], _Point], now: float) -> float:
-        values = [now, *(value for value in _HALF_DECADES if value > now)]
-        evidence = torch.tensor(series.evidence(beside([of(value) for value in values]))).reshape(len(values), -1)
-        profile = evidence.amax(1)
+        values = [now, *(value for value in _HALF_DECADES if value > 1.1 * now)]
+        evidence = series.y.new_tensor(series.evidence(_beside([of(value) for value in values])), dtype=torch.float64)
+        profile = evidence.reshape(len(values), -1).amax(1)
         least = max(float(profile.max()), found.evidence) - _LOSS
         return max((value for value, one in zip(values, profile.tolist(), strict=True) if one >= least), default=now)
 
@@ -149,4 +159,4 @@ def _fastest(series: _Series, found: _Found) -> _Point:
     if series.season is not None:
         season = largest(lambda value: best._replace(season=value), best.season)
     fast = best._replace(slope=slope, season=season)
-    return fast if fast == best else series.best(beside([fast])).point
+    return fast if fast == best else series.best(_beside([fast])).point

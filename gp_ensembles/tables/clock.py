@@ -126,11 +126,12 @@ class Clock:
         if (moves < 0).any():
             place = int((moves < 0).argmax())
             here, there = self.format([times[place]])[0], self.format([before[place]])[0]
-            is_hour = self.is_date and not self.zone and -moves[place] <= _HOUR
-            winter = " (or, if the clock was set back here, write times with their offset: 02:00+01:00)"
+            winter = ""
+            if self.is_date and not self.zone and -moves[place] <= _HOUR:
+                winter = " (or, if the clock was set back here, write times with their offset: 02:00+01:00)"
             raise CellError(
                 place,
-                f"the time {here} lies before that of the row before, {there}; sort the rows by time{winter * is_hour}",
+                f"the time {here} lies before that of the row before, {there}; sort the rows by time{winter}",
             )
         steps = moves / self.step
         gaps = steps > _LONG

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from gp_ensembles.ensembles.lags import TargetLags
@@ -33,6 +34,17 @@ def test_a_slope_that_walks_is_found_with_its_variance():
     assert float(slope[1]) == 1.0
     assert 0.4 < float(slope[0]) * scale / 0.01 < 2.5
     assert 0.7 < float(variances[0]) * scale < 1.4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_less_evidence_is_found_than_the_truth_has_but_for_the_steps_of_the_search(seed):
+    shocks = noise(200, 2, seed)
+    y = (0.1 * shocks[0]).cumsum(0).cumsum(0) + shocks[1]
+    scale, y = float((y - y.mean()).square().mean()), standardized(y)
+    variances = torch.tensor([[1.0, 1e-6, 0.0]], dtype=torch.float64) / scale
+    truth = StructuralExpert(variances, None, 1, 200, torch.tensor([[0.01 / scale, 1.0]], dtype=torch.float64))
+    found = dict(fit_trends(y, None, 1))
+    assert evidence(found["changing trend"], y) > evidence(truth, y) - 0.5
 
 
 def test_a_slope_that_is_drawn_back_is_found():

@@ -319,3 +319,12 @@ def test_all_columns_of_text_are_named_at_once(tmp_path):
     text = "note,a,remark,y\n" + "".join(f"n{k}o,{k},r{k}e,{k}\n" for k in range(60))
     with pytest.raises(ValueError, match=r"column note: text with 40 different values.*; likewise remark$"):
         read_text(tmp_path / "a.csv", text)
+
+
+def test_a_clock_that_is_set_back_is_named():
+    times = [*HOURS[:50], HOURS[49], HOURS[49] - pd.Timedelta(minutes=30), HOURS[60]]
+    records = [{"when": str(time), "y": float(place)} for place, time in enumerate(times)]
+    rows = open_rows(records, "y", num_warm_up=40)
+    rows.take(51)
+    with pytest.raises(ValueError, match=r"sort the rows by time \(or, if the clock was set back here"):
+        rows.take(2)
