@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
@@ -24,7 +25,6 @@ from gp_ensembles.streaming.after_mixture import (
     remember,
 )
 from gp_ensembles.streaming.building import build
-from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
@@ -50,7 +50,14 @@ from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
 
-_KIND = Kind("gp_ensembles model", 5, "a model", "give a file that OnlineModel.save wrote")
+_KIND = Kind(
+    "gp_ensembles model",
+    6,
+    "a model",
+    "give a file that OnlineModel.save wrote",
+    (unchanged,),
+    ("config", "warm_X", "warm_y"),
+)
 
 
 class OnlineModel:

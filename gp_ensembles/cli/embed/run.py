@@ -21,19 +21,19 @@ from gp_ensembles.cli.writing import (
     keep_previous,
 )
 from gp_ensembles.ensembles.interrupts import uninterrupted
+from gp_ensembles.files.checkpoint import Kind, fingerprint, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, write_json, write_text
 from gp_ensembles.files.together import staged
 from gp_ensembles.gplvm import IEGPLVM, Embeddings
 from gp_ensembles.gplvm.records import ROW_AXES
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.streaming.checkpoint import Kind, fingerprint, read_checkpoint, write_checkpoint
 
 EMBEDDINGS = "embeddings.csv"
 IMPUTED = "imputed.csv"
 PICTURE = "embedding.png"
 _ROWS = 4096  # mapped back at once
-_KIND = Kind("gp_ensembles embed", 2, "embed", "choose the --out of a run of embed")
+_KIND = Kind("gp_ensembles embed", 3, "embed", "choose the --out of a run of embed", (unchanged,), ("options",))
 
 
 class Progress(NamedTuple):

@@ -12,15 +12,22 @@ import torch
 
 from gp_ensembles.cli.lines.protocol import Line, LineError
 from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.tables import TableOptions, open_rows
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.frames import RecordSource
 
-_KIND = Kind("gp_ensembles lines", 2, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
+_KIND = Kind(
+    "gp_ensembles lines",
+    3,
+    "a stream of lines",
+    "give the checkpoint.pt that a stream of lines wrote",
+    (unchanged,),
+    ("config", "model/warm_X", "model/warm_y"),
+)
 PATH = "the lines"
 
 
