@@ -100,12 +100,12 @@ def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
             "version that wrote it"
         )
     manifest = content.get("manifest")
-    content = {name: value for name, value in content.items() if name not in _HEAD}
+    found: dict[str, Any] = {name: value for name, value in content.items() if name not in _HEAD}
     if manifest is not None or version == kind.version:  # files of the first versions have none
-        _check_digest(path, content, manifest)
+        _check_digest(path, found, manifest)
     for migrate in kind.migrations[len(kind.migrations) - (kind.version - version) :]:
-        content = migrate(content)
-    return content
+        found = migrate(found)
+    return found
 
 
 def _check_digest(path: Path, content: dict[str, Any], manifest: Any) -> None:

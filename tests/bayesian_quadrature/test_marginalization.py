@@ -328,7 +328,7 @@ def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     before = file.read_bytes()
 
     def broken(content, path):
-        path.write_bytes(b"half of it")
+        path.write(b"half of it")
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
