@@ -17,6 +17,7 @@ from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
 from gp_ensembles.ensembles.predictions import flatten
+from gp_ensembles.ensembles.quarantine import weights_without
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
@@ -207,7 +208,9 @@ def _update(
 
 def _predictive_state(ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState) -> PredictiveState:
     experts = tuple(_weight_posterior(b, s) for b, s in zip(bound, state.experts, strict=True))
-    return PredictiveState(experts, state.meta, ensemble.meta_learner.log_weights(state.meta))
+    log_weights = ensemble.meta_learner.log_weights(state.meta)
+    log_weights = weights_without(log_weights, state.quarantine, ensemble.layers.num_copies)
+    return PredictiveState(experts, state.meta, log_weights)
 
 
 def _weight_posterior(bound: BoundExpert, state: FilterState) -> WeightPosterior:

@@ -9,7 +9,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from gp_ensembles.cli.error_messages import one_sentence
-from gp_ensembles.cli.named_configs import refuse_repeated_keys
+from gp_ensembles.cli.named_configs import refuse_odd_yaml
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -81,7 +81,7 @@ def warmup_in(path: str | Path) -> int | None:
 
 def _parsed(path: str | Path) -> tuple[StreamConfig, int | None]:
     parser = config_parser()
-    refuse_repeated_keys(path)
+    refuse_odd_yaml(path)
     text = Path(path).read_text(encoding="utf-8")
     if not text.strip():
         raise ValueError(f"{path} is empty; a config has keys such as ensemble and warmup")

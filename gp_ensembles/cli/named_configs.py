@@ -1,9 +1,12 @@
 """The configs that travel with the package: found by name, in a checkout as in an installation."""
 
 import difflib
+import math
 from pathlib import Path
 
 import yaml
+
+_MOST_BYTES, _MOST_NODES = 1_000_000, 100_000  # of a config
 
 
 def configs_folder() -> Path:
@@ -60,29 +63,36 @@ def find_config(given: str | Path) -> Path:
     raise ValueError(f"no config and no file is called {given}; {hint}gp-ensembles configs lists them")
 
 
-def refuse_repeated_keys(path: str | Path) -> None:
+def refuse_odd_yaml(path: str | Path) -> None:
     r"""Raise if a mapping in a YAML file has the same key twice, of which a parser would drop one without a word.
+
+    Or if the file is no config by its size, written out or with what its aliases stand for.
 
     Args:
         path: The file. What is no readable YAML is left to its reader.
 
     Raises:
-        ValueError: Naming the key and the line of its repetition.
+        ValueError: Naming the key and the line of its repetition, or the size.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "twice.yaml"
         >>> _ = path.write_text("warmup: 50\nseed: 1\nwarmup: 60\n")
         >>> try:
-        ...     refuse_repeated_keys(path)
+        ...     refuse_odd_yaml(path)
         ... except ValueError as error:
         ...     print(str(error).partition("twice.yaml")[2])
         , line 3: the key warmup stands here and in line 1; leave one out
     """
     try:
-        todo = [yaml.compose(Path(path).read_text(encoding="utf-8"))]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        if Path(path).is_file() and Path(path).stat().st_size > _MOST_BYTES:
+            raise ValueError(f"{path} has more than {_MOST_BYTES} bytes, which is no config")
+        root = yaml.compose(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return
+    if root is not None and _written_out(root, {}) > _MOST_NODES:
+        raise ValueError(f"{path}: its aliases stand for more than {_MOST_NODES} values, which is no config")
+    todo = [root]
     while todo:
         node = todo.pop()
         if isinstance(node, yaml.SequenceNode):
@@ -97,3 +107,17 @@ def refuse_repeated_keys(path: str | Path) -> None:
                     )
                 lines[name] = line
                 todo.append(value)
+
+
+def _written_out(node: yaml.Node, known: dict[int, float]) -> float:
+    """How many values a node holds with all its aliases written out; infinity if it holds itself."""
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = math.inf  # until it is counted
+    parts: list[yaml.Node] = []
+    if isinstance(node, yaml.SequenceNode):
+        parts = node.value
+    elif isinstance(node, yaml.MappingNode):
+        parts = [part for pair in node.value for part in pair]
+    known[id(node)] = 1 + sum(_written_out(part, known) for part in parts)
+    return known[id(node)]

@@ -14,8 +14,8 @@ from typing import Never
 import torch
 from tqdm import tqdm
 
-from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
-from gp_ensembles.cli.named_configs import refuse_repeated_keys
+from gp_ensembles.cli.error_messages import EXPECTED, is_full, one_sentence
+from gp_ensembles.cli.named_configs import refuse_odd_yaml
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _FLAGS = (
@@ -28,6 +28,7 @@ _FLAGS = (
     "resume",
     "skip_seen",
     "standardize",
+    "strict",
     "traceback",
 )
 
@@ -64,12 +65,12 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
     except Exception as error:
         if "--traceback" in given or "--traceback=true" in given:
             traceback.print_exc()
-        elif isinstance(error, EXPECTED):
+        elif isinstance(error, EXPECTED) or is_full(error):
             print(f"{program}: error: {one_sentence(error)}", file=sys.stderr)
         else:
             kind = type(error).__name__
             print(f"{program}: {kind}: {one_sentence(error)} (--traceback shows where)", file=sys.stderr)
-        return 2 if isinstance(error, EXPECTED) else 1
+        return 2 if isinstance(error, EXPECTED) or is_full(error) else 1
 
 
 class _AskedToEndError(KeyboardInterrupt):
@@ -144,7 +145,7 @@ def read_arguments(given: Sequence[str]) -> list[str]:
         if option.startswith("--") and (option.endswith("=") or not value.strip()):
             raise ValueError(f"{option.rstrip('=').replace('_', '-')} is empty; is a variable of the shell not set?")
         if option == "--config":
-            refuse_repeated_keys(value)
+            refuse_odd_yaml(value)
     return arguments
 
 

@@ -30,6 +30,7 @@ from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.tables import Rows, RowStream
 from gp_ensembles.tables.rows import RowTaker
 
+_FIRST_ROWS = 1000
 _CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
 
 
@@ -39,10 +40,35 @@ class Clock(NamedTuple):
     Attributes:
         fit: Building, fitting and conditioning on the warm-up rows.
         stream: Predicting and learning after them; scores, baselines and files are not counted.
+        first: The same of the first thousand rows, or somewhat more.
+        first_rows: How many these are.
+        last: The same of the last rows that were learned together.
+        last_rows: How many these are.
     """
 
     fit: float
     stream: float
+    first: float = 0.0
+    first_rows: int = 0
+    last: float = 0.0
+    last_rows: int = 0
+
+    def after(self, seconds: float, num_rows: int) -> "Clock":
+        """With rows that took so long.
+
+        Example:
+            >>> Clock(1.0, 0.0).after(2.0, 4).first_rows
+            4
+        """
+        is_early = self.first_rows < _FIRST_ROWS
+        return Clock(
+            self.fit,
+            self.stream + seconds,
+            self.first + seconds * is_early,
+            self.first_rows + num_rows * is_early,
+            seconds,
+            num_rows,
+        )
 
 
 class Progress(NamedTuple):
@@ -272,7 +298,7 @@ class ScoredStream:
             raise
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
-        self.clock = self.clock._replace(stream=self.clock.stream + time.perf_counter() - began)
+        self.clock = self.clock.after(time.perf_counter() - began, y.shape[0])
         before = self.progress.scores
         if isinstance(baselines, Baselines):
             normal = baselines.observe(inputs, targets)

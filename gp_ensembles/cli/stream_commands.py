@@ -19,8 +19,9 @@ from gp_ensembles.cli.lines.run import LineOutput
 from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.seen_rows import pass_over_seen
+from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
-from gp_ensembles.cli.writing import is_unfinished
+from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.files.together import complete
@@ -34,6 +35,7 @@ _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a table: a CSV file of any dialect or a Parquet file, packed by gzip or not, or - for the standard input; or \
 name:SET for one that travels with a package, for instance name:trump_approval; with --data_folder, the name of a set \
 in that folder's manifest"
+_STRICT = "end with code 3 where something is a reason to look, such as intervals that do not keep their promise"
 _SKIP = "pass over rows of the table that the stream has read; a table that starts with them is refused by default"
 _BAD_ROW = "about a number out of all proportion: take it for missing, skip its row, or stop"
 
@@ -71,6 +73,7 @@ def add_options(name: str, command: ArgumentParser) -> None:
             "--report", type=bool, default=True, help="write report.html, a page that needs no network"
         )
         command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
+        command.add_argument("--strict", type=bool, default=False, help=_STRICT)
 
 
 def _add_dialect(command: ArgumentParser) -> None:
@@ -128,6 +131,10 @@ def _stream(values: Namespace) -> int:
     table = request(values)
     config = _for_classes(config_from(values), values)
     if values.format != "table":
+        if (values.out / CHECKPOINT).exists():
+            raise ValueError(
+                f"{values.out / CHECKPOINT} is there already; go on from it with resume, or choose another --out"
+            )
         window = WINDOW if values.window is None else values.window
         return _answer(LineSession.for_target(config, table.target, table.options, window), values)
     if values.follow:
@@ -143,8 +150,13 @@ def _stream(values: Namespace) -> int:
     summary = stream(rows, replace(config, warmup=rows.num_warm_up), output)
     if values.warmup is None and rows.num_warm_up < StreamConfig().warmup:
         print(f"the warm-up took a third of the table, {rows.num_warm_up} rows; --warmup takes others")
+    return _told(summary, output, values)
+
+
+def _told(summary: dict[str, object], output: Output, values: Namespace) -> int:
+    """Say what came of a run; the exit code is 3 where that is asked for and something is not well."""
     print(report(summary, output))
-    return 0
+    return 3 if values.strict and health_lines(summary) else 0
 
 
 def _for_classes(config: StreamConfig, values: Namespace) -> StreamConfig:
@@ -205,8 +217,7 @@ def _resume(values: Namespace) -> int:
             if had_rows
             else f"{rows.path} has a header but no data rows"
         )
-    print(report(resume(stopped, rows, values.checkpoint, output), output))
-    return 0
+    return _told(resume(stopped, rows, values.checkpoint, output), output, values)
 
 
 def _compare(values: Namespace) -> int:
@@ -236,5 +247,4 @@ def _compare(values: Namespace) -> int:
 
 def _demo(values: Namespace) -> int:
     output = _output(values)
-    print(report(demo.run_demo(output), output))
-    return 0
+    return _told(demo.run_demo(output), output, values)

@@ -12,7 +12,10 @@ from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.ensembles.guest_report import GuestReport
+from gp_ensembles.ensembles.quarantine import QuarantineReport
 from gp_ensembles.ensembles.regret import Regret
+from gp_ensembles.streaming.failures import failures
+from gp_ensembles.streaming.health import Finding, HealthLimits, Pace, health
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 from gp_ensembles.tables.explain import ColumnReport, plain_reports
 
@@ -62,6 +65,8 @@ def summarize_run(
         "inputs_moved": stream.notable.inputs_moved,
         "targets_discounted": stream.notable.targets_discounted,
         "num_experts": len(model.names),
+        "health": [finding._asdict() for finding in look_after(stream)],
+        "failures": [failure._asdict() for failure in failures(stream.newest)],
         "guests": {report.name: guest_entry(report) for report in stream.newest.guests},
         **scores,
         "intervals": interval_table(stream.coverages),
@@ -124,7 +129,42 @@ def summary_table(summary: Mapping[str, object]) -> str:
     assert isinstance(missing, int)
     assert isinstance(kept, int)
     told += wild_warm_up_lines(missing, kept)
-    return "\n".join([table, *interval_lines(summary), *guest_lines(summary), *bad_row_lines(summary), *told])
+    lines = [*interval_lines(summary), *guest_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
+    return "\n".join([table, *lines, *told, *health_lines(summary)])
+
+
+def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tuple[Finding, ...]:
+    """Whether a stream is well, its intervals and its speed included."""
+    clock, pace = stream.clock, None
+    if clock.first_rows and clock.last_rows:
+        pace = Pace(clock.first / clock.first_rows, clock.last / clock.last_rows)
+    return health(stream.newest, limits, coverage=stream.coverages.get(0.9), pace=pace)
+
+
+def health_lines(summary: Mapping[str, object]) -> list[str]:
+    """A line on everything that is a reason to look.
+
+    Example:
+        >>> found = {"name": "inputs moved", "value": 0.02, "limit": 0.01, "is_well": False}
+        >>> health_lines({"health": [{**found, "meaning": "2 % of the inputs lay far beyond all that had been seen"}]})
+        ['look: 2 % of the inputs lay far beyond all that had been seen (limit 0.01)']
+    """
+    found = summary.get("health") or []
+    assert isinstance(found, list)
+    return [f"look: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["is_well"]]
+
+
+def failure_lines(summary: Mapping[str, object]) -> list[str]:
+    """A line on each expert that has failed.
+
+    Example:
+        >>> failed = {"name": "rbf/0", "times": 1, "row": 7, "reason": "no variance is left", "returns": None}
+        >>> failure_lines({"failures": [failed]})
+        ['rbf/0 failed at row 7 (no variance is left); it has returned from its prior']
+    """
+    failures = summary.get("failures") or []
+    assert isinstance(failures, list)
+    return [str(QuarantineReport(**failure)) for failure in failures]
 
 
 def guest_entry(report: GuestReport) -> dict[str, object]:

@@ -41,9 +41,10 @@ def find_absent(steps: Predictions, guests: Sequence[int]) -> Tensor | None:
         return None
     places = list(guests)
     silent = torch.isnan(steps.mean[places])
+    silent = silent.any(-1) if silent.ndim > steps.log_prob.ndim else silent  # several outputs
     if readable_all(~silent):
         return None
-    absent = torch.zeros_like(steps.mean, dtype=torch.bool)
+    absent = torch.zeros_like(steps.log_prob, dtype=torch.bool)
     absent[places] = silent
     return absent
 
@@ -111,11 +112,17 @@ def stretches(absent: Tensor) -> Iterator[tuple[slice, bool]]:
 
 def stood_in(steps: P, absent: Tensor) -> P:
     """Predictions (M, B) in which N(0, 1) stands for those that were not made: their weight is zero."""
-    mean, variance = steps.mean.masked_fill(absent, 0.0), steps.variance.masked_fill(absent, 1.0)
+    where = absent if steps.mean.ndim == absent.ndim else absent.unsqueeze(-1)  # several outputs
+    mean, variance = steps.mean.masked_fill(where, 0.0), steps.variance.masked_fill(where, 1.0)
     return type(steps)(**{**steps._asdict(), "mean": mean, "variance": variance})
 
 
 def marked(steps: P, absent: Tensor) -> P:
     """Predictions (M, B) with NaN for those that were not made."""
-    fields = {name: value.masked_fill(absent, torch.nan) for name, value in steps._asdict().items()}
+    fields = {name: _filled(value, absent) for name, value in steps._asdict().items()}
     return type(steps)(**fields)
+
+
+def _filled(value: Tensor, absent: Tensor) -> Tensor:
+    """NaN for the absent (M, B) in values (M, B, ...)."""
+    return value.masked_fill(absent.reshape(*absent.shape, *[1] * (value.ndim - absent.ndim)), torch.nan)

@@ -11,6 +11,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.ensembles.spec_checks import (
+    MOST_FEATURES,
     check_count,
     check_made,
     check_name,
@@ -71,7 +72,7 @@ class FourierBasis(Basis):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_count(self, "num_features", self.num_features, even=True)
+        check_count(self, "num_features", self.num_features, even=True, most=MOST_FEATURES)
         check_smoothness(self, self.nu)
         check_starts(self, self.starts)
         check_name(self, self.name)
@@ -104,7 +105,7 @@ class HilbertBasis(Basis):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_count(self, "num_frequencies", self.num_frequencies)
+        check_count(self, "num_frequencies", self.num_frequencies, most=MOST_FEATURES)
         check_smoothness(self, self.nu)
         check_starts(self, self.starts)
         check_name(self, self.name)
@@ -134,7 +135,7 @@ class RadialBasis(Basis):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_count(self, "num_centers", self.num_centers)
+        check_count(self, "num_centers", self.num_centers, most=MOST_FEATURES)
         check_starts(self, self.starts)
         check_name(self, self.name)
 
@@ -250,7 +251,7 @@ class SplineBasis(Basis):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_count(self, "num_intervals", self.num_intervals)
+        check_count(self, "num_intervals", self.num_intervals, most=MOST_FEATURES)
         check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
@@ -276,7 +277,7 @@ class KernelDictionary(Basis):
     name: str = "rbf kernel"
 
     def __post_init__(self) -> None:
-        check_count(self, "num_features", self.num_features, even=True)
+        check_count(self, "num_features", self.num_features, even=True, most=MOST_FEATURES)
         check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:

@@ -11,6 +11,7 @@ from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.ensemble import Ensemble, responses_of
 from gp_ensembles.ensembles.latent_runner import join_latent
 from gp_ensembles.ensembles.one_row import RowEnsemble
+from gp_ensembles.ensembles.quarantine import places_out
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
 from gp_ensembles.ensembles.twins import Lanes, Twins
 from gp_ensembles.ensembles.weighing import with_lags
@@ -38,6 +39,7 @@ class BoundEnsemble:
         self._tensors: tuple[Tensor, ...] = tensors
         self._ensemble, self._twins = ensemble, twins
         self.state = state
+        self.out = places_out(state.quarantine)  # this is made anew when somebody goes or returns
         self.like = state.meta.log_weights
         self.bounded = ensemble.bounded_features()
         self.experts = ensemble.bind()

@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.guest_tally import after_warm_up
 from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.quarantine import counted_anew
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
@@ -24,6 +25,7 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.room import check_room
 
 _REAL = RealTarget()
 _MIN_ROWS = 10
@@ -81,16 +83,29 @@ def fitted_experts(
     Labels that are all of one class do not tell how inputs matter: hyperparameters then keep their starting values.
 
     Raises:
-        ValueError: If there is no map, or two have the same name.
+        ValueError: If there is no map, two have the same name, or one has too many features for the memory.
     """
     names = [name for name, _ in maps]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"an ensemble needs bases of distinct names, got {names}")
+    for name, features in maps:
+        _check_room(name, features, X)
     label = only_label(target, y)
     if label is not None and fit.method is not None:
         warnings.warn(one_class_message(label), UserWarning, stacklevel=4)
         fit = replace(fit, method=None)
     return [(name, _fit(target.expert(features), X, y, fit, generator, progress)) for name, features in maps]
+
+
+def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
+    """Raise if features of the warm-up and a covariance for each expert cannot fit into memory."""
+    size, num_experts = features.num_features, features.prior_variance.numel()
+    check_room(
+        num_experts * size * (size + X.shape[0]) * X.element_size(),
+        X.device,
+        f"{num_experts} expert{'s' * (num_experts > 1)} of {name} with {size} features",
+        "take fewer features",
+    )
 
 
 def only_label(target: Target, y: Tensor) -> int | None:
@@ -189,7 +204,9 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
         guests.copy_(after_warm_up(guests, keep_weights=keep_weights))
     if keep_weights:
         return online
-    return OnlineEnsemble(ensemble, online.state._replace(meta=ensemble.init().meta))
+    state = online.state
+    quarantine = counted_anew(state.quarantine, int(state.meta.num_seen))
+    return OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
 
 
 def assemble(

@@ -19,6 +19,7 @@ from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, mis
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.noisier import widened
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture
+from gp_ensembles.ensembles.quarantine import init_quarantine, places_out
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.weighing import Layers, beside, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -30,6 +31,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.innovations import InnovationBank, InnovationModel
 from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.numerics.reductions import readable_all
 
 
 class Ensemble(nn.Module):
@@ -172,6 +174,7 @@ class Ensemble(nn.Module):
             None if bank is None else bank.init(len(self.expert_names), like),
             None if memory is None else memory.init(like),
             self.init_guests(like),
+            init_quarantine(len(self.expert_names), like.device),
         )
 
     def init_guests(self, like: Tensor) -> Tensor | None:
@@ -199,12 +202,14 @@ class Ensemble(nn.Module):
             The state after the block, and the predictions made before each target.
 
         Raises:
-            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a
-                target is infinite.
+            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, a target is
+                infinite, or an expert is in quarantine.
             TypeError: If a dtype is wrong.
             NumericalError: If an expert's predictive covariance is not positive definite.
         """
         self.check_block(X, y)
+        if state.quarantine is not None and not readable_all(state.quarantine.until == 0):
+            raise ValueError("some experts of this state are in quarantine, which an OnlineEnsemble looks after")
         bound = self.bind()
         states: list[FilterState] = []
 
@@ -223,7 +228,8 @@ class Ensemble(nn.Module):
         missing = missing_rows(y)
         done = run_block(self.layers, state, X, y, stage, missing=missing)
         predictions = done.predictions._replace(responses=responses_of(bound))
-        return EnsembleState(tuple(states), done.meta, done.innovations, done.history, done.guests), predictions
+        after = EnsembleState(tuple(states), done.meta, done.innovations, done.history, done.guests, state.quarantine)
+        return after, predictions
 
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
@@ -275,6 +281,10 @@ def predict_mixture(
     if extra is not None:
         steps = widened(steps, torch.full_like(extra, torch.nan), extra)
     absent = find_absent(steps, layers.guests)
+    out = places_out(state.quarantine)
+    if out:
+        absent = torch.zeros_like(steps.log_prob, dtype=torch.bool) if absent is None else absent
+        absent[list(out)] = True
     if layers.bank is not None and state.innovations is not None:
         steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
     # A copy: the weights may be the state's own memory, which the next row changes.

@@ -21,6 +21,22 @@ from gp_ensembles.numerics.cholesky import NumericalError
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
 
 
+class ExpertFailureError(Exception):
+    """An expert of an ensemble cannot go on, or some of an object that run together.
+
+    Attributes:
+        places: Which.
+        row: Row of the call.
+        reason: Why, a clause.
+    """
+
+    def __init__(self, message: str, places: Sequence[int], row: int, reason: str) -> None:
+        super().__init__(message)
+        self.places = tuple(places)
+        self.row = row
+        self.reason = reason
+
+
 class Block(NamedTuple):
     """A block that failed, and what was to run on it.
 
@@ -43,7 +59,7 @@ class Block(NamedTuple):
     first_row: int
 
 
-def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> NumericalError:
+def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> NumericalError | ExpertFailureError:
     """The same failure with its row and expert, found by running the block once more; states are not touched.
 
     States that runners keep for themselves are brought back to where they came from, so that they can be read.
@@ -69,7 +85,9 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
             entry, runner = _culprit(number, expert, block, start, Phi)
             row = block.first_row + _first_failure(runner, Phi, block.y)
             name = _name(ensemble.expert_names, start, expert.num_experts, entry)
-            return NumericalError(f"{name} failed at row {row} of this call: {reason}{_mend(expert)}")
+            places = range(start, start + expert.num_experts) if entry is None else (start + entry,)
+            why = f"{reason}{_mend(expert)}"
+            return ExpertFailureError(f"{name} failed at row {row} of this call: {why}", places, row, why)
         parts.append(part)
         start += expert.num_experts
     log_prob = flatten(parts).log_prob
@@ -78,12 +96,12 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
     if bool(illegal.any()):
         step = int(illegal.any(0).int().argmax())
         index = int(illegal[:, step].int().argmax())
-        return NumericalError(
-            f"expert {ensemble.expert_names[index]!r} failed at row {block.first_row + step} of this call: the log "
-            f"density of the target is {float(log_prob[index, step])}, its predictive variance has vanished or is not "
-            f"a number"
-            f"{_mend(_object_of(ensemble.experts, index))}"
+        why = (
+            f"the log density of the target is {float(log_prob[index, step])}, its predictive variance has vanished or "
+            f"is not a number{_mend(_object_of(ensemble.experts, index))}"
         )
+        row, name = block.first_row + step, ensemble.expert_names[index]
+        return ExpertFailureError(f"expert {name!r} failed at row {row} of this call: {why}", (index,), row, why)
     last = block.first_row + block.y.shape[0] - 1
     return NumericalError(f"the weights failed within rows {block.first_row} to {last} of this call: {reason}")
 

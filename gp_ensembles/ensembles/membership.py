@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.quarantine import grown
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.weighing import with_lags
 from gp_ensembles.experts.base import Expert
@@ -86,7 +87,8 @@ def add_experts(
     guests = enlarged.init_guests(meta.log_weights)
     if guests is not None and before.guests is not None:
         guests[:, : before.guests.shape[1]] = before.guests
-    after = EnsembleState((*before.experts, *states), meta, innovations, before.history, guests)
+    quarantine = grown(before.quarantine, num_new)
+    after = EnsembleState((*before.experts, *states), meta, innovations, before.history, guests, quarantine)
     return OnlineEnsemble(enlarged, after, online.block_size)
 
 

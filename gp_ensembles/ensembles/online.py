@@ -1,7 +1,7 @@
 """The shell that owns a state: what a user keeps, feeds, saves and loads."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -15,7 +15,7 @@ from gp_ensembles.ensembles.ensemble import (
     evaluate,
     predict_mixture,
 )
-from gp_ensembles.ensembles.failures import Block, explain
+from gp_ensembles.ensembles.failures import Block, ExpertFailureError, explain
 from gp_ensembles.ensembles.guest_tally import next_weights
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
 from gp_ensembles.ensembles.interrupts import uninterrupted
@@ -28,11 +28,20 @@ from gp_ensembles.ensembles.predictions import (
     concatenate_mixtures,
     concatenate_predictions,
 )
-from gp_ensembles.ensembles.runners import CompactRunner
+from gp_ensembles.ensembles.quarantine import (
+    Quarantine,
+    QuarantineReport,
+    init_quarantine,
+    quarantine_reports,
+    weights_without,
+)
+from gp_ensembles.ensembles.runner import Runner
+from gp_ensembles.ensembles.runners import CompactRunner, SilentRunner
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors, way_back
 from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
+from gp_ensembles.ensembles.watch import Watch
 from gp_ensembles.ensembles.weighing import run_block
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.filters.states import (
@@ -50,10 +59,12 @@ from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.room import check_room
 
 _LONGER_BLOCK = 256  # what a window solves for and a model from outside is asked for at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
+_MANY_ROWS, _FIELDS = 10_000, 10  # rows from which room is asked for, and numbers kept of each of their predictions
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 _USUAL = Pace()
 
@@ -93,6 +104,8 @@ class OnlineEnsemble(nn.Module):
         start = ensemble.init() if state is None else state
         self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)
+        if start.quarantine is None:
+            start = start._replace(quarantine=init_quarantine(len(ensemble.expert_names), start.meta.num_seen.device))
         self._has_layers = start.innovations is not None, start.history is not None, start.guests is not None
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
@@ -116,7 +129,8 @@ class OnlineEnsemble(nn.Module):
         if self._has_layers[1]:
             history = self._buffer("history")
         guests = self._buffer("guests") if self._has_layers[2] else None
-        return EnsembleState(tuple(experts), meta, innovations, history, guests)
+        quarantine = Quarantine(*(self._buffer(f"quarantine_{field}") for field in Quarantine._fields))
+        return EnsembleState(tuple(experts), meta, innovations, history, guests, quarantine)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,16 +139,29 @@ class OnlineEnsemble(nn.Module):
 
     @property
     def log_weights(self) -> Tensor:
-        """Log weights in force for the next target, shape (M,); none for guests that were absent from the last row."""
+        """Log weights in force for the next target, shape (M,); none for experts in quarantine.
+
+        Nor for guests that were absent from the last row.
+        """
         layers, state = self.ensemble.layers, self.state
-        log_weights = layers.rule.log_weights(state.meta)
+        log_weights = weights_without(layers.rule.log_weights(state.meta), state.quarantine, layers.num_copies)
         if state.guests is None:
             return log_weights
         return next_weights(log_weights, state.guests, layers.guests, layers.num_copies)
 
+    @property
+    def failures(self) -> tuple[QuarantineReport, ...]:
+        """Experts that have failed, and when those in quarantine return; rows as the weight rule counts them."""
+        quarantine = self.state.quarantine
+        assert quarantine is not None
+        return quarantine_reports(quarantine, self.ensemble.expert_names)
+
     @torch.no_grad()
     def observe(self, X: Tensor, y: Tensor, pace: Pace | None = None) -> EnsemblePredictions:
         """Predict each target, then learn it; a rejected call leaves everything as it was.
+
+        An expert that fails is kept out for a while, see :mod:`~gp_ensembles.ensembles.quarantine` and
+        :attr:`failures`.
 
         So does an interruption by Ctrl-C, save for one that comes while a block that is the whole call is being
         written to the state: it takes effect when that is done.
@@ -151,18 +178,34 @@ class OnlineEnsemble(nn.Module):
             ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a
                 target is infinite.
             TypeError: If a dtype or device is wrong.
-            NumericalError: If an expert's predictive covariance is not positive definite or its variance not a
-                number any more; names the expert and the row of this call.
+            NumericalError: If the last expert that has weight fails: its predictive covariance is not positive
+                definite, or its variance not a number any more; names the expert and the row of this call.
         """
         bound = self._bind()
         bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
+        if X.shape[0] > _MANY_ROWS:
+            size = X.shape[0] * self.ensemble.num_experts * X.element_size() * _FIELDS
+            what = f"what {self.ensemble.num_experts} predictions say of {X.shape[0]} rows"
+            check_room(size, X.device, what, "give the rows in parts")
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
             expert.check_targets(y)
         pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
+        first: ExpertFailureError | None = None
+        if not bound.out:
+            try:
+                return self._observe_rows(X, y, has_gaps, pace)
+            except ExpertFailureError as failure:
+                first = failure
+        watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._read_anew)
+        return watch.observe(X, y, has_gaps, pace, first)
+
+    def _observe_rows(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+        """Rows that were checked, with those experts that are in."""
+        bound = self._bind()
         size = min([self.block_size, *bound.limits]) if pace.steps is None else self._block_of(pace.steps, bound.limits)
-        if X.shape[0] <= size:
+        if X.shape[0] <= size and not bound.out:
             return self._observe_block(bound, bound.lanes, X, y, has_gaps, pace=pace)
         restore = way_back(self.state, X.shape[0])
         try:
@@ -202,7 +245,8 @@ class OnlineEnsemble(nn.Module):
 
         Read nothing of the state in between but through :attr:`state` or ``state_dict``.
         """
-        return self._bind().row
+        bound = self._bind()
+        return None if bound.out else bound.row
 
     def _observe_block(
         self,
@@ -226,12 +270,16 @@ class OnlineEnsemble(nn.Module):
 
         missing = missing_rows(y) if has_gaps else None
         try:
-            done = run_block(self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive)
+            done = run_block(
+                self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive, out=bound.out
+            )
         except NumericalError as error:
             runners = [lanes.single(number) for number in range(len(bound.experts))]
             block = Block(bound.experts, bound.state.experts, runners, alive, bound.inputs(X, y), y, first_row)
             raise explain(error, self.ensemble, block) from error
-        after = EnsembleState(bound.state.experts, done.meta, done.innovations, done.history, done.guests)
+        after = bound.state._replace(
+            meta=done.meta, innovations=done.innovations, history=done.history, guests=done.guests
+        )
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
             lanes.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
@@ -242,7 +290,8 @@ class OnlineEnsemble(nn.Module):
         self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int, pace: Pace
     ) -> EnsemblePredictions:
         lanes = bound.lanes
-        compact: dict[int, CompactRunner] = {}
+        runners = self._without(self._out_mask(bound), bound)
+        lanes = lanes.replaced(runners)
         alive: Tensor | None = None
         num_dead = 0
         blocks = []
@@ -250,15 +299,13 @@ class OnlineEnsemble(nn.Module):
             dead = self._dead_experts()
             if int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
-                for runner in compact.values():
-                    runner.scatter()
-                compact = self._without(dead, bound.experts)
-                lanes = bound.lanes.replaced(compact)
+                _scatter(runners)
+                runners = self._without(dead | self._out_mask(bound), bound)
+                lanes = bound.lanes.replaced(runners)
             gaps = has_gaps and bool(torch.isnan(targets).any())
             part = pace.rows(slice(number * size, number * size + rows.shape[0]))
             blocks.append(self._observe_block(bound, lanes, rows, targets, gaps, alive, number * size, part))
-        for runner in compact.values():
-            runner.scatter()
+        _scatter(runners)
         return concatenate_predictions(blocks)
 
     def _block_of(self, steps: Tensor, limits: Sequence[int]) -> int:
@@ -271,14 +318,26 @@ class OnlineEnsemble(nn.Module):
         dead = torch.isneginf(self._buffer("meta_log_weights"))
         return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
 
-    def _without(self, dead: Tensor, bound: Sequence[BoundExpert]) -> dict[int, CompactRunner]:
-        """Runners without the dead for those expert objects that have any."""
-        compact = {}
+    def _out_mask(self, bound: BoundEnsemble) -> Tensor:
+        """Which experts are kept out."""
+        mask = torch.zeros(len(self.ensemble.expert_names), dtype=torch.bool, device=self.device)
+        mask[list(bound.out)] = True
+        return mask
+
+    def _without(self, silent: Tensor, bound: BoundEnsemble) -> dict[int, Runner]:
+        """Runners of those expert objects of which some experts are not run: the dead and those that are out."""
+        runners: dict[int, Runner] = {}
         sizes = [expert.num_experts for expert in self.ensemble.experts]
-        for number, (state, b, part) in enumerate(zip(self.state.experts, bound, dead.split(sizes), strict=True)):
-            if bool(part.any()) and not isinstance(state, _WHOLE):
-                compact[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
-        return compact
+        out = self._out_mask(bound)
+        for number, (state, b, part) in enumerate(
+            zip(self.state.experts, bound.experts, silent.split(sizes), strict=True)
+        ):
+            start = sum(sizes[:number])
+            if bool(part.all()) and bool(out[start : start + sizes[number]].any()):
+                runners[number] = SilentRunner(b, state)
+            elif bool(part.any()) and not isinstance(state, _WHOLE):
+                runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
+        return runners
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
         """Move as any module does; rows that are kept for long keep their precision, see :class:`WindowExpert`."""
@@ -302,6 +361,11 @@ class OnlineEnsemble(nn.Module):
         """Make the state whole after rows by themselves, before it is read, saved, copied or replaced."""
         if self._bound_ensemble is not None:
             self._bound_ensemble.settle()
+
+    def _read_anew(self) -> None:
+        """Forget what was read of hyperparameters and state."""
+        self._settle()
+        self._bound_ensemble = None
 
     def _bind(self) -> BoundEnsemble:
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
@@ -347,6 +411,13 @@ class OnlineEnsemble(nn.Module):
         return {**self.__dict__, "_bound_ensemble": None}
 
 
+def _scatter(runners: Mapping[int, Runner]) -> None:
+    """Bring states that runners keep for themselves back to where they came from."""
+    for runner in runners.values():
+        if isinstance(runner, CompactRunner):
+            runner.scatter()
+
+
 def _block_size(experts: Sequence[Expert]) -> int:
     """Rows that run fastest as a block: those of the largest object, or many where there are many small ones."""
     if any(isinstance(expert, WindowExpert | ExternalExpert) for expert in experts):
@@ -357,7 +428,7 @@ def _block_size(experts: Sequence[Expert]) -> int:
     return choose_block_size(widest.features.num_features, widest.num_experts)
 
 
-def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
+def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
     """Before loading: take on the form (covariance or square root) of each expert's saved state.
 
     The form follows from the hyperparameters, which a fresh object does not have yet.
@@ -377,6 +448,8 @@ def _match_forms(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
             for name in names[new]:
                 module.register_buffer(name, like.new_empty(state_dict[prefix + name].shape))
         kinds.append(new)
+    for name in (f"quarantine_{field}" for field in Quarantine._fields):  # saved before there was one: nobody is out
+        state_dict.setdefault(prefix + name, torch.zeros_like(module._buffer(name)))
     check_shapes(module, state_dict, prefix)
     module._kinds = tuple(kinds)
     module._bound_ensemble = None

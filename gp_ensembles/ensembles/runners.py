@@ -243,6 +243,36 @@ class PureRunner(Runner):
             self._staged = None
 
 
+class SilentRunner(Runner):
+    """An expert object of which nobody is run: it says nothing, and learns nothing."""
+
+    def __init__(self, bound: BoundExpert, state: FilterState) -> None:
+        self._bound = bound
+        self._state = state
+        self._num_experts = bound.prior_variance.numel()
+
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+        r"""Predictions (M, B) that are no numbers, with no chance for any target; of features (\*batch, B, F)."""
+        example = self._bound.predict(self._state, Phi[..., :1, :])
+        axis = example.log_prob.ndim - 1
+        shapes = {name: (self._num_experts, y.shape[0], *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
+        fields = {name: example.log_prob.new_full(shape, torch.nan) for name, shape in shapes.items()}
+        return type(example)(**{**fields, "log_prob": impossible(y, self._num_experts)})
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """Itself: time passes it by."""
+        return self
+
+    def commit(self) -> None:
+        """Learn nothing."""
+
+
+def impossible(y: Tensor, num_experts: int) -> Tensor:
+    """Log densities of experts that give no target any chance, (M, B); NaN where there is no target."""
+    row = y.new_full(y.shape[:1], -torch.inf).masked_fill(missing_rows(y), torch.nan)
+    return row.repeat(num_experts, 1)
+
+
 class CompactRunner(Runner):
     """Only the living experts of a batch, on a private copy of their states, until :meth:`scatter`."""
 
@@ -254,16 +284,18 @@ class CompactRunner(Runner):
         self._alive = alive
         self._bound, self._state = bound, state
         self._parts = type(state)(*(field[alive] for field in self._full))
-        self._runner = None if alive.numel() == 0 else make_runner(bound.take(alive), self._parts)
+        self._runner: Runner | None = None
+        if alive.numel():
+            self._runner = make_runner(bound.take(alive), self._parts)
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         if self._runner is None:
-            return self._nothing(Phi[..., :1, :], y)
+            return SilentRunner(self._bound, self._state).stage(Phi, y, has_gaps)
         living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
         parts = living._asdict()
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
-        full["log_prob"] = self._impossible(y).index_copy(0, self._alive, living.log_prob)
+        full["log_prob"] = impossible(y, self._num_experts).index_copy(0, self._alive, living.log_prob)
         return type(living)(**full)
 
     def uneven(self, steps: Tensor) -> "Runner":
@@ -281,20 +313,6 @@ class CompactRunner(Runner):
         """Bring the living experts' states back to where they came from."""
         for full, part in zip(self._full, self._parts, strict=True):
             full[self._alive] = part
-
-    def _nothing(self, Phi: Tensor, y: Tensor) -> Predictions:
-        r"""Predictions of experts that are all dead, in the shape of those that they made alive."""
-        example = self._bound.predict(self._state, Phi)
-        axis = example.log_prob.ndim - 1
-        shapes = {name: (self._num_experts, y.shape[0], *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
-        fields = {name: example.log_prob.new_full(shape, torch.nan) for name, shape in shapes.items()}
-        fields["log_prob"] = self._impossible(y)
-        return type(example)(**fields)
-
-    def _impossible(self, y: Tensor) -> Tensor:
-        """Log densities of experts that give no target any chance, (M, B); NaN where there is no target."""
-        row = y.new_full(y.shape[:1], -torch.inf).masked_fill(missing_rows(y), torch.nan)
-        return row.repeat(self._num_experts, 1)
 
     def _scattered(self, living: Tensor, rest: float) -> Tensor:
         full = living.new_full((self._num_experts, *living.shape[1:]), rest)

@@ -9,12 +9,17 @@ from gp_ensembles.experts.latent_update import LatentUpdate
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
 
 
-def check_count(record: object, field: str, value: object, *, even: bool = False, least: int = 1) -> None:
-    """Raise unless a size is a whole number of at least ``least``, and even (and at least two) if asked for.
+MOST_FEATURES = 100_000  # an expert keeps the square of their number
+
+
+def check_count(
+    record: object, field: str, value: object, *, even: bool = False, least: int = 1, most: int | None = None
+) -> None:
+    """Raise unless a size is a whole number from ``least`` to ``most``, and even (and at least two) if asked for.
 
     Raises:
         TypeError: If it is not a whole number.
-        ValueError: If it is too small or odd.
+        ValueError: If it is too small, too large or odd.
 
     Example:
         >>> check_count(object(), "num_features", 20, even=True)
@@ -25,6 +30,8 @@ def check_count(record: object, field: str, value: object, *, even: bool = False
     least = max(least, 2) if even else least
     if value < least or (even and value % 2):
         raise ValueError(f"{where} must be {'an even number of ' if even else ''}at least {least}, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{where} must be at most {most}, got {value}")
 
 
 def check_smoothness(record: object, nu: object) -> None:

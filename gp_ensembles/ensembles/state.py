@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gp_ensembles.ensembles.quarantine import Quarantine
 from gp_ensembles.filters.states import FilterState, WindowState
 from gp_ensembles.filters.window import cut_, num_used
 from gp_ensembles.innovations import InnovationState
@@ -21,6 +22,7 @@ class EnsembleState(NamedTuple):
         history: Last targets, gaps filled, shape (L,); ``None`` where no target is remembered.
         guests: What is counted of each of G models from outside, a
             :class:`~gp_ensembles.ensembles.guest_tally.GuestTally` in one tensor, shape (9, G); ``None`` for none.
+        quarantine: What is known of experts that have failed; ``None`` if nobody looks after them.
     """
 
     experts: tuple[FilterState, ...]
@@ -28,6 +30,7 @@ class EnsembleState(NamedTuple):
     innovations: InnovationState | None = None
     history: Tensor | None = None
     guests: Tensor | None = None
+    quarantine: Quarantine | None = None
 
 
 def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:
@@ -45,6 +48,8 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
     named = [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]
     if state.innovations is not None:
         named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
+    if state.quarantine is not None:
+        named += [(f"quarantine_{field}", value) for field, value in state.quarantine._asdict().items()]
     further = (("history", state.history), ("guests", state.guests))
     return [*named, *((name, value) for name, value in further if value is not None)]
 

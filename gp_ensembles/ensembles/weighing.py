@@ -1,6 +1,6 @@
 """From the experts' predictions of a block to the ensemble's: lags, innovation models, the weight rule, outliers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -75,6 +75,7 @@ def run_block(
     *,
     missing: Tensor | None = None,
     alive: Tensor | None = None,
+    out: Sequence[int] = (),
 ) -> Weighed:
     r"""Predict and weigh a block; what ``stage`` was called with last is to be learned.
 
@@ -94,6 +95,8 @@ def run_block(
         stage: Predicts the block with all experts, on states from before it.
         missing: Which targets are missing, shape (B,); ``None`` if none is.
         alive: Places of the experts that are run, (L,); ``None`` for all.
+        out: Places of the experts that are kept out, see :mod:`~gp_ensembles.ensembles.quarantine`; ``stage`` says NaN
+            for them.
     """
     if layers.outlier_threshold is not None:
         limit = _FARTHEST if y.dtype == torch.float64 else _FARTHEST_SINGLE
@@ -104,7 +107,7 @@ def run_block(
         steps = stage(inputs, y, None if share is None else share.sqrt())
         if kept is not None:
             steps = _splice(kept, steps, start)
-        absent = find_absent(steps, layers.guests)
+        absent = find_absent(steps, (*layers.guests, *out))
         if absent is None:
             innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)
             meta, output = _weigh(layers.rule, state.meta, weighed.log_prob, share, missing)

@@ -61,12 +61,12 @@ def described(reason: int, words: Tensor) -> Failure:
     return found._replace(reason=f"{found.reason} ({said})") if said else found
 
 
-def encoded(text: str) -> Tensor:
-    """The first 200 bytes of a text, zeros behind it.
+def encoded(text: str, num_bytes: int = _NUM_BYTES) -> Tensor:
+    """The first bytes of a text, zeros behind it.
 
     Example:
         >>> encoded("no").shape, encoded("no")[:3]
         (torch.Size([200]), tensor([110, 111,   0], dtype=torch.uint8))
     """
-    data = " ".join(text.split()).encode()[:_NUM_BYTES].ljust(_NUM_BYTES, b"\0")
+    data = " ".join(text.split()).encode()[:num_bytes].ljust(num_bytes, b"\0")
     return torch.tensor(list(data), dtype=torch.uint8, device="cpu")

@@ -21,6 +21,7 @@ _PEEK = 1 << 16  # bytes that are looked at before the table is read
 _BATCH = 2048  # rows
 _LINES = 20  # so many lines are looked at however long they are
 _MOST = 1 << 22  # bytes that are looked at at most
+_LONGEST = 1 << 24  # characters of a line
 _UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error)
 
 
@@ -149,6 +150,11 @@ class TextSource:
     def _next(self) -> tuple[int, list[str]] | None:
         try:
             return next(self._cells, None)
+        except csv.Error as error:
+            why = str(error)
+            if "field limit" in why:
+                why = "a cell is longer than any: is a quotation mark left open?"
+            raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {why}") from None
         except _UNREADABLE as error:
             raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {error}") from None
 
@@ -164,8 +170,12 @@ class _NumberedLines:
         return self
 
     def __next__(self) -> str:
-        line = next(self._file)
+        line = self._file.readline(_LONGEST)
+        if not line:
+            raise StopIteration
         self.number += 1
+        if len(line) == _LONGEST:
+            raise csv.Error(f"line {self.number} has more than {_LONGEST - 1} characters")
         return line
 
 

@@ -9,6 +9,7 @@ from gp_ensembles.cli.report.history import Happened, RunHistory
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.guest_tally import GuestTally
 from gp_ensembles.filters.states import ExternalState, RefittedState, WindowState
+from gp_ensembles.streaming.failures import failures
 
 # What counts are called where people read them; a count that is not here is called by its name.
 _TITLES = {
@@ -17,6 +18,7 @@ _TITLES = {
     "targets_left_out": "wild targets of the warm-up, taken for missing",
     "inputs_imputed": "missing inputs for which something stood in",
     "inputs_woken": "inputs that were constant in the warm-up and have moved since",
+    "experts_failed": "experts that failed and were kept out for a while",
     "bad_rows": "rows with a number out of all proportion",
 }
 
@@ -52,6 +54,7 @@ def happened(scored: ScoredStream) -> Happened:
     """
     counts = {name: int(number) for name, number in scored.notable._asdict().items()}
     counts["bad_rows"] = scored.bad_rows.num_rows
+    counts["experts_failed"] = sum(failure.times for failure in failures(scored.newest))
     counts["inputs_woken"] = sum(column.woke > 0 for column in scored.newest.columns)
     online = scored.newest.online
     assert online is not None

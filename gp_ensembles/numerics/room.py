@@ -1,0 +1,51 @@
+"""Whether something fits into memory, asked before it is begun."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that a device has, or that this process may have of it.
+
+    Example:
+        >>> memory_of(torch.device("cpu")) > 2**26
+        True
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    limits = []
+    with suppress(AttributeError, ValueError, OSError):  # not told on every system
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name in _CGROUPS:
+        with suppress(OSError, ValueError):  # "max", where there is no limit
+            limits.append(int(Path(name).read_text(encoding="ascii")))
+    return min(limits, default=1 << 62)
+
+
+def check_room(num_bytes: float, device: torch.device, what: str, mend: str) -> None:
+    """Raise if something cannot fit into memory.
+
+    Args:
+        num_bytes: What it takes at least.
+        device: Where.
+        what: What it is, for the message.
+        mend: What to do instead, a clause.
+
+    Raises:
+        ValueError: Saying both sizes.
+
+    Example:
+        >>> check_room(1e18, torch.device("cpu"), "a table of the world", "take a smaller world")
+        Traceback (most recent call last):
+        ValueError: a table of the world would take 1e+09 GB of memory, and there are ... GB; take a smaller world
+    """
+    limit = memory_of(device)
+    if num_bytes > limit:
+        raise ValueError(
+            f"{what} would take {num_bytes / 1e9:.3g} GB of memory, and there are {limit / 1e9:.3g} GB; {mend}"
+        )

@@ -1,0 +1,103 @@
+"""What is too large is refused in one sentence, before memory is taken for it."""
+
+import gzip
+import itertools
+
+import pytest
+import torch
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.error_messages import is_full, one_sentence
+from gp_ensembles.cli.named_configs import refuse_odd_yaml
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, build, online
+from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.meta_learners import FixedShare
+from gp_ensembles.numerics import room
+from gp_ensembles.tables import open_rows, text
+
+
+def test_aliases_that_stand_for_too_much_are_refused(tmp_path, capsys):
+    letters = "abcdefghij"
+    lines = [f"{new}: &{new} [{','.join(['*' + old] * 9)}]" for old, new in itertools.pairwise(letters)]
+    (tmp_path / "laughs.yaml").write_text("\n".join(["a: &a [1,2,3]", *lines, "ensemble: *j", ""]))
+    (tmp_path / "itself.yaml").write_text("ensemble: &a [1, *a]\n")
+    (tmp_path / "fine.yaml").write_text("base: &b {LinearBasis: {}}\nensemble: {like: oebe, bases: [*b, *b]}\n")
+    (tmp_path / "long.yaml").write_text("warmup: 50\n" + "# so it goes\n" * 100_000)
+    (tmp_path / "a.csv").write_text("a,y\n" + "1,2\n" * 40)
+    for name, words in (
+        ("laughs", "its aliases stand for"),
+        ("itself", "its aliases stand for"),
+        ("long", "1000000 bytes"),
+    ):
+        config = str(tmp_path / f"{name}.yaml")
+        assert main(["stream", str(tmp_path / "a.csv"), "--target", "y", "--config", config]) == 2
+        assert words in capsys.readouterr().err
+    refuse_odd_yaml(tmp_path / "fine.yaml")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_without_an_end_is_no_table(tmp_path, monkeypatch, packed):
+    monkeypatch.setattr(text, "_LONGEST", 200_000)
+    content = b"a,y\n" + b"1,2\n" * 50 + b"0" * 300_000 + b",1\n"
+    path = tmp_path / "long.csv"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(ValueError, match=r"long.csv, after line 52: .* line 52 has more than 199999 characters"):
+        for _ in open_rows(path, "y", num_warm_up=20):
+            pass
+
+
+def test_a_quotation_mark_that_is_left_open_is_named(tmp_path):
+    path = tmp_path / "open.csv"
+    path.write_text("a,y\n" + "1,2\n" * 50 + '"' + "1,2\n" * 50_000)
+    with pytest.raises(ValueError, match="is a quotation mark left open"):
+        for _ in open_rows(path, "y", num_warm_up=20):
+            pass
+
+
+def test_features_beyond_all_reason_are_refused_where_they_are_named():
+    for make in (
+        lambda: FourierBasis(num_features=10**8),
+        lambda: RadialBasis(num_centers=10**8),
+        lambda: HilbertBasis(num_frequencies=10**8),
+    ):
+        with pytest.raises(ValueError, match="must be at most 100000, got 100000000"):
+            make()
+
+
+def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
+    monkeypatch.setattr(room, "memory_of", lambda device: 1_000_000)
+    X = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB; take fewer features"):
+        build.fitted_experts(
+            [("rff", FourierBasis(num_features=500).build(X, generator=None)[0][1])],
+            X,
+            X[:, 0],
+            oebe.fit_settings,
+            None,
+            False,
+        )
+    monkeypatch.setattr(online, "_MANY_ROWS", 100)
+    ensemble = OnlineEnsemble(
+        Ensemble([GaussianExpert(LinearFeatures(1, torch.ones(50, dtype=torch.float64)))], FixedShare())
+    )
+    before = {name: value.clone() for name, value in ensemble.state_dict().items()}
+    rows = torch.zeros(1000, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"what 50 predictions say of 1000 rows would take .*; give the rows in parts"):
+        ensemble.observe(rows, rows[:, 0])
+    assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
+
+
+def test_full_memory_is_a_sentence():
+    error = RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9600480000 bytes"
+    )
+    assert is_full(error)
+    assert one_sentence(error).startswith("there is not enough memory; take fewer features")
+    assert not is_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_memory_is_that_of_the_process():
+    assert 2**26 < room.memory_of(torch.device("cpu")) < 2**63
