@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 # The module of an attack has ``main(argv) -> exit code``, and is imported when it is called.
-ATTACKS = {"kills": "attacks.kills"}
+ATTACKS = {"fuzz": "attacks.fuzz", "kills": "attacks.kills", "streams": "attacks.streams"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,8 +1,8 @@
 """The readers of what comes from outside, each with what it may raise: what the attack ``fuzz`` feeds."""
 
 import warnings
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from gp_ensembles.tables import open_rows
 
 CORPUS = Path(__file__).parent / "corpus"
 _KIND = Kind("example", 1, "an example", "give another")
-_LINES = 50
+_MOST_LINES = 50
 
 
 class Reader(NamedTuple):
@@ -43,66 +43,58 @@ def _table(path: Path) -> None:
 
 
 def _lines(path: Path) -> None:
-    refusal = None
-    for line in islice(path.read_bytes().split(b"\n"), _LINES):
-        try:
-            read_line(line.decode("utf-8", "replace"), "load", "id")
-        except LineError as error:
-            refusal = error
-    if refusal is not None:
-        raise refusal
+    lines = path.read_bytes().split(b"\n")[:_MOST_LINES]
+    _each([partial(read_line, line.decode("utf-8", "replace"), "load", "id") for line in lines], LineError)
 
 
 def _checkpoint(path: Path) -> None:
-    doors: tuple[Callable[[], object], ...] = (
+    doors: list[Callable[[], object]] = [
         lambda: OnlineModel.load(path),
         lambda: load_checkpoint(path),
         lambda: LineSession.load(path),
         lambda: load_search(path, ""),
         lambda: read_checkpoint(path, _KIND),
-    )
-    refusal = None
+    ]
+    _each(doors, ValueError)
+
+
+def _each(doors: Sequence[Callable[[], object]], refusal: type[Exception]) -> None:
+    """Go through all doors; raise what the last one said if none of them has read it."""
+    said = []
     for door in doors:
         try:
             door()
-        except ValueError as error:
-            refusal = error
-    if refusal is not None:
-        raise refusal
+        except refusal as error:
+            said.append(error)
+    if len(said) == len(doors):
+        raise said[-1]
 
 
+_IN_TABLES = (
+    *b""", ; \" ' \r\n y 1e308 -1e-320 nan inf NA 1.234,5 2024-02-30 2024-01-01T00:00:00+14:00 31.12.99 #
+    true 24:00 1_000
+    0x1F 99999999999""".split(),
+    *(b"\n", b"\t", b"\xff\xfe", b"\xef\xbb\xbf", b"\x00", b"\xe9", b"\x1f\x8b\x08", b"\xe2\x80\xa8", b"9" * 400),
+)
+_IN_LINES = (
+    *b"""{ } [ ] : , \" null true NaN -Infinity 1e999 -0 1E400 \"id\" \"load\" \\ud800 \\u0000""".split(),
+    *(b"\n", b"9" * 5000, b"[" * 2000),
+)
+_IN_CONFIGS = (
+    *b"""ensemble: like: bases: warmup: dtype: coverages: more: rule: LinearBasis HilbertBasis [ ] { } &a *a ' \" null
+    ~ .nan     .inf -.inf 1e400 2024-01-01 0x10 1:30 100000000000 -1 0 !!python/ !!binary""".split(),
+    *(b": ", b"- ", b"? ", b"<<: ", b"---\n", b"\n", b"  ", b"\t", b"\x00", b"\xff"),
+)
+_IN_CHECKPOINTS = (
+    *b"""data.pkl format torch collections bytearray } ( t ] e . R""".split(),
+    *(b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"ctorch\n", b"cos\nsystem\n", b"q\x00", b"\x85R", b"\x8a\x08"),
+    *(b"\xff" * 8, b"K\x01", b"M\xff\xff"),
+)
 READERS = {
-    "tables": Reader(
-        _table,
-        (ValueError,),
-        ".csv",
-        (b",", b";", b"\t", b'"', b"'", b"\n", b"\r\n", b"y", b"1e308", b"-1e-320", b"nan", b"inf", b"NA", b"1.234,5")
-        + (b"2024-02-30", b"2024-01-01T00:00:00+14:00", b"31.12.99", b"\xff\xfe", b"\xef\xbb\xbf", b"\x00", b"#", b"\xe9")
-        + (b"9" * 400, b"0x1F", b"true", b"1_000", b"\x1f\x8b\x08", b"\xe2\x80\xa8", b"24:00", b"99999999999"),
-    ),
-    "lines": Reader(
-        _lines,
-        (LineError,),
-        ".jsonl",
-        (b"{", b"}", b"[", b"]", b":", b",", b'"', b"null", b"true", b"NaN", b"-Infinity", b"1e999", b'"id"', b'"load"')
-        + (b"\\ud800", b"\\u0000", b"9" * 5000, b"[" * 2000, b"-0", b"1E400", b"\n"),
-    ),
-    "configs": Reader(
-        lambda path: load_config(path).to_plain(),
-        (ValueError,),
-        ".yaml",
-        (b"ensemble:", b"like:", b"bases:", b"[", b"]", b"{", b"}", b": ", b"- ", b"\n", b"  ", b"&a ", b"*a", b"!!python/")
-        + (b"!!binary ", b"<<: ", b"null", b"~", b".nan", b".inf", b"-.inf", b"1e400", b"2024-01-01", b"0x10", b"1:30")
-        + (b"LinearBasis", b"HilbertBasis", b"RandomFeatureBasis", b"warmup:", b"dtype:", b"coverages:", b"'", b'"', b"\t")
-        + (b"---\n", b"? ", b"100000000000", b"-1", b"0", b"more:", b"rule:", b"\x00", b"\xff"),
-    ),
-    "checkpoints": Reader(
-        _checkpoint,
-        (ValueError,),
-        ".pt",
-        (b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"ctorch\n", b"q\x00", b"\x85R", b"}", b"(", b"t", b"\x8a\x08")
-        + (b"\xff" * 8, b"data.pkl", b"cos\nsystem\n", b"format", b"K\x01", b"M\xff\xff", b"]", b"e", b"."),
-    ),
+    "tables": Reader(_table, (ValueError,), ".csv", _IN_TABLES),
+    "lines": Reader(_lines, (LineError,), ".jsonl", _IN_LINES),
+    "configs": Reader(lambda path: load_config(path).to_plain(), (ValueError,), ".yaml", _IN_CONFIGS),
+    "checkpoints": Reader(_checkpoint, (ValueError,), ".pt", _IN_CHECKPOINTS),
 }
 
 
