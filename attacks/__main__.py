@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 # The module of an attack has ``main(argv) -> exit code``, and is imported when it is called.
-ATTACKS = {"kills": "attacks.kills", "bits": "attacks.bits", "drift": "attacks.drift", "page": "attacks.page"}
+ATTACKS = {name: f"attacks.{name}" for name in ("bits", "drift", "fuzz", "kills", "page", "streams")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
 
+from gp_ensembles.cli.out_folder import run_folder
 from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
 from studies.arena import study as arena
 from studies.arena.contenders import METHODS as ARENA_METHODS
@@ -49,7 +50,7 @@ def _run(given: Sequence[str]) -> int:
         parser.print_help()
         return 2
     chosen = values[values.subcommand]
-    with threads(chosen.num_threads):
+    with threads(chosen.num_threads), run_folder(chosen.out):
         print(STUDIES[values.subcommand].run(chosen))
     return 0
 

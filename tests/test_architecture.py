@@ -25,6 +25,7 @@ EVERYTHING = frozenset(
     {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
     | {
         "innovations",
+        "files",
         "tables",
         "calibration",
         "distributions",
@@ -49,9 +50,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "metrics": (frozenset({"numerics"}), frozenset()),
     # numpy: recursions over rows on a few dozen numbers.
     "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
+    # What writes files. The standard library is enough.
+    "files": (frozenset(), frozenset()),
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
     "tables": (frozenset(), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
-    "data": (frozenset({"tables"}), frozenset({"numpy", "river", "sklearn"})),
+    "data": (frozenset({"files", "tables"}), frozenset({"numpy", "river", "sklearn"})),
     # numpy: a row at a time, here and in the two below.
     "filters": (frozenset({"numerics"}), frozenset({"numpy"})),
     "meta_learners": (frozenset({"numerics"}), frozenset({"numpy"})),
@@ -74,7 +77,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # The one pipeline: tables in, distributions in the units of the target out.
     "streaming": (
         frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
-        | frozenset({"ensembles", "calibration", "innovations"}),
+        | frozenset({"ensembles", "calibration", "innovations", "files"}),
         frozenset({"numpy"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
@@ -84,7 +87,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # bo: the posterior of a mixture. scipy: L-BFGS, linear programs, quantiles of the beta distribution.
     "bayesian_quadrature": (
-        frozenset({"numerics", "spectral", "bo"}),
+        frozenset({"numerics", "spectral", "bo", "files"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # scipy: L-BFGS with bounds. numpy: what it speaks. features: knots as a feature map of online experts.
@@ -109,7 +112,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # ensembles, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
     "fusion": (
         frozenset({"numerics", "features", "filters", "experts", "spectral", "metrics", "ensembles", "bo"})
-        | frozenset({"distributions"}),
+        | frozenset({"distributions", "files"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
@@ -124,7 +127,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numpy", "pandas", "narwhals", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
-    "plots": (frozenset({"ensembles", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
+    "plots": (frozenset({"ensembles", "files", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
     # The command line.
     "cli": (
         EVERYTHING,

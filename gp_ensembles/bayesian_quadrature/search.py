@@ -1,7 +1,6 @@
 """The search for kernels: prior draws, periodogram peaks, gradient ascents and a policy's batches; its checkpoints."""
 
 import hashlib
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,8 @@ from gp_ensembles.bayesian_quadrature.quadrature import (
 )
 from gp_ensembles.bayesian_quadrature.student_mixture import StudentMixture
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate, fit_surrogate
+from gp_ensembles.files.archive import read_archive
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.numerics.pareto import smooth_weights
 
 NODES_PER_SIZE = 256
@@ -33,7 +34,14 @@ _FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as cov
 _CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
 _GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
-_VERSION = 6  # of checkpoints
+_KIND = Kind(
+    "gp_ensembles marginalization",
+    7,
+    "a marginalization",
+    "remove it or name another file",
+    (unchanged,),
+)
+_UNMARKED = 6  # the last version of checkpoints that does not say what it is of
 
 
 class Search(NamedTuple):
@@ -278,7 +286,6 @@ def _name(choice: object) -> str:
 def save_search(state: SearchState, path: Path, mark: str) -> None:
     """Write a search to a file, atomically."""
     content = {
-        "version": _VERSION,
         "fingerprint": mark,
         "cube": state.evaluations.cube,
         "log_likelihood": state.evaluations.log_likelihood,
@@ -291,26 +298,18 @@ def save_search(state: SearchState, path: Path, mark: str) -> None:
         "history": [tuple(totals) for totals in state.history],
         "importance": None if state.importance is None else _plain(state.importance),
     }
-    partial = path.with_name(path.name + ".partial")
-    try:
-        torch.save(content, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_checkpoint(path, _KIND, content)
 
 
 def load_search(path: Path, mark: str) -> SearchState:
     """Read a search from a file.
 
     Raises:
+        OSError: If it cannot be read.
         ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
     """
-    try:
-        content = torch.load(path, weights_only=True)
-        version = content["version"]
-    except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint of a marginalization; remove it or name another file") from error
-    if version != _VERSION or content["fingerprint"] != mark:
+    content = _unmarked(path) or read_checkpoint(path, _KIND)
+    if content["fingerprint"] != mark:
         raise ValueError(
             f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
         )
@@ -325,6 +324,17 @@ def load_search(path: Path, mark: str) -> SearchState:
         tuple(Round(*totals) for totals in content["history"]),
         None if content["importance"] is None else _importance(*content["importance"]),
     )
+
+
+def _unmarked(path: Path) -> dict[str, Any] | None:
+    """What a file of the last version without a mark holds, ``None`` for other files."""
+    try:
+        with path.open("rb") as file:
+            content = read_archive(file)
+    except ValueError:
+        return None
+    is_ours = isinstance(content, dict) and "format" not in content and content.get("version") == _UNMARKED
+    return content if is_ours else None
 
 
 def _plain(importance: EvidenceState) -> tuple[object, ...]:

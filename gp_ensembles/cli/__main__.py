@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module, metadata
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 
 from gp_ensembles.cli.named_configs import config_titles, find_config
+from gp_ensembles.cli.out_folder import run_folder
 from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
 
 _OUT = "folder of the results; results that are there stay until this run is complete"
@@ -70,8 +72,10 @@ def _run(given: Sequence[str]) -> int:
     if command == "configs":
         print("\n".join(f"{name:<16}  {title}" for name, title in config_titles().items()))
         return 0
-    with threads(values[command].num_threads):
-        code: int = import_module(_MODULES[command]).run_command(command, values[command])
+    chosen = values[command]
+    explains = "explain" in chosen and chosen.explain  # which writes nothing
+    with threads(chosen.num_threads), nullcontext() if explains else run_folder(chosen.out):
+        code: int = import_module(_MODULES[command]).run_command(command, chosen)
         return code
 
 

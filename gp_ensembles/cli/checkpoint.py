@@ -11,12 +11,19 @@ from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_cov
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
 from gp_ensembles.cli.tables import TableName
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.streaming import OnlineModel
-from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.tables import Rows
 
-_KIND = Kind("gp_ensembles stream", 6, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind(
+    "gp_ensembles stream",
+    7,
+    "a stream",
+    "give the checkpoint.pt that stream or resume wrote",
+    (unchanged,),
+    ("model/config", "model/warm_X", "model/warm_y"),
+)
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:

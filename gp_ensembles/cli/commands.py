@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gp_ensembles.cli.bad_rows import Policy
+from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
 from gp_ensembles.cli.report.events import happened, new_history
@@ -57,7 +58,6 @@ def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, o
     folder = OutputFolder(output.out)
     started = ScoredStream.fit(config, rows, warm, progress=output.progress and sys.stderr.isatty())
     started.bad_rows = bad_rows
-    folder.begin(started)
     return run(started, rows, folder, output)
 
 
@@ -76,73 +76,91 @@ def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Out
     """
     folder = OutputFolder(output.out)
     in_place = output.out.resolve() == checkpoint.resolve().parent
-    in_place = in_place and folder.go_on(stopped.progress.num_rows, stopped.model.config.warmup)
+    in_place = in_place and folder.go_on(stopped)
     if not in_place:
-        folder.begin(stopped)
-    return run(stopped, rows, folder, output, repeat_pending=in_place)
+        return run(stopped, rows, folder, output)
+    return run(stopped, rows, folder, output, repeat_pending=True)
 
 
 def run(
     scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: Output, *, repeat_pending: bool = False
 ) -> dict[str, object]:
-    """Feed rows to a stream and write down what it predicts; what was learned survives any failure."""
+    """Feed rows to a stream and write down what it predicts; what was learned survives any failure.
+
+    Tables are begun, unless rows since the last boundary are repeated: then those of the folder are gone on with.
+    """
     rows_before = scored.num_read
-    history = scored.history
-    if history is None or not repeat_pending:
-        history = scored.history = new_history(scored)
+    if scored.history is None or not repeat_pending:
+        scored.history = new_history(scored)
     try:
-        folder.checkpoint(scored)
-        saved = time.monotonic()
-        again = scored.progress.pending.num_rows if repeat_pending else 0
-        total = None if rows.num_rows is None else rows.num_rows - rows.num_given + again
-        with progress_bar("stream", total, output.progress) as bar:
-            for chunk in scored.chunks(rows, repeat_pending=repeat_pending):
-                folder.append(chunk, scored.table.encoder.clock)
-                history.add(chunk, happened(scored))
-                if time.monotonic() - saved >= output.checkpoint_seconds:
-                    folder.checkpoint(scored)
-                    saved = time.monotonic()
-                scores = score_table({MODEL: scored.scores[MODEL]}, scored.target_scale)[MODEL]
-                bar.update(chunk.y.shape[0])
-                running = ("log_score", "nmse", "error_rate", "coverage_90")
-                names = [name for name in running if name in scores]
-                shown: dict[str, object] = {name: _short(scores[name]) for name in names}
-                bar.set_postfix(shown, refresh=False)
-    except ValueError as error:
-        if scored.num_read == rows_before:
-            raise
-        raise ValueError(
-            f"{error}; the rows before are learned and in {folder.path}: mend the row or take it out, and go on with "
-            f"resume --skip-seen"
-        ) from error
+        if not repeat_pending:
+            folder.begin(scored)
+        try:
+            _feed(scored, rows, folder, output, repeat_pending)
+        except ValueError as error:
+            if scored.num_read == rows_before:
+                raise
+            raise ValueError(
+                f"{error}; the rows before are learned and in {folder.path}: mend the row or take it out, and go on "
+                f"with resume --skip-seen"
+            ) from error
+        finally:
+            if scored.is_whole and scored.num_read > rows_before:
+                folder.checkpoint(scored)
+        summary = summarize_run(scored, rows.columns, rows_before)
+        history = scored.history
+        folder.finish(summary, (REPORT, *PICTURES), lambda place: _draw(history, summary, output, place))
     finally:
-        if scored.is_whole and scored.num_read > rows_before:
-            folder.checkpoint(scored)
         folder.close()
-    summary = summarize_run(scored, rows.columns, rows_before)
-    folder.finish(summary)
-    _draw(history, summary, output)
     return summary
+
+
+def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: Output, repeat_pending: bool) -> None:
+    """Predict and learn all rows, and write what is predicted."""
+    history, saved = scored.history, time.monotonic()
+    assert history is not None
+    first_row = history.first_row or 0  # rows before it are in the tables of another folder
+    again = scored.progress.pending.num_rows if repeat_pending else 0
+    total = None if rows.num_rows is None else rows.num_rows - rows.num_given + again
+    with progress_bar("stream", total, output.progress) as bar:
+        for chunk in scored.chunks(rows, repeat_pending=repeat_pending):
+            folder.append(chunk.tail(max(0, first_row - chunk.first_row)), scored.table.encoder.clock)
+            history.add(chunk, happened(scored))
+            if time.monotonic() - saved >= output.checkpoint_seconds:
+                folder.checkpoint(scored)
+                saved = time.monotonic()
+            scores = score_table({MODEL: scored.scores[MODEL]}, scored.target_scale)[MODEL]
+            bar.update(chunk.y.shape[0])
+            running = ("log_score", "nmse", "error_rate", "coverage_90")
+            names = [name for name in running if name in scores]
+            shown: dict[str, object] = {name: _short(scores[name]) for name in names}
+            bar.set_postfix(shown, refresh=False)
 
 
 def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _draw(history: RunHistory, summary: dict[str, object], output: Output) -> None:
+def _draw(history: RunHistory, summary: dict[str, object], output: Output, place: Path) -> None:
     """The report and the pictures; a run whose numbers are written is not lost where they cannot be drawn."""
     if history.num_rows and output.report:
         try:
-            write_report(output.out / REPORT, summary, history)
+            write_report(place / REPORT, summary, history)
         except Exception as error:
-            print(f"no {REPORT}: {type(error).__name__}: {error}; all numbers are in the folder", file=sys.stderr)
+            print(f"no {REPORT}: {_reason(error)}; all numbers are in the folder", file=sys.stderr)
     if output.pictures:
         try:
             told = summary["time"]
             name, kind = (told["name"], told["kind"]) if isinstance(told, dict) else (None, "")
-            save_pictures(history, output.out, time_name=name, is_date=kind == "date")
+            save_pictures(history, place, time_name=name, is_date=kind == "date")
         except ImportError as error:
             print(f"no pictures: {error}", file=sys.stderr)
+        except Exception as error:
+            print(f"pictures are missing: {_reason(error)}; all numbers are in the folder", file=sys.stderr)
+
+
+def _reason(error: Exception) -> str:
+    return one_sentence(error) if isinstance(error, EXPECTED) else f"{type(error).__name__}: {one_sentence(error)}"
 
 
 def report(summary: dict[str, object], output: Output) -> str:

@@ -1,6 +1,5 @@
 """Several configs on one stream, in one table with the baselines."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +9,13 @@ from typing import Literal
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.named_configs import find_config
+from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import format_table, summarize_run
 from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import OutputFolder, write_json, write_text
+from gp_ensembles.files.replacing import PARTIAL, write_json, write_text
+from gp_ensembles.files.together import replace_together
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream
 
@@ -22,6 +23,7 @@ _COLUMNS = (
     "num_experts", "nmse", "log_score", "log_score_standardized", "log_score_gaussian", "crps", "coverage_90",
     "fit_seconds", "microseconds_per_row",
 )  # fmt: skip
+_FILES = ("compare.json", "compare.csv")
 
 
 def load_named_configs(
@@ -83,7 +85,7 @@ def compare(
     """
     first = next(iter(configs.values()))
     take_warm_up(first, opened(first))  # what no config can run on leaves no folder behind
-    folder = OutputFolder(out)
+    make_writable(out)
     results: dict[str, dict[str, object]] = {}
     baselines: dict[str, dict[str, object]] = {}
     for name, config in configs.items():
@@ -97,14 +99,13 @@ def compare(
             results[name] = {"model": config.ensemble.name, "error": kind + one_sentence(error)}
             print(f"gp-ensembles: {name} failed: {kind}{one_sentence(error)}", file=sys.stderr)
         both = {**results, **baselines}
-        write_json(folder.path / "compare.json.partial", both)
+        write_json(out / (_FILES[0] + PARTIAL), both)
         write_text(
-            folder.path / "compare.csv.partial",
+            out / (_FILES[1] + PARTIAL),
             as_csv(["name", *_COLUMNS, "error"], [_row(name, found) for name, found in both.items()]),
         )
     if any("error" not in result for result in results.values()):  # failures alone replace nothing
-        for file in ("compare.json", "compare.csv"):
-            os.replace(folder.path / f"{file}.partial", folder.path / file)
+        replace_together(out, {name + PARTIAL: name for name in _FILES})
     return {**results, **baselines}
 
 

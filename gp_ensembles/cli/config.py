@@ -16,6 +16,9 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.streaming import StreamConfig
 
 _WARM_UP = "rows to fit to; predictions begin after them; 1000 by default, or a third of a table shorter than 3000"
+# What PyYAML raises for values such as "!!int" besides its own errors.
+_ODD_YAML = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+_UNREADABLE = "a value or key in it is no YAML that can be read; write text in quotation marks and leave out tags (!!)"
 
 
 def config_parser() -> ArgumentParser:
@@ -91,6 +94,8 @@ def _parsed(path: str | Path) -> tuple[StreamConfig, int | None]:
         return config_from(values), values.warmup
     except (ArgumentError, ValueError) as error:
         raise ValueError(f"{path}: {one_sentence(error)}") from error
+    except _ODD_YAML as error:
+        raise ValueError(f"{path}: {_UNREADABLE}") from error
 
 
 def _refuse_misplaced(path: str | Path, text: str) -> None:
@@ -99,6 +104,8 @@ def _refuse_misplaced(path: str | Path, text: str) -> None:
         plain = yaml.safe_load(text)
     except yaml.YAMLError:
         return
+    except (ValueError, *_ODD_YAML) as error:
+        raise ValueError(f"{path}: {_UNREADABLE}") from error
     known = ("like", "more", *(field.name for field in fields(EnsembleSpec)))
     for key in plain if isinstance(plain, dict) else ():
         if key in known:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gp_ensembles.cli.commands import Output, stream
-from gp_ensembles.cli.writing import make_writable
+from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.data.messy import TARGET, write_messy_load
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import explain, open_rows

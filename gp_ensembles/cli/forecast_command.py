@@ -10,9 +10,12 @@ from jsonargparse import ArgumentParser, Namespace
 from torch import Tensor
 
 from gp_ensembles.cli.checkpoint import load_checkpoint
+from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.tables import TableName, reopen_table
-from gp_ensembles.cli.writing import CHECKPOINT, make_writable, write_json, write_text
+from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
+from gp_ensembles.files.replacing import write_json, write_text
+from gp_ensembles.files.together import staged
 from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.tables.options import TableOptions
@@ -131,11 +134,6 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
     first = [[str(step + 1), *([] if times is None else [times[step]])] for step in range(num_steps)]
     numbers = torch.cat([torch.stack([forecast.mean, forecast.stddev]), quantiles]).mT.tolist()
     lines = [[*names, *map(repr, values)] for names, values in zip(first, numbers, strict=True)]
-    write_text(values.out / "forecast.csv", _table(head, lines))
-    if values.paths:
-        steps = [f"step {step + 1}" for step in range(num_steps)]
-        paths = [[str(path + 1), *map(repr, row)] for path, row in enumerate(forecast.paths.tolist())]
-        write_text(values.out / "paths.csv", _table(["path", *steps], paths))
     summary = {
         "target": stream.target_name,
         "rows_learned": stream.num_read,
@@ -148,9 +146,15 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
         "q05": quantiles[0].tolist(),
         "q95": quantiles[-1].tolist(),
     }
-    write_json(values.out / "summary.json", summary)
-    if values.pictures:
-        _draw(stream, rows, forecast, values.out / "forecast.png")
+    with staged(values.out, removed=["paths.csv", "forecast.png"]) as place:
+        write_text(place / "forecast.csv", _table(head, lines))
+        if values.paths:
+            steps = [f"step {step + 1}" for step in range(num_steps)]
+            paths = [[str(path + 1), *map(repr, row)] for path, row in enumerate(forecast.paths.tolist())]
+            write_text(place / "paths.csv", _table(["path", *steps], paths))
+        write_json(place / SUMMARY, summary)
+        if values.pictures:
+            _draw(stream, rows, forecast, place / "forecast.png")
     until = "" if times is None else f", {times[0]} to {times[-1]}"
     last = f"{float(forecast.mean[-1]):.6g}, 90 % of {num_steps} ahead between {float(quantiles[0, -1]):.6g} and "
     return (
@@ -209,9 +213,10 @@ def _write_backtest(said: Backtest, out: Path) -> str:
     columns = torch.stack([said.crps, *pinball, *(said.coverage(share) for share in shares)])
     head = ["step", "crps", "pinball_05", "pinball_50", "pinball_95", "covered_50", "covered_80", "covered_90"]
     lines = [[str(step + 1), *map(repr, row)] for step, row in enumerate(columns.mT.tolist())]
-    write_text(out / "backtest.csv", _table(head, lines))
     means = dict(zip(head[1:], columns.nanmean(1).tolist(), strict=True))
-    write_json(out / "summary.json", {"origins": said.origins.shape[0], "steps": len(lines), **means})
+    with staged(out) as place:
+        write_text(place / "backtest.csv", _table(head, lines))
+        write_json(place / SUMMARY, {"origins": said.origins.shape[0], "steps": len(lines), **means})
     covered = ", ".join(f"{100 * means[f'covered_{100 * share:.0f}']:.1f}" for share in shares)
     return (
         f"{said.origins.shape[0]} origins, {len(lines)} rows ahead each: CRPS {means['crps']:.6g}; "

@@ -24,6 +24,7 @@ from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
 from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
+from gp_ensembles.files.together import complete
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.tables import RowStream, TableOptions, explain
@@ -197,6 +198,7 @@ def _resume(values: Namespace) -> int:
         if values.window is not None:
             session.set_window(values.window)
         return _answer(session, values)
+    is_completed = complete(values.out)  # its tables were about to be put in their places when it was killed
     stopped = load_checkpoint(values.checkpoint, device=values.device)
     rows = request(values).reopen(stopped.table)
     if not rows.has_target:
@@ -205,6 +207,9 @@ def _resume(values: Namespace) -> int:
     pass_over_seen(stopped, rows, values.skip_seen)
     output = _output(values)
     in_place = output.out.resolve() == values.checkpoint.resolve().parent
+    if rows.is_at_end and in_place and is_completed and not is_unfinished(output.out):
+        print(f"the {stopped.num_read} rows of {rows.name} were learned already; their results are in {output.out} now")
+        return 0
     if rows.is_at_end and not (in_place and is_unfinished(output.out)):
         raise ValueError(
             f"{rows.name} holds no row that comes after the {stopped.num_read} that the stream has read; there is "

@@ -1,15 +1,16 @@
 """The folder of a run: rows are appended beside their goal, and everything is moved into place at the end."""
 
-import json
 import math
-import os
-import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from gp_ensembles.cli.checkpoint import save_checkpoint
+from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.files.growing import GrowingTable
+from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
+from gp_ensembles.files.together import staged
 from gp_ensembles.tables.clock import Clock
 
 CHECKPOINT = "checkpoint.pt"
@@ -17,15 +18,15 @@ PREDICTIONS = "predictions.csv"
 WEIGHTS = "weights.csv"
 SUMMARY = "summary.json"
 PREVIOUS = "checkpoint.previous.pt"
-_PARTIAL = ".partial"
 _COLUMNS = ("mean", "std", "q05", "q95", "log_prob", "y")
 
 
 class OutputFolder:
-    """Writes the results of one run; results of an earlier run stay until this one is complete.
+    """Writes the results of one run; results of an earlier run stay until all of this one's replace them together.
 
     While the run goes on, rows stand in ``predictions.csv.partial`` and ``weights.csv.partial``, and
-    ``checkpoint.pt`` is replaced from time to time (the earlier run's is kept as ``checkpoint.previous.pt``).
+    ``checkpoint.pt`` is replaced from time to time (the earlier run's is kept as ``checkpoint.previous.pt``). A
+    checkpoint never knows more rows than the tables beside it have on the disk.
 
     Args:
         path: The folder; it is made if need be.
@@ -37,22 +38,24 @@ class OutputFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         make_writable(path)
-        self._files: list[TextIO] = []
-        self._keeps_previous = True
+        self._tables: list[GrowingTable] = []
+        self._last_row = -1  # up to which the tables are whole
 
     def begin(self, stream: ScoredStream) -> None:
-        """Start empty tables for a stream: a column for each class, and a weight for each expert."""
-        self._files = [(self.path / (name + _PARTIAL)).open("w", encoding="utf-8") for name in (PREDICTIONS, WEIGHTS)]
+        """Start empty tables for a stream (a column for each class, a weight for each expert) with its checkpoint."""
         classes = stream.class_names or ()
         shares = [f"p_{name}" if stream.table.encoder.target.classes else f"p{name}" for name in classes]
         first = ["row"] if stream.table.encoder.clock is None else ["row", "time"]
-        for file, names in zip(
-            self._files, ([*_COLUMNS, *shares, *stream.further_columns], stream.model.names), strict=True
-        ):
-            file.write(",".join(map(_quoted, [*first, *names])) + "\n")
+        columns = [*_COLUMNS, *shares, *stream.further_columns], stream.model.names
+        with staged(self.path) as place:
+            for name, names in zip((PREDICTIONS, WEIGHTS), columns, strict=True):
+                write_text(place / (name + PARTIAL), ",".join(map(_quoted, [*first, *names])) + "\n")
+            keep_previous(self.path, place)
+            save_checkpoint(stream, place / CHECKPOINT)
+        self._tables, self._last_row = [GrowingTable(partial) for partial in self._partials], stream.num_read
 
-    def go_on(self, num_rows: int, num_warmup: int) -> bool:
-        """Go on with the tables that the run of a checkpoint left in this folder, cut after row ``num_rows``.
+    def go_on(self, stream: ScoredStream) -> bool:
+        """Go on with the tables that the run of a checkpoint left in this folder, cut after the last row learned.
 
         Returns:
             Whether there were any.
@@ -60,27 +63,30 @@ class OutputFolder:
         Raises:
             ValueError: If they do not reach that row.
         """
-        partials = [self.path / (name + _PARTIAL) for name in (PREDICTIONS, WEIGHTS)]
-        for name, partial in zip((PREDICTIONS, WEIGHTS), partials, strict=True):
+        for name, partial in zip((PREDICTIONS, WEIGHTS), self._partials, strict=True):
             if not partial.exists() and (self.path / name).exists():
-                shutil.copyfile(self.path / name, partial)
-        if not all(partial.exists() for partial in partials):
+                copy_file(self.path / name, partial)
+        if not is_unfinished(self.path):
             return False
+        num_rows, first_row = stream.progress.num_rows, stream.model.config.warmup + 1
+        if stream.history is not None and stream.history.first_row is not None:
+            first_row = stream.history.first_row
+        wanted = max(num_rows, first_row - 1)
         ends = []
-        for partial in partials:
+        for partial in self._partials:
             end, last = _end_of_row(partial, num_rows)
-            if end == 0 or max(last, num_warmup) != num_rows:
+            if end == 0 or max(last, first_row - 1) != wanted:
                 raise ValueError(
                     f"{partial} ends at row {last} and the checkpoint stands at row {num_rows}; choose another --out"
                 )
             ends.append(end)
-        for partial, end in zip(partials, ends, strict=True):
-            file = partial.open("r+", encoding="utf-8")
-            file.seek(end)
-            file.truncate()
-            self._files.append(file)
-        self._keeps_previous = False
+        self._tables = [GrowingTable(partial, end) for partial, end in zip(self._partials, ends, strict=True)]
+        self._last_row = wanted
         return True
+
+    @property
+    def _partials(self) -> list[Path]:
+        return [self.path / (name + PARTIAL) for name in (PREDICTIONS, WEIGHTS)]
 
     def append(self, chunk: Chunk, clock: Clock | None) -> None:
         """Write the predictions and weights of a chunk, and hand them to the operating system.
@@ -88,112 +94,76 @@ class OutputFolder:
         Args:
             chunk: The chunk.
             clock: What rows are ordered by.
+
+        Raises:
+            OSError: If they cannot be written. A part of them may stand there then, and no checkpoint follows.
         """
         rows = range(chunk.first_row, chunk.first_row + chunk.y.shape[0])
         starts = [f"{row}," for row in rows]
         if clock is not None and chunk.time is not None:
             times = clock.format(chunk.time.tolist())
             starts = [f"{start}{_quoted(time)}," for start, time in zip(starts, times, strict=True)]
-        predictions, weights = self._files
         columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
         if chunk.probabilities is not None:
             columns += chunk.probabilities.unbind(-1)
         columns += chunk.further.values()
         lists = [column.tolist() for column in columns]
-        predictions.writelines(
-            start + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
-            for start, *values in zip(starts, *lists, strict=True)
-        )
         form = ",".join(["%.9g"] * chunk.log_weights.shape[0]) + "\n"
-        weights.writelines(
-            start + form % tuple(values)
-            for start, values in zip(starts, chunk.log_weights.exp().T.tolist(), strict=True)
+        texts = (
+            "".join(
+                start + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
+                for start, *values in zip(starts, *lists, strict=True)
+            ),
+            "".join(
+                start + form % tuple(values)
+                for start, values in zip(starts, chunk.log_weights.exp().T.tolist(), strict=True)
+            ),
         )
-        for file in self._files:
-            file.flush()
+        last_row, self._last_row = max(self._last_row, rows.stop - 1), -1
+        for table, text in zip(self._tables, texts, strict=True):
+            table.append(text)
+        self._last_row = last_row
 
     def checkpoint(self, stream: ScoredStream) -> None:
-        """Replace the checkpoint; the rows it has read are in the tables already."""
-        if self._keeps_previous:
-            keep_previous(self.path / CHECKPOINT, self.path / PREVIOUS)
-        self._keeps_previous = False
+        """Replace the checkpoint, once the rows it has read are in the tables on the disk; not, where they are not."""
+        if stream.num_read > self._last_row:
+            return
+        for table in self._tables:
+            table.sync()
         save_checkpoint(stream, self.path / CHECKPOINT)
 
-    def finish(self, summary: dict[str, object]) -> None:
-        """Move the tables into place and write the summary."""
+    def finish(self, summary: dict[str, object], pictures: Sequence[str], draw: Callable[[Path], object]) -> None:
+        """Put the tables, the summary and what is drawn in the place of earlier results.
+
+        Args:
+            summary: The summary.
+            pictures: Files that show the results; those of an earlier run are removed.
+            draw: Writes them into a folder, or as many as it can.
+        """
+        for table in self._tables:
+            table.sync()
         self.close()
-        write_json(self.path / (SUMMARY + _PARTIAL), summary)
-        for name in (PREDICTIONS, WEIGHTS, SUMMARY):
-            os.replace(self.path / (name + _PARTIAL), self.path / name)
-        (self.path / PREVIOUS).unlink(missing_ok=True)
+        tables = {name + PARTIAL: name for name in (PREDICTIONS, WEIGHTS)}
+        with staged(self.path, tables, removed=(PREVIOUS, *pictures)) as place:
+            write_json(place / SUMMARY, summary)
+            draw(place)
 
     def close(self) -> None:
         """Close the tables as they are."""
-        for file in self._files:
-            file.close()
-        self._files = []
+        for table in self._tables:
+            table.close()
+        self._tables = []
 
 
 def is_unfinished(path: Path) -> bool:
     """Whether a folder holds tables of a run that did not come to its end."""
-    return all((path / (name + _PARTIAL)).exists() for name in (PREDICTIONS, WEIGHTS))
+    return all((path / (name + PARTIAL)).exists() for name in (PREDICTIONS, WEIGHTS))
 
 
-def make_writable(path: Path) -> None:
-    """Make a folder if need be, and see whether it can be written.
-
-    Raises:
-        OSError: If it cannot.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise OSError(f"the folder {path} cannot be written: {error.strerror}; choose another --out") from error
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder for results.
-
-    Raises:
-        OSError: If it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"the folder {path} cannot be made: {error.strerror}; choose another --out") from error
-
-
-def keep_previous(checkpoint: Path, previous: Path) -> None:
-    """Copy a checkpoint of complete results before it is replaced, unless runs that failed have done so."""
-    if checkpoint.exists() and not previous.exists():
-        shutil.copyfile(checkpoint, previous)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file in one step; numbers that JSON does not know become strings."""
-    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
-
-
-def finite(content: object) -> object:
-    """Plain containers with numbers that JSON does not know as strings."""
-    if isinstance(content, dict):
-        return {key: finite(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [finite(value) for value in content]
-    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
+def keep_previous(folder: Path, place: Path) -> None:
+    """Copy the checkpoint of complete results before it is replaced, unless runs that failed have done so."""
+    if (folder / CHECKPOINT).exists() and not (folder / PREVIOUS).exists():
+        copy_file(folder / CHECKPOINT, place / PREVIOUS)
 
 
 def _quoted(name: str) -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gp_ensembles.files.replacing import write_text
+
 TARGET = "load"
 _HEADER = ("time", "weather", "temperature", "solar", "holiday", TARGET)
 _WEATHER = ("sunny", "cloudy", "rain")
@@ -65,7 +67,7 @@ def messy_load(num_rows: int = 2500, *, seed: int = 0) -> str:
 
 def write_messy_load(path: Path, num_rows: int = 2500, *, seed: int = 0) -> None:
     """Write :func:`messy_load` to a file."""
-    path.write_text(messy_load(num_rows, seed=seed), encoding="utf-8")
+    write_text(path, messy_load(num_rows, seed=seed))
 
 
 def _decimal(number: float) -> str:

@@ -1,8 +1,6 @@
 """A fitted fusion: fitting, prediction, files, and conversion to ArviZ."""
 
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.fusion.arrays import read_arrays, write_arrays
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions
@@ -30,7 +29,8 @@ from gp_ensembles.fusion.models import BHS, PBHS
 Array = npt.NDArray[Any]
 
 
-_FORMAT = 1
+_FORMAT = 2
+_READ = (1, 2)  # 1 has no manifest
 # Draws whose weights of experts are computed at once.
 _DRAWS = 256
 
@@ -207,15 +207,7 @@ class FittedFusion:
         content["check"] = _fingerprint(self.model, self.theta).cpu().numpy()
         content["model"] = np.asarray(type(self.model).__name__)
         content["format"] = np.asarray(_FORMAT)
-        partial = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez_compressed(file, **content)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, goal)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_arrays(goal, content)
 
     @classmethod
     def load(
@@ -232,18 +224,17 @@ class FittedFusion:
             ValueError: If the file is no such file, or was written for another model.
         """
         try:
-            with Path(path).open("rb") as file:
-                if not zipfile.is_zipfile(file):
-                    raise zipfile.BadZipFile("it is no .npz file")
-                file.seek(0)
-                with np.load(file, allow_pickle=False) as arrays:
-                    content = {name: arrays[name] for name in arrays.files}
-            if int(content["format"]) != _FORMAT:
-                raise ValueError(f"{path} has format {int(content['format'])}, this version reads {_FORMAT}")
+            content = read_arrays(Path(path))
+            version = int(content["format"])
             name, check = str(content["model"]), torch.as_tensor(content["check"]).to(model.X)
-            posterior = _from_arrays(content, model.X)
-        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+            posterior = _from_arrays(content, model.X) if version in _READ else None
+        except (KeyError, ValueError, TypeError) as error:
             raise ValueError(f"{path} is not a saved fusion, or is damaged: {error}") from error
+        if posterior is None:
+            raise ValueError(
+                f"{path} has format {version}, this version of the library reads {_READ[0]} to {_READ[-1]}; use the "
+                "version that wrote it"
+            )
         if name != type(model).__name__ or posterior.theta.shape[1] != model.num_parameters:
             raise ValueError(
                 f"{path} was written for a {name} with {posterior.theta.shape[1]} parameters, but the model is a "

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from gp_ensembles.files.replacing import replace_file
+
 Array = NDArray[np.float64]
 
 INK = "#22303c"
@@ -74,12 +76,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     kind = goal.suffix.lower().removeprefix(".")
     if kind not in ("png", "pdf", "svg"):
         raise ValueError(f"cannot write a picture to {goal.name!r}; end its name in .png, .pdf or .svg")
-    partial = goal.with_name(f".{goal.name}.{os.getpid()}.partial")
-    try:
-        figure.savefig(partial, format=kind)
-        os.replace(partial, goal)
-    finally:
-        partial.unlink(missing_ok=True)
+    replace_file(goal, lambda file: figure.savefig(file, format=kind))
     return goal
 
 

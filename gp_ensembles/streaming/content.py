@@ -8,10 +8,20 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.files.checkpoint import Kind, unchanged
 from gp_ensembles.streaming.after_mixture import CalibrationState, calibration_from_plain, calibration_to_plain
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.streaming.packing import packed, unpacked
+
+KIND = Kind(
+    "gp_ensembles model",
+    6,
+    "a model",
+    "give a file that OnlineModel.save wrote",
+    (unchanged,),
+    ("config", "warm_X", "warm_y"),
+)
 
 
 class Parts(NamedTuple):

@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
@@ -24,7 +25,6 @@ from gp_ensembles.streaming.after_mixture import (
     remember,
 )
 from gp_ensembles.streaming.building import build
-from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
@@ -37,7 +37,7 @@ from gp_ensembles.streaming.checks import (
 )
 from gp_ensembles.streaming.column_report import ColumnReport, column_reports
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.content import Parts, content_of, parts_of, restore
+from gp_ensembles.streaming.content import KIND, Parts, content_of, parts_of, restore
 from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, rows_to_come
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.forecasting.paths import RowsToCome
@@ -49,8 +49,6 @@ from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribu
 from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
-
-_KIND = Kind("gp_ensembles model", 5, "a model", "give a file that OnlineModel.save wrote")
 
 
 class OnlineModel:
@@ -337,7 +335,7 @@ class OnlineModel:
             OSError: If the file cannot be written.
             TypeError: If a record has no name in files, such as ``GuestModel``; pickle the model instead.
         """
-        write_checkpoint(Path(path), _KIND, self.content())
+        write_checkpoint(Path(path), KIND, self.content())
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None) -> "OnlineModel":
@@ -351,7 +349,7 @@ class OnlineModel:
             OSError: If the file cannot be read.
             ValueError: If it is not a model, is damaged, or is of another version.
         """
-        content = read_checkpoint(Path(path), _KIND)
+        content = read_checkpoint(Path(path), KIND)
         try:
             return cls.from_content(content, device=device)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:

@@ -139,8 +139,8 @@ class TextSource:
             next(self._lines, None)
         if dialect.delimiter == " ":
             for line in self._lines:
-                if line.strip():
-                    yield self._lines.number, split_rows([line], " ", dialect.quote)[0]
+                for cells in split_rows([line], " ", dialect.quote):  # one, or none in a line of marks
+                    yield self._lines.number, cells
             return
         reader = csv.reader(self._lines, delimiter=dialect.delimiter, quotechar=dialect.quote, skipinitialspace=True)
         for cells in reader:

@@ -1,6 +1,5 @@
 """What a part leaves behind: scores of every row, and of our ensembles every expert's prediction, in files of numpy."""
 
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gp_ensembles.files.replacing import replace_file
 from studies.arena.scores import Array, ClassRows, LocationScale, Rows
 
 Values = NDArray[Any]
@@ -49,13 +49,8 @@ def save_arrays(path: Path, arrays: Mapping[str, Values]) -> None:
     Raises:
         OSError: If the folder cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs see a flag in every name
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    # The stubs see a flag in every name.
+    replace_file(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
 
 def save_rows(path: Path, rows: Rows | ClassRows) -> None:

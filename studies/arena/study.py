@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gp_ensembles.cli.writing import make_folder
-from gp_ensembles.streaming.checkpoint import fingerprint
+from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.files.checkpoint import fingerprint
 from studies.arena.contenders import METHODS, Contender
 from studies.arena.optional import is_installed, missing
 from studies.arena.ours import ABLATIONS, VARIANTS, of_classes, stream_config

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from gp_ensembles.cli.error_messages import one_sentence
-from gp_ensembles.cli.writing import make_folder, write_json
+from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.files.checkpoint import fingerprint
+from gp_ensembles.files.replacing import write_json
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.doebe.methods import Method, score
 from studies.doebe.recording import (
     Recording,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.writing import make_folder
+from gp_ensembles.cli.out_folder import make_folder
 from studies.doebe.methods import Method, family_methods, whole_methods
 from studies.doebe.pictures import draw_deltas, draw_losses, draw_samples
 from studies.doebe.scores import Scores, score_sets

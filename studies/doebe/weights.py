@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.cli.writing import make_folder
 from gp_ensembles.data import folder_names
 from gp_ensembles.ensembles.bases import HilbertBasis
 from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, fitted_experts, static_group
+from gp_ensembles.files.checkpoint import fingerprint
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import weigh_observed
-from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Rule
 from studies.doebe.recording import NUM_FEATURES, WALK
 from studies.doebe.sets import DRIFT, load_stream

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.cli.writing import make_folder
-from gp_ensembles.streaming.checkpoint import fingerprint
+from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.files.checkpoint import fingerprint
 from studies.fusion.methods import INFERENCES, METHODS, FusionTask
 from studies.fusion.pictures import draw_boxes
 from studies.fusion.sets import NUM_ROWS, expert_source, made_up_mixture, make_priors, split_mixture

@@ -13,7 +13,8 @@ from botorch.exceptions.errors import ModelFittingError
 from tqdm import tqdm
 
 from gp_ensembles.cli.error_messages import one_sentence
-from gp_ensembles.cli.writing import make_folder, write_json
+from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.files.replacing import write_json
 
 FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, ModelFittingError)
 Key = tuple[object, ...]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from gp_ensembles.cli.summary import versions
 from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import write_json, write_text
+from gp_ensembles.files.replacing import write_json, write_text
+from gp_ensembles.files.together import staged
 
 
 def write_report(
@@ -15,7 +16,7 @@ def write_report(
     content: Mapping[str, object],
     pictures: Mapping[str, Callable[[Path], object]],
 ) -> str:
-    """Write the files of a study.
+    """Write the files of a study; they replace those of an earlier run together.
 
     Args:
         stem: Their path without ending; its folder exists.
@@ -35,12 +36,13 @@ def write_report(
         >>> sorted(path.name for path in stem.parent.iterdir())
         ['table.csv', 'table.json', 'table.txt']
     """
-    write_text(stem.with_suffix(".csv"), as_csv(*table))
-    write_json(stem.with_suffix(".json"), {**content, "versions": versions()})
-    try:
-        for end, draw in pictures.items():
-            draw(stem.with_name(f"{stem.name}{end}.png"))
-    except ImportError as error:
-        text += f"\nno picture: {error}"
-    write_text(stem.with_suffix(".txt"), text + "\n")
+    with staged(stem.parent) as place:
+        write_text(place / f"{stem.name}.csv", as_csv(*table))
+        write_json(place / f"{stem.name}.json", {**content, "versions": versions()})
+        try:
+            for end, draw in pictures.items():
+                draw(place / f"{stem.name}{end}.png")
+        except ImportError as error:
+            text += f"\nno picture: {error}"
+        write_text(place / f"{stem.name}.txt", text + "\n")
     return text

@@ -14,11 +14,11 @@ import torch
 
 from gp_ensembles.cli.drawing import Curve, Panel, panels_table, save_panels
 from gp_ensembles.cli.text_tables import aligned, as_csv
-from gp_ensembles.cli.writing import write_text
 from gp_ensembles.data import Table, folder_names, load_folder
+from gp_ensembles.files.checkpoint import fingerprint
+from gp_ensembles.files.replacing import write_text
 from gp_ensembles.metrics import observed_mean
 from gp_ensembles.metrics.scores import running_nmse
-from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.harness.parts import Record, Results, Spread, numbers, running
 from studies.harness.plan import check_range
 from studies.harness.protocol import Stream, split_stream

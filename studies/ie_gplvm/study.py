@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.cli.error_messages import one_sentence
-from gp_ensembles.cli.writing import make_folder
-from gp_ensembles.streaming.checkpoint import fingerprint
+from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.files.checkpoint import fingerprint
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report

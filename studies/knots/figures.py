@@ -8,8 +8,9 @@ import torch
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
+from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import aligned, as_csv
-from gp_ensembles.cli.writing import make_folder, write_text
+from gp_ensembles.files.replacing import write_text
 from gp_ensembles.sparse import FIC, VFE, GreedyBlocks, RandomSubset, SparseGP, fit_sparse, kmeans_knots, select_knots
 from gp_ensembles.sparse.optimizers import LBFGSB
 from studies.knots.methods import start_values

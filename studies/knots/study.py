@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.error_messages import one_sentence
-from gp_ensembles.cli.writing import make_folder
+from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.data import Table
+from gp_ensembles.files.checkpoint import fingerprint
 from gp_ensembles.metrics import log_score, median_mnlp, sample_srmse
 from gp_ensembles.metrics.scores import aukl
 from gp_ensembles.numerics import normal
-from gp_ensembles.streaming.checkpoint import fingerprint
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report

@@ -2,6 +2,7 @@
 
 import io
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -184,6 +185,15 @@ def test_other_files_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(ValueError, match="not a saved fusion"):
         FittedFusion.load(path, joint())
+    fit(joint(), MAP(num_restarts=2, max_iterations=20)).save(path)
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    np.savez(path, **{**content, "theta": content["theta"] + 1e-9})
+    with pytest.raises(ValueError, match="not what its manifest says"):
+        FittedFusion.load(path, joint())
+    np.savez(path, **{**{name: array for name, array in content.items() if name != "manifest"}, "format": 9})
+    with pytest.raises(ValueError, match="has format 9, this version of the library reads 1 to 2"):
+        FittedFusion.load(path, joint())
     np.save(tmp_path / "array.npy", np.zeros(3))
     with pytest.raises(ValueError, match="not a saved fusion"):
         FittedFusion.load(tmp_path / "array.npy", joint())
@@ -247,3 +257,12 @@ def test_float32(tmp_path):
         assert fitted.theta.dtype == fitted.predict(X, predictions).mean.dtype == torch.float32
         fitted.save(tmp_path / "fusion.npz")
         assert torch.equal(FittedFusion.load(tmp_path / "fusion.npz", model).theta, fitted.theta)
+
+
+def test_absurd_sizes_in_a_file_are_refused_before_they_are_allocated(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**13,)})
+    with zipfile.ZipFile(tmp_path / "fusion.npz", "w") as archive:
+        archive.writestr("theta.npy", header.getvalue() + bytes(80))
+    with pytest.raises(ValueError, match=r"theta\.npy says more than it holds"):
+        FittedFusion.load(tmp_path / "fusion.npz", joint())

@@ -23,6 +23,7 @@ from gp_ensembles.ensembles.targets import (
     UnknownNoiseTarget,
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.filters import predict_joint
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig
@@ -403,7 +404,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
         OnlineModel.load(tmp_path / "text.pt")
     content = model.content()
     del content["ensemble"]["meta_log_weights"]
-    torch.save({"format": "gp_ensembles model", "format_version": 5, **content}, tmp_path / "other.pt")
+    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 6, "a model", ""), content)
     with pytest.raises(ValueError, match="does not fit this version"):
         OnlineModel.load(tmp_path / "other.pt")
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):

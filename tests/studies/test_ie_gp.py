@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.cli.text_tables import aligned, as_csv
-from gp_ensembles.cli.writing import write_json
 from gp_ensembles.data import Table, load_folder
+from gp_ensembles.files.replacing import write_json
 from gp_ensembles.metrics import nmse
 from studies.__main__ import main
 from studies.harness.parts import Record, kept_record

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal
@@ -94,17 +95,11 @@ def run_command(name: str, values: Namespace) -> int:
     checkpoint = values.out / CHECKPOINT
     run = None
     try:
-        if values.resume:
-            run = load_run(checkpoint, prepared)
-            folder = EmbedFolder(values.out, keeps_previous=False)
-        else:
-            folder = EmbedFolder(values.out, keeps_previous=True)
-            run = EmbedRun.start(prepared)
+        folder = EmbedFolder(values.out, keeps_previous=not values.resume)
+        run = load_run(checkpoint, prepared) if values.resume else EmbedRun.start(prepared)
         _embed_all(run, folder, values)
-        summary = summarize_run(run)
-        folder.finish(run, summary)
-        if values.pictures:
-            _draw(run, values.out)
+        summary, embedded = summarize_run(run), run
+        folder.finish(run, summary, lambda place: _draw(embedded, place) if values.pictures else None)
     except KeyboardInterrupt:
         print(f"gp-ensembles: {_interrupted(run, checkpoint)}", file=sys.stderr)
         return 130
@@ -127,9 +122,9 @@ def _embed_all(run: EmbedRun, folder: EmbedFolder, values: Namespace) -> None:
                     folder.checkpoint(run)
                     saved = time.monotonic()
     finally:  # what was learned survives any failure
-        folder.append(run)
-        folder.checkpoint(run)
-        folder.close()
+        with closing(folder):
+            folder.append(run)
+            folder.checkpoint(run)
 
 
 def _interrupted(run: EmbedRun | None, checkpoint: Path) -> str:

@@ -1,17 +1,17 @@
 """A run of ``embed``: the model, the embeddings so far, the checkpoint and the folder of results."""
 
 import math
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.cli.embed.options import Prepared, build_model, expert_names
+from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.text_tables import csv_lines
 from gp_ensembles.cli.writing import (
     CHECKPOINT,
@@ -19,22 +19,21 @@ from gp_ensembles.cli.writing import (
     SUMMARY,
     WEIGHTS,
     keep_previous,
-    make_writable,
-    write_json,
-    write_text,
 )
 from gp_ensembles.ensembles.interrupts import uninterrupted
+from gp_ensembles.files.checkpoint import Kind, fingerprint, read_checkpoint, unchanged, write_checkpoint
+from gp_ensembles.files.growing import GrowingTable
+from gp_ensembles.files.replacing import PARTIAL, write_json, write_text
+from gp_ensembles.files.together import staged
 from gp_ensembles.gplvm import IEGPLVM, Embeddings
 from gp_ensembles.gplvm.records import ROW_AXES
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.streaming.checkpoint import Kind, fingerprint, read_checkpoint, write_checkpoint
 
 EMBEDDINGS = "embeddings.csv"
 IMPUTED = "imputed.csv"
 PICTURE = "embedding.png"
-_PARTIAL = ".partial"
 _ROWS = 4096  # mapped back at once
-_KIND = Kind("gp_ensembles embed", 2, "embed", "choose the --out of a run of embed")
+_KIND = Kind("gp_ensembles embed", 3, "embed", "choose the --out of a run of embed", (unchanged,), ("options",))
 
 
 class Progress(NamedTuple):
@@ -302,7 +301,7 @@ def imputed_csv(run: EmbedRun) -> str | None:
 
 @final
 class EmbedFolder:
-    """Writes the results of one run; results of an earlier run stay until this one is complete.
+    """Writes the results of one run; results of an earlier run stay until all of this one's replace them together.
 
     While the run goes on, rows stand in ``embeddings.csv.partial`` as they were reported (``x1`` and so on are empty:
     they are places in the latent space of the expert that is the best at the end) and in ``weights.csv.partial``,
@@ -319,60 +318,57 @@ class EmbedFolder:
     def __init__(self, path: Path, keeps_previous: bool) -> None:
         self.path = path
         self._keeps_previous = keeps_previous
-        self._files: list[TextIO] = []
+        self._tables: list[GrowingTable] = []
         self._num_written = 0
         make_writable(path)
 
     def begin(self, run: EmbedRun) -> None:
         """Start the tables, with the rows that the run has embedded already, and write a checkpoint."""
-        headers = ((EMBEDDINGS, embedding_header(run)), (WEIGHTS, weights_header()))
-        for name, header in headers:
-            file = (self.path / (name + _PARTIAL)).open("w", encoding="utf-8")
-            self._files.append(file)
-            file.write(header)
+        headers = {EMBEDDINGS: embedding_header(run), WEIGHTS: weights_header()}
+        with staged(self.path) as place:
+            for name, header in headers.items():
+                write_text(place / (name + PARTIAL), header)
+            if self._keeps_previous:
+                keep_previous(self.path, place)
+            save_run(run, place / CHECKPOINT)
+        self._tables = [GrowingTable(self.path / (name + PARTIAL)) for name in headers]
         self.append(run)
-        self.checkpoint(run)
 
     def append(self, run: EmbedRun) -> None:
         """Write the rows embedded since the last call, and hand them to the operating system."""
         rows = range(self._num_written, run.num_read)
         with uninterrupted():
             texts = embedding_lines(run, rows, None), weights_lines(run, rows)
-            for file, text in zip(self._files, texts, strict=True):
-                file.write(text)
-                file.flush()
             self._num_written = run.num_read
+            for table, text in zip(self._tables, texts, strict=True):
+                table.append(text)
 
     def checkpoint(self, run: EmbedRun) -> None:
-        """Replace the checkpoint."""
-        if self._keeps_previous:
-            keep_previous(self.path / CHECKPOINT, self.path / PREVIOUS)
-        self._keeps_previous = False
+        """Replace the checkpoint, which holds all that is embedded: tables are written anew from it."""
         save_run(run, self.path / CHECKPOINT)
 
-    def finish(self, run: EmbedRun, summary: dict[str, object]) -> None:
-        """Write the tables in one latent space and the summary, and move them into place."""
+    def finish(self, run: EmbedRun, summary: dict[str, object], draw: Callable[[Path], object]) -> None:
+        """Put the tables in one latent space, the summary and what is drawn in the place of earlier results.
+
+        Args:
+            run: The complete run.
+            summary: Its summary.
+            draw: Draws its picture into a folder, if it can.
+        """
         self.close()
         rows = range(len(run.places))
-        texts = {
-            EMBEDDINGS: embedding_header(run) + embedding_lines(run, rows, run.one_space()),
-            WEIGHTS: weights_header() + weights_lines(run, rows),
-        }
         imputed = imputed_csv(run)
-        if imputed is not None:
-            texts[IMPUTED] = imputed
-        for name, text in texts.items():
-            write_text(self.path / (name + _PARTIAL), text)
-        write_json(self.path / (SUMMARY + _PARTIAL), summary)
-        for name in (*texts, SUMMARY):
-            os.replace(self.path / (name + _PARTIAL), self.path / name)
-        if imputed is None:
-            (self.path / IMPUTED).unlink(missing_ok=True)  # an earlier run's, as is the picture
-        (self.path / PICTURE).unlink(missing_ok=True)
-        (self.path / PREVIOUS).unlink(missing_ok=True)
+        unfinished = [name + PARTIAL for name in (EMBEDDINGS, WEIGHTS)]
+        with staged(self.path, removed=[*unfinished, IMPUTED, PICTURE, PREVIOUS]) as place:
+            write_text(place / EMBEDDINGS, embedding_header(run) + embedding_lines(run, rows, run.one_space()))
+            write_text(place / WEIGHTS, weights_header() + weights_lines(run, rows))
+            if imputed is not None:
+                write_text(place / IMPUTED, imputed)
+            write_json(place / SUMMARY, summary)
+            draw(place)
 
     def close(self) -> None:
         """Close the tables as they are."""
-        for file in self._files:
-            file.close()
-        self._files = []
+        for table in self._tables:
+            table.close()
+        self._tables = []

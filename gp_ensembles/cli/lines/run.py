@@ -10,7 +10,9 @@ from typing import IO
 
 from gp_ensembles.cli.lines.protocol import LineError, read_line
 from gp_ensembles.cli.lines.session import LineSession
-from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY, make_writable, write_json
+from gp_ensembles.cli.out_folder import make_writable
+from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
+from gp_ensembles.files.replacing import write_json
 
 _REPORTED = 5  # lines that could not be used are told of one by one up to here
 

@@ -13,8 +13,8 @@ import torch
 
 from gp_ensembles.cli.lines.protocol import Line, LineError
 from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.tables import TableOptions, open_rows
@@ -22,7 +22,21 @@ from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
 from gp_ensembles.tables.frames import RecordSource
 from gp_ensembles.tables.target import TargetColumn
 
-_KIND = Kind("gp_ensembles lines", 2, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
+
+def _with_known(content: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 knew neither the ids of rows that are done, at first, nor when rows are given up early."""
+    late = content["late"]
+    return {"known": [], **content, "late": late if late is None else {"patience": None, **late}}
+
+
+_KIND = Kind(
+    "gp_ensembles lines",
+    3,
+    "a stream of lines",
+    "give the checkpoint.pt that a stream of lines wrote",
+    (_with_known,),
+    ("config", "model/warm_X", "model/warm_y"),
+)
 _FARTHEST = 1e100
 PATH = "the lines"
 

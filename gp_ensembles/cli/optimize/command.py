@@ -16,7 +16,8 @@ from gp_ensembles.cli.optimize.tables import (
     table_csv,
     table_markdown,
 )
-from gp_ensembles.cli.writing import write_text
+from gp_ensembles.files.replacing import write_text
+from gp_ensembles.files.together import staged
 
 _SLOW = ("bayesian-logei", "saas-logei", "map-saas-logei", "vbll-logei")
 
@@ -68,13 +69,14 @@ def run_command(name: str, values: Namespace) -> int:
     text += f"\n\n{paired}" if paired else ""
     for (problem, method, seed), reason in results.failures.items():
         text += f"\n{problem}, {method}, seed {seed} failed: {reason}"
-    write_text(values.out / "optimize.csv", table_csv(summaries))
-    write_text(values.out / "curves.csv", curves_csv(summaries))
-    write_text(values.out / "optimize.md", text + "\n")
     print(text)
-    try:
-        draw_regrets(summaries, results.problems, values.out)
-    except ImportError as error:
-        print(f"no pictures: {error}")
+    with staged(values.out) as place:
+        write_text(place / "optimize.csv", table_csv(summaries))
+        write_text(place / "curves.csv", curves_csv(summaries))
+        write_text(place / "optimize.md", text + "\n")
+        try:
+            draw_regrets(summaries, results.problems, place)
+        except ImportError as error:
+            print(f"no pictures: {error}")
     print(values.out / "optimize.md")
     return 2 if results.failures else 0

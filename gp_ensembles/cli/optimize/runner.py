@@ -19,8 +19,9 @@ from tqdm import tqdm
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.optimize.methods import initial_design, make_method
 from gp_ensembles.cli.optimize.problems import Problem, make_problem
+from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import make_folder, write_text
+from gp_ensembles.files.replacing import write_text
 
 _COLUMNS = ("evaluation", "value", "optimum", "seconds")
 

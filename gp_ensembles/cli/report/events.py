@@ -40,7 +40,9 @@ def new_history(scored: ScoredStream) -> RunHistory:
     model = scored.model
     spec = model.config.ensemble
     families = families_of(model.names, spec)
-    return RunHistory(spec.name, scored.target_name, families, scored.baselines.names, happened(scored))
+    history = RunHistory(spec.name, scored.target_name, families, scored.baselines.names, happened(scored))
+    history.first_row = scored.num_read + 1
+    return history
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from gp_ensembles.cli.report.findings import cards, verdict
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.markup import Markup, embedded_json, escaped, joined
 from gp_ensembles.cli.report.sections import Section, sections_of
-from gp_ensembles.cli.writing import finite, write_text
+from gp_ensembles.files.replacing import finite, write_text
 
 REPORT = "report.html"
 _DIGITS = 5  # of numbers in plots, of the range of their series

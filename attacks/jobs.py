@@ -1,0 +1,162 @@
+"""What is attacked: commands on tiny tables, what a user does when one was killed, what must be there at the end."""
+
+import csv
+import json
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gp_ensembles.cli import scored_stream
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.out_folder import run_folder
+from gp_ensembles.cli.running import exit_code
+from studies.arena.storage import save_arrays
+from studies.harness.parts import Record, Results, running
+from studies.harness.report import write_report
+
+ROWS, FIRST_ROWS, CHUNK_ROWS = 47, 34, 8
+_CONFIG = "ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 20\n"
+_OTHER = "ensemble: {like: doebe, bases: [LinearBasis]}\nwarmup: 20\nseed: 3\n"
+_QUICK = ["--progress", "false"]
+_PLAIN = [*_QUICK, "--pictures", "false", "--report", "false"]
+_OFTEN = ["--checkpoint_seconds", "0"]
+_SECONDS = ("fit_seconds", "microseconds_per_row")  # cells that differ from run to run
+
+
+class Job(NamedTuple):
+    """A command into a folder.
+
+    Attributes:
+        name: What tables of attacks call it.
+        run: Runs it into a folder; returns its exit code.
+        again: What a user does once it was killed; returns the exit code, 2 where there is nothing to go on with.
+        tables: Files that must be the same, to the byte, after any kill and what follows.
+        before: Puts earlier results into the folder, before the command is run.
+        mark: A file that is the command's own from the moment on at which ``again`` must succeed; ``None`` if the
+            command itself is run again.
+    """
+
+    name: str
+    run: Callable[[Path], int]
+    again: Callable[[Path], int]
+    tables: tuple[str, ...]
+    before: Callable[[Path], object] | None = None
+    mark: str | None = None
+
+
+def make_jobs(place: Path) -> dict[str, Job]:
+    """The jobs, by name; their inputs are written into ``place``."""
+    torch.set_num_threads(1)
+    scored_stream._CHUNK_ROWS = CHUNK_ROWS
+    whole, first = place / "whole.csv", place / "first.csv"
+    rows = [[f"{3 * math.sin(k):.5f}", f"{5 + 0.01 * k + math.cos(k):.5f}"] for k in range(ROWS)]
+    _write_table(whole, ["a", "y"], rows)
+    _write_table(first, ["a", "y"], rows[:FIRST_ROWS])
+    wide = [[f"{math.sin(k / (3 + j)):.6f}" if k < 50 or (k + j) % 7 else "" for j in range(4)] for k in range(70)]
+    _write_table(place / "wide.csv", list("abcd"), wide)
+    (place / "config.yaml").write_text(_CONFIG)
+    (place / "other.yaml").write_text(_OTHER)
+    stopped = place / "stopped"
+
+    def stream(table: Path, config: str, *options: str) -> Callable[[Path], int]:
+        given = ["stream", str(table), "--target", "y", "--config", str(place / config), *_OFTEN]
+        return lambda out: main([*given, "--out", str(out), *(options or _PLAIN)])
+
+    def resumed(*options: str) -> Callable[[Path], int]:
+        given = ["resume", str(whole), "--skip_seen", "true", *_OFTEN, *(options or _PLAIN)]
+        return lambda out: main([*given, "--checkpoint", str(out / "checkpoint.pt"), "--out", str(out)])
+
+    def elsewhere(out: Path) -> int:
+        given = ["resume", str(whole), "--checkpoint", str(stopped / "checkpoint.pt"), "--skip_seen", "true"]
+        return main([*given, *_OFTEN, "--out", str(out), *_PLAIN])
+
+    def compare(out: Path) -> int:
+        configs = [str(place / "config.yaml"), str(place / "other.yaml")]
+        return main(["compare", str(whole), "--target", "y", "--configs", *configs, "--out", str(out), *_QUICK])
+
+    def forecast(out: Path) -> int:
+        given = ["forecast", "--checkpoint", str(stopped), "--horizon", "3", "--num_paths", "20", "--paths", "true"]
+        return main([*given, "--out", str(out), "--pictures", "false", *_QUICK])
+
+    def embed(*options: str) -> Callable[[Path], int]:
+        given = ["embed", str(place / "wide.csv"), "--warmup", "50", "--num_frequencies", "5", *_OFTEN, *_QUICK]
+        given += ["--batch_iterations", "5", "--block_size", "8", "--pictures", "false", *options]
+        return lambda out: main([*given, "--out", str(out)])
+
+    code = stream(first, "config.yaml")(stopped)
+    assert code == 0, f"the stream that is resumed ended with {code}"
+    streamed, begun = ("predictions.csv", "weights.csv"), stream(whole, "config.yaml")
+    shown = [*_QUICK, "--pictures", "false"]
+    earlier = stream(whole, "other.yaml")
+    jobs = [
+        Job("stream", begun, resumed(), streamed, mark="checkpoint.pt"),
+        Job("stream over results", begun, resumed(), streamed, earlier, mark="checkpoint.pt"),
+        Job(
+            "stream with a report",
+            stream(whole, "config.yaml", *shown),
+            resumed(*shown),
+            streamed,
+            mark="checkpoint.pt",
+        ),
+        Job("resume in place", resumed(), resumed(), streamed, stream(first, "config.yaml")),
+        Job("resume elsewhere", elsewhere, resumed(), streamed, mark="checkpoint.pt"),
+        Job("compare", compare, compare, ("compare.csv",), compare),
+        Job("forecast", forecast, forecast, ("forecast.csv", "paths.csv", "summary.json"), forecast),
+        Job(
+            "embed", embed(), embed("--resume"), ("embeddings.csv", "weights.csv", "imputed.csv"), mark="checkpoint.pt"
+        ),
+        Job("study", study, study, ("table.csv", "table.txt", "rows.npz"), study),
+    ]
+    return {job.name: job for job in jobs}
+
+
+def study(out: Path) -> int:
+    """What all studies write, on nothing that takes time: finished parts, arrays, tables."""
+    return exit_code("studies", [], lambda _: _study(out), "what was finished is kept")
+
+
+def _study(out: Path) -> int:
+    with run_folder(out):
+        results = Results(None, ("method", "split"), 3)
+        with running(results, out / "runs", 3, False) as parts:
+            for split in range(3):
+                settings: dict[str, object] = {"split": split}
+                made = Record(settings, {"error": split / 3}, {})
+                parts.run(("plain", split), f"plain-{split}", settings, partial(Record, *made), "plain")
+        scores = torch.tensor(results.values("error", "plain"), dtype=torch.float64, device="cpu")
+        save_arrays(out / "rows.npz", {"error": scores.numpy()})
+        write_report(out / "table", str(scores.mean()), (["error"], results.rows(["error"])), {"scores": 1}, {})
+    return 0
+
+
+def contents(job: Job, out: Path) -> dict[str, object]:
+    """What must be the same: the bytes of tables, or their cells but for times."""
+    found: dict[str, object] = {}
+    for name in job.tables:
+        path = out / name
+        if name == "compare.csv":
+            with path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            found[name] = [{key: cell for key, cell in row.items() if key not in _SECONDS} for row in rows]
+        elif name.endswith(".npz"):
+            found[name] = path.stat().st_size  # the archive holds the time
+        else:
+            found[name] = path.read_bytes()
+    for path in out.glob("*.json"):
+        json.loads(path.read_text())
+    return found
+
+
+def names(out: Path) -> list[str]:
+    """All that a folder holds."""
+    return sorted(str(path.relative_to(out)) for path in out.rglob("*"))
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([header, *rows])

@@ -1,0 +1,62 @@
+"""The folder of results: one run at a time, made if need be, and whole before anything else is done in it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from gp_ensembles.files import operations
+from gp_ensembles.files.lock import FolderInUseError, owned
+from gp_ensembles.files.together import complete
+
+
+@contextmanager
+def run_folder(path: Path) -> Iterator[None]:
+    """Inside, the folder of results is this process's alone; one that was made for it and stays empty is removed.
+
+    Raises:
+        FolderInUseError: If another run writes into it.
+        OSError: If it cannot be made or written.
+    """
+    made = [place for place in (path, *path.parents) if not place.exists()]
+    try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(owned(path))
+            except FolderInUseError:
+                raise
+            except OSError as error:
+                raise _not_writable(path, error) from error
+            yield
+    finally:
+        with suppress(OSError):  # one holds something
+            for place in made:
+                operations.remove_folder(place)
+
+
+def make_writable(path: Path) -> None:
+    """Make a folder if need be, and complete what a run that was killed was about to replace in it.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    make_folder(path)
+    try:
+        complete(path)
+    except OSError as error:
+        raise _not_writable(path, error) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for results.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    try:
+        operations.make_folder(path)
+    except OSError as error:
+        raise OSError(f"the folder {path} cannot be made: {error.strerror}; choose another --out") from error
+
+
+def _not_writable(path: Path, error: OSError) -> OSError:
+    return OSError(f"the folder {path} cannot be written: {error.strerror}; choose another --out")

@@ -1,0 +1,132 @@
+"""Checkpoints as files: written in one step, and read only if they are whole and of the right kind.
+
+A checkpoint is an archive that ``torch.load(path, weights_only=True)`` reads too: one file, without a further library.
+Beside its content it holds ``format``, ``format_version`` and a ``manifest``, see
+:func:`~gp_ensembles.files.manifest.manifest_of`. The digest covers what is read, not how it lies in the file.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.files.archive import read_archive
+from gp_ensembles.files.manifest import digest, manifest_of, solid
+from gp_ensembles.files.replacing import replace_file
+
+_HEAD = ("format", "format_version", "manifest")
+
+
+class Kind(NamedTuple):
+    """What a checkpoint is of.
+
+    Attributes:
+        format: Its mark in the file.
+        version: The version that is written.
+        name: What a message calls it, as in "a stream".
+        advice: What to do instead, at the end of a message.
+        migrations: Earlier versions are read with these, the oldest first: each makes the content of one version that
+            of the next, and the last one makes that of ``version``.
+        parts: Names of parts that get digests of their own in the manifest, as in ``model/config``.
+    """
+
+    format: str
+    version: int
+    name: str
+    advice: str
+    migrations: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
+    parts: tuple[str, ...] = ()
+
+
+def unchanged(content: dict[str, Any]) -> dict[str, Any]:
+    """The migration to a version that only says more about the file, such as the first one with a manifest."""
+    return content
+
+
+def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
+    """Write a file in one step: a reader finds the old file or the new one, never half of one.
+
+    Args:
+        path: Where; its folder must exist.
+        kind: What it is of.
+        content: Tensors and plain containers.
+
+    Raises:
+        OSError: If it cannot be written.
+        ValueError: If the content is neither tensors nor plain.
+
+    Example:
+        >>> import tempfile
+        >>> kind = Kind("example", 1, "an example", "give another")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_checkpoint(Path(folder) / "one.pt", kind, {"x": torch.ones(2)})
+        ...     read_checkpoint(Path(folder) / "one.pt", kind)["x"]
+        tensor([1., 1.])
+    """
+    content = solid(content)
+    head = {"format": kind.format, "format_version": kind.version, "manifest": manifest_of(content, kind.parts)}
+    whole = {**head, **content}
+    replace_file(path, lambda file: torch.save(whole, file))
+
+
+def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
+    """What :func:`write_checkpoint` has written, as content of the version that is written today.
+
+    Nothing in the file is imported or run, and nothing larger than the file is allocated.
+
+    Raises:
+        OSError: If there is no such file or it cannot be read.
+        ValueError: If it is a folder, damaged, or of another kind or version.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the checkpoint.pt in it")
+    with path.open("rb") as file:
+        try:
+            content = read_archive(file)
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is not a readable checkpoint: it is damaged, cut short or another file"
+            ) from error
+    if not isinstance(content, dict) or content.get("format") != kind.format:
+        raise ValueError(f"{path} is not a checkpoint of {kind.name}; {kind.advice}")
+    version, oldest = content.get("format_version"), kind.version - len(kind.migrations)
+    if type(version) is not int or not oldest <= version <= kind.version:
+        read = str(kind.version) if oldest == kind.version else f"{oldest} to {kind.version}"
+        raise ValueError(
+            f"{path} has checkpoint format {version}, this version of the library reads {read}; resume with the "
+            "version that wrote it"
+        )
+    manifest = content.get("manifest")
+    found: dict[str, Any] = {name: value for name, value in content.items() if name not in _HEAD}
+    if manifest is not None or version == kind.version:  # files of the first versions have none
+        _check_digest(path, found, manifest)
+    for migrate in kind.migrations[len(kind.migrations) - (kind.version - version) :]:
+        found = migrate(found)
+    return found
+
+
+def _check_digest(path: Path, content: dict[str, Any], manifest: Any) -> None:
+    try:
+        is_whole = isinstance(manifest, dict) and manifest["digest"] == digest(content)
+    except (KeyError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(
+            f"{path} is damaged or was changed: what it holds is not what its manifest says; take an earlier one"
+        )
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """A checksum of the values of tensors.
+
+    Example:
+        >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(3))
+        False
+    """
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]

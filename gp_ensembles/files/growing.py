@@ -1,0 +1,63 @@
+"""Tables that rows are appended to, and cut back to the rows that a checkpoint knows."""
+
+import os
+from pathlib import Path
+from typing import final
+
+from gp_ensembles.files.operations import OpenFile
+from gp_ensembles.files.replacing import about
+
+
+@final
+class GrowingTable:
+    r"""A text file that is there, on the disk up to the last :meth:`sync`, and is appended to.
+
+    Args:
+        path: The file.
+        size: Bytes of it that stay; all by default.
+
+    Raises:
+        OSError: If it cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "rows.csv"
+        ...     _ = path.write_text("row\n1\n2")
+        ...     table = GrowingTable(path, size=6)
+        ...     table.append("3\n")
+        ...     table.close()
+        ...     path.read_text().split()
+        ['row', '1', '3']
+    """
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        self.path = path
+        self._file = OpenFile(path, os.O_RDWR)
+        self._is_safe = True
+        if size is not None:
+            self._file.truncate(size)
+            self._is_safe = False
+        self._file.seek(0, os.SEEK_END)
+
+    def append(self, text: str) -> None:
+        """Hand text to the operating system, as it is: a process that is killed now loses none of it.
+
+        Raises:
+            OSError: If it cannot be written; a part of it may stand there.
+        """
+        self._is_safe = False
+        try:
+            self._file.write(text.encode("utf-8"))
+        except OSError as error:
+            raise about(error, self.path) from error
+
+    def sync(self) -> None:
+        """Have all of it on the disk: a machine that stops now loses none of it."""
+        if not self._is_safe:
+            self._file.fsync()
+            self._is_safe = True
+
+    def close(self) -> None:
+        """Close it as it is."""
+        self._file.close()

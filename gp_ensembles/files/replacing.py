@@ -1,0 +1,89 @@
+"""One file replaced in one step: a reader finds the old file or the new one, never half of one."""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from errno import EDQUOT, ENOSPC
+from io import BufferedWriter
+from pathlib import Path
+from typing import BinaryIO
+
+from gp_ensembles.files.operations import OpenFile, fsync_folder, remove_if_possible, rename
+
+PARTIAL = ".partial"
+_AT_ONCE = 1 << 20  # bytes that are handed over together
+
+
+def replace_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """Write a file beside its goal, have it on the disk, give it its name, and have that on the disk.
+
+    Args:
+        path: The goal; its folder must exist.
+        fill: Writes the content into a file that can be written and has places; it must not close it.
+
+    Raises:
+        OSError: If it cannot be written, naming the goal; what was there is as it was.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     replace_file(Path(folder) / "one.bin", lambda file: file.write(b"two"))
+        ...     (Path(folder) / "one.bin").read_bytes()
+        b'two'
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    raw: OpenFile | None = None
+    try:
+        with OpenFile(partial) as raw:
+            file = BufferedWriter(raw, _AT_ONCE)  # type: ignore[type-var]  # it gives bytes and views only
+            fill(file)
+            file.flush()
+            raw.fsync()
+        rename(partial, path)
+    except BaseException as error:
+        remove_if_possible(partial)
+        failure = raw.failure if raw is not None and isinstance(error, RuntimeError) else error  # torch's own error
+        if isinstance(failure, OSError) and failure.errno is not None:
+            raise about(failure, path) from error
+        raise
+    fsync_folder(path.parent)
+
+
+def about(error: OSError, path: Path) -> OSError:
+    """The same error about another path, with what can be done about a full disk."""
+    text = os.strerror(error.errno or 0)
+    if error.errno in (ENOSPC, EDQUOT):
+        text += "; make room and run it again, what was there before is as it was"
+    return OSError(error.errno, text, str(path))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step; raises as :func:`replace_file`."""
+    replace_file(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file in one step; numbers that JSON does not know become strings."""
+    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def finite(content: object) -> object:
+    """Plain containers with numbers that JSON does not know as strings.
+
+    Example:
+        >>> finite({"score": [1.0, math.nan]})
+        {'score': [1.0, 'nan']}
+    """
+    if isinstance(content, dict):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [finite(value) for value in content]
+    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def copy_file(source: Path, goal: Path) -> None:
+    """Copy a file in one step; raises as :func:`replace_file`."""
+    with source.open("rb") as content:
+        replace_file(goal, lambda file: shutil.copyfileobj(content, file, _AT_ONCE))

@@ -1,0 +1,129 @@
+"""Several files of a folder replaced together: a journal says what shall be moved, and whoever comes next completes it.
+
+The new files are on the disk beside the old ones before the journal is there, and the journal is on the disk before
+the first of them is moved. A process that ends before the journal has replaced nothing; one that ends after it leaves a
+folder whose next owner calls :func:`complete`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gp_ensembles.files.operations import (
+    fsync_folder,
+    make_folder,
+    remove_folder,
+    rename,
+    unlink,
+)
+from gp_ensembles.files.replacing import write_text
+
+JOURNAL = ".replacing.json"
+STAGE = ".new"
+
+
+@contextmanager
+def staged(folder: Path, moved: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> Iterator[Path]:
+    """A place for new files, which replace those of the same names in a folder together at the end of the block.
+
+    Args:
+        folder: The folder; it exists, and nobody else writes into it.
+        moved: Further files of the folder that get new names with them, new by old.
+        removed: Files of the folder that are removed with them, unless they were written anew.
+
+    Yields:
+        The place: write files into it, each in one step.
+
+    Raises:
+        OSError: If a file cannot be written or moved. After an error in the block nothing is replaced.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     folder = Path(name)
+        ...     with staged(folder, removed=["c", "d"]) as place:
+        ...         for file in "abc":
+        ...             write_text(place / file, file)
+        ...         before = sorted(path.name for path in folder.iterdir())
+        ...     before, sorted(path.name for path in folder.iterdir())
+        (['.new'], ['a', 'b', 'c'])
+    """
+    complete(folder)
+    place = folder / STAGE
+    make_folder(place)
+    try:
+        yield place
+    except BaseException:
+        _clear(place)
+        raise
+    new = sorted(path.name for path in place.iterdir())
+    replace_together(folder, {f"{STAGE}/{name}": name for name in new} | dict(moved or {}), removed)
+
+
+def replace_together(folder: Path, moved: Mapping[str, str], removed: Sequence[str] = ()) -> None:
+    """Give files of a folder new names, all or none of them.
+
+    Args:
+        folder: The folder.
+        moved: New names by old ones; the files are on the disk.
+        removed: Files that are removed with that, unless one of them is a new name.
+
+    Raises:
+        OSError: If the journal cannot be written: nothing is moved; or a file moved: :func:`complete` goes on then.
+    """
+    gone = [name for name in removed if name not in moved.values()]
+    write_text(folder / JOURNAL, json.dumps({"moved": dict(moved), "removed": gone}) + "\n")
+    complete(folder)
+
+
+def complete(folder: Path) -> bool:
+    """Do what the journal of a folder says, as far as it was not done.
+
+    Args:
+        folder: The folder; it need not exist.
+
+    Returns:
+        Whether there was a journal.
+
+    Raises:
+        ValueError: If its journal is none of ours.
+        OSError: If a file cannot be moved; the journal stays.
+    """
+    journal = folder / JOURNAL
+    if not journal.exists():
+        _clear(folder / STAGE)
+        return False
+    moved, removed = _read(journal)
+    for source, goal in moved.items():
+        if (folder / source).exists():
+            rename(folder / source, folder / goal)
+    for name in removed:
+        if (folder / name).exists():
+            unlink(folder / name)
+    fsync_folder(folder)
+    unlink(journal)
+    fsync_folder(folder)
+    _clear(folder / STAGE)
+    return True
+
+
+def _read(journal: Path) -> tuple[dict[str, str], list[str]]:
+    try:
+        content = json.loads(journal.read_text(encoding="utf-8"))
+        moved, removed = dict(content["moved"]), list(content["removed"])
+        names = [*(source.removeprefix(f"{STAGE}/") for source in moved), *moved.values(), *removed]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{journal} is damaged; remove it, and run the last command into this folder again") from error
+    if any(Path(name).name != name for name in names):
+        raise ValueError(f"{journal} names files of other folders; it is none of ours, so remove it")
+    return moved, removed
+
+
+def _clear(place: Path) -> None:
+    """Remove the place with what an earlier process has left there; nothing in it is of use without a journal."""
+    if place.is_dir():
+        with suppress(OSError):
+            for path in place.iterdir():
+                unlink(path)
+            remove_folder(place)

@@ -1,0 +1,171 @@
+"""A small checkpoint of each kind, and numbers that it says: ``python -m tests.files.checkpoint_recipes LABEL``."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gp_ensembles.bayesian_quadrature import (
+    Budget,
+    Hyperprior,
+    PriorPolicy,
+    RegressionProblem,
+    Search,
+    inferred,
+    marginalize,
+)
+from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
+from gp_ensembles.cli.embed.options import EmbedOptions, prepare
+from gp_ensembles.cli.embed.rows import Rows
+from gp_ensembles.cli.embed.run import EmbedRun, load_run, save_run
+from gp_ensembles.cli.lines.protocol import read_line
+from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
+from gp_ensembles.fusion.function_priors import FourierPrior
+from gp_ensembles.fusion.models import PoGPE
+from gp_ensembles.fusion.modes import MAP
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.tables import open_rows
+
+FOLDER = Path(__file__).resolve().parents[1] / "data" / "checkpoints"
+CONFIG = StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
+
+
+class Recipe(NamedTuple):
+    """How a small file is written, and what is read from it as numbers."""
+
+    write: Callable[[Path], object]
+    numbers: Callable[[Path], list[float]]
+
+
+def _wave() -> tuple[torch.Tensor, torch.Tensor]:
+    X = torch.arange(60, dtype=torch.float64).unsqueeze(-1) / 7
+    return X, 100 + 5 * X.squeeze(-1) + torch.sin(3 * X.squeeze(-1))
+
+
+def _write_model(path: Path) -> None:
+    model = OnlineModel(CONFIG)
+    model.observe(*_wave())
+    model.save(path)
+
+
+def _of_model(model: OnlineModel) -> list[float]:
+    X, y = _wave()
+    told = model.predict(X[-3:])
+    after = model.observe(X[:5], y[:5])
+    return [*told.mean.tolist(), *told.variance.tolist(), *after.mean.tolist(), *after.log_prob.tolist()]
+
+
+def _write_stream(path: Path) -> None:
+    rows = open_rows([{"time": k, "height": (k / 7) ** 2} for k in range(60)], "height", num_warm_up=20)
+    save_checkpoint(ScoredStream.start(CONFIG, rows), path)
+
+
+def _of_stream(path: Path) -> list[float]:
+    stream = load_checkpoint(path)
+    return [stream.num_read, *_of_model(stream.model)]
+
+
+def _line(k: int, has_target: bool) -> str:
+    return json.dumps({"id": k, "wind": k % 7} | ({"load": 2 * (k % 7) + (k % 3)} if has_target else {}))
+
+
+def _write_lines(path: Path) -> None:
+    session = LineSession(CONFIG, "load")
+    for k in range(25):
+        session.take(read_line(_line(k, True), "load", "id"))
+    session.take(read_line(_line(25, False), "load", "id"))
+    session.save(path)
+
+
+def _of_lines(path: Path) -> list[float]:
+    session = LineSession.load(path)
+    session.take(read_line('{"id": 25, "load": 9}', "load", "id"))
+    answer = session.take(read_line(_line(26, False), "load", "id"))
+    assert answer is not None
+    return [answer[name] for name in ("row", "mean", "std", "q05", "q95")]
+
+
+def _prepared():  # type: ignore[no-untyped-def]
+    angle = torch.arange(14, dtype=torch.float64) / 5
+    Y = torch.stack([angle.sin(), angle.cos(), angle], -1)
+    options = EmbedOptions(warmup=10, num_latent=1, num_frequencies=2, batch_iterations=3, block_size=2)
+    return prepare(Rows(Y, ("a", "b", "c"), None, "pump", False), options)
+
+
+def _write_embed(path: Path) -> None:
+    run = EmbedRun.start(_prepared())
+    run.advance()
+    save_run(run, path)
+
+
+def _of_embed(path: Path) -> list[float]:
+    run = load_run(path, _prepared())
+    run.advance()
+    return [run.progress.num_done, *run.found.embedding.flatten().tolist()]
+
+
+def _marginalized(path: Path):  # type: ignore[no-untyped-def]
+    X = torch.linspace(0.0, 6.0, 12, dtype=torch.float64).unsqueeze(-1)
+    one = torch.ones(1, dtype=torch.float64)
+    prior = Hyperprior(HalfNormal(0.6 * one), LogNormal(-one, 0.5 * one), 2, noise=inferred(1e-2, 1.0))
+    search = Search(PriorPolicy(), num_ascents=0, use_periodogram=False)
+    problem = RegressionProblem(X, X.squeeze(-1).sin(), prior)
+    return marginalize(problem, Budget(8, draws=0), search, generator=torch.Generator().manual_seed(0), checkpoint=path)
+
+
+def _of_marginalization(path: Path) -> list[float]:
+    before = path.read_bytes()
+    found = _marginalized(path)  # nothing is left to evaluate
+    path.write_bytes(before)
+    return [found.log_evidence, *found.state.evaluations.log_likelihood.tolist()]
+
+
+def _fusion_model() -> tuple[torch.Tensor, PoGPE]:
+    X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
+    prior = FourierPrior(torch.ones_like(X[:2]))
+    return X, PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
+
+
+def _write_fusion(path: Path) -> None:
+    fit_fusion(_fusion_model()[1], MAP(), generator=torch.Generator().manual_seed(0)).save(path)
+
+
+def _of_fusion(path: Path) -> list[float]:
+    X, model = _fusion_model()
+    told = FittedFusion.load(path, model).predict(X[:3])
+    return [*told.mean.tolist(), *told.variance.tolist()]
+
+
+RECIPES = {
+    "model": Recipe(_write_model, lambda path: _of_model(OnlineModel.load(path))),
+    "stream": Recipe(_write_stream, _of_stream),
+    "lines": Recipe(_write_lines, _of_lines),
+    "embed": Recipe(_write_embed, _of_embed),
+    "marginalization": Recipe(_marginalized, _of_marginalization),
+    "fusion": Recipe(_write_fusion, _of_fusion),
+}
+
+
+def main(label: str) -> None:
+    """Write a file of each kind with its numbers into ``tests/data/checkpoints``, marked with a label."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, recipe in RECIPES.items():
+        path = FOLDER / f"{name}.{label}.pt"
+        path.unlink(missing_ok=True)
+        recipe.write(path)
+        numbers = recipe.numbers(path)
+        path.with_suffix(".json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+        print(f"{path.name}: {path.stat().st_size} bytes, {len(numbers)} numbers")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

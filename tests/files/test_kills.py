@@ -1,0 +1,122 @@
+"""Commands killed at their operations on files, on full disks, without power, at random: what is left can be used."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from attacks.faults import KILLED, PowerCut
+from gp_ensembles.files.operations import OpenFile, fsync_folder, rename, watched
+from gp_ensembles.files.replacing import write_text
+
+
+def attack(tmp_path, *options):
+    """What ``python -m attacks kills`` finds, in a process of its own, which forks."""
+    path = tmp_path / "kills.json"
+    call = [sys.executable, "-W", "ignore", "-m", "attacks", "kills", "--out", str(path), *options]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert path.exists(), done.stderr
+    found = json.loads(path.read_text())
+    assert found["falls"] == []
+    assert done.returncode == 0
+    assert found["survived"] == found["tried"]
+    assert f"{found['tried']} of {found['tried']} survived" in done.stdout
+    return found
+
+
+def test_streams_survive_a_sample_of_faults(tmp_path):
+    jobs = ["--jobs", "stream over results", "resume in place"]
+    found = attack(tmp_path, *jobs, "--every", "29", "--offset", "2", "--runs", "3")
+    assert found["operations"].keys() == {"stream over results", "resume in place"}
+    for row in found["commands"].values():
+        assert {"kill", "full", "cut", "names"} <= row.keys()
+    assert sum(row["random"]["tried"] for row in found["commands"].values()) == 3
+
+
+EVERYTHING = {"stream", "stream over results", "stream with a report", "resume in place", "resume elsewhere"} | {
+    *("compare", "forecast", "embed", "study")
+}
+
+
+@pytest.mark.slow
+def test_every_command_survives_a_kill_at_every_operation(tmp_path):
+    found = attack(tmp_path, "--faults", "kill", "torn", "--runs", "0")
+    assert found["commands"].keys() == EVERYTHING
+    for name, number in found["operations"].items():
+        assert found["commands"][name]["kill"] == {"tried": number, "survived": number}
+    assert {"open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir"} <= found["points"].keys()
+
+
+@pytest.mark.slow
+def test_every_command_survives_full_disks_and_power_cuts(tmp_path):
+    found = attack(tmp_path, "--faults", "full", "cut", "names", "--every", "4", "--runs", "0")
+    assert all(min(row[fault]["tried"] for fault in ("full", "cut", "names")) > 5 for row in found["commands"].values())
+
+
+@pytest.mark.slow
+def test_every_command_survives_kills_at_random_moments(tmp_path):
+    found = attack(tmp_path, "--every", "0", "--runs", "200")
+    assert found["tried"] == 200
+    assert found["commands"].keys() == EVERYTHING
+
+
+# The attack's own oracle of power cuts, on writers of known merit.
+
+
+def careless(path):
+    """No fsync of the content."""
+    partial = path.with_name("partial")
+    with OpenFile(partial) as file:
+        file.write(b"new")
+    rename(partial, path)
+    fsync_folder(path.parent)
+
+
+def forgetful(path):
+    """No fsync of the folder."""
+    partial = path.with_name("partial")
+    with OpenFile(partial) as file:
+        file.write(b"new")
+        file.fsync()
+    rename(partial, path)
+
+
+def careful(path):
+    write_text(path, "new")
+
+
+@pytest.mark.parametrize(
+    ("write", "keeps_names", "found"),
+    [
+        (careless, False, b""),
+        (careless, True, b""),
+        (forgetful, False, b"old"),
+        (forgetful, True, b"new"),
+        (careful, False, b"new"),
+        (careful, True, b"new"),
+    ],
+)
+def test_a_power_cut_shows_what_was_not_synced(tmp_path, monkeypatch, write, keeps_names, found):
+    """A file is replaced, and the power fails right after that."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    (root / "file").write_bytes(b"old")
+    seen = []
+
+    def leave(code):
+        seen.append(code)
+        raise SystemExit
+
+    with watched(lambda operation: seen.append(operation.kind)):
+        write(root / "file")
+    (root / "file").write_bytes(b"old")
+    monkeypatch.setattr(os, "_exit", leave)
+    cut = PowerCut(len(seen), root, keeps_names)
+    with watched(cut):
+        write(root / "file")
+        with pytest.raises(SystemExit):
+            fsync_folder(tmp_path)  # the operation that is not reached
+    assert seen[-1] == KILLED
+    assert (root / "file").read_bytes() == found

@@ -1,0 +1,200 @@
+"""One owner of a folder: others are refused with its name, those that are no more are followed."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.files.lock import LOCK, FolderInUseError, Owner, owned
+
+HOLD = "import sys, time\nfrom pathlib import Path\nfrom gp_ensembles.files.lock import owned\n" + (
+    "with owned(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
+)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that owns a folder."""
+    folder = tmp_path / "out"
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield folder, process
+        process.kill()
+
+
+@pytest.fixture
+def gone():
+    """The number of a process that is no more."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def sign(folder, **changes):
+    """Leave a lock file as another process would."""
+    folder.mkdir(exist_ok=True)
+    (folder / LOCK).write_text(json.dumps(Owner.here()._replace(**changes)) + "\n")
+
+
+def take(folder):
+    with owned(folder):
+        return json.loads((folder / LOCK).read_text())[0]
+
+
+def test_a_folder_has_one_owner_whom_others_are_told_of(holder):
+    folder, process = holder
+    words = f"process {process.pid} on {re.escape(socket.gethostname())}, since 20"
+    with pytest.raises(FolderInUseError, match=words):
+        take(folder)
+    assert json.loads((folder / LOCK).read_text())[0] == process.pid  # it is not disturbed
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (folder / LOCK).exists()
+    assert take(folder) == os.getpid()
+    assert not (folder / LOCK).exists()
+
+
+def test_within_a_process_there_is_one_owner_too(tmp_path):
+    with owned(tmp_path), pytest.raises(FolderInUseError, match=f"process {os.getpid()}"):
+        take(tmp_path)
+    assert take(tmp_path) == os.getpid()
+
+
+def test_an_error_frees_the_folder(tmp_path):
+    with pytest.raises(KeyboardInterrupt), owned(tmp_path):
+        raise KeyboardInterrupt
+    assert take(tmp_path) == os.getpid()
+
+
+@pytest.mark.parametrize("text", ["", "half of a", "[]", '["x", 1]', "3", '{"a": 1}'])
+def test_a_lock_whose_owner_died_before_it_signed_is_free(tmp_path, text):
+    (tmp_path / LOCK).write_text(text)
+    assert take(tmp_path) == os.getpid()
+
+
+def test_a_stale_lock_of_this_machine_is_taken_over(tmp_path, gone):
+    for changes in (
+        {"pid": gone},
+        {"born": "1"},
+        {"boot": "before the machine was started again"},
+        {"host": "renamed"},
+    ):
+        sign(tmp_path, **changes)
+        assert take(tmp_path) == os.getpid()
+
+
+def test_a_lock_of_another_machine_is_refused_with_what_to_do(tmp_path):
+    sign(tmp_path, host="far.example.org", boot="another")
+    before = (tmp_path / LOCK).read_text()
+    with pytest.raises(FolderInUseError) as caught:
+        take(tmp_path)
+    said = str(caught.value)
+    assert "on far.example.org" in said
+    assert f"if it does not, remove {tmp_path / LOCK}" in said
+    assert (tmp_path / LOCK).read_text() == before
+    (tmp_path / LOCK).unlink()
+    assert take(tmp_path) == os.getpid()
+
+
+@pytest.fixture
+def no_kernel_locks(monkeypatch):
+    """A file system that knows none."""
+
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.mark.usefixtures("no_kernel_locks")
+def test_without_locks_of_the_kernel_processes_are_looked_up(holder, gone):
+    folder, process = holder
+    with pytest.raises(FolderInUseError, match=f"process {process.pid} on"):
+        take(folder)
+    for changes in ({"pid": gone}, {"born": "1"}, {"boot": "another"}):
+        sign(folder, **changes)
+        assert take(folder) == os.getpid()
+    sign(folder)  # this very process
+    with pytest.raises(FolderInUseError, match=f"process {os.getpid()} on"):
+        take(folder)
+
+
+def test_partial_files_of_processes_that_are_no_more_are_removed(holder, gone, tmp_path):
+    place = tmp_path / "other"
+    place.mkdir()
+    names = [f".a.csv.{gone}.partial", f".a.csv.{holder[1].pid}.partial", ".a.csv.note.partial", "a.csv.partial"]
+    for name in names:
+        (place / name).write_text("half")
+    take(place)
+    assert sorted(os.listdir(place)) == sorted(names[1:])
+
+
+def test_commands_refuse_a_folder_that_another_run_writes_into(holder, capsys):
+    folder, process = holder
+    place = folder.parent
+    (place / "data.csv").write_text("a,y\n" + "".join(f"{k % 7},{k % 5}\n" for k in range(60)))
+    (place / "c.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 20")
+    (folder / "predictions.csv").write_text("results of before")
+    before, table = sorted(os.listdir(folder)), str(place / "data.csv")
+    stream = ["stream", table, "--target", "y", "--config", str(place / "c.yaml"), "--out", str(folder)]
+    checkpoint = ["--checkpoint", str(folder / "checkpoint.pt")]
+    for given in (
+        stream,
+        ["resume", table, *checkpoint],
+        ["compare", table, "--target", "y", "--configs", str(place / "c.yaml")],
+        ["forecast", *checkpoint, "--horizon", "2"],
+        ["embed", table],
+        ["optimize", "--problems", "branin"],
+        ["demo"],
+        ["stream", "-", "--target", "y", "--format", "jsonl"],
+    ):
+        assert main([*given, "--out", str(folder)]) == 2
+        told = capsys.readouterr().err
+        assert f"process {process.pid} on {socket.gethostname()}" in told
+        assert "choose another" in told
+        assert sorted(os.listdir(folder)) == before
+    assert main([*stream, "--explain", "true"]) == 0  # which writes nothing
+    process.kill()
+    process.wait()
+    assert main([*stream, "--pictures", "false", "--report", "false"]) == 0
+    assert sorted(os.listdir(folder)) == ["checkpoint.pt", "predictions.csv", "summary.json", "weights.csv"]
+
+
+def test_a_run_is_not_disturbed_by_a_second_one(tmp_path, capsys):
+    """The first waits for rows from a pipe; the second comes, and the first ends as if it had been alone."""
+    rows = [f"{k % 7},{k % 5}\n" for k in range(90)]
+    (tmp_path / "data.csv").write_text("a,y\n" + "".join(rows))
+    (tmp_path / "c.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 20")
+    plain = ["--target", "y", "--config", str(tmp_path / "c.yaml"), "--pictures", "false", "--report", "false"]
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    call = [sys.executable, "-m", "gp_ensembles", "stream", "-", *plain, "--out", str(both)]
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as first:
+        assert first.stdin is not None
+        while not (both / LOCK).exists() or not (both / LOCK).read_text():
+            time.sleep(0.02)
+            assert first.poll() is None
+        assert main(["stream", str(tmp_path / "data.csv"), *plain, "--out", str(both)]) == 2
+        assert f"process {first.pid} on" in capsys.readouterr().err
+        first.stdin.write("a,y\n" + "".join(rows))
+        first.stdin.close()
+        assert first.wait(120) == 0
+    assert main(["stream", str(tmp_path / "data.csv"), *plain, "--out", str(alone)]) == 0
+    for name in ("predictions.csv", "weights.csv"):
+        assert (both / name).read_bytes() == (alone / name).read_bytes()
+
+
+def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path, capsys):
+    out = tmp_path / "a" / "b"
+    assert main(["stream", str(tmp_path / "no.csv"), "--target", "y", "--out", str(out)]) == 2
+    assert "no.csv" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
