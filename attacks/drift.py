@@ -8,7 +8,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,10 @@ from gp_ensembles.filters import gaussian_state, square_root_state
 from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
-FORMS = {"covariance": gaussian_state, "square root": square_root_state}
+FORMS: dict[str, Callable[[Tensor, int], GaussianState | SquareRootState]] = {
+    "covariance": gaussian_state,
+    "square root": square_root_state,
+}
 _INPUTS, _BLOCK = 7, 20_000
 _TRUTH = np.linspace(-1, 1, _INPUTS)
 _NOISE = 0.3
