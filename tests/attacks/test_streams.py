@@ -13,7 +13,7 @@ from gp_ensembles.ensembles.predictions import assemble
 from gp_ensembles.experts import Expert
 from gp_ensembles.filters.states import StepPredictions
 from gp_ensembles.filters.transitions import Transition
-from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.meta_learners import MarkovSwitching, MetaLearner, sticky_transition
 from gp_ensembles.numerics import mixtures
 
 PLAIN = Instance("Gaussian", "static", "fixed share", "none", "float64")
@@ -91,6 +91,20 @@ def test_a_broken_promise_is_found(monkeypatch):
 
         monkeypatch.setattr(online, "observe", fails)
         assert words in streams.broken_promise(online, X, y)[0]
+
+
+def test_weights_sum_to_one_where_digits_of_densities_are_lost():
+    """What the attack has found: two experts as unlikely as one another, at 1e12 nats, had weight one each."""
+    rule = MarkovSwitching(sticky_transition(2, 0.95))
+    log_prob = torch.tensor([[-1e12, -1e14], [-1e12, -torch.inf], [-1e12, -torch.inf]]).mT
+    for block in (log_prob, log_prob[:, :1]):
+        for rows in (block, torch.cat([block, block.flip(0)], 1)):
+            state, found = rule.update_block(rule.init(2, rows), rows)
+            whole = torch.cat([found.log_weights, rule.log_weights(state).unsqueeze(-1)], 1)
+            torch.testing.assert_close(whole.exp().sum(0), torch.ones(whole.shape[1]))
+    even = torch.tensor([[-1e12], [-1e12]])
+    state, _ = rule.update_block(rule.init(2, even), even)
+    torch.testing.assert_close(state.log_weights.exp(), torch.full((2,), 0.5))
 
 
 def test_a_weight_of_zero_makes_no_infinite_distance_count():
