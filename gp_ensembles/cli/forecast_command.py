@@ -1,7 +1,5 @@
 """The command ``forecast``: what comes after the last row of a run, and how good such forecasts were."""
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.tables import TableName, reopen_table
+from gp_ensembles.cli.text_tables import csv_lines
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
 from gp_ensembles.files.replacing import write_json, write_text
 from gp_ensembles.files.together import staged
@@ -225,8 +224,4 @@ def _write_backtest(said: Backtest, out: Path) -> str:
 
 
 def _table(head: list[str], lines: list[list[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(lines)
-    return text.getvalue()
+    return csv_lines([head, *lines])

@@ -5,6 +5,9 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 
+_BLANK = "\t\r\n"
+_FORMULA = (*"=+-@\uff1d\uff0b\uff0d\uff20", *_BLANK)  # also as wide characters
+
 
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     r"""A table as CSV; NaN is an empty cell.
@@ -26,8 +29,32 @@ def csv_lines(rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
-        writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in row])
+        writer.writerow([_told(cell) for cell in row])
     return text.getvalue()
+
+
+def not_a_formula(text: str) -> str:
+    """Text that a spreadsheet shows as it is: an apostrophe before what it would take for a formula.
+
+    Numbers stay as they are.
+
+    Example:
+        >>> [not_a_formula(text) for text in ("=1+1", "@x", "-0.5", "-wind", "wind")]
+        ["'=1+1", "'@x", '-0.5', "'-wind", 'wind']
+    """
+    if not text.startswith(_FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return f"'{text}" if text[0] in _BLANK else text
+
+
+def _told(cell: object) -> object:
+    if isinstance(cell, str):
+        return not_a_formula(cell)
+    return "" if isinstance(cell, float) and math.isnan(cell) else cell
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -8,6 +8,7 @@ from gp_ensembles.cli.checkpoint import save_checkpoint
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.together import staged
@@ -167,7 +168,8 @@ def keep_previous(folder: Path, place: Path) -> None:
 
 
 def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',"\n') else name
+    text = not_a_formula(name)
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
 
 
 def _end_of_row(path: Path, row: int) -> tuple[int, int]:

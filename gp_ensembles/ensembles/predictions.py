@@ -120,7 +120,8 @@ def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> Ensem
     if steps.mean.ndim > weights.ndim:  # several outputs
         weights = weights.unsqueeze(-1)
     mean = (weights * steps.mean).sum(0)
-    variance = (weights * (steps.variance + (steps.mean - mean).square())).sum(0)
+    far = torch.where(weights > 0, (steps.mean - mean).square(), 0)  # may be infinity, which zero must not multiply
+    variance = (weights * (steps.variance + far)).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
 
 

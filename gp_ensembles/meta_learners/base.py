@@ -12,6 +12,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.reductions import readable_all
 
 # Weights before, relative densities, number of the target: weights after, and the density before.
+_EXCESS = 1e-3  # of the log of a sum of weights over zero: far above round-off
 LinearStep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
 
@@ -274,7 +275,11 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     impossible = joint.detach().amax(0) == -torch.inf
     legal = torch.where(impossible, log_weights, joint)
     normalizer = legal.logsumexp(0)
-    return legal - normalizer, torch.where(impossible, -torch.inf, normalizer)
+    after = legal - normalizer
+    # Densities so small that a factor of two is lost in their digits leave weights that do not sum to one.
+    excess = after.logsumexp(0)
+    after = torch.where(excess.abs() > _EXCESS, after - excess, after)
+    return after, torch.where(impossible, -torch.inf, normalizer)
 
 
 def weigh_observed(

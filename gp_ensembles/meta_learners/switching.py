@@ -27,6 +27,7 @@ from gp_ensembles.meta_learners.pair import is_pair, switch_pair
 from gp_ensembles.numerics.reductions import readable_all
 
 SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
+_PLAIN = 1e3  # a log density whose digits leave room for weights
 _STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16
 
 
@@ -208,7 +209,7 @@ class MarkovSwitching(MetaLearner):
             before = _switch(self.log_transition.to(log_prob.dtype), state.log_weights).unsqueeze(1)
             joint = before + log_prob
             density = joint.logsumexp(0)
-            if readable_all(density.isfinite()):
+            if readable_all(density.abs() < _PLAIN):
                 after = state._replace(log_weights=(joint - density).squeeze(1), num_seen=state.num_seen + 1)
                 return after, MetaOutput(before, density)
         elif log_prob.shape[1] > 1:

@@ -59,7 +59,8 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
     """
     weights = log_weights.exp()
     center = sum_over_experts(weights * mean)
-    spread = sum_over_experts(weights * (variance + (mean - center.unsqueeze(-2)).square()))
+    far = (mean - center.unsqueeze(-2)).square()  # infinity beyond 1e154, which no weight of zero may multiply
+    spread = sum_over_experts(weights * (variance + torch.where(weights > 0, far, 0)))
     return center, spread
 
 

@@ -1,0 +1,87 @@
+"""The attack on readers: its corpus is read, a sample of it finds nothing, and it finds what is planted."""
+
+import json
+import random
+
+import pytest
+
+from attacks import fuzz
+from attacks.readers import CORPUS, READERS, Reader, refusal_of
+
+# What the fuzzing has found: bytes that once raised an exception that is not documented.
+FOUND = {
+    "tables": [b'  a   y\n  0  0.5\n  1  0.25\n  2  1\n  6  2\r\n"'],
+    "configs": [
+        b"warmup: !!int\n",
+        b"warmup: !!float\n",
+        b"warmup: !!int '-'\n",
+        b"warmup: !!timestamp x\n",
+        b"? [a, {b: c}]\n: 1\n",
+        b"? !!set {a}\n: 1\n",
+        b"warmup: !!bool perhaps\n",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_corpus_holds_files_that_are_read(name):
+    files = sorted((CORPUS / name).iterdir())
+    assert files
+    assert sum(path.stat().st_size for path in files) < 30_000
+    assert any(refusal_of(READERS[name], path) is None for path in files)
+
+
+@pytest.mark.parametrize(("name", "data"), [(name, data) for name, some in FOUND.items() for data in some])
+def test_what_was_found_is_refused_in_a_sentence(tmp_path, name, data):
+    path = tmp_path / f"found{READERS[name].suffix}"
+    path.write_bytes(data)
+    is_refused, what = fuzz.try_input(READERS[name], path)
+    assert (is_refused, what) == (True, None) or (name == "tables" and what is None)
+
+
+def test_a_few_seconds_find_nothing(tmp_path, capsys):
+    given = ["--seconds", "4", "--engine", "mutations", "--crashes", str(tmp_path), "--out", str(tmp_path / "out.json")]
+    assert fuzz.main(given) == 0
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["findings"] == []
+    assert content["readers"].keys() == READERS.keys()
+    assert all(row["inputs"] == row["refused"] + row["read"] > 10 for row in content["readers"].values())
+    assert "0 " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_more_seconds_find_nothing(tmp_path, name):
+    assert fuzz.run_mutations(name, 12, 7, tmp_path).findings == ()
+
+
+def test_an_undocumented_exception_is_a_finding_and_its_input_kept(tmp_path, monkeypatch):
+    def broken(path):
+        if b"7" in path.read_bytes():
+            raise KeyError("planted")
+        raise ValueError("no")
+
+    monkeypatch.setitem(READERS, "tables", Reader(broken, (ValueError,), ".csv", (b"7",)))
+    found = fuzz.run_mutations("tables", 0.2, 0, tmp_path).findings
+    assert [finding.what.split(" at ")[0] for finding in found] == ["KeyError"]
+    (kept,) = tmp_path.iterdir()
+    assert b"7" in kept.read_bytes()
+
+
+def test_mutations_hang_on_the_seed_alone():
+    data, words = b"a,b\n1,2\n", (b";",)
+    once, again = ([fuzz.mutated(data, [data], words, draw) for _ in range(50)] for draw in map(random.Random, (3, 3)))
+    assert once == again
+    assert len(set(once)) > 40
+
+
+def test_changed_parts_of_an_archive_have_right_checksums():
+    data = (CORPUS / "checkpoints" / "example.pt").read_bytes()
+    changed = {fuzz.with_checksums(data, random.Random(seed), READERS["checkpoints"].words) for seed in range(20)}
+    assert len(changed) > 10
+
+
+def test_atheris_is_asked_for_where_it_is_not(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fuzz, "find_spec", lambda name: None)
+    assert fuzz.main(["--engine", "atheris"]) == 2
+    assert "pip install atheris" in capsys.readouterr().err
