@@ -138,7 +138,9 @@ class Arena:
     def _full_disk_problem(self, job: Job, code: int) -> str | None:
         """What is wrong about a run that met a full disk; one that ends well must say which picture or page lacks."""
         if code == 0:
-            return None
+            lacks = set(self.names[job.name]) - set(names(self.out))
+            is_told = "No space left on device" in self.told.read_text()
+            return f"{', '.join(lacks)} lacks without a word" if lacks and not is_told else None
         lines = [line for line in self.told.read_text().splitlines() if "error:" in line or "Error" in line]
         if code != 2 or len(lines) != 1:
             return f"a full disk ended it with {code}: {self._last_words()}"

@@ -36,7 +36,7 @@ def test_streams_survive_a_sample_of_faults(tmp_path):
 
 
 EVERYTHING = {"stream", "stream over results", "stream with a report", "resume in place", "resume elsewhere"} | {
-    *("compare", "forecast", "embed", "study")
+    *("compare", "forecast", "embed", "lines", "study")
 }
 
 
