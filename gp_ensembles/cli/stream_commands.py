@@ -20,7 +20,7 @@ from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.seen_rows import pass_over_seen
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
-from gp_ensembles.cli.writing import is_unfinished
+from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.files.together import complete
@@ -128,6 +128,10 @@ def _stream(values: Namespace) -> int:
     table = request(values)
     config = _for_classes(config_from(values), values)
     if values.format != "table":
+        if (values.out / CHECKPOINT).exists():
+            raise ValueError(
+                f"{values.out / CHECKPOINT} is there already; go on from it with resume, or choose another --out"
+            )
         window = WINDOW if values.window is None else values.window
         return _answer(LineSession.for_target(config, table.target, table.options, window), values)
     if values.follow:

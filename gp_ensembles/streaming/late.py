@@ -14,6 +14,7 @@ from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.streaming.said import said_from_plain, said_to_plain, smoothed_draws
 
 _PATHS = 500
+_MOST_STEPS = 1000  # ahead
 
 
 class Scored(NamedTuple):
@@ -55,6 +56,8 @@ class LateTargets:
     Args:
         model: The model; it is changed in place.
         window: Most rows that wait for their targets.
+        patience: A row is given up when so many rows behind it have their targets, and it has not: they seldom come in
+            another order, and meanwhile those behind it cannot be learned. ``None`` for never.
 
     Attributes:
         num_given_up: Rows that were learned without a target, as it did not come in time or will never come.
@@ -73,11 +76,14 @@ class LateTargets:
         ('monday', 59, 0)
     """
 
-    def __init__(self, model: OnlineModel, window: int = 1000) -> None:
+    def __init__(self, model: OnlineModel, window: int = 1000, patience: int | None = None) -> None:
         if window < 1:
             raise ValueError(f"window must be at least one row, got {window}")
+        if patience is not None and patience < 1:
+            raise ValueError(f"patience must be at least one row, got {patience}")
         self.model = model
         self.window = window
+        self.patience = patience
         self.num_given_up = 0
         self._rows: dict[Hashable, _Waiting] = {}
 
@@ -123,7 +129,7 @@ class LateTargets:
             self._learn(self._num_ready(give_up=sum(waiting.y is None for waiting in oldest)))
             said = self.model.predict(row, time)
         if self._rows and self.model.is_fitted and self.model.config.ensemble.target.is_real:
-            said = self._ahead(row)
+            said = self._ahead(row, steps)
         self._rows[identity] = _Waiting(row, float(steps), said)
         return said
 
@@ -154,7 +160,7 @@ than {self.window} rows old"
         self._refuse(row.X, target)
         row.y = float(y)
         try:
-            self._learn(self._num_ready())
+            self._learn(self._num_ready(give_up=self._num_hopeless()))
         except BaseException:
             if identity in self._rows:
                 row.y = None
@@ -172,23 +178,43 @@ than {self.window} rows old"
             if not isinstance(identity, str | int | float):
                 raise TypeError(f"only text and numbers can be ids in a file, got {identity!r}")
             rows.append([identity, row.X.clone(), row.steps, said_to_plain(row.said), row.y])
-        return {"window": self.window, "num_given_up": self.num_given_up, "rows": rows}
+        return {"window": self.window, "patience": self.patience, "num_given_up": self.num_given_up, "rows": rows}
 
     @classmethod
     def restore(cls, model: OnlineModel, content: Mapping[str, Any]) -> "LateTargets":
         """What :meth:`content` described, around the model as it was then."""
-        late = cls(model, content["window"])
+        late = cls(model, content["window"], content["patience"])
         late.num_given_up = content["num_given_up"]
         for identity, X, steps, said, y in content["rows"]:
             late._rows[identity] = _Waiting(X, steps, said_from_plain(said, model.device), y)
         return late
 
-    def _ahead(self, row: Tensor) -> StreamDistribution:
+    def _ahead(self, row: Tensor, steps: float) -> StreamDistribution:
         """The distribution of a row behind those that wait."""
-        X = torch.cat([*(waiting.X for waiting in self._rows.values()), row])[-self.model.num_rows :]
+        X = self._with_rows_between(row, steps)
         generator = torch.Generator().manual_seed(self.model.num_rows + len(self._rows))  # the same after a restart
         forecast = self.model.forecast(X, num_paths=_PATHS, generator=generator)
         return smoothed_draws(forecast.paths[:, -1])
+
+    def _with_rows_between(self, row: Tensor, steps: float) -> Tensor:
+        """The rows that wait and one behind them, with rows of unknown inputs where steps were left out in time."""
+        parts, most = list[Tensor](), min(self.model.num_rows, _MOST_STEPS)
+        for X, passed in (*((waiting.X, waiting.steps) for waiting in self._rows.values()), (row, steps)):
+            num_between = max(0, min(round(passed) - 1, most - 1))
+            parts += [row.new_full((num_between, row.shape[1]), torch.nan), X]
+        return torch.cat(parts)[-most:]
+
+    def _num_hopeless(self) -> int:
+        """Rows that have no target though ``patience`` rows behind them have."""
+        if self.patience is None:
+            return 0
+        num_told, num_hopeless = 0, 0
+        for waiting in reversed(self._rows.values()):
+            if waiting.y is not None:
+                num_told += 1
+            elif num_told >= self.patience:
+                num_hopeless += 1
+        return num_hopeless
 
     def _num_ready(self, give_up: int = 0) -> int:
         """How many rows at the front can be learned, where so many count as missing if their targets have not come."""

@@ -18,7 +18,15 @@ from gp_ensembles.tables.target import TargetColumn
 
 
 class TableError(ValueError):
-    """A cell of a table that cannot be read: the message names the file, the line and the column."""
+    """A cell of a table that cannot be read: the message names the file, the line and the column.
+
+    Attributes:
+        odd_row: The number of its data row, counted from 1, where all would be well without it; else ``None``.
+    """
+
+    def __init__(self, message: str, odd_row: int | None = None) -> None:
+        super().__init__(message)
+        self.odd_row = odd_row
 
 
 class ColumnsError(ValueError):
@@ -26,6 +34,7 @@ class ColumnsError(ValueError):
 
     Attributes:
         names: The columns.
+        odd_row: The number of the first data row, counted from 1, without which its column would be well.
     """
 
     def __init__(self, refused: Mapping[str, TableError]) -> None:
@@ -33,6 +42,7 @@ class ColumnsError(ValueError):
         rest = f"; likewise {', '.join(others)}" if others else ""
         super().__init__(f"{refused[first]}{rest}")
         self.names = tuple(refused)
+        self.odd_row = next((error.odd_row for error in refused.values() if error.odd_row is not None), None)
 
 
 @dataclass(frozen=True)
@@ -238,12 +248,14 @@ class _Named:
         try:
             return function(*arguments)
         except CellError as error:
-            raise self.error(error.place, error.problem) from None
+            raise self.error(error.place, error.problem, is_odd=error.is_odd) from None
 
-    def error(self, place: int, problem: str) -> TableError:
+    def error(self, place: int, problem: str, *, is_odd: bool = True) -> TableError:
         """The error of a cell, counted from 0 in these rows."""
         line = "" if self._raw.lines is None else f" (line {int(self._raw.lines[place])})"
-        return TableError(f"{self._path}, data row {self._first_row + place}{line}, column {self._column}: {problem}")
+        row = self._first_row + place
+        message = f"{self._path}, data row {row}{line}, column {self._column}: {problem}"
+        return TableError(message, row if is_odd else None)
 
 
 def _share_missing(column: ColumnEncoder, raw: RawRows, decimal: str) -> float:

@@ -70,7 +70,8 @@ def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) 
     if {text.lower() for text in found} <= set(BOOLEAN):
         return BooleanColumn(name)
     if _is_numeric(found, decimal, 0.9):
-        raise CellError(wrong, f"{texts[wrong]!r} is not a number as nearly all others are; {_mend(wrong, texts)}")
+        problem = f"{texts[wrong]!r} is not a number as nearly all others are; {_mend(wrong, texts)}"
+        raise CellError(wrong, problem, is_odd=True)
     return _category(name, cells)
 
 

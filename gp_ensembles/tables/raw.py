@@ -18,12 +18,14 @@ class CellError(ValueError):
     Attributes:
         place: Its row, counted from 0 in the batch.
         problem: What is wrong, after the name of its column.
+        is_odd: Whether the column would be well without this cell.
     """
 
-    def __init__(self, place: int, problem: str) -> None:
+    def __init__(self, place: int, problem: str, *, is_odd: bool = False) -> None:
         super().__init__(problem)
         self.place = place
         self.problem = problem
+        self.is_odd = is_odd
 
 
 class RawRows(NamedTuple):

@@ -155,7 +155,7 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
     capsys.readouterr()
     assert stream(place) == 2
     said = capsys.readouterr().err
-    assert "column y: the target is text with 2 values (no, yes): that is a classification; run it with" in said
+    assert "column y: the target is text with 2 values in the first" in said
     assert "--classes no,yes" in said
     arguments = ["stream", str(place / "data.csv"), "--target", "y", "--config", str(place / "binary.yaml"), *QUICK]
     assert main([*arguments, "--warmup", "200", "--classes", "no,yes", "--out", str(place / "out")]) == 0

@@ -89,7 +89,12 @@ def test_harmless_differences_do_no_harm(tmp_path, text):
             r"data row 20 \(line 21\), column time: '2024_05' is not a number",
         ),
         ("time,load\n1,high\n", "load", None, r"data row 1 \(line 2\), column load: the target 'high' is not a number"),
-        ("time,load\n1,no\n2,yes\n", "load", None, r"text with 2 values \(no, yes\): that is a classification"),
+        (
+            "time,load\n1,no\n2,yes\n",
+            "load",
+            None,
+            r"text with 2 values in the first 2 rows \(no, yes\): that is a classification",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["small.csv", "small.csv.gz"])

@@ -93,6 +93,37 @@ def test_steps_are_those_of_the_rows():
         late.predict("back", X[0], steps=-1.0)
 
 
+def test_a_gap_in_time_is_in_what_is_said_behind_rows_that_wait():
+    X, _ = stream()
+    walking = replace(LINEAR, random_walk_variances=(0.01,), static=False)
+    late, near = LateTargets(fitted(walking)), LateTargets(fitted(walking))
+    far = late.predict("a", X[WARMUP], steps=20.0)
+    after = late.predict("b", X[WARMUP])
+    near.predict("a", X[WARMUP])
+    soon = near.predict("b", X[WARMUP])
+    assert float(after.stddev) > 0.7 * float(far.stddev)
+    assert float(after.stddev) > 1.3 * float(soon.stddev)
+
+
+def test_patience():
+    X, y = stream()
+    late = LateTargets(fitted(), patience=2)
+    for row in range(WARMUP, WARMUP + 5):
+        late.predict(row, X[row])
+    late.observe(WARMUP + 1, float(y[WARMUP + 1]))
+    late.observe(
+        WARMUP + 3, float(y[WARMUP + 3])
+    )  # now two rows behind the first have theirs, and one behind the third
+    assert (late.waiting, late.num_given_up) == ((WARMUP + 2, WARMUP + 4), 1)
+    in_order = fitted()
+    y = y.clone()
+    y[WARMUP] = torch.nan
+    in_order.observe(X[WARMUP : WARMUP + 2], y[WARMUP : WARMUP + 2])
+    assert same_state(late.model, in_order)
+    with pytest.raises(ValueError, match="patience must be at least one row"):
+        LateTargets(fitted(), patience=0)
+
+
 def test_beyond_the_window_a_target_is_given_up():
     X, y = stream()
     late, in_order = LateTargets(fitted(), window=3), fitted()

@@ -1,8 +1,10 @@
 """``stream`` and ``resume`` for lines: their options, and what runs them."""
 
+import io
+import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -63,14 +65,21 @@ def answer_lines(session: LineSession, given: LineInput, output: LineOutput) -> 
     path = Path(given.data)
     if given.data == "-" and given.follow:
         raise ValueError("the standard input ends by itself; leave --follow out")
-    if given.data != "-" and not given.follow and not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; --follow waits for it")
+    if given.data != "-" and not given.follow and (path.is_dir() or not path.exists()):
+        raise FileNotFoundError(f"{path} is {'a folder' if path.is_dir() else 'not there; --follow waits for it'}")
+    output = replace(output, has_beginning=path.is_file() or given.follow)
+    if given.data == "-" and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     with Stop().listening() as stop:
         lines = _lines(given, path, stop)
         if given.form == "csv":
             lines = records_of_csv(lines, given.options)
         summary = run_lines(session, lines, sys.stdout, output)
     print(f"gp-ensembles: {told(summary, output)}", file=sys.stderr)
+    if not summary["answers_were_read"]:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("gp-ensembles: nobody reads the answers any more", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+_LARGEST = 10**300
 Identity = str | int | float  # whole numbers are whole: 7.0 is 7
 
 
@@ -49,9 +50,11 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
         True
     """
     try:
-        found = json.loads(text)
+        found = json.loads(text.lstrip("\ufeff"))
     except json.JSONDecodeError as error:
         raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except ValueError:  # Python reads no more digits than so many
+        raise LineError("not JSON that a table could hold: a number has thousands of digits") from None
     except RecursionError:
         raise LineError("not JSON that a table could hold: it is nested too deeply") from None
     if not isinstance(found, dict):
@@ -59,6 +62,8 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
     for name, value in found.items():
         if isinstance(value, list | dict):
             raise LineError(f"{name} is a {type(value).__name__}; values are numbers, text, true, false or null")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise LineError(f"{name} is a whole number beyond 1e300")
     own = found.pop(identity, None)
     if isinstance(own, bool):
         raise LineError(f"the {identity} is {own}; it must be a number or text")

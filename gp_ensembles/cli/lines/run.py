@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -25,11 +25,13 @@ class LineOutput:
         out: Its folder.
         identity: Name of the id in lines.
         checkpoint_seconds: Seconds between checkpoints.
+        has_beginning: Whether lines are those of a file, which may have been read before.
     """
 
     out: Path
     identity: str = "id"
     checkpoint_seconds: float = 30.0
+    has_beginning: bool = False
 
 
 def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], output: LineOutput) -> dict[str, object]:
@@ -45,11 +47,15 @@ def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], outp
         The summary, which ``summary.json`` holds, too.
     """
     make_writable(output.out)
-    saved, told_of = time.monotonic(), None
+    saved, told_of, is_heard = time.monotonic(), None, True
+    names = session.options.features
+    if names is not None and session.options.time is not None:
+        names = tuple(dict.fromkeys((*names, session.options.time)))
     try:
-        for number, text in enumerate(lines, start=1):
+        for number, text in _unread(session, lines, output):
+            session.count_line()
             try:
-                answer = session.take(read_line(text, session.target, output.identity, session.options.features))
+                answer = session.take(read_line(text, session.target, output.identity, names))
             except LineError as error:
                 session.refuse()
                 _report(session.tally.num_malformed, number, str(error))
@@ -62,14 +68,31 @@ def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], outp
                     _report(session.tally.num_malformed, number, answer["refused"])
                 answers.write(json.dumps(answer, allow_nan=False) + "\n")
                 answers.flush()
-            if time.monotonic() - saved >= output.checkpoint_seconds:
+            if session.has_just_begun or time.monotonic() - saved >= output.checkpoint_seconds:
+                session.has_just_begun = False
                 session.save(output.out / CHECKPOINT)
                 saved = time.monotonic()
+    except BrokenPipeError:
+        is_heard = False
     finally:
         session.save(output.out / CHECKPOINT)
-        summary = session.summary()
+        summary = {**session.summary(), "answers_were_read": is_heard}
         write_json(output.out / SUMMARY, summary)
     return summary
+
+
+def _unread(session: LineSession, lines: Iterable[str], output: LineOutput) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers; where a file is read again, those behind the last one that was read."""
+    num_seen = 0
+    for number, text in enumerate(lines, start=1):
+        if number == 1 and output.has_beginning:
+            num_seen = session.begin_source(text)
+            if num_seen:
+                print(
+                    f"gp-ensembles: the first {num_seen} lines were read before, and are passed over", file=sys.stderr
+                )
+        if number > num_seen:
+            yield number, text
 
 
 def told(summary: dict[str, object], output: LineOutput) -> str:

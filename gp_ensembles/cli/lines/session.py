@@ -1,5 +1,6 @@
 """A model that answers line by line: kinds and hyperparameters from the first rows, then a prediction for each."""
 
+import hashlib
 import json
 import math
 import time
@@ -17,14 +18,19 @@ from gp_ensembles.streaming.checkpoint import Kind, read_checkpoint, write_check
 from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.tables import TableOptions, open_rows
-from gp_ensembles.tables.encoder import TableEncoder
+from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
 from gp_ensembles.tables.frames import RecordSource
+from gp_ensembles.tables.target import TargetColumn
 
 _KIND = Kind("gp_ensembles lines", 2, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
+_FARTHEST = 1e100
 PATH = "the lines"
 
 
 WINDOW = 100  # rows that wait for their targets, at most
+PATIENCE = 5  # rows that have theirs behind one that has not, whose target is then given up
+_REMEMBERED = 2  # times the window: ids of rows that were learned, which may not come again
+_ODD = 0.1  # most of the rows of a warm-up that may be left out because they hold what no other does
 
 
 class _WarmRow(NamedTuple):
@@ -45,6 +51,8 @@ class Tally(NamedTuple):
         num_covered: How many lay between ``q05`` and ``q95``.
         num_malformed: Lines that could not be used.
         seconds: Time spent on answering.
+        num_lines: Lines that came, of the source that is read.
+        first_line: A checksum of the first of them.
     """
 
     num_rows: int = 0
@@ -53,6 +61,8 @@ class Tally(NamedTuple):
     num_covered: int = 0
     num_malformed: int = 0
     seconds: float = 0.0
+    num_lines: int = 0
+    first_line: str = ""
 
 
 class LineSession:
@@ -97,8 +107,10 @@ class LineSession:
         self._warm: dict[str, _WarmRow] = {}
         self._late: LateTargets | None = None
         self.problem: str | None = None  # what keeps the warm-up from ending
+        self.has_just_begun = False  # to be set back by who reads it
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
         self._intervals: dict[str, tuple[float, float]] = {}
+        self._known: dict[str, None] = {}  # keys of the last rows, in their order
 
     @classmethod
     def for_target(
@@ -160,7 +172,7 @@ class LineSession:
                 raise LineError(f"no row {line.identity!r} waits for a target")
             if line.target is not None:
                 self._learn(key, line.target)
-        except (ValueError, TypeError) as error:
+        except (ValueError, OverflowError) as error:
             problem = " ".join(str(error).split())
             if answer is None:
                 raise LineError(problem) from None
@@ -170,6 +182,17 @@ class LineSession:
             self._give_up(key)
         self.tally = self.tally._replace(seconds=self.tally.seconds + time.perf_counter() - began)
         return answer
+
+    def begin_source(self, first_line: str) -> int:
+        """Read lines from here on, of which this is the first; how many of them were read before."""
+        checksum = hashlib.sha256(first_line.strip().encode()).hexdigest()
+        seen = self.tally.num_lines if checksum == self.tally.first_line else 0
+        self.tally = self.tally._replace(num_lines=seen, first_line=checksum)
+        return seen
+
+    def count_line(self) -> None:
+        """Count a line, whatever it says."""
+        self.tally = self.tally._replace(num_lines=self.tally.num_lines + 1)
 
     def refuse(self) -> None:
         """Count a line that could not be used."""
@@ -212,6 +235,7 @@ class LineSession:
             "model": None if late is None else late.model.content(),
             "late": None if late is None else late.content(),
             "intervals": [[key, *ends] for key, ends in self._intervals.items()],
+            "known": list(self._known),
         }
         write_checkpoint(path, _KIND, content)
 
@@ -229,6 +253,7 @@ class LineSession:
         session.tally = Tally(*content["tally"])
         session._next_fit = content["next_fit"]
         session._warm = {key: _WarmRow(*row) for key, *row in content["warm"]}
+        session._known = dict.fromkeys(content["known"])
         session._intervals = {key: (lower, upper) for key, lower, upper in content["intervals"]}
         if content["encoder"] is not None:
             session.encoder = TableEncoder.from_plain(content["encoder"])
@@ -246,16 +271,18 @@ class LineSession:
         return self._late.is_waiting(key)
 
     def _predict(self, key: str, line: Line) -> dict[str, Any]:
-        if key in (self._warm if self._late is None else self._late):
-            raise LineError(f"a row {line.identity!r} waits for its target already; give each row an id of its own")
+        if key in self._known:
+            raise LineError(f"a row {line.identity!r} has come before; give each row an id of its own")
         answer: dict[str, Any] = {"id": line.identity, "row": self.tally.num_rows + 1}
         if self._late is None or self.encoder is None:
             self._warm[key] = _WarmRow(dict(line.record))
+            self._remember(key)
             answer |= {"warm_up": True, **self._so_far()}
             self._end_warm_up()
             return answer
         encoder, X, steps = self._encoded(self.encoder, line.record)
         said = self._late.predict(key, X, steps=steps)
+        self._remember(key)
         self.encoder = encoder
         if encoder.clock is not None:
             answer["time"] = encoder.clock.format([encoder.clock.last])[0]
@@ -267,17 +294,11 @@ class LineSession:
 
     def _learn(self, key: str, told: Any) -> None:
         if self._late is None or self.encoder is None:
-            if self._has_classes is False and not isinstance(told, int | float):
-                raise LineError(f"the target is {told!r}, not a number; classes are named by --classes")
+            y = self._number(TargetColumn(self.target, self.options.classes), told)
             self._warm[key] = _WarmRow(self._warm[key].record, told, is_settled=True)
             self._end_warm_up()
             return
-        cells = np.array(
-            [told], dtype=np.float64 if isinstance(told, float | int) and not self._has_classes else object
-        )
-        if cells.dtype == object:
-            cells[0] = str(told).lower() if isinstance(told, bool) else str(told)
-        y = float(self.encoder.target.encode(cells, ".")[0])
+        y = self._number(self.encoder.target, told)
         scored = self._late.observe(key, y)
         ends = self._intervals.pop(key, None)
         if not math.isnan(scored.log_prob):
@@ -288,6 +309,25 @@ class LineSession:
                 log_prob=tally.log_prob + scored.log_prob,
                 num_covered=tally.num_covered + inside,
             )
+
+    def _number(self, column: TargetColumn, told: Any) -> float:
+        """A target as the model learns it: NaN where it says that there is none.
+
+        Raises:
+            LineError: If it is no number, or no class.
+        """
+        if isinstance(told, bool) and column.classes is None:
+            raise LineError(f"the target is {told!r}, not a number; classes are named by --classes")
+        cells = np.array([str(told).lower() if isinstance(told, bool) else str(told)], dtype=object)
+        if column.classes is None and not isinstance(told, str):
+            cells = np.array([told], dtype=np.float64)
+        return float(column.encode(cells, ".")[0])
+
+    def _remember(self, key: str) -> None:
+        """That a row of this id came, for some time."""
+        self._known[key] = None
+        if len(self._known) > _REMEMBERED * self.window + len(self._warm):
+            del self._known[next(iter(self._known))]
 
     def _give_up(self, key: str) -> None:
         """The target of a row will never come: it is learned as a row without one."""
@@ -307,13 +347,13 @@ class LineSession:
     def _end_warm_up(self) -> None:
         """Fit to the first rows when all of them have their targets, or as many as may wait came after them."""
         rows = list(self._warm.items())
-        given_up = max(len(rows) - self.window, 0)
+        given_up = max(len(rows) - self.window, self._num_hopeless())
         settled = (row.is_settled for _, row in rows[given_up:])
         num_ready = next((place for place, known in enumerate(settled, given_up) if not known), len(rows))
         if num_ready < self._next_fit:
             return
         try:
-            self._fit(rows, num_ready)
+            self._fit_most(rows, num_ready)
         except ValueError as error:  # the target has not moved, a column holds notes: more rows may help
             warmup = self.config.warmup
             self._next_fit = num_ready + warmup
@@ -323,14 +363,44 @@ class LineSession:
             self.problem = " ".join(str(error).split())
         else:
             self.problem = None
+            self.has_just_begun = True
+
+    def _num_hopeless(self) -> int:
+        """Rows of the warm-up up to the last behind which enough others have their targets."""
+        settled, num_told = [row.is_settled for row in self._warm.values()], 0
+        for place in range(len(settled) - 1, -1, -1):
+            num_told += settled[place]
+            if num_told >= PATIENCE:
+                return place
+        return 0
+
+    def _fit_most(self, rows: list[tuple[str, _WarmRow]], num_warm: int) -> None:
+        """Fit on the first rows; those that hold what no other row does are left out and counted."""
+        left, most = list(rows), max(1, int(_ODD * num_warm))
+        while True:
+            try:
+                return self._fit(left, num_warm)
+            except (TableError, ColumnsError) as error:
+                place = None if error.odd_row is None else error.odd_row - 1
+                if place is None or len(rows) - len(left) >= most:
+                    raise
+                self.problem = " ".join(str(error).split())
+                self.refuse()
+                num_warm -= place < num_warm
+                del left[place]
 
     def _fit(self, rows: list[tuple[str, _WarmRow]], num_warm: int) -> None:
         """Find kinds and fit the model on the first rows; the others wait."""
         records = [{**row.record, self.target: row.told} for _, row in rows]
         table = open_rows(records, self.target, self.options, num_warm_up=num_warm)
         warm = table.take(num_warm)
+        if warm.num_rows < num_warm:  # the next row holds a cell that cannot be read
+            try:
+                table.take(1)
+            except TableError as error:
+                raise TableError(str(error), warm.num_rows + 1) from None
         model = OnlineModel(self.config, table.feature_names).fit(warm.X, warm.y)
-        self._late, self.encoder, self._warm = LateTargets(model, self.window), table.encoder, {}
+        self._late, self.encoder, self._warm = LateTargets(model, self.window, PATIENCE), table.encoder, {}
         for key, row in rows[num_warm:]:
             encoder, X, steps = self._encoded(self.encoder, row.record)
             self._late.predict(key, X, steps=steps)
@@ -343,6 +413,7 @@ class LineSession:
     def _so_far(self) -> dict[str, Any]:
         """Mean and deviation of the targets of the warm-up."""
         told = [row.told for row in self._warm.values() if isinstance(row.told, int | float)]
+        told = [value for value in told if abs(value) < _FARTHEST]
         if self._has_classes or len(told) < 2:
             return {}
         return {"mean": float(np.mean(told)), "std": float(np.std(told, ddof=1))}

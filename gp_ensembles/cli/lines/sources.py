@@ -27,8 +27,9 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
-        """SIGTERM and SIGINT ask for the end inside."""
-        before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGTERM, signal.SIGINT)}
+        """SIGTERM, SIGINT and, where there is one, SIGHUP ask for the end inside."""
+        kinds = [kind for kind in signal.Signals if kind.name in ("SIGTERM", "SIGINT", "SIGHUP")]
+        before = {kind: signal.signal(kind, self._ask) for kind in kinds}
         try:
             yield self
         finally:

@@ -161,6 +161,11 @@ def test_a_target_that_never_comes_is_given_up(tmp_path, capsys):
     command += ["--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "cli"), "--window"]
     assert main([*command, "7"]) == 0
     assert "0 waiting for their targets, 1 given up, 0 lines could not be used" in capsys.readouterr().err
+    assert main([*command, "7"]) == 2
+    assert (
+        "checkpoint.pt is there already; go on from it with resume, or choose another --out" in capsys.readouterr().err
+    )
+    command[command.index("--out") + 1] = str(tmp_path / "other")
     assert main([*command, "0"]) == 2
     assert "--window must be at least one row, got 0" in capsys.readouterr().err
 
@@ -171,8 +176,106 @@ def test_the_warm_up_goes_on_without_targets_that_stay_away(tmp_path):
     session = LineSession(CONFIG, "load", window=10)
     answers, _ = run(session, late, tmp_path)
     first = ["warm_up" in answer for answer in answers].index(False)
-    assert first in (30, 31)  # row 5 waited for ten rows only
+    assert first in (30, 31)  # row 5 waited for a few rows only
     assert session.model.num_rows == 80
+
+
+def test_a_row_is_given_up_when_those_behind_it_have_their_targets(tmp_path):
+    lines = [split(row) for row in rows()]
+    late = [line for k in range(60) for line in (lines[k] if k != 50 else lines[k][:1])]
+    session = LineSession(CONFIG, "load")
+    run(session, late[: 2 * 55], tmp_path)  # four rows behind it have theirs
+    assert (session.num_waiting, session.model.num_rows) == (2, 50)  # itself and the newest
+    run(session, late[2 * 55 :], tmp_path)
+    assert (session.num_waiting, session.model.num_rows) == (0, 60)
+    _, summary = run(session, [{"id": "r50", "load": 1.0}], tmp_path)
+    assert (summary["rows_given_up"], summary["lines_malformed"]) == (1, 1)
+
+
+def test_what_is_odd_in_the_warm_up_costs_its_own_line_only(tmp_path, capsys):
+    found = rows()
+    found[7] = {**found[7], "wind": "gale"}
+    session = LineSession(CONFIG, "load")
+    answers, summary = run(session, found, tmp_path)
+    assert ["warm_up" in answer for answer in answers] == [True] * 30 + [False] * 50
+    assert (summary["lines_malformed"], session.model.num_rows) == (1, 79)
+    labels = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows()]
+    labels[7]["load"] = "hihg"
+    config = replace(CONFIG, ensemble=replace(CONFIG.ensemble, target=BinaryTarget()))
+    session = LineSession(config, "load", TableOptions(classes=("low", "high")))
+    answers, summary = run(session, labels, tmp_path)
+    assert "'hihg' is none of the classes low, high" in answers[7]["refused"]
+    assert (summary["lines_malformed"], summary["rows_scored"]) == (1, 50)
+    wild = rows()
+    wild[3]["load"], wild[4]["load"] = 1e300, float("inf")
+    session = LineSession(CONFIG, "load")
+    answers, summary = run(session, wild, tmp_path)
+    assert "the target is infinite" in answers[4]["refused"]
+    assert all(abs(answer.get("mean", 0)) < 1e3 for answer in answers)
+
+
+def test_a_line_that_comes_again_is_refused(tmp_path):
+    found = rows()
+    session = LineSession(CONFIG, "load")
+    run(session, found[:40], tmp_path)
+    answers, summary = run(session, [found[39], found[5], found[40]], tmp_path)
+    assert [answer["id"] for answer in answers] == ["r40"]
+    assert (summary["lines_malformed"], session.model.num_rows) == (2, 41)
+    session = LineSession.load(tmp_path / "out" / "checkpoint.pt")
+    answers, summary = run(session, [found[40]], tmp_path)
+    assert (answers, session.model.num_rows) == ([], 41)
+
+
+def test_a_file_that_is_read_again_is_gone_on_from(tmp_path, capsys):
+    (tmp_path / "small.yaml").write_text(YAML)
+    lines = [json.dumps(row) + "\n" for row in rows()]
+    file = tmp_path / "rows.jsonl"
+    out = ["--out", str(tmp_path / "out"), "--format", "jsonl"]
+    file.write_text("".join(lines[:50]))
+    command = ["stream", str(file), "--target", "load", "--config", str(tmp_path / "small.yaml"), *out]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    file.write_text("".join(lines))
+    assert main(["resume", str(file), "--checkpoint", str(tmp_path / "out" / "checkpoint.pt"), *out]) == 0
+    rest = capsys.readouterr()
+    assert "the first 50 lines were read before, and are passed over" in rest.err
+    whole, _ = run(LineSession(CONFIG, "load"), lines, tmp_path, "whole")
+    assert [json.loads(line) for line in (first + rest.out).splitlines()] == whole
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({**rows()[0], "id": "new"}) + "\n")
+    assert main(["resume", str(other), "--checkpoint", str(tmp_path / "out" / "checkpoint.pt"), *out]) == 0
+    assert json.loads(capsys.readouterr().out)["row"] == 81
+
+
+def test_named_features_and_the_time(tmp_path):
+    found = [{**row, "when": f"2024-01-{1 + k // 24:02d}T{k % 24:02d}:00"} for k, row in enumerate(rows())]
+    session = LineSession(CONFIG, "load", TableOptions(features=("wind",), time="when"))
+    answers, _ = run(session, found, tmp_path)
+    assert session.problem is None
+    assert answers[-1]["time"] == "2024-01-04T07:00:00"
+
+
+def test_classes_need_no_config(tmp_path, capsys):
+    labels = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labels))
+    command = ["stream", str(tmp_path / "rows.jsonl"), "--target", "load", "--format", "jsonl", "--warmup", "30"]
+    assert main([*command, "--classes", "low,high", "--out", str(tmp_path / "out")]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])["probabilities"]) == {"low", "high"}
+
+
+def test_nobody_reads_the_answers(tmp_path):
+    (tmp_path / "small.yaml").write_text(YAML)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    command = [sys.executable, "-W", "ignore", "-m", "gp_ensembles", "stream", str(tmp_path / "rows.jsonl")]
+    command += ["--format", "jsonl", "--target", "load", "--config", str(tmp_path / "small.yaml")]
+    command += ["--out", str(tmp_path / "out")]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.returncode == 1
+    assert "nobody reads the answers any more" in done.stderr
+    assert (tmp_path / "out" / "checkpoint.pt").exists()
 
 
 @pytest.mark.parametrize("cut", [20, 100])
@@ -229,12 +332,16 @@ def test_times_order_rows(tmp_path):
 
 def test_what_lines_say():
     assert read_line('{"wind": NaN, "load": null}', "load", "id").target is None
+    assert read_line('\ufeff{"wind": 2}', "load", "id").record == {"wind": 2}
     assert read_line('{"a": 1, "b": 2, "id": 3}', "load", "id", ["b"]).record == {"b": 2}
     for text, problem in [
         ('{"id": true, "wind": 1}', "the id is True"),
         ('{"wind": {"speed": 1}}', "wind is a dict"),
         ('{"id": 3}', "neither inputs of a row nor an id with its load"),
         ("[" * 100_000, "nested too deeply|not JSON"),
+        ('{"wind": ' + "9" * 400 + "}", "wind is a whole number beyond 1e300"),
+        ('{"wind": ' + "9" * 5000 + "}", "a number has thousands of digits"),
+        ('{"id": NaN, "wind": 1}', "the id is nan"),
     ]:
         with pytest.raises(LineError, match=problem):
             read_line(text, "load", "id")
