@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-
 _PATIENCE = 300.0  # seconds until a child hangs; one takes a fraction of a second
 
 
