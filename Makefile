@@ -80,4 +80,4 @@ ci:  ## What continuous integration runs
 
 clean:  ## Remove what make has built, .venv included
 	rm -rf $(VENV) build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find gp_ensembles studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find gp_ensembles studies attacks tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,10 +3,15 @@
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+from tqdm import tqdm
+
+_PATIENCE = 300.0  # seconds until a child hangs; one takes a fraction of a second
 
 
 def start(run: Callable[[], int], told: Path) -> int:
@@ -18,6 +23,7 @@ def start(run: Callable[[], int], told: Path) -> int:
         return child
     code = 70
     try:
+        tqdm.set_lock(threading.RLock())  # its own is shared by all children: one killed in it would hold up all others
         descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
@@ -36,8 +42,8 @@ def finish(child: int) -> int:
 
 
 def run_in_child(run: Callable[[], int], told: Path) -> int:
-    """Run in a child, and wait for it."""
-    return finish(start(run, told))
+    """Run in a child, and wait for it; one that hangs is killed, and its exit code tells of SIGKILL."""
+    return kill_after(start(run, told), _PATIENCE)
 
 
 def kill_after(child: int, seconds: float) -> int:

@@ -82,52 +82,54 @@ class PowerCut:
         self._left = place
         self._root = root
         self._keeps_names = keeps_names
-        self._contents: Final[dict[int, bytes]] = {}  # by inode
-        self._names: Final[dict[Path, dict[str, int]]] = {}  # by folder
-        self._is_folder: Final[dict[int, Path]] = {}
+        self._things: Final[dict[int, int]] = {}  # what an inode holds now; it holds another once that is removed
+        self._contents: Final[dict[int, bytes]] = {}  # of files, by thing
+        self._names: Final[dict[int, dict[str, int]]] = {}  # of folders, by thing
         self._last: Operation | None = None
-        self._synced = 0, b""
-        for folder, _, files in os.walk(root):
-            self._sync_folder(Path(folder))
+        self._synced = b""
+        for folder, _, files in os.walk(root, topdown=False):
             for name in files:
                 path = Path(folder, name)
-                self._contents[path.stat().st_ino] = path.read_bytes()
+                self._contents[self._new(path)] = path.read_bytes()
+            self._new(Path(folder))
+            self._sync_folder(Path(folder))
 
     def __call__(self, operation: Operation) -> None:
         """Take an operation; what the one before it did is known now."""
         self._settle()
         self._last = operation
         if operation.kind == "fsync" and operation.descriptor >= 0:
-            self._synced = os.fstat(operation.descriptor).st_ino, operation.path.read_bytes()
+            self._synced = operation.path.read_bytes()
         if self._left == 0:
             self._cut()
             os._exit(KILLED)
         self._left -= 1
 
+    def _new(self, path: Path) -> int:
+        thing = len(self._contents) + len(self._names)
+        self._things[path.stat().st_ino] = thing
+        if path.is_dir():
+            self._names[thing] = {}
+        else:
+            self._contents[thing] = b""
+        return thing
+
     def _settle(self) -> None:
         last = self._last
-        if last is None:
+        if last is None or not last.path.exists():
             return
-        if last.kind == "open" and last.path.exists():
-            status = last.path.stat()
-            self._is_folder.pop(status.st_ino, None)  # a removed one had this inode
-            if status.st_size == 0:
-                self._contents[status.st_ino] = b""
-        elif last.kind == "mkdir":
-            self._names[last.path] = {}
-            self._is_folder[last.path.stat().st_ino] = last.path
+        if last.kind == "mkdir" or (last.kind == "open" and last.path.stat().st_size == 0):
+            self._new(last.path)
         elif last.kind == "fsync" and last.descriptor >= 0:
-            inode, content = self._synced
-            self._contents[inode] = content
+            self._contents[self._things[last.path.stat().st_ino]] = self._synced
         elif last.kind == "fsync":
             self._sync_folder(last.path)
 
     def _sync_folder(self, folder: Path) -> None:
-        self._names[folder] = {}
-        for entry in os.scandir(folder):
-            self._names[folder][entry.name] = entry.inode()
-            if entry.is_dir():
-                self._is_folder[entry.inode()] = Path(entry.path)
+        names = {entry.name: self._things.get(entry.inode()) for entry in os.scandir(folder)}
+        thing = self._things.get(folder.stat().st_ino)
+        if thing is not None:  # a folder above all that is watched
+            self._names[thing] = {name: inside for name, inside in names.items() if inside is not None}
 
     def _cut(self) -> None:
         """Rewrite the disk."""
@@ -135,25 +137,19 @@ class PowerCut:
             for folder, _, files in os.walk(self._root):
                 for name in files:
                     path = Path(folder, name)
-                    content = self._contents.get(path.stat().st_ino, b"")
+                    content = self._contents[self._things[path.stat().st_ino]]
                     path.unlink()
                     path.write_bytes(content)
             return
-        image = self._image(self._root)
+        root = self._things[self._root.stat().st_ino]
         for path in self._root.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path, held in image.items():
-            if held is None:
-                path.mkdir()
-            else:
-                path.write_bytes(held)
+        self._lay_out(self._root, root)
 
-    def _image(self, folder: Path) -> dict[Path, bytes | None]:
-        found: dict[Path, bytes | None] = {}
-        for name, inode in self._names.get(folder, {}).items():
-            if inode in self._is_folder:
-                found[folder / name] = None
-                found |= self._image(folder / name)
+    def _lay_out(self, folder: Path, thing: int) -> None:
+        for name, inside in self._names[thing].items():
+            if inside in self._names:
+                (folder / name).mkdir()
+                self._lay_out(folder / name, inside)
             else:
-                found[folder / name] = self._contents.get(inode, b"")
-        return found
+                (folder / name).write_bytes(self._contents[inside])

@@ -12,13 +12,14 @@ import torch
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.lines.session import LineSession
 from gp_ensembles.cli.out_folder import run_folder
 from gp_ensembles.cli.running import exit_code
 from studies.arena.storage import save_arrays
 from studies.harness.parts import Record, Results, running
 from studies.harness.report import write_report
 
-ROWS, FIRST_ROWS, CHUNK_ROWS = 47, 34, 8
+ROWS, FIRST_ROWS, CHUNK_ROWS, NUM_LINES = 47, 34, 8, 23
 _CONFIG = "ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 20\n"
 _OTHER = "ensemble: {like: doebe, bases: [LinearBasis]}\nwarmup: 20\nseed: 3\n"
 _QUICK = ["--progress", "false"]
@@ -87,6 +88,20 @@ def make_jobs(place: Path) -> dict[str, Job]:
         given += ["--batch_iterations", "5", "--block_size", "8", "--pictures", "false", *options]
         return lambda out: main([*given, "--out", str(out)])
 
+    def answered(name: str, first_line: int, out: Path, *options: str) -> int:
+        told = place / f"{name}.jsonl"
+        told.write_text("".join(f'{{"a": {a}, "y": {y}}}\n' for a, y in rows[first_line:NUM_LINES]))
+        given = [name, str(told), "--format", "jsonl", *options, *_OFTEN, "--pictures", "false"]
+        return main([*given, "--out", str(out)])
+
+    def lines(out: Path) -> int:
+        return answered("stream", 0, out, "--target", "y", "--config", str(place / "config.yaml"))
+
+    def later_lines(out: Path) -> int:
+        checkpoint = out / "checkpoint.pt"
+        done = LineSession.load(checkpoint).tally.num_rows
+        return answered("resume", done, out, "--checkpoint", str(checkpoint))
+
     code = stream(first, "config.yaml")(stopped)
     assert code == 0, f"the stream that is resumed ended with {code}"
     streamed, begun = ("predictions.csv", "weights.csv"), stream(whole, "config.yaml")
@@ -109,6 +124,7 @@ def make_jobs(place: Path) -> dict[str, Job]:
         Job(
             "embed", embed(), embed("--resume"), ("embeddings.csv", "weights.csv", "imputed.csv"), mark="checkpoint.pt"
         ),
+        Job("lines", lines, later_lines, ("summary.json",), mark="checkpoint.pt"),
         Job("study", study, study, ("table.csv", "table.txt", "rows.npz"), study),
     ]
     return {job.name: job for job in jobs}
@@ -142,6 +158,8 @@ def contents(job: Job, out: Path) -> dict[str, object]:
             with path.open(newline="") as file:
                 rows = list(csv.DictReader(file))
             found[name] = [{key: cell for key, cell in row.items() if key not in _SECONDS} for row in rows]
+        elif job.name == "lines":
+            found[name] = {key: cell for key, cell in json.loads(path.read_text()).items() if key not in _SECONDS}
         elif name.endswith(".npz"):
             found[name] = path.stat().st_size  # the archive holds the time
         else:

@@ -51,12 +51,15 @@ class Fall(NamedTuple):
 
 
 @final
-class Arena:
+class Bench:
     """Jobs with what unharmed runs of them leave, in a folder for the attacks.
 
     Args:
         place: The folder.
         chosen: Names of jobs; all by default.
+
+    Raises:
+        ValueError: If there is no job of a name.
     """
 
     def __init__(self, place: Path, chosen: Sequence[str] | None = None) -> None:
@@ -66,6 +69,9 @@ class Arena:
         inputs.mkdir(parents=True)
         jobs: dict[str, Job] = {}
         self._quietly(lambda: jobs.update(make_jobs(inputs)))
+        unknown = sorted(set(chosen or ()) - jobs.keys())
+        if unknown:
+            raise ValueError(f"there is no job {unknown[0]!r}; there are {', '.join(jobs)}")
         self.jobs = {name: job for name, job in jobs.items() if chosen is None or name in chosen}
         self.wanted: dict[str, dict[str, object]] = {}
         self.before: dict[str, dict[str, object]] = {}
@@ -138,7 +144,9 @@ class Arena:
     def _full_disk_problem(self, job: Job, code: int) -> str | None:
         """What is wrong about a run that met a full disk; one that ends well must say which picture or page lacks."""
         if code == 0:
-            return None
+            lacks = set(self.names[job.name]) - set(names(self.out))
+            is_told = "No space left on device" in self.told.read_text()
+            return f"{', '.join(lacks)} lacks without a word" if lacks and not is_told else None
         lines = [line for line in self.told.read_text().splitlines() if "error:" in line or "Error" in line]
         if code != 2 or len(lines) != 1:
             return f"a full disk ended it with {code}: {self._last_words()}"
@@ -153,7 +161,7 @@ class Arena:
             found = _contents_if_whole(job, self.out)
             if found not in (earlier, self.wanted[job.name]):
                 return "earlier results are neither intact nor replaced"
-        is_marked = self._is_marked(job)
+        is_marked = self.is_marked(job)
         code = run_in_child(lambda: job.again(self.out), self.told)
         if code != 0 and _contents_if_whole(job, self.out) != self.wanted[job.name]:
             if is_marked or job.again is job.run:
@@ -170,7 +178,7 @@ class Arena:
         more = sorted(set(names(self.out)) - set(self.names[job.name]))
         return f"{', '.join(more)} was left behind" if more else None
 
-    def _is_marked(self, job: Job) -> bool:
+    def is_marked(self, job: Job) -> bool:
         """Whether the command must be able to go on."""
         if job.mark is None:
             return job.before is not None and job.again is not job.run
@@ -194,32 +202,32 @@ def _contents_if_whole(job: Job, out: Path) -> dict[str, object] | None:
 
 
 def faults_at_points(
-    arena: Arena, kinds: Sequence[str], every: int, start_at: int
+    bench: Bench, kinds: Sequence[str], every: int, start_at: int
 ) -> Iterator[tuple[str, str, str, str | None]]:
     """Harm all jobs at every so many operations; yields job, fault, kind of operation, and what was wrong."""
-    for name, job in arena.jobs.items():
+    for name, job in bench.jobs.items():
         for fault in kinds:
-            for place, kind in enumerate(arena.kinds[name]):
+            for place, kind in enumerate(bench.kinds[name]):
                 if (place + start_at) % every or (fault == "torn" and kind != "write"):
                     continue
-                yield name, fault, f"{place} {kind}", arena.fault(job, fault, place)
+                yield name, fault, f"{place} {kind}", bench.fault(job, fault, place)
 
 
-def random_kills(arena: Arena, runs: int, seed: int) -> Iterator[tuple[str, str, str, str | None]]:
+def random_kills(bench: Bench, runs: int, seed: int) -> Iterator[tuple[str, str, str, str | None]]:
     """Kill jobs at random moments; yields job, how often it was killed in a row, the seconds, and what was wrong."""
     draw = random.Random(seed)
-    jobs = list(arena.jobs.values())
+    jobs = list(bench.jobs.values())
     num_kills = number = 0
     while num_kills < runs:
         job = jobs[number % len(jobs)]
         number += 1
-        arena.lay_out(job)
+        bench.lay_out(job)
         code, when, killed = 0, "", 0
         for _ in range(min(_LONGEST_CHAIN, runs - num_kills)):
-            seconds = draw.uniform(0, arena.seconds[job.name])
-            going_on = bool(killed) and (arena._is_marked(job) or job.mark is None)
+            seconds = draw.uniform(0, bench.seconds[job.name])
+            going_on = bool(killed) and (bench.is_marked(job) or job.mark is None)
             act = job.again if going_on else job.run
-            code = kill_after(start(partial(act, arena.out), arena.told), seconds)
+            code = kill_after(start(partial(act, bench.out), bench.told), seconds)
             if code >= 0:
                 break
             killed += 1
@@ -228,7 +236,7 @@ def random_kills(arena: Arena, runs: int, seed: int) -> Iterator[tuple[str, str,
                 break
         if killed:
             num_kills += killed
-            yield job.name, f"{killed} random", when.strip(), arena.recover(job)
+            yield job.name, f"{killed} random", when.strip(), bench.recover(job)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -247,18 +255,21 @@ def main(argv: Sequence[str]) -> int:
     by_kind: Counter[str] = Counter()
     falls: list[Fall] = []
     with tempfile.TemporaryDirectory() as folder:
-        arena = Arena(Path(folder), values.jobs)
-        at_points = faults_at_points(arena, values.faults, values.every, values.offset) if values.every else iter(())
+        try:
+            bench = Bench(Path(folder), values.jobs)
+        except ValueError as error:
+            parser.error(str(error))
+        at_points = faults_at_points(bench, values.faults, values.every, values.offset) if values.every else iter(())
         for name, fault, point, problem in at_points:
             tried[name, fault] += 1
             by_kind[point.split()[1]] += 1
             if problem is not None:
                 falls.append(Fall(name, fault, point, problem))
-        for name, fault, point, problem in random_kills(arena, values.runs, values.seed):
+        for name, fault, point, problem in random_kills(bench, values.runs, values.seed):
             tried[name, "random"] += int(fault.split()[0])
             if problem is not None:
                 falls.append(Fall(name, fault, point, problem))
-        operations = {name: len(kinds) for name, kinds in arena.kinds.items()}
+        operations = {name: len(kinds) for name, kinds in bench.kinds.items()}
     content = _summary(tried, by_kind, falls, operations)
     content |= {
         "seconds": round(time.perf_counter() - began, 1),

@@ -5,7 +5,7 @@
 - ``config``, ``named_configs``: what a run is, read from YAML; the configs that travel with the package.
 - ``tables``: where rows come from, what is checked before they are streamed.
 - ``scored_stream``, ``predictions``, ``discrete``, ``baselines``: the pipeline on a table, its predictions and scores.
-- ``writing``, ``checkpoint``: the folder of a run, checkpoints.
+- ``out_folder``, ``writing``, ``checkpoint``: the folder of results and who owns it, what a run writes, checkpoints.
 - ``summary``, ``text_tables``, ``pictures``, ``drawing``: what a run came to, for the eye.
 - ``embed``, ``optimize``: the commands of these names.
 """

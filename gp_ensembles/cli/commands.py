@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gp_ensembles.cli.bad_rows import Policy
-from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
+from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
 from gp_ensembles.cli.report.events import happened, new_history
@@ -143,24 +143,12 @@ def _short(value: float | None) -> str:
 
 def _draw(history: RunHistory, summary: dict[str, object], output: Output, place: Path) -> None:
     """The report and the pictures; a run whose numbers are written is not lost where they cannot be drawn."""
+    told = summary["time"]
+    name, kind = (told["name"], told["kind"]) if isinstance(told, dict) else (None, "")
     if history.num_rows and output.report:
-        try:
-            write_report(place / REPORT, summary, history)
-        except Exception as error:
-            print(f"no {REPORT}: {_reason(error)}; all numbers are in the folder", file=sys.stderr)
+        drawn_if_possible(REPORT, lambda: write_report(place / REPORT, summary, history))
     if output.pictures:
-        try:
-            told = summary["time"]
-            name, kind = (told["name"], told["kind"]) if isinstance(told, dict) else (None, "")
-            save_pictures(history, place, time_name=name, is_date=kind == "date")
-        except ImportError as error:
-            print(f"no pictures: {error}", file=sys.stderr)
-        except Exception as error:
-            print(f"pictures are missing: {_reason(error)}; all numbers are in the folder", file=sys.stderr)
-
-
-def _reason(error: Exception) -> str:
-    return one_sentence(error) if isinstance(error, EXPECTED) else f"{type(error).__name__}: {one_sentence(error)}"
+        drawn_if_possible("pictures", lambda: save_pictures(history, place, time_name=name, is_date=kind == "date"))
 
 
 def report(summary: dict[str, object], output: Output) -> str:

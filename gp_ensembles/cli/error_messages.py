@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import sys
+from collections.abc import Callable
 
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -32,6 +34,25 @@ def one_sentence(error: BaseException) -> str:
         return "there is not enough memory; take fewer features or experts, or smaller blocks (--block_size)"
     text = " ".join(str(error).split())
     return _short(text) or type(error).__name__
+
+
+def drawn_if_possible(what: str, draw: Callable[[], object]) -> None:
+    """Draw; where that fails it is told on the standard error, for numbers must not be lost with their picture.
+
+    Args:
+        what: What is drawn, for the message.
+        draw: Draws it.
+
+    Example:
+        >>> drawn_if_possible("pictures", lambda: None)
+    """
+    try:
+        draw()
+    except ImportError as error:
+        print(f"no {what}: {error}", file=sys.stderr)
+    except Exception as error:
+        kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
+        print(f"no {what}: {kind}{one_sentence(error)}; all numbers are in the folder", file=sys.stderr)
 
 
 def _short(text: str) -> str:

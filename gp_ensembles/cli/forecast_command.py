@@ -8,6 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 from torch import Tensor
 
 from gp_ensembles.cli.checkpoint import load_checkpoint
+from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.tables import TableName, reopen_table
@@ -153,7 +154,7 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
             write_text(place / "paths.csv", _table(["path", *steps], paths))
         write_json(place / SUMMARY, summary)
         if values.pictures:
-            _draw(stream, rows, forecast, place / "forecast.png")
+            drawn_if_possible("picture", lambda: _draw(stream, rows, forecast, place / "forecast.png"))
     until = "" if times is None else f", {times[0]} to {times[-1]}"
     last = f"{float(forecast.mean[-1]):.6g}, 90 % of {num_steps} ahead between {float(quantiles[0, -1]):.6g} and "
     return (

@@ -29,7 +29,7 @@ def run_folder(path: Path) -> Iterator[None]:
             yield
     finally:
         with suppress(OSError):  # one holds something
-            for place in made:
+            for place in filter(Path.is_dir, made):
                 operations.remove_folder(place)
 
 

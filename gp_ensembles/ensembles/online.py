@@ -38,6 +38,7 @@ from gp_ensembles.ensembles.quarantine import (
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import CompactRunner, SilentRunner
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors, way_back
+from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
 from gp_ensembles.ensembles.watch import Watch
 from gp_ensembles.ensembles.weighing import run_block
@@ -69,12 +70,13 @@ _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table 
 _USUAL = Pace()
 
 
+@in_turns(learning=["observe"], reading=["predict", "condition_on", "state", "log_weights"])
 class OnlineEnsemble(nn.Module):
     """An ensemble and its state: learns from blocks of any length, predicts, saves and loads.
 
     Learning is not differentiable; for gradients through a stream use :class:`Ensemble` itself. The state
     lives in buffers, so ``state_dict`` holds everything (hyperparameters, features, posteriors, weights) and
-    loads, weights only, into a fresh object built the same way.
+    loads, weights only, into a fresh object built the same way. One thread learns, others may predict beside it.
 
     Args:
         ensemble: The ensemble.
@@ -97,6 +99,7 @@ class OnlineEnsemble(nn.Module):
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None) -> None:
         super().__init__()
+        self.turns = Turns()
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
         self.ensemble = ensemble

@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.spec_checks import check_made
+from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
@@ -51,6 +52,7 @@ from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
 
 
+@in_turns(learning=["fit", "observe"], reading=["predict", "predict_interval", "forecast", "weights", "save"])
 class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
@@ -86,6 +88,7 @@ class OnlineModel:
             raise TypeError(f"feature_names must be a sequence of names, got {feature_names!r}")
         self.device = self.config.torch_device
         self.feature_names = None if feature_names is None else tuple(str(name) for name in feature_names)
+        self.turns = Turns()
         self.num_rows = 0
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows

@@ -327,8 +327,8 @@ def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     run(problem_of(), 20, DRAWS, checkpoint=file)
     before = file.read_bytes()
 
-    def broken(content, path):
-        path.write(b"half of it")
+    def broken(content, file):
+        file.write(b"half of it")
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:

@@ -36,13 +36,13 @@ def test_streams_survive_a_sample_of_faults(tmp_path):
 
 
 EVERYTHING = {"stream", "stream over results", "stream with a report", "resume in place", "resume elsewhere"} | {
-    *("compare", "forecast", "embed", "study")
+    *("compare", "forecast", "embed", "lines", "study")
 }
 
 
 @pytest.mark.slow
 def test_every_command_survives_a_kill_at_every_operation(tmp_path):
-    found = attack(tmp_path, "--faults", "kill", "torn", "--runs", "0")
+    found = attack(tmp_path, "--faults", "kill", "--runs", "0")
     assert found["commands"].keys() == EVERYTHING
     for name, number in found["operations"].items():
         assert found["commands"][name]["kill"] == {"tried": number, "survived": number}
@@ -50,8 +50,8 @@ def test_every_command_survives_a_kill_at_every_operation(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_command_survives_full_disks_and_power_cuts(tmp_path):
-    found = attack(tmp_path, "--faults", "full", "cut", "names", "--every", "4", "--runs", "0")
+def test_every_command_survives_torn_writes_full_disks_and_power_cuts(tmp_path):
+    found = attack(tmp_path, "--faults", "torn", "full", "cut", "names", "--every", "5", "--runs", "0")
     assert all(min(row[fault]["tried"] for fault in ("full", "cut", "names")) > 5 for row in found["commands"].values())
 
 

@@ -200,8 +200,8 @@ def test_a_failed_write_leaves_the_old_picture(tmp_path, monkeypatch):
     goal.write_bytes(b"old")
     figure = plot_weights([[0.0]], ["only"])
 
-    def half(path, **_):
-        path.write_bytes(b"half")
+    def half(file, **_):
+        file.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(figure, "savefig", half)

@@ -4,6 +4,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from gp_ensembles.cli.embed.options import EmbedOptions, Variant, expert_names, 
 from gp_ensembles.cli.embed.rows import Selection, read_rows
 from gp_ensembles.cli.embed.run import PICTURE, EmbedFolder, EmbedRun, load_run
 from gp_ensembles.cli.embed.summary import report_run, summarize_run
+from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.tables import split_names
 from gp_ensembles.cli.writing import CHECKPOINT
@@ -98,8 +100,8 @@ def run_command(name: str, values: Namespace) -> int:
         folder = EmbedFolder(values.out, keeps_previous=not values.resume)
         run = load_run(checkpoint, prepared) if values.resume else EmbedRun.start(prepared)
         _embed_all(run, folder, values)
-        summary, embedded = summarize_run(run), run
-        folder.finish(run, summary, lambda place: _draw(embedded, place) if values.pictures else None)
+        summary = summarize_run(run)
+        folder.finish(run, summary, partial(_show, run, values.pictures))
     except KeyboardInterrupt:
         print(f"gp-ensembles: {_interrupted(run, checkpoint)}", file=sys.stderr)
         return 130
@@ -134,12 +136,14 @@ def _interrupted(run: EmbedRun | None, checkpoint: Path) -> str:
     return f"interrupted after {done} of {total} rows; the same command with --resume goes on from {checkpoint}"
 
 
+def _show(run: EmbedRun, is_wanted: bool, place: Path) -> None:
+    if is_wanted:
+        drawn_if_possible("pictures", lambda: _draw(run, place))
+
+
 def _draw(run: EmbedRun, out: Path) -> None:
-    try:
-        from gp_ensembles.plots import plot_embedding, save_figure
-    except ImportError as error:
-        print(f"no pictures: {error}", file=sys.stderr)
-        return
+    from gp_ensembles.plots import plot_embedding, save_figure
+
     labels, names = run.prepared.rows.labels, expert_names()
     drawn = labels.drawn(run.prepared.present) if labels is not None else None
     title = f"{Path(run.prepared.rows.name).name}, {names[run.model.best_expert]}"

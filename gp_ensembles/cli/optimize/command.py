@@ -4,6 +4,7 @@ import sys
 
 from jsonargparse import ArgumentParser, Namespace
 
+from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.optimize.methods import METHODS
 from gp_ensembles.cli.optimize.pictures import draw_regrets
 from gp_ensembles.cli.optimize.problems import PROBLEMS
@@ -74,9 +75,6 @@ def run_command(name: str, values: Namespace) -> int:
         write_text(place / "optimize.csv", table_csv(summaries))
         write_text(place / "curves.csv", curves_csv(summaries))
         write_text(place / "optimize.md", text + "\n")
-        try:
-            draw_regrets(summaries, results.problems, place)
-        except ImportError as error:
-            print(f"no pictures: {error}")
+        drawn_if_possible("pictures", lambda: draw_regrets(summaries, results.problems, place))
     print(values.out / "optimize.md")
     return 2 if results.failures else 0
