@@ -171,7 +171,8 @@ def main(argv: Sequence[str]) -> int:
             tallies[name] = run_mutations(name, each, values.seed, crashes)
         else:
             counts, findings = run_guided(name, each, values.seed, crashes)
-            tallies[name] = Tally(*counts, tuple(Finding(name, what, file) for what, file in findings))
+            found = tuple(Finding(name, what, file) for what, file in findings)
+            tallies[name] = Tally(counts[0], counts[1], counts[2], found)
     content = _summary(tallies, engine, values.seconds, ["python -m attacks fuzz", *argv])
     print(_table(content))
     if values.out is not None:
