@@ -39,10 +39,11 @@ def test_predictions_and_weights_of_hostile_classes_and_columns(tmp_path, small)
     rows = [[f"{(7 * k) % 11}", f"{k % 5}", kinds[(k // 3) % 2]] for k in range(60)]
     small.write(tmp_path / "data.csv", rows, ("=a", "+b", "-y"))
     (tmp_path / "config.yaml").write_text(
-        "warmup: 30\nensemble: {like: e_doebe, bases: [LinearBasis], target: BinaryTarget}\n"
+        "warmup: 30\nensemble: {like: e_doebe, bases: [LinearBasis], target: BinaryTarget}\n", encoding="utf-8"
     )
     out = tmp_path / "out"
     given = [str(tmp_path / "data.csv"), "--target=-y", "--config", str(tmp_path / "config.yaml"), "--out", str(out)]
+    given += ["--classes", "=1+1,@x"]
     assert main(["stream", *given]) == 0
     for name in ("predictions.csv", "weights.csv"):
         with (out / name).open(newline="", encoding="utf-8") as file:
