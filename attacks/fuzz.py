@@ -170,9 +170,8 @@ def main(argv: Sequence[str]) -> int:
         if engine == "mutations":
             tallies[name] = run_mutations(name, each, values.seed, crashes)
         else:
-            counts, findings = run_guided(name, each, values.seed, crashes)
-            found = tuple(Finding(name, what, file) for what, file in findings)
-            tallies[name] = Tally(counts[0], counts[1], counts[2], found)
+            (inputs, refused, read), findings = run_guided(name, each, values.seed, crashes)
+            tallies[name] = Tally(inputs, refused, read, tuple(Finding(name, what, file) for what, file in findings))
     content = _summary(tallies, engine, values.seconds, ["python -m attacks fuzz", *argv])
     print(_table(content))
     if values.out is not None:

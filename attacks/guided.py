@@ -51,7 +51,7 @@ def run_guided(name: str, seconds: float, seed: int, crashes: Path) -> tuple[lis
 
 
 def _main(name: str, folder: Path, options: list[str]) -> None:
-    import atheris
+    import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     with atheris.instrument_imports(include=list(_INSTRUMENTED)):
         from attacks.fuzz import try_input

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 
+_END = "\r\n"  # a cell that holds a part of it is quoted
 _BLANK = "\t\r\n"
 _FORMULA = (*"=+-@\uff1d\uff0b\uff0d\uff20", *_BLANK)  # also as wide characters
 
@@ -26,11 +27,12 @@ def csv_lines(rows: Iterable[Sequence[object]]) -> str:
         >>> csv_lines([[1, math.nan, "a,b"]])
         '1,,"a,b"\n'
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines = []
     for row in rows:
-        writer.writerow([_told(cell) for cell in row])
-    return text.getvalue()
+        line = io.StringIO(newline="")
+        csv.writer(line, lineterminator=_END).writerow([_told(cell) for cell in row])
+        lines.append(line.getvalue().removesuffix(_END))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def not_a_formula(text: str) -> str:

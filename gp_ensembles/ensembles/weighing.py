@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
 from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
+from gp_ensembles.numerics.reductions import readable_all
 
 # Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,),
 # None for all of it: predictions of all experts.
@@ -105,6 +106,10 @@ def run_block(
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
         steps = stage(inputs, y, None if share is None else share.sqrt())
+        overflowed = steps.mean.isinf()
+        if not readable_all(~overflowed):  # a failure, as a variance that is no number is
+            rows = overflowed.any(-1) if overflowed.ndim > steps.log_prob.ndim else overflowed
+            steps = steps._replace(log_prob=torch.where(rows, torch.nan, steps.log_prob))
         if kept is not None:
             steps = _splice(kept, steps, start)
         absent = find_absent(steps, (*layers.guests, *out))
