@@ -7,6 +7,7 @@ with its command; the text between them stands in ``attacks/reliability.md``.
 import argparse
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -47,10 +48,10 @@ def page(text: str, numbers: Sequence[Mapping[str, Any]]) -> str:
         |---|---|
         | float64 | 1e-12 |
     """
-    for one in numbers:
-        mark = f"<!-- {one['attack']} -->"
-        section = _section(one)
-        text = text.replace(mark, section) if mark in text else f"{text}\n\n{section}"
+    for attack in dict.fromkeys(one["attack"] for one in numbers):
+        mark = f"<!-- {attack} -->"
+        sections = "\n\n".join(_section(one) for one in numbers if one["attack"] == attack)
+        text = text.replace(mark, sections) if mark in text else f"{text}\n\n{sections}"
     return text.replace("<!-- versions -->", versions())
 
 
@@ -62,14 +63,38 @@ def versions() -> str:
 
 
 def _section(content: Mapping[str, Any]) -> str:
-    tables = content["tables"] if "tables" in content else _tables_of_kills(content)
-    return "\n\n".join([f"`{content['command']}`:", *map(_table, tables)])
+    tables = content.get("tables") or _TABLES[content["attack"]](content)
+    command = re.sub(r" --(out|crashes) \S+", "", content["command"])  # wherever that was
+    return "\n\n".join([f"`{command}`:", *map(_table, tables)])
 
 
 def _table(table: Mapping[str, Any]) -> str:
     lines = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
     rows = ["|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(map(str, line))} |" for line in lines]
     return "\n".join([table["title"], "", *rows])
+
+
+def _tables_of_fuzz(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Inputs by reader: read, refused in a sentence, and any other end."""
+    rows = [
+        [name, *(row[key] for key in ("inputs", "refused", "read", "findings"))]
+        for name, row in content["readers"].items()
+    ]
+    columns = ["reader", "inputs", "refused in a sentence", "read", "anything else"]
+    return [{"title": f"{content['seconds']:.0f} seconds of {content['engine']}", "columns": columns, "rows": rows}]
+
+
+def _tables_of_streams(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows by expert, and what was found."""
+    rows = [[name, row["rows"], row["rejected"]] for name, row in content["experts"].items()]
+    columns = ["expert", "rows", "refused in a sentence"]
+    found = [f"{len(content['findings'])} findings in {content['seconds']:.0f} seconds"]
+    tables = [{"title": f"Adversarial rows, {found[0]}", "columns": columns, "rows": rows}]
+    if content["findings"]:
+        columns, found = ["found", "where"], content["findings"]
+        rows = [[one["what"], f"{one['instance']}; {one['rows']} rows"] for one in found]
+        tables.append({"title": "What was found, and is open", "columns": columns, "rows": rows})
+    return tables
 
 
 def _tables_of_kills(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -82,7 +107,11 @@ def _tables_of_kills(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     by_command = [[name, *(cell(row, fault) for fault in faults)] for name, row in commands.items()]
     by_point = [[kind, f"{row['survived']} of {row['tried']}"] for kind, row in content["points"].items()]
-    return [
-        {"title": "Survived of tried, by command", "columns": ["command", *faults], "rows": by_command},
-        {"title": "By the operation at which the fault was", "columns": ["operation", "survived"], "rows": by_point},
-    ]
+    tables = [{"title": "Survived of tried, by command", "columns": ["command", *faults], "rows": by_command}]
+    if by_point:
+        title = "By the operation at which the fault was"
+        tables.append({"title": title, "columns": ["operation", "survived"], "rows": by_point})
+    return tables
+
+
+_TABLES = {"fuzz": _tables_of_fuzz, "kills": _tables_of_kills, "streams": _tables_of_streams}

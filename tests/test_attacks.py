@@ -41,5 +41,19 @@ def test_the_page_holds_the_numbers_and_their_commands(tmp_path, capsys):
     assert "| write | 8 of 9 |" in text
     assert text.index("## Files") < text.index("8 of 9") < text.index("## Digits") < text.index("1e-12")
     assert page.versions() in text
+    fuzz = {
+        "attack": "fuzz",
+        "engine": "mutations",
+        "seconds": 9.0,
+        "command": "python -m attacks fuzz --out /there/x.json",
+    }
+    fuzz["readers"] = {"tables": {"inputs": 7, "refused": 4, "read": 3, "findings": 0}}
+    found = [{"instance": "Gaussian, float32", "rows": "large", "what": "a variance is NaN"}]
+    streams = {"attack": "streams", "seconds": 5.0, "command": "python -m attacks streams", "findings": found}
+    streams["experts"] = {"Gaussian": {"rows": 90, "rejected": 8}}
+    text = page.page("<!-- fuzz -->\n<!-- streams -->", [fuzz, streams])
+    assert "`python -m attacks fuzz`:" in text
+    assert "| tables | 7 | 4 | 3 | 0 |" in text
+    assert "| a variance is NaN | Gaussian, float32; large rows |" in text
     assert main(["page", "--numbers", str(tmp_path / "none"), "--out", str(tmp_path / "page.md")]) == 2
     assert main(["nothing"]) == 2
