@@ -234,7 +234,7 @@ class Ensemble(nn.Module):
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
         self.check_inputs(X)
-        return predict_mixture(self.layers, self.bind(), state, X)
+        return predict_mixture(self.layers, self.bind(), state, X, out=places_out(state.quarantine))
 
     def check_inputs(self, X: Tensor) -> None:
         """Raise a clear error if X (N, D) is not a legal input."""
@@ -272,16 +272,23 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
 
 
 def predict_mixture(
-    layers: Layers, bound: Sequence[BoundExpert], state: EnsembleState, X: Tensor, extra: Tensor | None = None
+    layers: Layers,
+    bound: Sequence[BoundExpert],
+    state: EnsembleState,
+    X: Tensor,
+    extra: Tensor | None = None,
+    out: Sequence[int] = (),
 ) -> AnyMixture:
-    """Predict one step ahead at each row of X (N, D) from bound experts and a state; rows may have further noise."""
+    """Predict one step ahead at each row of X (N, D) from bound experts and a state, without those that are out.
+
+    Rows may have further noise.
+    """
     features = evaluate(bound, next_inputs(layers, state, X))
     parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
     steps = flatten(parts)
     if extra is not None:
         steps = widened(steps, torch.full_like(extra, torch.nan), extra)
     absent = find_absent(steps, layers.guests)
-    out = places_out(state.quarantine)
     if out:
         absent = torch.zeros_like(steps.log_prob, dtype=torch.bool) if absent is None else absent
         absent[list(out)] = True

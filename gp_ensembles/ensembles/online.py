@@ -227,12 +227,14 @@ class OnlineEnsemble(nn.Module):
         layers, state = self.ensemble.layers, bound.state
         pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
         if pace.is_usual:
-            parts = [predict_mixture(layers, bound.experts, state, rows) for rows in X.split(_PREDICT_ROWS)]
+            parts = [
+                predict_mixture(layers, bound.experts, state, rows, out=bound.out) for rows in X.split(_PREDICT_ROWS)
+            ]
         else:
             parts = []
             for rows, part in pace.alike(_PREDICT_ROWS):
                 experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
-                parts.append(predict_mixture(layers, experts, state, X[rows], part.extra))
+                parts.append(predict_mixture(layers, experts, state, X[rows], part.extra, bound.out))
         mixture = concatenate_mixtures(parts)
         return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 

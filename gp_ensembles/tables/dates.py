@@ -1,5 +1,6 @@
 """Text as dates: the format is found once, on the warm-up rows, and kept."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,6 +15,7 @@ ISO = "ISO8601"
 UNIX = {"seconds since 1970": 1.0, "milliseconds since 1970": 1e3}  # numbers that were called dates
 _OFFSET = re.compile(r"\s*(?:Z|UTC|GMT|([+-])(\d{2}):?(\d{2})?)$", re.IGNORECASE)
 _CLOCK = re.compile(r"\dT\d|:")
+_FEW_CHANGES, _ROWS_A_CHANGE = 4, 50  # of the offset, in the first rows
 _HOUR = 3600.0
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %H.%M", " %H.%M.%S", " %H")
 _DAY_FIRST = tuple(f"%d{mark}%m{mark}{year}" for mark in "./-" for year in ("%Y", "%y"))
@@ -90,7 +92,7 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
     Offsets an hour apart are summer and winter of one zone.
 
     Raises:
-        CellError: If some cells have offsets and others none, or their zones are further apart.
+        CellError: If some cells have offsets and others none, or their zones are further apart or change all the time.
 
     Example:
         >>> find_zone(["2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"]), find_zone(["2024-03-31"])
@@ -99,7 +101,11 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
     offsets = [_offset(cell) for cell in cells if not is_missing(cell)]
     known = [offset for offset in offsets if offset is not None]
     zone = (min(known), max(known)) if known else ()
-    _check_zone(offsets, [place for place, cell in enumerate(cells) if not is_missing(cell)], zone)
+    places = [place for place, cell in enumerate(cells) if not is_missing(cell)]
+    _check_zone(offsets, places, zone)
+    changes = [place for place, (one, two) in enumerate(itertools.pairwise(known), 1) if one != two]
+    if len(changes) > max(_FEW_CHANGES, len(known) / _ROWS_A_CHANGE):  # summer and winter change less often
+        raise CellError(places[changes[0]], "its times are of two zones; write all times of the column in one zone")
     return zone
 
 

@@ -328,3 +328,11 @@ def test_a_clock_that_is_set_back_is_named():
     rows.take(51)
     with pytest.raises(ValueError, match=r"sort the rows by time \(or, if the clock was set back here"):
         rows.take(2)
+
+
+def test_zones_an_hour_apart_that_change_all_the_time_are_two_zones(tmp_path):
+    rows = "".join(f"{time:%Y-%m-%dT%H:%M}+0{1 + k % 2}:00,{k}\n" for k, time in enumerate(HOURS))
+    with pytest.raises(ValueError, match=r"data row 2 .*column when: its times are of two zones"):
+        read_text(tmp_path / "zones.csv", "when,y\n" + rows)
+    summer = "".join(f"{time:%Y-%m-%dT%H:%M}+0{1 + (k > 30)}:00,{k}\n" for k, time in enumerate(HOURS[::2]))
+    assert read_text(tmp_path / "summer.csv", "when,y\n" + summer).time_name == "when"

@@ -44,11 +44,15 @@ class Forecast(NamedTuple):
     @property
     def mean(self) -> Tensor:
         """Means, shape (H,)."""
+        if self.num_steps == 1:
+            return self.first.mean.to(self.paths)
         return torch.cat([self.first.mean.to(self.paths), self.paths[:, 1:].mean(0)])
 
     @property
     def variance(self) -> Tensor:
         """Variances, shape (H,)."""
+        if self.num_steps == 1:
+            return self.first.variance.to(self.paths)
         return torch.cat([self.first.variance.to(self.paths), self.paths[:, 1:].var(0)])
 
     @property
