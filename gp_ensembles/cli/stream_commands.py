@@ -54,7 +54,7 @@ def add_options(name: str, command: ArgumentParser) -> None:
         command.add_argument("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
         _add_missing(command)
-        command.add_argument("--checkpoint", type=Path, required=True, help="the checkpoint.pt to go on from")
+        command.add_argument("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
         command.add_argument("--skip_seen", type=bool | None, default=None, help=_SKIP)
         command.add_argument("--device", type=str | None, default=None, help="where to run; as before by default")
     if name == "compare":
@@ -193,6 +193,8 @@ def _answer(session: LineSession, values: Namespace) -> int:
 
 
 def _resume(values: Namespace) -> int:
+    if values.checkpoint.is_dir():
+        values.checkpoint = values.checkpoint / CHECKPOINT
     if values.format != "table":
         session = LineSession.load(values.checkpoint)
         if values.window is not None:

@@ -10,7 +10,7 @@ import torch
 from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock, refuse_newest_first
 from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, column_from_plain
 from gp_ensembles.tables.kinds import fit_column, refuse_text
-from gp_ensembles.tables.notes import notes_of
+from gp_ensembles.tables.notes import notes_of, notes_of_target
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import CellError, Cells, RawRows, without
 from gp_ensembles.tables.rows import Rows
@@ -94,13 +94,14 @@ class TableEncoder:
             TableError: If a column is of no kind, or a cell is malformed.
         """
         raw = without(raw, options.missing)
-        columns, refused = list[ColumnEncoder](), dict[str, TableError]()
+        columns, missing, refused = list[ColumnEncoder](), dict[str, float](), dict[str, TableError]()
         for name in features:
             given, of_column = options.kinds.get(name), _Named(path, name, raw)
             try:
                 column = of_column.run(fit_column, name, raw.columns[name], decimal, given)
                 if given is None and column.kind in ("category", "hashed"):
                     of_column.run(refuse_text, name, raw.columns[name])
+                missing[name] = of_column.run(_share_missing, column, raw, decimal)
             except TableError as error:
                 refused[name] = error
             else:
@@ -124,7 +125,9 @@ class TableEncoder:
                 column = of_time.run(fit_column, options.time, raw.columns[options.time], decimal)
             clock, notes = of_time.run(clock_of, column, columns, raw.columns, decimal), ()
         notes += notes_of(columns, raw.columns, decimal)
-        missing = {name: _share_missing(column, raw, decimal) for name, column in zip(features, columns, strict=True)}
+        if target_column.classes is None:
+            y = _Named(path, target, raw).run(target_column.encode, raw.columns[target], decimal)
+            notes += notes_of_target(target, y)
         return cls(tuple(columns), target_column, clock, missing, notes, options.missing)
 
     def encode(self, raw: RawRows, decimal: str, path: str, first_row: int) -> tuple["TableEncoder", Rows]:

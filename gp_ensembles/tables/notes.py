@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gp_ensembles.tables.columns import ColumnEncoder, NumberColumn, to_numbers
 from gp_ensembles.tables.numbers import may_be_decimal
@@ -39,12 +40,7 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
         levels = np.unique(values)
         if len(values) >= _ENOUGH and len(levels) in _FEW and bool((levels % 1 == 0).all()):
             few.append(column.name)
-        marked += [
-            f"{column.name} is {mark:g} in {100 * share:.3g} % of the first rows, far from all else; if that means "
-            f"missing, say --missing {mark:g}"
-            for mark in _MARKS
-            if (share := float((values == mark).mean()) if len(values) else 0.0) > _SHARE and _is_far(mark, levels)
-        ]
+        marked += _marks(column.name, values)
     if few:
         verb = "hold" if len(few) > 1 else "holds"
         marked.append(
@@ -52,6 +48,40 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
             f"makes a category of {few[0]}"
         )
     return tuple(marked)
+
+
+def notes_of_target(name: str, y: NDArray[np.float64]) -> tuple[str, ...]:
+    """A target of two values, which may tell classes, and numbers that may say that it is missing.
+
+    Args:
+        name: Its name.
+        y: Targets of the warm-up rows, shape (N,); NaN where missing.
+
+    Example:
+        >>> notes_of_target("broken", np.arange(200.0) % 2)
+        ('broken holds two values, 0 and 1, taken as quantities; --classes 0,1 makes classes of them',)
+    """
+    values = y[np.isfinite(y)]
+    levels = np.unique(values)
+    told = []
+    if len(levels) == 2 and len(values) >= _ENOUGH:
+        one, two = (f"{level:g}" for level in levels)
+        told.append(
+            f"{name} holds two values, {one} and {two}, taken as quantities; --classes {one},{two} makes classes of "
+            f"them"
+        )
+    return (*told, *_marks(name, values))
+
+
+def _marks(name: str, values: NDArray[np.float64]) -> list[str]:
+    """A note on each number that stands far from all others, and so often that it may be a mark."""
+    levels = np.unique(values)
+    return [
+        f"{name} is {mark:g} in {100 * share:.3g} % of the first rows, far from all else; if that means missing, say "
+        f"--missing {mark:g}"
+        for mark in _MARKS
+        if (share := float((values == mark).mean()) if len(values) else 0.0) > _SHARE and _is_far(mark, levels)
+    ]
 
 
 def _thousands(name: str, cells: Cells, decimal: str) -> list[str]:

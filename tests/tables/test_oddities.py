@@ -336,3 +336,20 @@ def test_zones_an_hour_apart_that_change_all_the_time_are_two_zones(tmp_path):
         read_text(tmp_path / "zones.csv", "when,y\n" + rows)
     summer = "".join(f"{time:%Y-%m-%dT%H:%M}+0{1 + (k > 30)}:00,{k}\n" for k, time in enumerate(HOURS[::2]))
     assert read_text(tmp_path / "summer.csv", "when,y\n" + summer).time_name == "when"
+
+
+def test_what_a_target_may_mean_is_told(tmp_path):
+    rows = "".join(f"{k % 7},{k % 2}\n" for k in range(200))
+    (tmp_path / "two.csv").write_text("a,y\n" + rows)
+    notes = open_rows(tmp_path / "two.csv", "y", num_warm_up=150).encoder.notes
+    assert "y holds two values, 0 and 1, taken as quantities; --classes 0,1 makes classes of them" in notes
+    rows = "".join(f"{k % 7},{-999 if k % 9 == 0 else k % 11}\n" for k in range(200))
+    (tmp_path / "marked.csv").write_text("a,y\n" + rows)
+    notes = open_rows(tmp_path / "marked.csv", "y", num_warm_up=150).encoder.notes
+    assert any(note.startswith("y is -999 in 11.3 % of the first rows") for note in notes)
+
+
+def test_a_given_kind_that_does_not_fit_names_the_cell(tmp_path):
+    rows = "".join(f"{'hall' if k == 4 else k},{k}\n" for k in range(60))
+    with pytest.raises(ValueError, match=r"a.csv, data row 5 \(line 6\), column a: 'hall' is not a number"):
+        read_text(tmp_path / "a.csv", "a,y\n" + rows, kinds={"a": "number"})
