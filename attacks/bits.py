@@ -4,9 +4,6 @@
 other lengths, on other numbers of threads.
 """
 
-import argparse
-import json
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +11,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
+from attacks.telling import Table, Telling
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -65,24 +63,15 @@ def stream(model: OnlineModel, X: Tensor, y: Tensor, size: int, file: Path | Non
 
 def main(argv: Sequence[str]) -> int:
     """Run the attack; returns 1 if bits differ that may not."""
-    parser = argparse.ArgumentParser("python -m attacks bits", description=__doc__)
-    parser.add_argument("--presets", nargs="+", default=["light", "e_doebe", "auto"])
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the numbers")
-    values = parser.parse_args(list(argv))
+    telling = Telling("bits", __doc__)
+    telling.options.add_argument("--presets", nargs="+", default=["light", "e_doebe", "auto"])
+    values = telling.read(argv)
     torch.set_num_threads(1)
-    began, lines, broken = time.perf_counter(), [], False
+    lines, broken = [], False
     for preset in values.presets:
         for place, (name, same, far) in enumerate(compare(preset)):
             broken |= place < 3 and not same
             lines.append([preset, name, "the same bits" if same else f"{far:.0e}"])
-            print("   ".join(lines[-1]), flush=True)
-    if values.out is not None:
-        columns = ["preset", "what was changed", "largest difference, in deviations of the target"]
-        content = {
-            "attack": "bits",
-            "command": " ".join(["python -m attacks bits", *argv]),
-            "seconds": round(time.perf_counter() - began, 1),
-            "tables": [{"title": "Means of 640 rows", "columns": columns, "rows": lines}],
-        }
-        values.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    columns = ["preset", "what was changed", "largest difference, in deviations of the target"]
+    telling.tell(Table("Means of 640 rows", columns, lines))
     return int(broken)

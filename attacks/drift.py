@@ -4,12 +4,8 @@
 and compares mean and covariance with those of all rows at once, from sums in extended precision.
 """
 
-import argparse
 import itertools
-import json
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attacks.telling import Table, Telling
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
@@ -101,24 +98,13 @@ def _posterior(online: OnlineEnsemble) -> tuple[NDArray[np.float64], NDArray[np.
 
 def main(argv: Sequence[str]) -> int:
     """Run the attack; returns 0."""
-    parser = argparse.ArgumentParser("python -m attacks drift", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the numbers")
-    values = parser.parse_args(list(argv))
+    telling = Telling("drift", __doc__)
+    telling.options.add_argument("--rows", type=int, default=1_000_000)
+    values = telling.read(argv)
     torch.set_num_threads(1)
-    began = time.perf_counter()
     kinds = itertools.product(("float64", "float32"), FORMS)
     rows = [measure(precision, form, values.rows) for precision, form in kinds]
     cells = [[one.precision, one.form, f"{one.rows:,}", f"{one.mean:.1e}", f"{one.variance:.1e}"] for one in rows]
     columns = ["precision", "form", "updates", "mean, in posterior deviations", "variance, relative"]
-    print("   ".join(columns))
-    print("\n".join("   ".join(line) for line in cells))
-    if values.out is not None:
-        content = {
-            "attack": "drift",
-            "command": " ".join(["python -m attacks drift", *argv]),
-            "seconds": round(time.perf_counter() - began, 1),
-            "tables": [{"title": "Largest error of a static linear expert", "columns": columns, "rows": cells}],
-        }
-        values.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    telling.tell(Table("Largest error of a static linear expert", columns, cells))
     return 0

@@ -4,8 +4,6 @@
 ``--engine mutations`` changes files of ``attacks/corpus/`` at random from a seed and needs nothing.
 """
 
-import argparse
-import json
 import random
 import sys
 import tempfile
@@ -16,10 +14,11 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attacks.guided import run_guided
 from attacks.readers import CORPUS, READERS, Reader, refusal_of
+from attacks.telling import Table, Telling
 
 ENGINES = ("atheris", "mutations")
 _LONGEST = 100_000  # bytes of an input
@@ -148,14 +147,14 @@ def run_mutations(name: str, seconds: float, seed: int, crashes: Path) -> Tally:
 
 def main(argv: Sequence[str]) -> int:
     """Run the attack; returns 0 if nothing was found, 1 if something was."""
-    parser = argparse.ArgumentParser("python -m attacks fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="in all, shared by the readers")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engine", choices=ENGINES, default=None, help="atheris where it is installed, by default")
-    parser.add_argument("--readers", nargs="+", choices=sorted(READERS), default=list(READERS))
-    parser.add_argument("--crashes", type=Path, default=None, help="a folder for inputs that are findings")
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the numbers")
-    values = parser.parse_args(list(argv))
+    telling = Telling("fuzz", __doc__)
+    options = telling.options
+    options.add_argument("--seconds", type=float, default=60, help="in all, shared by the readers")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--engine", choices=ENGINES, default=None, help="atheris where it is installed, by default")
+    options.add_argument("--readers", nargs="+", choices=sorted(READERS), default=list(READERS))
+    options.add_argument("--crashes", type=Path, default=None, help="a folder for inputs that are findings")
+    values = telling.read(argv)
     engine = values.engine or ("atheris" if find_spec("atheris") else "mutations")
     if engine == "atheris" and not find_spec("atheris"):
         print(
@@ -170,33 +169,13 @@ def main(argv: Sequence[str]) -> int:
         if engine == "mutations":
             tallies[name] = run_mutations(name, each, values.seed, crashes)
         else:
-            (inputs, refused, read), findings = run_guided(name, each, values.seed, crashes)
-            tallies[name] = Tally(inputs, refused, read, tuple(Finding(name, what, file) for what, file in findings))
-    content = _summary(tallies, engine, values.seconds, ["python -m attacks fuzz", *argv])
-    print(_table(content))
-    if values.out is not None:
-        values.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return 1 if content["findings"] else 0
-
-
-def _summary(tallies: dict[str, Tally], engine: str, seconds: float, words: Sequence[str]) -> dict[str, Any]:
-    rows = {name: {"inputs": t.inputs, "refused": t.refused, "read": t.read} for name, t in tallies.items()}
-    return {
-        "attack": "fuzz",
-        "engine": engine,
-        "readers": {name: rows[name] | {"findings": len(tally.findings)} for name, tally in tallies.items()},
-        "inputs": sum(tally.inputs for tally in tallies.values()),
-        "findings": [finding._asdict() for tally in tallies.values() for finding in tally.findings],
-        "seconds": seconds,
-        "command": " ".join(words),
-    }
-
-
-def _table(content: dict[str, Any]) -> str:
-    columns = ("inputs", "refused", "read", "findings")
-    lines = [f"{'reader':<14}" + "".join(f"{column:>10}" for column in columns)]
-    for name, row in content["readers"].items():
-        lines.append(f"{name:<14}" + "".join(f"{row[column]:>10}" for column in columns))
-    lines.append(f"{content['inputs']} inputs in {content['seconds']:g} s by {content['engine']}")
-    lines += [f"{one['reader']}: {one['what']} ({one['file']})" for one in content["findings"]]
-    return "\n".join(lines)
+            (inputs, refused, read), found = run_guided(name, each, values.seed, crashes)
+            tallies[name] = Tally(inputs, refused, read, tuple(Finding(name, what, file) for what, file in found))
+    columns = ["reader", "inputs", "refused in a sentence", "read", "anything else"]
+    rows = [[name, t.inputs, t.refused, t.read, len(t.findings)] for name, t in tallies.items()]
+    findings = [finding for tally in tallies.values() for finding in tally.findings]
+    tables = [Table(f"{values.seconds:.0f} seconds of {engine}", columns, rows)]
+    if findings:
+        tables.append(Table("What was found", Finding._fields, findings))
+    telling.tell(*tables)
+    return 1 if findings else 0

@@ -5,8 +5,6 @@ operation on files that it does, with a fault there. Then it does what a user wo
 the end must be what the unharmed run has left, to the byte. Random kills follow, chains of them among these.
 """
 
-import argparse
-import json
 import random
 import shutil
 import tempfile
@@ -16,11 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
+
+from tqdm import tqdm
 
 from attacks.children import kill_after, run_in_child, start
 from attacks.faults import KILLED, Count, Full, Kill, PowerCut
 from attacks.jobs import Job, contents, make_jobs, names
+from attacks.telling import Table, Telling
 from gp_ensembles.files.operations import Watcher, watched
 from gp_ensembles.files.together import JOURNAL
 
@@ -241,16 +242,15 @@ def random_kills(bench: Bench, runs: int, seed: int) -> Iterator[tuple[str, str,
 
 def main(argv: Sequence[str]) -> int:
     """Run the attack; returns 0 if all runs have survived, 1 if one has not, 2 for bad options."""
-    parser = argparse.ArgumentParser("python -m attacks kills", description=__doc__)
-    parser.add_argument("--runs", type=int, default=200, help="random kills")
-    parser.add_argument("--every", type=int, default=1, help="harm every so many operations; 0 for none")
-    parser.add_argument("--offset", type=int, default=0, help="which of these")
-    parser.add_argument("--seed", type=int, default=0, help="of random kills")
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="at operations")
-    parser.add_argument("--jobs", nargs="+", default=None, help="names of commands; all by default")
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the numbers")
-    values = parser.parse_args(list(argv))
-    began = time.perf_counter()
+    telling = Telling("kills", __doc__)
+    options = telling.options
+    options.add_argument("--runs", type=int, default=200, help="random kills")
+    options.add_argument("--every", type=int, default=1, help="harm every so many operations; 0 for none")
+    options.add_argument("--offset", type=int, default=0, help="which of these")
+    options.add_argument("--seed", type=int, default=0, help="of random kills")
+    options.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="at operations")
+    options.add_argument("--jobs", nargs="+", default=None, help="names of commands; all by default")
+    values = telling.read(argv)
     tried: Counter[tuple[str, str]] = Counter()
     by_kind: Counter[str] = Counter()
     falls: list[Fall] = []
@@ -258,59 +258,35 @@ def main(argv: Sequence[str]) -> int:
         try:
             bench = Bench(Path(folder), values.jobs)
         except ValueError as error:
-            parser.error(str(error))
+            options.error(str(error))
         at_points = faults_at_points(bench, values.faults, values.every, values.offset) if values.every else iter(())
-        for name, fault, point, problem in at_points:
+        for name, fault, point, problem in tqdm(at_points, "at operations"):
             tried[name, fault] += 1
             by_kind[point.split()[1]] += 1
             if problem is not None:
                 falls.append(Fall(name, fault, point, problem))
-        for name, fault, point, problem in random_kills(bench, values.runs, values.seed):
+        kills = random_kills(bench, values.runs, values.seed)
+        for name, fault, point, problem in tqdm(kills, "at random"):
             tried[name, "random"] += int(fault.split()[0])
             if problem is not None:
                 falls.append(Fall(name, fault, point, problem))
-        operations = {name: len(kinds) for name, kinds in bench.kinds.items()}
-    content = _summary(tried, by_kind, falls, operations)
-    content |= {
-        "seconds": round(time.perf_counter() - began, 1),
-        "command": " ".join(["python -m attacks kills", *argv]),
-    }
-    print(_table(content))
-    if values.out is not None:
-        values.out.write_text(json.dumps(content, indent=1) + "\n")
+    telling.tell(*_tables(tried, by_kind, falls), tried=sum(tried.values()), survived=sum(tried.values()) - len(falls))
     return 1 if falls else 0
 
 
-def _summary(
-    tried: Counter[tuple[str, str]], by_kind: Counter[str], falls: Sequence[Fall], operations: dict[str, int]
-) -> dict[str, Any]:
+def _tables(tried: Counter[tuple[str, str]], by_kind: Counter[str], falls: Sequence[Fall]) -> list[Table]:
+    """Commands by fault, and operations on files, survived of tried; and what has fallen."""
     lost = Counter((fall.job, "random" if "random" in fall.fault else fall.fault) for fall in falls)
     lost_by_kind = Counter(fall.point.split()[1] for fall in falls if "random" not in fall.fault)
-    return {
-        "attack": "kills",
-        "operations": operations,
-        "commands": {
-            name: {
-                fault: {"tried": number, "survived": number - lost[name, fault]}
-                for (job, fault), number in sorted(tried.items())
-                if job == name
-            }
-            for name in operations
-        },
-        "points": {kind: {"tried": n, "survived": n - lost_by_kind[kind]} for kind, n in sorted(by_kind.items())},
-        "tried": sum(tried.values()),
-        "survived": sum(tried.values()) - len(falls),
-        "falls": [fall._asdict() for fall in falls],
-    }
+    faults = [fault for fault in (*FAULTS, "random") if any(fault == other for _, other in tried)]
 
+    def cell(job: str, fault: str) -> str:
+        number = tried[job, fault]
+        return f"{number - lost[job, fault]} of {number}" if number else "-"
 
-def _table(content: dict[str, Any]) -> str:
-    faults = [*FAULTS, "random"]
-    lines = [f"{'survived of tried':<22}" + "".join(f"{fault:>12}" for fault in faults) + f"{'operations':>12}"]
-    for name, row in content["commands"].items():
-        cells = [f"{row[f]['survived']}/{row[f]['tried']}" if f in row else "-" for f in faults]
-        lines.append(f"{name:<22}" + "".join(f"{cell:>12}" for cell in cells) + f"{content['operations'][name]:>12}")
-    lines += [f"before {kind:<15}{row['survived']:>7}/{row['tried']}" for kind, row in content["points"].items()]
-    lines.append(f"{content['survived']} of {content['tried']} survived, in {content['seconds']} s")
-    lines += [f"{fall['job']}, {fall['fault']} at {fall['point']}: {fall['problem']}" for fall in content["falls"]]
-    return "\n".join(lines)
+    by_command = [[job, *(cell(job, fault) for fault in faults)] for job in dict.fromkeys(job for job, _ in tried)]
+    tables = [Table("Survived of tried, by command", ["command", *faults], by_command)]
+    if by_kind:
+        rows = [[kind, f"{number - lost_by_kind[kind]} of {number}"] for kind, number in sorted(by_kind.items())]
+        tables.append(Table("By the operation at which the fault was", ["operation", "survived"], rows))
+    return [*tables, Table("What has fallen", Fall._fields, falls)] if falls else tables

@@ -63,55 +63,11 @@ def versions() -> str:
 
 
 def _section(content: Mapping[str, Any]) -> str:
-    tables = content.get("tables") or _TABLES[content["attack"]](content)
-    command = re.sub(r" --(out|crashes) \S+", "", content["command"])  # wherever that was
-    return "\n\n".join([f"`{command}`:", *map(_table, tables)])
+    command = re.sub(r" --(out|crashes|reach|known) \S+", "", content["command"])  # wherever that was
+    return "\n\n".join([f"`{command}`:", *map(_table, content["tables"])])
 
 
 def _table(table: Mapping[str, Any]) -> str:
     lines = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
     rows = ["|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(map(str, line))} |" for line in lines]
     return "\n".join([table["title"], "", *rows])
-
-
-def _tables_of_fuzz(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Inputs by reader: read, refused in a sentence, and any other end."""
-    rows = [
-        [name, *(row[key] for key in ("inputs", "refused", "read", "findings"))]
-        for name, row in content["readers"].items()
-    ]
-    columns = ["reader", "inputs", "refused in a sentence", "read", "anything else"]
-    return [{"title": f"{content['seconds']:.0f} seconds of {content['engine']}", "columns": columns, "rows": rows}]
-
-
-def _tables_of_streams(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows by expert, and what was found."""
-    rows = [[name, row["rows"], row["rejected"]] for name, row in content["experts"].items()]
-    columns = ["expert", "rows", "refused in a sentence"]
-    found = [f"{len(content['findings'])} findings in {content['seconds']:.0f} seconds"]
-    tables = [{"title": f"Adversarial rows, {found[0]}", "columns": columns, "rows": rows}]
-    if content["findings"]:
-        columns, found = ["found", "where"], content["findings"]
-        rows = [[one["what"], f"{one['instance']}; {one['rows']} rows"] for one in found]
-        tables.append({"title": "What was found, and is open", "columns": columns, "rows": rows})
-    return tables
-
-
-def _tables_of_kills(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Commands by fault, and operations on files, survived of tried."""
-    commands = content["commands"]
-    faults = list(dict.fromkeys(fault for row in commands.values() for fault in row))
-
-    def cell(row: Mapping[str, Any], fault: str) -> str:
-        return f"{row[fault]['survived']} of {row[fault]['tried']}" if fault in row else "-"
-
-    by_command = [[name, *(cell(row, fault) for fault in faults)] for name, row in commands.items()]
-    by_point = [[kind, f"{row['survived']} of {row['tried']}"] for kind, row in content["points"].items()]
-    tables = [{"title": "Survived of tried, by command", "columns": ["command", *faults], "rows": by_command}]
-    if by_point:
-        title = "By the operation at which the fault was"
-        tables.append({"title": title, "columns": ["operation", "survived"], "rows": by_point})
-    return tables
-
-
-_TABLES = {"fuzz": _tables_of_fuzz, "kills": _tables_of_kills, "streams": _tables_of_streams}

@@ -6,20 +6,17 @@ may be negative or NaN; weights sum to one (to 0.2 %); a call that
 is rejected changes nothing, and illegal rows are rejected.
 """
 
-import argparse
-import json
 import random
-import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.instances import DTYPES, NUM_INPUTS, Instance, instances
+from attacks.telling import Table, Telling
 from gp_ensembles.ensembles import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -186,12 +183,10 @@ def attack(instance: Instance, num_rows: int, seed: int) -> tuple[Counter[str], 
 
 def main(argv: Sequence[str]) -> int:
     """Run the attack; returns 0 if every promise was kept, 1 if one was not."""
-    parser = argparse.ArgumentParser("python -m attacks streams", description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000, help="in all, shared by the combinations")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file for the numbers")
-    values = parser.parse_args(list(argv))
-    began = time.perf_counter()
+    telling = Telling("streams", __doc__)
+    telling.options.add_argument("--rows", type=int, default=100_000, help="in all, shared by the combinations")
+    telling.options.add_argument("--seed", type=int, default=0)
+    values = telling.read(argv)
     left, round_number = values.rows, 0
     by_expert: dict[str, Counter[str]] = defaultdict(Counter)
     attacked: set[Instance] = set()
@@ -206,30 +201,10 @@ def main(argv: Sequence[str]) -> int:
             attacked.add(instance)
             left -= counts.total()
         round_number += 1
-    content: dict[str, Any] = {
-        "attack": "streams",
-        "experts": {
-            name: {"rows": counts.total(), "rejected": counts["rejected"]} for name, counts in sorted(by_expert.items())
-        },
-        "combinations": len(attacked),
-        "of": len(instances()),
-        "rows": sum(counts.total() for counts in by_expert.values()),
-        "findings": [finding._asdict() for finding in findings],
-        "seconds": round(time.perf_counter() - began, 1),
-        "command": " ".join(["python -m attacks streams", *argv]),
-    }
-    print(_table(content))
-    if values.out is not None:
-        values.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return 1 if findings else 0
-
-
-def _table(content: dict[str, Any]) -> str:
-    lines = [f"{'expert':<24}{'rows':>10}{'rejected':>10}"]
-    lines += [f"{name:<24}{row['rows']:>10}{row['rejected']:>10}" for name, row in content["experts"].items()]
-    lines.append(
-        f"{content['rows']} rows through {content['combinations']} of {content['of']} combinations in "
-        f"{content['seconds']:g} s: {len(content['findings'])} findings"
+    rows = [[name, counts.total(), counts["rejected"]] for name, counts in sorted(by_expert.items())]
+    title = (
+        f"Adversarial rows through {len(attacked)} of {len(instances())} combinations in {telling.seconds:.0f} seconds"
     )
-    lines += [f"{one['instance']}: {one['rows']} rows: {one['what']}" for one in content["findings"][:50]]
-    return "\n".join(lines)
+    tables = [Table(title, ["expert", "rows", "refused in a sentence"], rows)]
+    telling.tell(*tables, *([Table("What was found, and is open", Finding._fields, findings)] if findings else []))
+    return 1 if findings else 0

@@ -6,6 +6,7 @@ import pytest
 
 from attacks import bits, drift, page
 from attacks.__main__ import main
+from attacks.telling import Table, Telling
 
 
 @pytest.mark.parametrize(("precision", "most"), [("float64", 1e-8), ("float32", 0.1)])
@@ -27,33 +28,29 @@ def test_bits_that_must_be_the_same_are(capsys):
 def test_the_page_holds_the_numbers_and_their_commands(tmp_path, capsys):
     table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", "1e-12"]]}
     content = {"attack": "drift", "command": "python -m attacks drift", "tables": [table]}
-    kills = {"attack": "kills", "command": "python -m attacks kills"}
-    kills |= {
-        "commands": {"stream": {"kill": {"tried": 9, "survived": 8}}},
-        "points": {"write": {"tried": 9, "survived": 8}},
-    }
+    table = {"title": "Survived of tried", "columns": ["command", "kill"], "rows": [["stream", "8 of 9"]]}
+    kills = {"attack": "kills", "command": "python -m attacks kills --out /there/x.json", "tables": [table]}
     for one in (content, kills):
         (tmp_path / f"{one['attack']}.json").write_text(json.dumps(one))
     assert main(["page", "--numbers", str(tmp_path), "--out", str(tmp_path / "page.md")]) == 0
     text = (tmp_path / "page.md").read_text()
     assert "| float64 | 1e-12 |" in text
     assert "| stream | 8 of 9 |" in text
-    assert "| write | 8 of 9 |" in text
+    assert "`python -m attacks kills`:" in text
     assert text.index("## Files") < text.index("8 of 9") < text.index("## Digits") < text.index("1e-12")
     assert page.versions() in text
-    fuzz = {
-        "attack": "fuzz",
-        "engine": "mutations",
-        "seconds": 9.0,
-        "command": "python -m attacks fuzz --out /there/x.json",
-    }
-    fuzz["readers"] = {"tables": {"inputs": 7, "refused": 4, "read": 3, "findings": 0}}
-    found = [{"instance": "Gaussian, float32", "rows": "large", "what": "a variance is NaN"}]
-    streams = {"attack": "streams", "seconds": 5.0, "command": "python -m attacks streams", "findings": found}
-    streams["experts"] = {"Gaussian": {"rows": 90, "rejected": 8}}
-    text = page.page("<!-- fuzz -->\n<!-- streams -->", [fuzz, streams])
-    assert "`python -m attacks fuzz`:" in text
-    assert "| tables | 7 | 4 | 3 | 0 |" in text
-    assert "| a variance is NaN | Gaussian, float32; large rows |" in text
     assert main(["page", "--numbers", str(tmp_path / "none"), "--out", str(tmp_path / "page.md")]) == 2
     assert main(["nothing"]) == 2
+
+
+def test_what_is_told_is_a_table_on_the_screen_and_in_the_file(tmp_path, capsys):
+    telling = Telling("bits", "Nothing.")
+    telling.options.add_argument("--rows", type=int)
+    assert telling.read(["--rows", "3", "--out", str(tmp_path / "new" / "bits.json")]).rows == 3
+    telling.tell(Table("Errors", ["precision", "error"], [["float64", 1]]), further=7)
+    assert capsys.readouterr().out == "Errors\nprecision   error\nfloat64     1\n"
+    content = json.loads((tmp_path / "new" / "bits.json").read_text())
+    assert content.pop("seconds") >= 0
+    table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", 1]]}
+    command = f"python -m attacks bits --rows 3 --out {tmp_path / 'new' / 'bits.json'}"
+    assert content == {"attack": "bits", "command": command, "tables": [table], "further": 7}
