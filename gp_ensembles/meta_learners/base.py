@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.reductions import readable_all
 
-# Weights before, relative densities, number of the target: weights after, and the density before.
 _EXCESS = 1e-3  # of the log of a sum of weights over zero: far above round-off
+# Weights before, relative densities, number of the target: weights after, and the density before.
 LinearStep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
 
