@@ -255,7 +255,7 @@ def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
     missed = draw_round(sampler.integrands[index], missed, 500, generator=generator)
     draws = (*state.draws[:index], missed, *state.draws[index + 1 :])
     clean = (9,) * index + (0,) + (9,) * (1 - index)
-    after = sampler.step(state._replace(draws=draws, clean=clean), generator)
+    after = sampler.search_modes(state._replace(draws=draws, clean=clean), generator)
     assert after.clean[index] == 0
     assert len(after.draws[index].proposals) > 1
     assert sampler.evidence(after).doubt
