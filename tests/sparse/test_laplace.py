@@ -318,16 +318,19 @@ class TestNewton:
         torch.testing.assert_close(warm.latent, cold.latent, rtol=1e-10, atol=1e-10)
 
     def test_a_bad_start_is_not_taken(self):
-        model = make_model()
-        expected = model.objective().detach()
-        parameters = [model.mean_module.constant, model.covar_module.raw_outputscale, model.raw_noise]
+        """Weights of a function that cannot move, given to one that would explode with them."""
+        cold, warm = make_model(), make_model()
+        for model in (cold, warm):
+            model.covar_module.outputscale = 1000.0
+        parameters = [warm.mean_module.constant, warm.covar_module.raw_outputscale, warm.raw_noise]
         before = [parameter.detach().clone() for parameter in parameters]
-        for parameter, value in zip(parameters, (12.0, -20.0, -20.0), strict=True):
-            parameter.data.fill_(value)  # counts that are far too large, and latent values that cannot move
-        assert float(model.mode().weights.amax()) < -1e4  # from which the next search starts
+        for parameter, value in zip(parameters, (-30.0, -20.0, -20.0), strict=True):
+            parameter.data.fill_(value)
+        torch.testing.assert_close(warm.mode().weights, warm.train_y, rtol=0, atol=1e-4)  # the next search has them
         for parameter, value in zip(parameters, before, strict=True):
             parameter.data.copy_(value)
-        torch.testing.assert_close(model.objective().detach(), expected, rtol=1e-10, atol=1e-10)
+        expected = cold.objective().detach()
+        torch.testing.assert_close(warm.objective().detach(), expected, rtol=1e-10, atol=1e-10)
 
     def test_a_target_far_out_says_nothing(self):
         """Curvatures that vanish are no division by zero, forward or backward."""
