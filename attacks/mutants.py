@@ -167,6 +167,7 @@ def main(argv: Sequence[str]) -> int:
     fates: dict[str, list[Fate]] = {}
     totals: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder  # what a mutant fails on is no example for others
         for package in values.packages:
             drawn, totals[package] = draw(package, values.number, values.seed)
             _check_unharmed(drawn, reach, Path(folder) / "told.txt")
