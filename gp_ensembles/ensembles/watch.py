@@ -78,7 +78,8 @@ class Watch:
             try:
                 done.append(self._run(rows, targets, gaps, pace.rows(slice(start, stop))))
             except ExpertFailureError as error:
-                failure, limit = error, start + error.row  # an earlier row of the same, or one later on
+                failure = error.later(start)  # an earlier row of the same, or one later on
+                limit = failure.row
             else:
                 start = stop
         return concatenate_predictions(done)
