@@ -13,9 +13,12 @@ from gp_ensembles.ensembles.predictions import flatten, unsound
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import CompactRunner
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions, RefittedState
+from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions, RefittedState, StructuralState
 from gp_ensembles.filters.transitions import ExponentialForgetting
 from gp_ensembles.numerics.cholesky import NumericalError
+
+# States of which the experts of a batch share a part, so that they fail and begin anew together.
+Shared = MultiOutputState | RefittedState | StructuralState
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
@@ -96,9 +99,8 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
             entry, runner = _culprit(number, expert, block, start, Phi)
             row = block.first_row + _first_failure(runner, Phi, block.y)
             name = _name(ensemble.expert_names, start, expert.num_experts, entry)
-            places = range(start, start + expert.num_experts) if entry is None else (start + entry,)
-            why = f"{reason}{_mend(expert)}"
-            return ExpertFailureError(name, places, row, why)
+            places = _places(start, expert.num_experts, entry)
+            return ExpertFailureError(name, places, row, f"{reason}{_mend(expert)}")
         parts.append(part)
         start += expert.num_experts
     silent = [*ensemble.layers.guests, *block.out]
@@ -110,7 +112,10 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
         number, start = _object_of(ensemble.experts, index)
         step = _first_illegal(block.runners[number], index - start, features[number], block.y, step)
         why = f"{_symptom(steps, index, step)}{_mend(ensemble.experts[number])}"
-        return ExpertFailureError(f"expert {ensemble.expert_names[index]!r}", (index,), block.first_row + step, why)
+        expert, entry = ensemble.experts[number], index - start
+        one = None if isinstance(block.states[number], Shared) and expert.num_experts > 1 else entry
+        name = _name(ensemble.expert_names, start, expert.num_experts, one)
+        return ExpertFailureError(name, _places(start, expert.num_experts, one), block.first_row + step, why)
     last = block.first_row + block.y.shape[0] - 1
     return NumericalError(f"the weights failed within rows {block.first_row} to {last} of this call: {reason}")
 
@@ -118,7 +123,7 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
 def _culprit(number: int, expert: Expert, block: Block, start: int, Phi: Tensor) -> tuple[int | None, Runner]:
     """The expert within an object that fails alone, and what runs it; ``None`` and the whole if it cannot be told."""
     whole, state = block.runners[number], block.states[number]
-    if expert.num_experts == 1 or isinstance(state, MultiOutputState | RefittedState):
+    if expert.num_experts == 1 or isinstance(state, Shared):
         return (0 if expert.num_experts == 1 else None), whole
     for entry in range(expert.num_experts):
         if block.alive is not None and not bool((block.alive == start + entry).any()):
@@ -142,6 +147,10 @@ def _first_failure(runner: Runner, Phi: Tensor, y: Tensor) -> int:
     lengths = range(1, y.shape[0])
     failed = (n - 1 for n in lengths if _stage(runner, Phi[..., :n, :], y[:n]) is None)
     return next(failed, y.shape[0] - 1)
+
+
+def _places(start: int, num_experts: int, entry: int | None) -> Sequence[int]:
+    return range(start, start + num_experts) if entry is None else (start + entry,)
 
 
 def _name(names: Sequence[str], start: int, num_experts: int, entry: int | None) -> str:

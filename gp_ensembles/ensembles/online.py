@@ -347,7 +347,7 @@ class OnlineEnsemble(nn.Module):
             start = sum(sizes[:number])
             if bool(part.all()) and bool(out[start : start + sizes[number]].any()):
                 runners[number] = SilentRunner(b, state)
-            elif bool(part.any()) and not isinstance(state, _WHOLE):
+            elif bool(part.any()) and not isinstance(state, _WHOLE if len(part) == 1 else _WHOLE | StructuralState):
                 runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return runners
 

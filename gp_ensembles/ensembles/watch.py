@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.failures import ExpertFailureError
+from gp_ensembles.ensembles.failures import ExpertFailureError, Shared
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.predictions import EnsemblePredictions, concatenate_predictions
 from gp_ensembles.ensembles.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
 from gp_ensembles.ensembles.state import EnsembleState, way_back
-from gp_ensembles.filters.states import FilterState, MultiOutputState, RefittedState
+from gp_ensembles.filters.states import FilterState
 from gp_ensembles.numerics.cholesky import NumericalError
 
 Run = Callable[[Tensor, Tensor, bool, Pace], EnsemblePredictions]
@@ -121,7 +121,7 @@ def _of(state: EnsembleState) -> Quarantine:
 
 def _begin_anew(state: FilterState, first: FilterState, batch_shape: torch.Size, entries: Sequence[int]) -> None:
     """Some experts of an object as they were before any data, in place; objects that share a state all of them."""
-    whole = len(entries) == batch_shape.numel() or isinstance(state, MultiOutputState | RefittedState)
+    whole = len(entries) == batch_shape.numel() or isinstance(state, Shared)
     for old, new in zip(state, first, strict=True):
         if whole:
             old.copy_(new)

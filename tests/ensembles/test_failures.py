@@ -11,6 +11,7 @@ from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.runners import CovarianceRunner
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
+from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state, square_root_state
 from gp_ensembles.likelihoods import LogisticLikelihood
@@ -194,6 +195,29 @@ def test_an_overflow_spoils_no_row_before_it(block):
     assert unchanged(online, snapshot(OnlineEnsemble(online.ensemble)))
     found = online.observe(X[: AT + 1], y[: AT + 1])
     torch.testing.assert_close(found.mean[:AT], expected.mean)
+
+
+def structural(rule, block):
+    """A batch of two, which count their rows together, beside another expert."""
+    variances = torch.tensor([[0.1, 1e-2, 1e-4], [1.0, 1e-3, 0.0]], dtype=torch.float64)
+    experts = [StructuralExpert(variances, 4, 1, 20), GaussianExpert(features())]
+    return OnlineEnsemble(Ensemble(experts, rule, NAMES[:3]), block_size=block)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_structural_experts_of_a_batch_fail_together(block):
+    """What the attack has found: a RuntimeError about shapes, where one of two failed or was dead."""
+    X, y = stream()
+    online = structural(FixedShare(), block)
+    online.observe(X[:20], y[:20])
+    online.expert_0_moments[1] = torch.nan
+    online.observe(X[20:30], y[20:30])
+    assert [(failure.name, failure.row) for failure in online.failures] == [("good", 21), ("fine", 21)]
+    assert online.log_weights.exp().tolist() == [0, 0, 1]
+    dead = structural(BayesianModelAveraging(torch.tensor([0.0, 0.5, 0.5], dtype=torch.float64)), block)
+    found = dead.observe(X, y)
+    alive = structural(BayesianModelAveraging(torch.tensor([1e-300, 0.5, 0.5], dtype=torch.float64)), block)
+    torch.testing.assert_close(found.log_prob, alive.observe(X, y).log_prob)
 
 
 def test_weights_that_fail_name_the_rows(monkeypatch):
