@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 # The module of an attack has ``main(argv) -> exit code``, and is imported when it is called.
-ATTACKS = {name: f"attacks.{name}" for name in ("bits", "drift", "fuzz", "kills", "mutants", "page", "streams")}
+_NAMES = ("bits", "damage", "drift", "fuzz", "kills", "mutants", "page", "streams")
+ATTACKS = {name: f"attacks.{name}" for name in _NAMES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

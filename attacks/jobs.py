@@ -52,7 +52,7 @@ class Job(NamedTuple):
 def make_jobs(place: Path) -> dict[str, Job]:
     """The jobs, by name; their inputs are written into ``place``."""
     torch.set_num_threads(1)
-    scored_stream._CHUNK_ROWS = CHUNK_ROWS
+    scored_stream.CHUNK_ROWS = CHUNK_ROWS
     whole, first = place / "whole.csv", place / "first.csv"
     rows = [[f"{3 * math.sin(k):.5f}", f"{5 + 0.01 * k + math.cos(k):.5f}"] for k in range(ROWS)]
     _write_table(whole, ["a", "y"], rows)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, spec_from_file_location
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NamedTuple, final
@@ -24,15 +24,17 @@ from typing import NamedTuple, final
 import pytest
 from tqdm import tqdm
 
-from attacks.children import run_in_child
-from attacks.places import Place, change, mutated, places
+from attacks.children import kill_after, start
+from attacks.places import Place, change, is_code, mutated, places
 from attacks.reach import ROOT, Reach, read
 from attacks.telling import Table, Telling
 
+_EXPLAINED = Path(__file__).with_name("explained.json")  # why no test can notice a mutant, by file and change
 PACKAGES = ("filters", "meta_learners", "experts", "ensembles", "streaming", "bo")
 # Imported before the forks, so that a mutant does not wait for them.
 _SLOW_IMPORTS: tuple[str, ...] = ("torch", "gpytorch", "botorch.models", "botorch.acquisition", "pandas", "scipy.stats")
 _SLOW_IMPORTS += ("sklearn.ensemble", "sklearn.pipeline", "scipy.optimize", "torch.func", "river.base", "narwhals")
+_PATIENCE = 60.0  # seconds for imports, before a mutant counts as one that hangs
 
 
 class Fate(NamedTuple):
@@ -100,24 +102,26 @@ def fate(place: Place, reach: Reach, seconds: float, told: Path) -> Fate:
     if not tests:
         return Fate(place, what, "unreached", 0)
     code = mutated(place, ROOT)
-    return Fate(place, what, "unnoticed" if _pass(place.file, code, tests, told) else "noticed", len(tests))
+    patience = _PATIENCE + 5 * sum(reach.seconds[test] for test in tests)
+    has_passed = do_pass(place.file, code, tests, told, patience)
+    return Fate(place, what, "unnoticed" if has_passed else "noticed", len(tests))
 
 
-def _pass(file: str, code: str, tests: Sequence[str], told: Path) -> bool:
-    """Whether tests pass in a fork where a file has this code."""
+def do_pass(file: str, code: str, tests: Sequence[str], told: Path, patience: float = 300.0) -> bool:
+    """Whether tests pass, before so many seconds are over, in a fork where a file has this code."""
 
     def ask() -> int:
         sys.meta_path.insert(0, _Fault(file, code))
         return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
 
-    return run_in_child(ask, told) == 0
+    return kill_after(start(ask, told), patience) == 0
 
 
 def _check_unharmed(drawn: Sequence[Place], reach: Reach, told: Path) -> None:
     """Tests must pass in the same way without a fault, or everything would count as noticed."""
     for place in drawn[:5]:
         tests = reach.tests(place.file, place.line)[:20]
-        if tests and not _pass(place.file, (ROOT / place.file).read_text(encoding="utf-8"), tests, told):
+        if tests and not do_pass(place.file, (ROOT / place.file).read_text(encoding="utf-8"), tests, told):
             raise RuntimeError(f"tests fail without any fault: {told.read_text(encoding='utf-8')[-2000:]}")
 
 
@@ -126,7 +130,8 @@ def draw(package: str, number: int, seed: int) -> tuple[list[Place], int]:
     files = sorted((ROOT / "gp_ensembles" / package).rglob("*.py"))
     everywhere = [some for file in files for some in places(file, ROOT)]
     choose = random.Random(f"{package} {seed}")
-    return [choose.choice(some) for some in choose.sample(everywhere, min(number, len(everywhere)))], len(everywhere)
+    some = (choose.choice(one) for one in choose.sample(everywhere, len(everywhere)))
+    return list(islice((place for place in some if is_code(place, ROOT)), number)), len(everywhere)
 
 
 def _reach(folder: Path, packages: Sequence[str]) -> Reach:
@@ -193,6 +198,9 @@ def _tables(fates: dict[str, list[Fate]], totals: dict[str, int]) -> list[Table]
         rows.append([package, number, len(drawn), noticed, f"{100 * noticed / len(drawn):.0f} %"])
     columns = ["package", "places", "mutants", "noticed", "share"]
     lost = [one for one in everything if one.end != "noticed"]
-    where = [[f"{one.place.file}:{one.place.line}", f"`{one.change}`", one.end] for one in lost]
+    reasons = json.loads(_EXPLAINED.read_text(encoding="utf-8"))
+    where = [
+        [one.place.file, f"`{one.change}`", reasons.get(f"{one.place.file}: {one.change}", "open")] for one in lost
+    ]
     tables = [Table("Mutants noticed by the tests, by package", columns, rows)]
-    return [*tables, Table("What no test noticed", ["where", "change", "end"], where)] if where else tables
+    return [*tables, Table("What no test noticed", ["file", "change", "why"], where)] if where else tables

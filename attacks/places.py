@@ -19,7 +19,8 @@ _TOO_PLAIN = (
     "VariableReplacer",
     "VariableInserter",
 )
-_UNSEEN = ("final", "overload", "override", "runtime_checkable")  # decorators that do nothing when the code runs
+_UNSEEN = ("final", "overload", "override", "abstractmethod", "runtime_checkable")  # decorators for type checkers
+_GUARDS = ("strict", "stacklevel")  # arguments that change nothing while the code is right
 
 
 class Place(NamedTuple):
@@ -52,7 +53,7 @@ def places(file: Path, root: Path) -> list[list[Place]]:
     )
 
     source = file.read_text(encoding="utf-8")
-    nodes, unseen = list(ast_nodes(get_ast(source))), list(_unseen(source))
+    nodes, hidden = list(ast_nodes(get_ast(source))), list(unseen(source))
     found: dict[_Position, list[Place]] = {}
     for name in operator_names():
         if name.endswith(_TOO_PLAIN):
@@ -61,7 +62,7 @@ def places(file: Path, root: Path) -> list[list[Place]]:
         for node in nodes:
             for start, _ in operator.mutation_positions(node):
                 place = Place(str(file.relative_to(root)), start[0], name, next(occurrence))
-                if not any(first <= start < last for first, last in unseen):
+                if not any(first <= start < last for first, last in hidden):
                     found.setdefault(start, []).append(place)
     return [found[start] for start in sorted(found)]
 
@@ -76,6 +77,15 @@ def mutated(place: Place, root: Path) -> str:
     return code
 
 
+def is_code(place: Place, root: Path) -> bool:
+    """Whether Python can read the file with the fault: a star in a signature is taken for a product, for one."""
+    try:
+        ast.parse(mutated(place, root))
+    except SyntaxError:
+        return False
+    return True
+
+
 def change(place: Place, root: Path) -> str:
     """The line before and after, in one line."""
     before, after = (root / place.file).read_text(encoding="utf-8").splitlines(), mutated(place, root).splitlines()
@@ -83,8 +93,8 @@ def change(place: Place, root: Path) -> str:
     return " -> ".join(line[2:].strip() for line in lines) or place.operator
 
 
-def _unseen(source: str) -> Iterator[tuple[_Position, _Position]]:
-    """What is there for readers and type checkers only: annotations, unions of types, decorators."""
+def unseen(source: str) -> Iterator[tuple[_Position, _Position]]:
+    """What is there for readers and type checkers only: annotations, unions of types, decorators, some arguments."""
     lines = source.splitlines()
 
     def where(line: int, byte: int) -> _Position:
@@ -100,6 +110,8 @@ def _unseen(source: str) -> Iterator[tuple[_Position, _Position]]:
             yield span(node.returns)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and _is_type(node.right):
             yield span(node)
+        elif isinstance(node, ast.keyword) and node.arg in _GUARDS:
+            yield span(node.value)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             for decorator in node.decorator_list:
                 if isinstance(decorator, ast.Name) and decorator.id in _UNSEEN:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from attacks import bits, drift, page
+from attacks import bits, damage, drift, page
 from attacks.__main__ import main
+from attacks.recipes import FOLDER, RECIPES
 from attacks.telling import Table, Telling
 
 
@@ -54,3 +55,22 @@ def test_what_is_told_is_a_table_on_the_screen_and_in_the_file(tmp_path, capsys)
     table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", 1]]}
     command = f"python -m attacks bits --rows 3 --out {tmp_path / 'new' / 'bits.json'}"
     assert content == {"attack": "bits", "command": command, "tables": [table], "further": 7}
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_damaged_and_foreign_checkpoints_are_refused_or_harmless(tmp_path, kind):
+    ends = [end for _, end in damage.attempts(kind, 12, 1, tmp_path)]
+    assert len(ends) == 12 * len(damage.HARMS) + len(RECIPES) - 1
+    assert set(ends) <= {"refused", "harmless"}
+    assert ends.count("refused") > 40
+
+
+def test_damage_tells_what_is_neither_refused_nor_harmless(tmp_path):
+    file = tmp_path / "one.pt"
+    file.write_bytes((FOLDER / "model.first-manifest.pt").read_bytes())
+    wanted = json.loads((FOLDER / "model.first-manifest.json").read_text())
+    assert damage.verdict("model", file, wanted) == "harmless"
+    assert damage.verdict("model", file, [*wanted[:-1], 7.0]) == "it is read, and says something else"
+    assert damage.verdict("model", tmp_path / "none.pt", wanted).startswith("FileNotFoundError")
+    file.write_bytes(b"nothing")
+    assert damage.verdict("model", file, wanted) == "refused"

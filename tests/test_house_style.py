@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import gp_ensembles
 
 PACKAGE = Path(gp_ensembles.__file__).parent
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
+TESTS = Path(__file__).parent
 
 # Parts of a name (between underscores) that stand for something the glossary of CONTRIBUTING.md spells otherwise.
 FORBIDDEN_WORDS = {
@@ -59,6 +61,24 @@ NAMES_OF_OTHERS = {
     ("estimators/river.py", "kwargs"): "river's signature of predict_proba_one",
     ("estimators/scikit_learn.py", "return_cov"): "scikit-learn's argument of predict",
 }
+# Private names that tests may use, and whose they are: others', or a convention of Python.
+PRIVATE_NAMES_OF_OTHERS = {
+    "_replace": "named tuples'",
+    "_asdict": "named tuples'",
+    "_fields": "named tuples'",
+    "_repr_html_": "what notebooks call",
+    "_exit": "of os: a process that ends at once",
+    "_validate_args": "PyTorch's switch of its distributions' checks, which must stay as it is",
+    "_priors": "GPyTorch's modules keep their priors there",
+    "_load_attempted": "BoTorch's note that it looked for its compiled functions",
+    "_experiment": "Ax's client",
+    "_generation_strategy": "Ax's client",
+    "_unit_test_params": "river asks for the settings of its checks",
+}
+OUR_PACKAGES = ("gp_ensembles", "studies", "attacks", "benchmarks", "tests")
+ATTRIBUTE_CALLS = {"setattr", "delattr", "getattr", "hasattr", "setitem", "delitem"}
+NAMESPACES = {"__dict__", "__globals__"}
+PRIVATE_IN_TEXT = re.compile(r"[\w)\]]\.(_[a-zA-Z]\w*)")  # of a dotted path, or in a program that a test starts
 # Public names that may do without an example, and why.
 WITHOUT_EXAMPLE = {
     "gp_ensembles.filters.textbook_filter": "a loop over textbook_step, which has one",
@@ -125,6 +145,60 @@ def call_complaints(folder: Path) -> list[str]:
     ]
 
 
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def own_attributes(tree: ast.AST) -> set[int]:
+    """Where a class uses, by ``self`` or ``cls``, private attributes that it makes itself: identities of nodes."""
+    found: set[int] = set()
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        used = [
+            node
+            for node in ast.walk(kind)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+        ]
+        made = {node.attr for node in used if isinstance(node.ctx, ast.Store)}
+        made |= {node.name for node in kind.body if isinstance(node, ast.FunctionDef)}
+        found |= {id(node) for node in used if node.attr in made}
+    return found
+
+
+def private_uses(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Private names that are read, written, patched or imported, but for a class's own, and where: name, line."""
+    own = own_attributes(tree)
+    for node in ast.walk(tree):
+        parts: list[str] = []
+        if isinstance(node, ast.Attribute) and id(node) not in own:
+            parts = [node.attr]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None)
+            names = [f"{module}.{alias.name}" if module else alias.name for alias in node.names]
+            parts = [part for name in names if name.split(".")[0] in OUR_PACKAGES for part in name.split(".")]
+        elif isinstance(node, ast.Call) and {getattr(node.func, key, "") for key in ("id", "attr")} & ATTRIBUTE_CALLS:
+            parts = [str(part.value) for part in node.args[:2] if isinstance(part, ast.Constant)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            parts = PRIVATE_IN_TEXT.findall(node.value)
+        elif isinstance(node, ast.Subscript) and getattr(node.value, "attr", None) in NAMESPACES:
+            parts = [str(getattr(node.slice, "value", ""))]
+        yield from ((part, node.lineno) for part in parts if is_private(part))
+
+
+@cache
+def private_names(folder: Path) -> list[tuple[Path, int, str]]:
+    """The uses in all files of a folder but this one, which plants some: path, line, name."""
+    others = ((path, tree) for path, tree in sources(folder) if folder / path != Path(__file__))
+    return [(path, line, name) for path, tree in others for name, line in private_uses(tree)]
+
+
+def private_complaints(folder: Path) -> list[str]:
+    return [
+        f"{path}:{line} uses {name}; assert what is seen from outside, or give it a public name in its module"
+        for path, line, name in private_names(folder)
+        if name not in PRIVATE_NAMES_OF_OTHERS
+    ]
+
+
 def marker_complaints(folder: Path) -> list[str]:
     marks = re.compile(r"\b(TODO|FIXME|XXX|raise NotImplementedError)\b|pragma: no " + "cover")
     complaints = []
@@ -172,6 +246,10 @@ def test_no_global_state_and_no_bare_tensors():
     assert [complaint for complaint in call_complaints(STUDIES) if not complaint.endswith("calls print")] == []
 
 
+def test_tests_assert_behavior_and_not_private_names():
+    assert private_complaints(TESTS) == []
+
+
 def test_nothing_is_left_half_done():
     assert [*marker_complaints(PACKAGE), *marker_complaints(STUDIES)] == []
 
@@ -183,6 +261,7 @@ def test_public_functions_and_classes_show_an_example():
 def test_exceptions_are_still_needed():
     used = {exception_for(path, what) for path, _, _, what in bare_calls(PACKAGE)}
     assert {key for key in EXCEPTIONS if "/" in key[0]} - used == set()
+    assert set(PRIVATE_NAMES_OF_OTHERS) - {name for _, _, name in private_names(TESTS)} == set()
     assert set(WITHOUT_EXAMPLE) - set(example_complaints(list(public_objects()))) == set()
 
 
@@ -228,6 +307,41 @@ def test_a_forbidden_call_is_found(tmp_path, line, complaint):
     )
     (tmp_path / "planted.py").write_text(fine + line)
     assert call_complaints(tmp_path) == [f"planted.py:4 {complaint}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("model._cache", "_cache"),
+        ("online.bound().lanes._order = 1", "_order"),
+        ("class Mine(Theirs):\n    def read(self): return self._bases", "_bases"),
+        ("from gp_ensembles.streaming.joint import _covariance", "_covariance"),
+        ("from studies._plan import make", "_plan"),
+        ("import gp_ensembles.numerics._fast", "_fast"),
+        ("monkeypatch.setattr(knots, '_ran', refuse)", "_ran"),
+        ("monkeypatch.setattr('gp_ensembles.sparse.tails._ROWS', 7)", "_ROWS"),
+        ("getattr(model, '_state')", "_state"),
+        ("subprocess.run([python, '-c', 'stream._learn = stop'])", "_learn"),
+        ("patch.setitem(train.__globals__, '_process', other)", "_process"),
+        ("train.__globals__['_process']", "_process"),
+    ],
+)
+def test_a_private_name_is_found(tmp_path, line, name):
+    fine = (
+        "import _thread\n"
+        "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "state._replace(draws=1).__dict__['draws']\n"
+        "names = [key for key, _ in pairs if key.endswith('_factor') or saved['_extra_state']]\n"
+        "class Own:\n"
+        "    def __init__(self): self._number = self._first()\n"
+        "    def _first(self): return 1\n"
+    )
+    for folder, text in (("clean", fine), ("planted", fine + line)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "planted.py").write_text(text)
+    assert private_complaints(tmp_path / "clean") == []
+    (found,) = private_complaints(tmp_path / "planted")
+    assert found.startswith(f"planted.py:{8 + line.count(chr(10))} uses {name};")
 
 
 def test_a_mark_is_found(tmp_path):

@@ -203,7 +203,7 @@ class EvidenceSampler:
         """
         waiting = [index for index, draws in enumerate(state.draws) if draws is None]
         if not waiting and min(state.clean) < _CLEAN_SEARCHES and not self._drawn_evidence(state).doubt:
-            return self._search(state._replace(sound=state.draws), generator)
+            return self.search_modes(state._replace(sound=state.draws), generator)
         index = waiting[0] if waiting else self._neediest(state)
         last = state.draws[index - 1] if waiting and index else None
         if last is not None and last.is_suspect and len(last.counts) < _SUSPECT_REFITS:
@@ -220,6 +220,53 @@ class EvidenceSampler:
             used += draws.num_evaluations - before
         both = (*state.draws[:index], draws, *state.draws[index + 1 :])
         return EvidenceState(both, state.num_evaluations + used, state.clean, state.sound)
+
+    def search_modes(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
+        """Ascend from new starts, for the number of components searched least; new modes go into its proposal.
+
+        The end of an ascent is new where the weight of a draw there, which counts permutations and reflections, is far
+        above the integral (the proposal misses it), and Laplace's approximation has a noticeable share of the integral.
+
+        Args:
+            state: One in which every number of components has draws.
+            generator: Source of the starts and of the draws.
+
+        Returns:
+            The state with a search more; where it found something, with another proposal and a round of draws from it.
+        """
+        index = state.clean.index(min(state.clean))
+        draws, integrand = state.draws[index], self.integrands[index]
+        assert draws is not None
+        starts, used = self._other_starts(state, index + 1, generator)
+        ascents = ascend(integrand, starts, _SEARCH_ITERATIONS)
+        used += ascents.num_evaluations
+        found, news = ascents.points, ascents.points.new_zeros(len(ascents.points), dtype=torch.bool)
+        if len(found) and draws.proposals:
+            relabeling, proposal = self.relabelings[index], draws.proposals[-1]
+            integral = estimate(draws, relabeling.log_share).log_integral
+            height = ascents.log_density + relabeling.log_share(found, proposal) - proposal.log_density(found)
+            news = ~(height < integral + _NEW_HEIGHT)
+        if bool(news.any()):
+            points, log_density = found[news], ascents.log_density[news]
+            added, mass = laplace_modes(integrand, points, log_density)
+            used += EVALUATIONS_PER_AXIS * integrand.dimension * len(points)
+            heavy = mass + math.log(relabeling.num_copies) > integral + _NEW_MASS
+            if bool(heavy.any()):
+                added = StudentMixture(*(part[heavy] for part in added))
+                added = added._replace(log_weights=added.log_weights.log_softmax(-1))
+                counts = (*draws.counts, draws.num_fresh)
+                draws = draws._replace(
+                    counts=counts, proposals=(*draws.proposals, proposal.join(added, _NEW_SHARE)), is_kept=False
+                )
+                draws = draw_round(
+                    integrand, draws, round_size(integrand.dimension), relabeling.log_share, generator=generator
+                )
+                used += round_size(integrand.dimension)
+                clean = (*state.clean[:index], 0, *state.clean[index + 1 :])
+                both = (*state.draws[:index], draws, *state.draws[index + 1 :])
+                return EvidenceState(both, state.num_evaluations + used, clean, state.sound)
+        clean = (*state.clean[:index], state.clean[index] + 1, *state.clean[index + 1 :])
+        return EvidenceState(state.draws, state.num_evaluations + used, clean, state.sound)
 
     def is_hopeless(self, state: EvidenceState) -> bool:
         """Whether a part that counts is given up, so that further draws would be spent in vain."""
@@ -353,46 +400,6 @@ class EvidenceSampler:
             else:
                 needs.append((0.0, part + math.log(max(sd, 1e-12))))
         return max(range(len(needs)), key=lambda index: needs[index])
-
-    def _search(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
-        """Ascend from new starts, for the number of components searched least; new modes go into its proposal.
-
-        The end of an ascent is new where the weight of a draw there, which counts permutations and reflections, is far
-        above the integral (the proposal misses it), and Laplace's approximation has a noticeable share of the integral.
-        """
-        index = state.clean.index(min(state.clean))
-        draws, integrand = state.draws[index], self.integrands[index]
-        assert draws is not None
-        starts, used = self._other_starts(state, index + 1, generator)
-        ascents = ascend(integrand, starts, _SEARCH_ITERATIONS)
-        used += ascents.num_evaluations
-        found, news = ascents.points, ascents.points.new_zeros(len(ascents.points), dtype=torch.bool)
-        if len(found) and draws.proposals:
-            relabeling, proposal = self.relabelings[index], draws.proposals[-1]
-            integral = estimate(draws, relabeling.log_share).log_integral
-            height = ascents.log_density + relabeling.log_share(found, proposal) - proposal.log_density(found)
-            news = ~(height < integral + _NEW_HEIGHT)
-        if bool(news.any()):
-            points, log_density = found[news], ascents.log_density[news]
-            added, mass = laplace_modes(integrand, points, log_density)
-            used += EVALUATIONS_PER_AXIS * integrand.dimension * len(points)
-            heavy = mass + math.log(relabeling.num_copies) > integral + _NEW_MASS
-            if bool(heavy.any()):
-                added = StudentMixture(*(part[heavy] for part in added))
-                added = added._replace(log_weights=added.log_weights.log_softmax(-1))
-                counts = (*draws.counts, draws.num_fresh)
-                draws = draws._replace(
-                    counts=counts, proposals=(*draws.proposals, proposal.join(added, _NEW_SHARE)), is_kept=False
-                )
-                draws = draw_round(
-                    integrand, draws, round_size(integrand.dimension), relabeling.log_share, generator=generator
-                )
-                used += round_size(integrand.dimension)
-                clean = (*state.clean[:index], 0, *state.clean[index + 1 :])
-                both = (*state.draws[:index], draws, *state.draws[index + 1 :])
-                return EvidenceState(both, state.num_evaluations + used, clean, state.sound)
-        clean = (*state.clean[:index], state.clean[index] + 1, *state.clean[index + 1 :])
-        return EvidenceState(state.draws, state.num_evaluations + used, clean, state.sound)
 
     def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Starts that no other search has: draws of the prior, nested kernels, and known ones with a part redrawn."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from gp_ensembles.bayesian_quadrature.prior import Hyperprior, Marginal
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 
-_CHUNK = 2**21  # pairs of atoms per chunk
+CHUNK = 2**21  # pairs of atoms per chunk
 
 
 class Dissimilarity(Protocol):
@@ -144,7 +144,7 @@ class MaximumMeanDiscrepancy(NamedTuple):
         *batch, count, size, _ = second.atoms.shape
         flat = second.atoms.flatten(-3, -2)
         length, components = first.weights.shape[-2:]
-        rows = length if batch else max(1, _CHUNK // max(components * count * size, 1))
+        rows = length if batch else max(1, CHUNK // max(components * count * size, 1))
         parts = []
         for start in range(0, length, rows):
             weights = first.weights.narrow(-2, start, min(rows, length - start))

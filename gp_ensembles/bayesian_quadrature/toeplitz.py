@@ -31,8 +31,8 @@ from gp_ensembles.bayesian_quadrature.spectral_mixture import (
 from gp_ensembles.numerics.cholesky import NumericalError
 
 _OFF_GRID = 1e-4  # of a step, by which a row may be off its cell: dates in tables are rounded
-_RECURSION_BYTES = 2**20  # of predictors at a time: they pass through the processor's cache n times
-_COLUMNS = 64  # right-hand sides at a time
+RECURSION_BYTES = 2**20  # of predictors at a time: they pass through the processor's cache n times
+COLUMNS = 64  # right-hand sides at a time
 
 
 class Grid(NamedTuple):
@@ -209,7 +209,7 @@ class Inverse(NamedTuple):
         if not self.rows.shape[-2]:
             return total
         white = torch.linalg.solve_triangular(self.factor, self.rows, upper=False)
-        lost = [_spectrum(part).abs().square().sum(-2) for part in white.split(_COLUMNS, -2)]
+        lost = [_spectrum(part).abs().square().sum(-2) for part in white.split(COLUMNS, -2)]
         return total - _signal(torch.stack(lost).sum(0) + 0j, size)
 
     def _apply(self, grid: Grid, v: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ def invert(grid: Grid, column: Tensor, y: Tensor) -> tuple[Inverse, Tensor]:
     units = first.new_zeros(count, grid.size)
     units[torch.arange(count, device=y.device), grid.empty] = 1.0
     safe = torch.where(first[:, :1] != 0, first, torch.ones_like(first).cumsum(-1) == 1)  # of the identity
-    rows = torch.cat([_inverse_times(safe.unsqueeze(-2), part) for part in units.split(_COLUMNS)], -2)
+    rows = torch.cat([_inverse_times(safe.unsqueeze(-2), part) for part in units.split(COLUMNS)], -2)
     factor, info = torch.linalg.cholesky_ex(rows[..., grid.empty])
     seen = _inverse_times(safe, given)[..., grid.empty]
     white = torch.linalg.solve_triangular(factor, seen.unsqueeze(-1), upper=False).squeeze(-1)
@@ -324,7 +324,7 @@ class ToeplitzProcesses(NamedTuple):
         return (cross @ self.solved.unsqueeze(-1)).squeeze(-1), variance
 
     def _solve(self, cross: Tensor) -> Tensor:
-        return torch.cat([self.inverse.solve(self.grid, part) for part in cross.split(_COLUMNS, -2)], -2)
+        return torch.cat([self.inverse.solve(self.grid, part) for part in cross.split(COLUMNS, -2)], -2)
 
 
 @final
@@ -362,7 +362,7 @@ class ToeplitzLikelihoods:
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
-        count = min(_RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
+        count = min(RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
 
         def values(some: Hyperparameters) -> Tensor:
             value: Tensor = _LogMarginal.apply(self._columns(*some), self.y, self.grid)  # type: ignore[no-untyped-call]

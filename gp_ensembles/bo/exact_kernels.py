@@ -33,7 +33,7 @@ _SHAPES = {
 }
 _MAX_ITERATIONS, _GRADIENT_TOLERANCE, _LOSS_TOLERANCE = 100, 1e-5, 1e-6
 _LOG_NOISE_MEAN, _LOG_NOISE_SCALE = -4.0, 1.0
-_FEW = 1 << 18  # pairs times columns whose differences are taken one by one
+FEW = 1 << 18  # pairs times columns whose differences are taken one by one
 
 
 class Hyperparameters(NamedTuple):
@@ -249,7 +249,7 @@ def covariance_between(
     smooth functions of its square, and so have derivatives where two points coincide. Of many pairs squared distances
     are some hundred round-offs off, unless all digits are asked for: what is factorized needs them where noise is tiny.
     """
-    many = X.shape[-2] * Z[..., 0].numel() * X.shape[-1] > _FEW
+    many = X.shape[-2] * Z[..., 0].numel() * X.shape[-1] > FEW
     distances = _by_products if many and not to_the_last_digit else _by_differences
     square = distances(kernels, hyperparameters.lengthscale.unsqueeze(-2), X, Z)
     distance = (square + torch.finfo(square.dtype).eps).sqrt()

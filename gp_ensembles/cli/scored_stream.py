@@ -31,7 +31,7 @@ from gp_ensembles.tables import Rows, RowStream
 from gp_ensembles.tables.rows import RowTaker
 
 _FIRST_ROWS = 1000
-_CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
+CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
 
 
 class Clock(NamedTuple):
@@ -139,7 +139,7 @@ class ScoredStream:
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
         self.target_scale = float(model.scales.y_scale)
         block = model.online.block_size
-        self.chunk_rows = block * max(1, _CHUNK_ROWS // block)
+        self.chunk_rows = block * max(1, CHUNK_ROWS // block)
 
     @classmethod
     def start(

@@ -213,12 +213,12 @@ class BoundRefitted(BoundExpert):
         seen = (~torch.isnan(targets[first:])).nonzero().flatten()[-self._expert.refit.num_rows :]
         if len(seen) < _LEAST_ROWS:
             return state
-        state = state._replace(lags=_lags_anew(state.lags, remembered))
-        columns = torch.cat([state.inputs[order], lagged_columns(remembered, state.lags)], dim=-1)[first:]
+        anew = state._replace(lags=_lags_anew(state.lags, remembered))
+        columns = torch.cat([state.inputs[order], lagged_columns(remembered, anew.lags)], dim=-1)[first:]
         targets = targets[first:]
         try:
             return self._learned(
-                state._replace(hyperparameters=self._fitted(state, columns[seen], targets[seen])), columns, targets
+                anew._replace(hyperparameters=self._fitted(anew, columns[seen], targets[seen])), columns, targets
             )
         except NumericalError:
             return state

@@ -2,9 +2,12 @@
 
 import json
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +21,11 @@ from gp_ensembles.files.replacing import replace_file
 Array = npt.NDArray[Any]
 
 _MANIFEST = "manifest"
+# What zipfile and NumPy raise for archives and headers that are no such thing; NumPy reads headers as Python.
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError, EOFError, OSError),
+    *(KeyError, TypeError, OverflowError, NotImplementedError, RuntimeError),
+)
 
 
 def write_arrays(path: Path, content: Mapping[str, Array]) -> None:
@@ -44,16 +52,16 @@ def read_arrays(path: Path) -> dict[str, Array]:
         OSError: If there is no such file or it cannot be read.
         ValueError: If it is no such file, or damaged.
     """
-    with path.open("rb") as file:
-        try:
-            _check_sizes(file)
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                content: dict[str, Array] = {name: arrays[name] for name in arrays.files}
-            manifest = content.pop(_MANIFEST, None)
-            is_whole = manifest is None or json.loads(str(manifest))["digest"] == digest(_plain(content))
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, NotImplementedError) as error:
-            raise ValueError(f"it is no archive of arrays, or damaged: {error}") from error
+    file = BytesIO(path.read_bytes())  # places outside of it are errors of its content, not of the disk
+    try:
+        _check_sizes(file)
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            content: dict[str, Array] = {name: arrays[name] for name in arrays.files}
+        manifest = content.pop(_MANIFEST, None)
+        is_whole = manifest is None or json.loads(str(manifest))["digest"] == digest(_plain(content))
+    except _DAMAGE as error:
+        raise ValueError(f"it is no archive of arrays, or damaged: {error}") from error
     if not is_whole:
         raise ValueError("what it holds is not what its manifest says")
     return content

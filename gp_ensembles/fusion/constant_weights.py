@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gp_ensembles.metrics.regret import best_fixed_mixture
 
-_BLOCK = 2**22  # numbers of the Bayesian bootstrap held at once
+BLOCK = 2**22  # numbers of the Bayesian bootstrap held at once
 
 
 def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:
@@ -95,8 +95,8 @@ def pseudo_bma_plus_weights(
     values = log_prob[alive].T
     values = values - values.amax(1, keepdim=True)  # does not change the softmax, and keeps sums small
     log_total = values.new_full(values.shape[1:], -torch.inf)
-    for first in range(0, num_draws, max(_BLOCK // num_rows, 1)):
-        size = min(max(_BLOCK // num_rows, 1), num_draws - first)
+    for first in range(0, num_draws, max(BLOCK // num_rows, 1)):
+        size = min(max(BLOCK // num_rows, 1), num_draws - first)
         shares = values.new_empty(size, num_rows).exponential_(generator=generator)
         shares = shares / shares.sum(1, keepdim=True)
         drawn = (num_rows * shares @ values).log_softmax(1)

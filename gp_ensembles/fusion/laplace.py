@@ -24,7 +24,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
 # Newton's method ends where a step is expected to gain less than this many nats.
-_MIN_GAIN = 1e-8
+MIN_GAIN = 1e-8
 # Fewest draws by which an approximation is judged; nats for each parameter by which a tenth of them may lie below the
 # density that the approximation expects. Where it served well, a tenth lay below by 0.00 to 0.19, elsewhere by 0.36 to
 # 1e4. The Pareto shape of the importance ratios told less: 0.3 to 1.2 in the good cases, 0.9 and more in the others.
@@ -198,7 +198,7 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalAppro
         size = torch.where(precision > 1e-3, precision, precision.abs().clamp(min=1.0))
         move = gradient / size
         expected_gain = 0.5 * float(gradient @ move)
-        if expected_gain < _MIN_GAIN or step == _NEWTON:
+        if expected_gain < MIN_GAIN or step == _NEWTON:
             break
         ahead = _line(log_density, points, scale * (directions @ move))
         if ahead is None:
@@ -333,10 +333,10 @@ def maximize_evidence(
         >>> best.num_parameters, found.hyperparameters["mean"].shape
         (4, torch.Size([2]))
     """
-    split = _Split.of(model)
+    split = ParameterSplit.of(model)
     modes = find_modes(model, num_restarts, 300, generator=generator)
     start = modes.points.theta[int(modes.points.log_density.argmax())]
-    evidence = _Evidence(model, split, start[split.coefficients])
+    evidence = LaplaceEvidence(model, split, start[split.coefficients])
     eta = start[split.hyperparameters].unsqueeze(0)
     if not math.isfinite(float(evidence(eta))):
         raise NumericalError(
@@ -356,14 +356,24 @@ def maximize_evidence(
     )
 
 
-class _Split(NamedTuple):
-    """Indices of coefficients and hyperparameters in the parameters of a model."""
+class ParameterSplit(NamedTuple):
+    """Where coefficients and hyperparameters stand among the parameters of a model.
+
+    Args:
+        coefficients: Indices of coefficients, shape (P - H,).
+        hyperparameters: Indices of hyperparameters, shape (H,).
+    """
 
     coefficients: Tensor
     hyperparameters: Tensor
 
     @classmethod
-    def of(cls, model: FusionModel) -> "_Split":
+    def of(cls, model: FusionModel) -> "ParameterSplit":
+        """Those of a model.
+
+        Raises:
+            ValueError: If the model samples no hyperparameters.
+        """
         inside = {hyperparameter_block(name) for name in model.functions}
         blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
         split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
@@ -379,14 +389,21 @@ class _Split(NamedTuple):
 
 @final
 @dataclass
-class _Evidence:
-    """Laplace's log evidence of hyperparameters (1, H); keeps the mode, from which the next search starts."""
+class LaplaceEvidence:
+    """Laplace's log evidence of hyperparameters (1, H), shape (1,), differentiable once; NaN where there is no mode.
+
+    Args:
+        model: The model.
+        split: Its coefficients and hyperparameters.
+        mode: Coefficients from which the next search for the mode starts, shape (P - H,); each call leaves its own.
+    """
 
     model: FusionModel
-    split: _Split
+    split: ParameterSplit
     mode: Tensor
 
     def __call__(self, eta: Tensor) -> Tensor:
+        """The log evidence of hyperparameters (1, H)."""
         given = eta.detach()[0]
         try:
             found = newton(lambda z: self._log_joint(z, given), self.mode, torch.ones_like(self.mode))

@@ -264,12 +264,12 @@ def _scaled(
         for label in labels:
             inside = folds == label
             for kind, design in enumerate((g[:, :0], g)):
-                level, slope = _log_linear(design[~inside], error[~inside])
+                level, slope = log_linear(design[~inside], error[~inside])
                 held_out[kind, inside] = level + design[inside] @ slope
         constant, linear = (normal.log_prob(error, torch.zeros_like(error), some.exp()) for some in held_out)
         gain = linear - constant
         depends = bool(gain.mean() > _EVIDENCE * gain.std() / len(gain) ** 0.5)
-        level, slope = _log_linear(g if depends else g[:, :0], error)
+        level, slope = log_linear(g if depends else g[:, :0], error)
         slope = slope if depends else torch.zeros_like(center)
         experts.append(RegressorExpert(regressor, ErrorScale(level, slope, center, spread)))
         rows.append(_row(mean, own * held_out[int(depends)].exp()))
@@ -279,8 +279,19 @@ def _scaled(
     return ScaledRegressors(experts, predictions.check())
 
 
-def _log_linear(design: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """Level and slopes of the log variance of errors, with standard normal priors of the slopes, by Newton's method."""
+def log_linear(design: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Level and slopes of the log variance of errors, with standard normal priors of the slopes, by Newton's method.
+
+    .. math:: \min_{a, b} \tfrac12 \sum_i \left(\eta_i + e_i^2 \exp(-\eta_i)\right) + \tfrac12 b^\top b, \quad
+              \eta_i = a + b^\top g_i
+
+    Args:
+        design: Standardized columns g that the variance may depend on, shape (N, P).
+        error: Errors e, shape (N,).
+
+    Returns:
+        The level a, shape (), and the slopes b, shape (P,).
+    """
     square = error.square()
     # Errors of zero in all of a fold would leave no logarithm.
     level = square.mean().clamp_min(torch.finfo(error.dtype).tiny).log()

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Self, final
 import torch
 from torch import Tensor
 
-_CHUNK = 16384  # rows compared at once
+CHUNK = 16384  # rows compared at once
 _MOST_COMPARED = 100_000  # rows: about 40 ms for one search among rows of 256 entries
 _SPARE = 7  # candidates of the index beyond those wanted: some may have been overwritten
-_SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
+SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
 
 
 class RowStore(NamedTuple):
@@ -94,8 +94,8 @@ def _nearest(store: RowStore, Y: Tensor, seen: Tensor | None, num_nearest: int) 
     best = Y.new_empty(len(Y), 0)
     found = torch.empty(len(Y), 0, dtype=torch.int64, device=Y.device)
     count = int(store.num_kept)
-    for first in range(0, count, _CHUNK):
-        part = slice(first, min(first + _CHUNK, count))
+    for first in range(0, count, CHUNK):
+        part = slice(first, min(first + CHUNK, count))
         rows = store.rows[part]
         # The new row's own size is the same for all, so it is left out.
         size = store.size[part] if seen is None else seen.to(rows) @ rows.square().mT
@@ -289,7 +289,7 @@ class FaissSearch(NeighborSearch):
     def _bring_up_to_date(self, store: RowStore, num_kept: int) -> None:
         if self._index is None or num_kept >= 2 * self._num_trained:
             self._build(store, num_kept)
-        elif len(self._fresh) > _SETTLED:
+        elif len(self._fresh) > SETTLED:
             slots = torch.tensor(
                 sorted(slot for slot in self._fresh if slot < num_kept), dtype=torch.int64, device="cpu"
             )

@@ -331,12 +331,21 @@ def log_expected_improvement(
     loadings = torch.linalg.solve_triangular(factors[best], between, upper=False)
     mean = (whitened[best].mT @ loadings).squeeze(0)
     spread = deviation * (1.0 - loadings.square().sum(0)).clamp_min(_LEAST).sqrt()
-    gain: Tensor = spread.log() + _log_improvement((mean - scaled.amax()) / spread)
+    gain: Tensor = spread.log() + log_improvement((mean - scaled.amax()) / spread)
     return gain
 
 
-def _log_improvement(u: Tensor) -> Tensor:
-    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, also far below zero (Ament et al., 2023)."""
+def log_improvement(u: Tensor) -> Tensor:
+    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, also far below zero (Ament et al., 2023).
+
+    It is that of the expected improvement of a standard normal variable over :math:`-u`.
+
+    Args:
+        u: Any shape.
+
+    Returns:
+        The same shape.
+    """
     log_density = -0.5 * u.square() - 0.5 * math.log(2.0 * math.pi)
     near = u.clamp_min(-1.0)
     above = (log_density.exp() + near * torch.special.ndtr(near)).clamp_min(_LEAST).log()

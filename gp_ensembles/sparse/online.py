@@ -30,8 +30,8 @@ from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.strategies import Selection
 
 Fitted = SparseModel | Selection[Any]
-_WINDOW, _LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
-_KNOTS = 1000  # knots of an exact model that has more rows than a window
+WINDOW, LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
+KNOTS = 1000  # knots of an exact model that has more rows than a window
 
 
 class WeightsPosterior(NamedTuple):
@@ -202,7 +202,7 @@ def _check_plain(model: SparseModel, number: int) -> None:
 def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
     """An expert and its state."""
     if isinstance(model, ExactGP):
-        if model.num_knots <= _WINDOW:
+        if model.num_knots <= WINDOW:
             return _window_expert(model)
         model = _thinned(model)
     if isinstance(model, SparseGP):
@@ -214,7 +214,7 @@ def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
 def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
     kernel, likelihood, mean = deepcopy((model.covar_module, model.likelihood, model.mean_module))
     num_inputs = model.train_X.shape[-1]
-    room = max(num_inputs, min(_WINDOW, max(_LEAST_WINDOW, len(model.train_y))))
+    room = max(num_inputs, min(WINDOW, max(LEAST_WINDOW, len(model.train_y))))
     expert = FittedExpert(WindowExpert(kernel, num_inputs, room, likelihood), mean)
     state, _ = expert.update(expert.init(), model.train_X, model.train_y)
     return expert, state
@@ -222,7 +222,7 @@ def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
 
 def _thinned(model: ExactGP) -> SparseGP:
     """An exact model seen through the rows of the largest remaining prior variance."""
-    rows = greedy_variance_rows(model.knots, _KNOTS, model.covar_module)
+    rows = greedy_variance_rows(model.knots, KNOTS, model.covar_module)
     parts = deepcopy((model.covar_module, model.likelihood, model.mean_module))
     return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
 

@@ -27,7 +27,7 @@ from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.regression import SparseGP, noise_of
 
 _DEGREES_OF_FREEDOM = (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, math.inf)
-_ROWS = 1000  # that are predicted at a time
+ROWS = 1000  # that are predicted at a time
 _STEPS = 100  # of the fixed point of the scale
 _LEAST = 1e-8  # of 1 - h, where the noise is next to nothing
 
@@ -58,7 +58,7 @@ class Tails(NamedTuple):
         """
         # GPyTorch rounds variances up to 1e-10, which may be more than those of targets in small units.
         with torch.no_grad(), min_variance(0.0, 0.0, 0.0):
-            parts: list[Any] = [model.posterior(rows, observation_noise=True) for rows in X.unsqueeze(-2).split(_ROWS)]
+            parts: list[Any] = [model.posterior(rows, observation_noise=True) for rows in X.unsqueeze(-2).split(ROWS)]
             mean = torch.cat([part.mean.reshape(1, -1) for part in parts], -1)
             variance = torch.cat([part.variance.reshape(1, -1) for part in parts], -1)
         df = self.degrees_of_freedom

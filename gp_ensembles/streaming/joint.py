@@ -69,7 +69,7 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
     scaled = (weights.unflatten(0, (-1, layers.num_copies)) * _of_a_row(variance / variance[:, :1])).sum(1)
     start = 0
     for expert, part, Phi in zip(bound, state.experts, evaluate(bound, inputs), strict=True):  # N² numbers an expert
-        within = _covariance(expert, part, Phi).double() * model.scales.y_scale.square()
+        within = expert_covariance(expert, part, Phi).double() * model.scales.y_scale.square()
         total = total + torch.einsum("m,m...->...", scaled[start : start + within.shape[0]], within)
         start += within.shape[0]
     if distribution.log_weights.ndim > 1:
@@ -83,8 +83,18 @@ def _of_a_row(ratio: Tensor) -> Tensor:
     return ratio.flatten(2)[..., 0]
 
 
-def _covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
-    r"""Joint covariances of the experts of one object at rows Phi (\*batch, N, F), noise included, (M, N, N, ...)."""
+def expert_covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
+    r"""Joint covariances of the targets of several rows under each expert of one object, noise included.
+
+    Args:
+        expert: The experts, M of them.
+        state: Their state.
+        Phi: Their features of the rows, shape (\*batch, N, F).
+
+    Returns:
+        Shape (M, N, N), or (M, N, N, O) for O outputs; of experts from outside, which say nothing of two rows together,
+        diagonal.
+    """
     num_rows = Phi.shape[-2]
     if isinstance(expert, BoundWindow | BoundRefitted):  # no quadratic form in features
         return expert.joint_covariance(state, Phi).reshape(-1, num_rows, num_rows)

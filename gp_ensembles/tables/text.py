@@ -21,7 +21,7 @@ _PEEK = 1 << 16  # bytes that are looked at before the table is read
 _BATCH = 2048  # rows
 _LINES = 20  # so many lines are looked at however long they are
 _MOST = 1 << 22  # bytes that are looked at at most
-_LONGEST = 1 << 24  # characters of a line
+LONGEST = 1 << 24  # characters of a line
 _UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error)
 
 
@@ -170,12 +170,12 @@ class _NumberedLines:
         return self
 
     def __next__(self) -> str:
-        line = self._file.readline(_LONGEST)
+        line = self._file.readline(LONGEST)
         if not line:
             raise StopIteration
         self.number += 1
-        if len(line) == _LONGEST:
-            raise csv.Error(f"line {self.number} has more than {_LONGEST - 1} characters")
+        if len(line) == LONGEST:
+            raise csv.Error(f"line {self.number} has more than {LONGEST - 1} characters")
         return line
 
 

@@ -13,7 +13,7 @@ from studies.arena.river_models import never_impossible
 from studies.arena.scores import Array
 
 PERIOD = 500
-_TREES, _LEAVES, _RATE = 300, 31, 0.05
+TREES, LEAVES, RATE = 300, 31, 0.05
 Trained = Callable[[Array], Array]
 Train = Callable[[Array, Array], Trained]
 
@@ -114,9 +114,9 @@ def histogram_train(seed: int) -> Train:
 
     def train(X: Array, y: Array) -> Trained:
         model = HistGradientBoostingRegressor(
-            max_iter=_TREES,
-            max_leaf_nodes=_LEAVES,
-            learning_rate=_RATE,
+            max_iter=TREES,
+            max_leaf_nodes=LEAVES,
+            learning_rate=RATE,
             early_stopping=False,
             random_state=seed,
         )
@@ -135,6 +135,6 @@ def _predicted(model: Any, X: Array) -> Array:
 
 def _lightgbm(X: Array, y: Array, settings: dict[str, Any]) -> Trained:
     lightgbm = optional("lightgbm")
-    common = {"num_leaves": _LEAVES, "learning_rate": _RATE, "num_threads": 1, "verbosity": -1}
-    model = lightgbm.train({**common, **settings}, lightgbm.Dataset(X, y), num_boost_round=_TREES)
+    common = {"num_leaves": LEAVES, "learning_rate": RATE, "num_threads": 1, "verbosity": -1}
+    model = lightgbm.train({**common, **settings}, lightgbm.Dataset(X, y), num_boost_round=TREES)
     return lambda rows: np.asarray(model.predict(rows, num_threads=1))

@@ -16,7 +16,7 @@ from studies.arena.learners import Distributional
 from studies.arena.scores import Array, LocationScale
 
 _LEAST_NOISE = 1e-5
-_FIRST_STEPS, _STEPS = 40, 15  # of L-BFGS; later fits start where the last one ended
+FIRST_STEPS, STEPS = 40, 15  # of L-BFGS; later fits start where the last one ended
 _SUB_BLOCK = 250  # rows added to the window at once
 
 
@@ -80,7 +80,7 @@ class WindowGP(Distributional):
 
     def _fit(self) -> None:
         X, y = self.X[-self.fit_rows :], self.y[-self.fit_rows :]
-        steps = _FIRST_STEPS if self.process is None else _STEPS
+        steps = FIRST_STEPS if self.process is None else STEPS
         process = _Process(X.shape[1]) if self.process is None else self.process
         self.process = process
         best = (torch.inf, {name: value.clone() for name, value in process.state_dict().items()})

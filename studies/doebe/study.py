@@ -48,7 +48,7 @@ class Experiment(NamedTuple):
     picture: Callable[[Scores, Sequence[Method], Path], None]
 
 
-_TABLES = {
+TABLES = {
     "1": Experiment("families, static (OE) and dynamic (DOE)", family_methods(), families_table, draw_losses),
     "3": Experiment("ensembles of all families", [*whole_methods(), *family_methods()], ensembles_table, draw_losses),
     "C": Experiment("Laplace samples against one estimate", samples_methods(), samples_table, draw_samples),
@@ -103,7 +103,7 @@ def run(
     stem = out / f"doebe_experiment_{name}"
     if name == "2":
         return run_weights(data, stem, seeds, max_rows, progress)
-    found = _TABLES[name]
+    found = TABLES[name]
     rows = MAX_ROWS if max_rows is None else max_rows
     scores = score_sets(found.methods, data, out, seeds, rows, progress)
     text = f"DOEBE, experiment {name}: {found.title}; {rows} rows at most, {seeds} seed(s)\n\n{found.table(scores)}"

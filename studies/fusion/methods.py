@@ -29,9 +29,9 @@ from gp_ensembles.fusion.inference import InferenceMethod, InferenceReport
 from gp_ensembles.fusion.rules import FusionRule
 from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
 
-_NUM_CHAINS, _NUM_WARMUP, _NUM_DRAWS = 16, 150, 150
+NUM_CHAINS, NUM_WARMUP, NUM_DRAWS = 16, 150, 150
 INFERENCES: dict[str, Callable[[], InferenceMethod]] = {
-    "hmc": lambda: HMC(num_chains=_NUM_CHAINS, settings=HMCSettings(num_draws=_NUM_DRAWS, num_warmup=_NUM_WARMUP)),
+    "hmc": lambda: HMC(num_chains=NUM_CHAINS, settings=HMCSettings(num_draws=NUM_DRAWS, num_warmup=NUM_WARMUP)),
     "laplace": LaplaceApproximation,
 }
 
@@ -108,7 +108,7 @@ def _log_linear_stacking(task: FusionTask) -> FusionAnswer:
 
 def _inferred(task: FusionTask, model: FusionModel, test: ExpertPredictions | None = None) -> FusionAnswer:
     found = INFERENCES[task.inference]().infer(model, generator=task.generator)
-    if found.chains is not None and found.chains.theta.shape[1] < _NUM_DRAWS:
+    if found.chains is not None and found.chains.theta.shape[1] < NUM_DRAWS:
         raise KeyboardInterrupt  # the sampler kept the draws so far, but they are no finished part
     predicted = model.predictive(found.theta, task.split.test_X, test, draw_log_weights=found.log_weights)
     return FusionAnswer(predicted.log_prob(task.split.test_y), checks_of(found.report))

@@ -97,7 +97,7 @@ def run(
         Traceback (most recent call last):
         ValueError: --figure of fusion must be one of 3a, 3b, got 4
     """
-    plan = _plan(str(figure), options)
+    plan = make_plan(str(figure), options)
     make_folder(out)
     scores = FusionScores(plan, {}, Results(plan, ("method", "setting", "split"), plan.splits))
     total = len(plan.settings) * len(plan.methods) * plan.splits
@@ -117,7 +117,7 @@ def run(
     return _written(scores, str(figure), out)
 
 
-def _plan(figure: str, options: Options) -> FusionPlan:
+def make_plan(figure: str, options: Options) -> FusionPlan:
     """The options as a plan, or what is wrong with them."""
     if figure not in FIGURES:
         raise ValueError(f"--figure of fusion must be one of {', '.join(FIGURES)}, got {figure}")
@@ -155,10 +155,15 @@ def _run_part(parts: Parts, plan: FusionPlan, key: tuple[str, Setting, int], tas
     name = "-".join(str(value) for value in settings.values())
     settings["data"] = fingerprint(*task.split[:4])
     label = f"{method}, {setting}, split {split + 1} of {plan.splits}"
-    parts.run(key, name, settings, lambda: _ran(method, task, settings), label)
+    parts.run(key, name, settings, lambda: run_part(method, task, settings), label)
 
 
-def _ran(method: str, task: FusionTask, settings: dict[str, object]) -> Record:
+def run_part(method: str, task: FusionTask, settings: dict[str, object]) -> Record:
+    """One part: what a method predicts of the test rows of a split, scored.
+
+    Raises:
+        ValueError: If a density of a test target is not finite.
+    """
     kind = METHODS[method]
     if "experts" in kind.uses:
         task.experts(task.num_experts)  # their training is not in the seconds of what fuses them

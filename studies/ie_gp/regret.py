@@ -90,7 +90,7 @@ def static_regret_curves(num_rows: int, num_features: int, *, generator: torch.G
     X = 5 * torch.rand(num_rows, 1, dtype=torch.float64, device="cpu", generator=generator)
     # Of length scale one, which is in the dictionary, as are those of the switching tests.
     y = gp_draw(X, noise=_NOISE, generator=generator).table.y
-    expert = _dictionary(X, num_features, generator)
+    expert = dictionary_expert(X, num_features, generator)
     log_prob, _ = _log_probs(expert, BayesianModelAveraging(), X, y)
     with torch.no_grad():
         bound_expert = expert.bind()
@@ -135,7 +135,7 @@ def switching_regret_curves(
     for length in lengths:
         drawn = switching_gps(length, lengthscales=test.lengthscales, noise=_NOISE, generator=generator)
         X, y = drawn.table.X + test.shift * drawn.segment.unsqueeze(-1), drawn.table.y
-        expert = _dictionary(X, num_features, generator)
+        expert = dictionary_expert(X, num_features, generator)
         stay = 1 - num_switches / (length - 1)
         rule = MarkovSwitching(sticky_transition(expert.num_experts, stay))
         log_prob, expert_log_prob = _log_probs(expert, rule, X, y)
@@ -191,7 +191,8 @@ def _settings(num_rows: int | None) -> dict[str, object]:
     return {"num_rows": rows, "num_features": NUM_FEATURES, "noise": _NOISE}
 
 
-def _dictionary(X: Tensor, num_features: int, generator: torch.Generator) -> GaussianExpert:
+def dictionary_expert(X: Tensor, num_features: int, generator: torch.Generator) -> GaussianExpert:
+    """The experts of a dictionary of kernels, of unit prior variance, that know the noise of the streams."""
     ((_, features),) = KernelDictionary(num_features).build(X, generator=generator)
     assert isinstance(features, RandomFourierFeatures)
     assert isinstance(features.kernel, ScaleKernel)

@@ -145,10 +145,11 @@ def _run_part(parts: Parts, plan: LatentPlan, key: tuple[str, str, int], rows: L
     settings |= CONSTANTS.get(run, {})
     task = LatentTask(rows, plan.seed + draw, plan.effort)
     label = f"{name}, {run}, draw {draw + 1} of {plan.draws}"
-    parts.run(key, file, settings, lambda: _ran(run, task, settings), label)
+    parts.run(key, file, settings, lambda: run_part(run, task, settings), label)
 
 
-def _ran(run: str, task: LatentTask, settings: dict[str, object]) -> Record:
+def run_part(run: str, task: LatentTask, settings: dict[str, object]) -> Record:
+    """One part: the embeddings of one draw of rows by one run of a method, scored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries about their own ways; what they give is scored
         clock = time.process_time()

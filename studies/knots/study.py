@@ -115,7 +115,7 @@ def run(
         raise ValueError(f"--dataset of knots must be one of {', '.join(SETS)}, got {dataset}")
     if data is None:
         raise ValueError("the tables of knots need a folder with a manifest.json; name it with --data")
-    plan = _plan(dataset, options)
+    plan = make_plan(dataset, options)
     table = load_set(data, dataset)
     make_folder(out)
     results = Results(plan, ("method", "split"), plan.splits)
@@ -125,7 +125,7 @@ def run(
     return _written(results, out)
 
 
-def _plan(dataset: str, options: Options) -> KnotPlan:
+def make_plan(dataset: str, options: Options) -> KnotPlan:
     """The options as a plan, or what is wrong with them."""
     given = chosen(options.methods, METHODS, "method")
     check_range("splits", options.splits, 1)
@@ -165,7 +165,7 @@ def _run_split(results: Results[KnotPlan], parts: Parts, table: Table, split: in
         task = KnotTask(rows, plan.max_knots, start, torch.Generator().manual_seed(plan.seed + split))
         name = f"{plan.dataset}-{split}-{method}-{plan.max_knots}-seed{plan.seed}"
         label = f"{method}, split {split + 1} of {plan.splits}"
-        parts.run((method, split), name, settings, lambda: _ran(method, task, settings), label)  # noqa: B023 (called at once)
+        parts.run((method, split), name, settings, lambda: run_part(method, task, settings), label)  # noqa: B023 (called at once)
     exact = results.records.get((EXACT, split))
     if exact is None:
         return
@@ -189,7 +189,8 @@ def found_knots(record: Record, num_inputs: int, like: Tensor) -> Tensor:
     return like.new_tensor(record.curves["knots"]).reshape(-1, num_inputs)
 
 
-def _ran(method: str, task: KnotTask, settings: dict[str, object]) -> Record:
+def run_part(method: str, task: KnotTask, settings: dict[str, object]) -> Record:
+    """One part: what a method predicts of the test rows of a split, scored, with its knots."""
     clock = time.process_time()
     answer = METHODS[method].run(task)
     seconds = time.process_time() - clock

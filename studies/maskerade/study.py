@@ -90,7 +90,7 @@ def run(
     if data is None:
         raise ValueError("the tables of maskerade need a folder with a manifest.json; name it with --data")
     layout = LAYOUTS[table]
-    plan = _plan(layout, options)
+    plan = make_plan(layout, options)
     make_folder(out)
     results = Results(plan, ("set", "method", "part"), plan.parts)
     total = len(plan.sets) * plan.parts * len(plan.methods)
@@ -109,7 +109,7 @@ def run(
     return _written(table, layout, results, out / f"maskerade_table_{table}")
 
 
-def _plan(layout: Layout, options: Options) -> Plan:
+def make_plan(layout: Layout, options: Options) -> Plan:
     """The options as a plan, or what is wrong with them."""
     sets, methods = options.sets or list(layout.sets), options.methods or layout.methods
     chosen(sets, layout.sets, "set")
@@ -135,10 +135,11 @@ def _run_part(parts: Parts, plan: Plan, key: tuple[str, str, int], split: Split)
     }
     file = f"{name}-{plan.holdout.key}-{part}-{method}-{plan.evaluations}-seed{plan.seed}"
     label = f"{name}, {method}, part {part + 1} of {plan.parts}"
-    parts.run(key, file, settings, lambda: _ran(method, split, plan.evaluations, plan.seed + part, settings), label)
+    parts.run(key, file, settings, lambda: run_part(method, split, plan.evaluations, plan.seed + part, settings), label)
 
 
-def _ran(method: str, split: Split, evaluations: int, seed: int, settings: dict[str, object]) -> Record:
+def run_part(method: str, split: Split, evaluations: int, seed: int, settings: dict[str, object]) -> Record:
+    """One part: what a method predicts of the test rows of a split, scored."""
     clock = time.perf_counter()
     answer = METHODS[method].run(split, evaluations, torch.Generator().manual_seed(seed))
     found = scored(answer.posterior, split)

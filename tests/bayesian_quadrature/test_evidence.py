@@ -13,7 +13,6 @@ from gp_ensembles.bayesian_quadrature import (
     RegressionProblem,
     Search,
     inferred,
-    marginalization,
     marginalize,
 )
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
@@ -256,7 +255,7 @@ def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
     missed = draw_round(sampler.integrands[index], missed, 500, generator=generator)
     draws = (*state.draws[:index], missed, *state.draws[index + 1 :])
     clean = (9,) * index + (0,) + (9,) * (1 - index)
-    after = sampler._search(state._replace(draws=draws, clean=clean), generator)
+    after = sampler.search_modes(state._replace(draws=draws, clean=clean), generator)
     assert after.clean[index] == 0
     assert len(after.draws[index].proposals) > 1
     assert sampler.evidence(after).doubt
@@ -266,7 +265,7 @@ def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
 
 
 def test_an_interrupted_sampling_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
-    problem, real, calls = problem_of(), marginalization._sample, []
+    problem, real, calls = problem_of(), EvidenceSampler.step, []
     whole = run(problem, draws=8_000)
 
     def interrupted(*arguments):
@@ -276,7 +275,7 @@ def test_an_interrupted_sampling_goes_on_as_if_nothing_had_been(tmp_path, monkey
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(marginalization, "_sample", interrupted)
+        patch.setattr(EvidenceSampler, "step", interrupted)
         with pytest.warns(UserWarning, match="interrupted after"):
             part = run(problem, draws=8_000, checkpoint=tmp_path / "search.pt")
     assert part.num_evaluations < whole.num_evaluations

@@ -402,7 +402,7 @@ def test_chunks_change_nothing(monkeypatch):
         discrepancy = MaximumMeanDiscrepancy(EnergyDistance(), AtomCoordinates(reflected=reflected))
         results = []
         for chunk in (1, 500, 2**21):
-            monkeypatch.setattr(hyperkernel, "_CHUNK", chunk)
+            monkeypatch.setattr(hyperkernel, "CHUNK", chunk)
             value = discrepancy.between(SpectralMixtures.unflatten(theta, 2), second)
             results.append((value, *torch.autograd.grad(value.square().sum(), theta)))
         for a, b in pairwise(results):

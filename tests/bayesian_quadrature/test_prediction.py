@@ -130,7 +130,7 @@ def grid_around(mean, variance):
 
 
 def test_the_density_of_the_mixture_integrates_to_one(model):
-    X = torch.cat([points(6), model._conditioned.X[:2]])
+    X = torch.cat([points(6), model.data.X[:2]])
     posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
     for i in range(len(X)):
         one = model.posterior(X[i : i + 1], observation_noise=True)
@@ -145,7 +145,7 @@ def test_the_density_of_the_mixture_integrates_to_one(model):
 
 def test_the_density_of_products_of_roots_integrates_to_one(found):
     model = found.model(0.05)  # a few kernels: their pairs at all places of the grid fit into memory
-    for x in torch.cat([points(4), model._conditioned.X[:1]]):
+    for x in torch.cat([points(4), model.data.X[:1]]):
         mixture = model.root_mixture(x.unsqueeze(0))
         mean, variance = (moment.item() for moment in mixture.moments())
         assert variance > 0

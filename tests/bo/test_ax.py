@@ -172,15 +172,21 @@ def test_equal_outcomes_are_no_obstacle():
 class Carrier(EnsembleModel):
     """What must not be: a model that takes the posterior of another one over with its hyperparameters."""
 
+    carried = None
+
+    def predict(self, X, noise):
+        predict = super().predict if self.carried is None else self.carried
+        return predict(X, noise)
+
     def get_extra_state(self):
-        return self._posterior_cache()
+        return super().predict
 
     def set_extra_state(self, state):
         """Taken over when all else is in place."""
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
         result = super().load_state_dict(state_dict, strict, assign)
-        self._cache = state_dict["_extra_state"]
+        self.carried = state_dict["_extra_state"]
         return result
 
 

@@ -25,6 +25,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from scipy import stats
 from torch import Size
 
+from gp_ensembles.bayesian_quadrature import KernelMixtureModel, RegressionProblem
 from gp_ensembles.bo import (
     EnsembleModel,
     EquallyWeightedView,
@@ -224,22 +225,26 @@ def test_rows_for_good_are_a_model_of_all_rows(name, models):
     new_X, new_Y = rows(3, seed=8)
     after = ours.condition_on_observations(new_X, new_Y)
     assert (len(ours.data.Y), len(after.data.Y)) == (NUM_ROWS, NUM_ROWS + 3)
-    whole = CASES[name].make(torch.cat([X, new_X]), torch.cat([Y, new_Y]))
     if name == "kernel mixture":
-        residual = whole._residual
         evidence = [
             stats.multivariate_normal(m.numpy(), c.numpy()).logpdf(new_Y.squeeze(-1).numpy())
             for m, c in zip(*joint_of(ours, new_X, True), strict=True)
         ]
-        whole.log_weights = (ours.log_weights + torch.tensor(evidence)).log_softmax(-1)
-        whole.mean = ours.mean
-        whole._residual = residual + Y.new_tensor(float(torch.cat([Y, new_Y]).mean()) - float(ours.mean))
-        whole._cache = None
+        log_weights = (ours.log_weights + torch.tensor(evidence)).log_softmax(-1)
+        whole = kernel_mixture(ours, torch.cat([X, new_X]), torch.cat([Y, new_Y]), log_weights)
+    else:
+        whole = CASES[name].make(torch.cat([X, new_X]), torch.cat([Y, new_Y]))
     same(after, whole, points(4, 2))
     one_by_one = ours
     for x, y in zip(new_X.split(1), new_Y.split(1), strict=True):
         one_by_one = one_by_one.condition_on_observations(x, y)
     same(one_by_one, after, points(4, 2), 1e-6)
+
+
+def kernel_mixture(model, X, Y, log_weights, Yvar=None):
+    """A model's kernels and prior mean about other rows: of its own, the prior mean would be their average."""
+    problem = RegressionProblem(X, Y.squeeze(-1), mean=float(model.mean))
+    return KernelMixtureModel(problem, model.hyperparameters, log_weights, known_noise=Yvar)
 
 
 def joint_of(model, X, noise):
@@ -418,7 +423,7 @@ def test_known_noise(name):
     keep = torch.arange(NUM_ROWS) != 3
     less = CASES[name].make(X[keep], Y[keep], Yvar[keep])
     if name == "kernel mixture":  # the average of the targets is another one
-        less._residual, less.mean, less._cache = ours._residual[keep], ours.mean, None
+        less = kernel_mixture(ours, X[keep], Y[keep], ours.log_weights, Yvar[keep])
     at = points(4, 1)
     if name not in {"knots", "ensemble", "exact ensemble"}:  # other knots' rows; other weights
         close(ours.posterior(at).mean, less.posterior(at).mean, 1e-4)

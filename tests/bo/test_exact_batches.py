@@ -22,6 +22,7 @@ from gp_ensembles.bo import (
     GaussianView,
     WeightedAcquisition,
 )
+from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.bo.posterior import MixturePosterior
 
@@ -167,10 +168,13 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
     sampler = SobolQMCNormalSampler(Size([4]), seed=0)
     fantasies = together.fantasize(new, sampler)
     assert fantasies.batch_shape == (4, 3)
-    imagined = fantasies._rows_imagined
+    level, scale = together.data.Y.mean(-2, keepdim=True), together.data.Y.std(-2, keepdim=True)
+    variance = together.data.Yvar.mean(-2, keepdim=True) / scale.square() if known_noise else None
+    drawn = sampler(together.posterior(new, observation_noise=variance if known_noise else True))
+    imagined = (drawn - level) / scale
     for index, alone in apart.items():
-        noise = None if imagined.noise is None else imagined.noise.expand(3, 2, 1)[index]
-        rows = type(imagined)(imagined.X[index], imagined.Y[:, *index], noise)
+        noise = variance[index].expand(2, 1) if known_noise else None
+        rows = Observations(new[index], imagined[:, *index], noise)
         one, other = fantasies.posterior(X), alone.imagined(rows).posterior(X[index])
         close(one.mean[:, *index], other.mean)
         close(one.covariance[:, *index], other.covariance)

@@ -187,8 +187,8 @@ def test_equal_places_are_neighbors_of_one_another():
     X = torch.tensor([[0.0], [0.0], [0.0], [9.0]], dtype=torch.float64)
     assert neighbor_error(X, torch.tensor([1.0, 1.0, 1.0, 2.0])) == 0.25
     everywhere = torch.ones(4, dtype=torch.bool)
-    assert summary._error_of(make_labels("kind", ["a", "a", "", "b"]), X, everywhere) == pytest.approx(1 / 3)
-    assert summary._error_of(make_labels("kind", ["a", "", "", ""]), X, everywhere) is None
+    assert summary.labeled_error(make_labels("kind", ["a", "a", "", "b"]), X, everywhere) == pytest.approx(1 / 3)
+    assert summary.labeled_error(make_labels("kind", ["a", "", "", ""]), X, everywhere) is None
 
 
 def interrupt_after(monkeypatch, num_blocks, act):

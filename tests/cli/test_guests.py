@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
 from gp_ensembles.cli.__main__ import main
@@ -20,7 +21,6 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.experts import boosting
 from gp_ensembles.experts.guest_models import RegressorGuest
 from gp_ensembles.streaming import StreamConfig
 
@@ -166,16 +166,16 @@ def test_configs_in_the_documents_can_be_read(page, tmp_path):
 
 def test_what_came_before_an_interruption_is_in_the_checkpoint(place, capsys, monkeypatch, small):
     """Ctrl-C while trees are trained: all chunks before are kept, and the run goes on to the same bytes."""
-    trees, trained = boosting._Trees.__init__, []
+    trees, trained = HistGradientBoostingRegressor.fit, []
 
     def train(self, *arguments):
         trained.append(True)
         if len(trained) == 8:
             signal.raise_signal(signal.SIGINT)
-        trees(self, *arguments)
+        return trees(self, *arguments)
 
-    monkeypatch.setattr(boosting._Trees, "__init__", train)
-    monkeypatch.setattr("gp_ensembles.cli.scored_stream._CHUNK_ROWS", 50)
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", train)
+    monkeypatch.setattr("gp_ensembles.cli.scored_stream.CHUNK_ROWS", 50)
     options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), "--block_size", "50", *QUICK]
     stopped = place / "stopped"
     arguments = ["stream", str(place / "data.csv"), "--out", str(stopped), "--checkpoint_seconds", "1e6", *options]

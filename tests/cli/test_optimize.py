@@ -220,7 +220,7 @@ def test_tuning_is_the_score_of_that_machine():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "jax" not in method.needs])
 def test_every_method_starts_alike_and_can_be_repeated(name, monkeypatch):
-    monkeypatch.setattr(rivals, "_EPOCHS", 20)
+    monkeypatch.setattr(rivals, "EPOCHS", 20)
     problem = make_problem("drifting")
     state = torch.random.get_rng_state()
     trace = run_one(problem, name, seed=5, num_iterations=2, num_initial=4)
@@ -246,9 +246,9 @@ def test_a_plateau_is_left_by_the_priors():
 
 
 def test_features_take_over_where_exact_processes_are_dear(monkeypatch):
-    monkeypatch.setattr(methods, "_MOST_EXACT", 7)
-    monkeypatch.setattr(methods, "_NUM_FEATURES", 16)
-    monkeypatch.setattr(methods, "_REFIT_SHARE", 4)
+    monkeypatch.setattr(methods, "MOST_EXACT", 7)
+    monkeypatch.setattr(methods, "NUM_FEATURES", 16)
+    monkeypatch.setattr(methods, "REFIT_SHARE", 4)
     fits = []
 
     def counted(kind):

@@ -9,7 +9,7 @@ import torch
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.error_messages import is_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, build, online
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, build
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert
@@ -40,7 +40,7 @@ def test_aliases_that_stand_for_too_much_are_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_line_without_an_end_is_no_table(tmp_path, monkeypatch, packed):
-    monkeypatch.setattr(text, "_LONGEST", 200_000)
+    monkeypatch.setattr(text, "LONGEST", 200_000)
     content = b"a,y\n" + b"1,2\n" * 50 + b"0" * 300_000 + b",1\n"
     path = tmp_path / "long.csv"
     path.write_bytes(gzip.compress(content) if packed else content)
@@ -79,13 +79,14 @@ def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
             None,
             False,
         )
-    monkeypatch.setattr(online, "_MANY_ROWS", 100)
     ensemble = OnlineEnsemble(
         Ensemble([GaussianExpert(LinearFeatures(1, torch.ones(50, dtype=torch.float64)))], FixedShare())
     )
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
-    rows = torch.zeros(1000, 1, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"what 50 predictions say of 1000 rows would take .*; give the rows in parts"):
+    rows = torch.zeros(20_000, 1, dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"what 50 predictions say of 20000 rows would take .*; give the rows in parts"
+    ):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
 

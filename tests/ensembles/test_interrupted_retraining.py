@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.windows import WindowGP
-from gp_ensembles.experts import boosting, climb, refitted, window
+from gp_ensembles.experts import climb, refitted, window
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARM, DUE = 40, 80  # rows after which they are trained; trees when they are asked next
@@ -39,13 +40,14 @@ def interrupted(monkeypatch, name):
             signal.raise_signal(signal.SIGINT)
 
     if name == "boosting":
-        trees = boosting._Trees.__init__
+        trees = HistGradientBoostingRegressor.fit
 
         def train(self, *arguments):
-            trees(self, *arguments)
+            trained = trees(self, *arguments)
             press()
+            return trained
 
-        monkeypatch.setattr(boosting._Trees, "__init__", train)
+        monkeypatch.setattr(HistGradientBoostingRegressor, "fit", train)
         return pressed
 
     def climbing(expert, evidence, *arguments):

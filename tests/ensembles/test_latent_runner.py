@@ -9,6 +9,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.latent_runner import LatentRunner, join_latent
+from gp_ensembles.ensembles.twins import Lanes
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures
@@ -114,12 +115,19 @@ def oracle(name, expert, m, X, y):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_together_they_are_plain_loops(name):
+def test_together_they_are_plain_loops(name, monkeypatch):
     X, y = stream(name)
-    online = build(name)
-    assert all(isinstance(lane.runner, LatentRunner) for lane in online._bind().lanes.lanes)
-    assert online._bind().latent_group is not None
+    online, run = build(name), []
+    stage = Lanes.stage
+
+    def staged(lanes, group, *arguments):
+        run.append((group, [type(lane.runner) for lane in lanes.lanes]))
+        return stage(lanes, group, *arguments)
+
+    monkeypatch.setattr(Lanes, "stage", staged)
     steps = online.observe(X, y).experts
+    assert all(group is not None and set(runners) == {LatentRunner} for group, runners in run)
+    assert run
     number = 0
     for expert, state in zip(online.ensemble.experts, online.state.experts, strict=True):
         for m in range(2) if expert.batch_shape else [None]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.weighing import run_block
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk, square_root_state
@@ -112,15 +113,15 @@ def test_an_interruption_between_blocks_changes_nothing(monkeypatch):
     online = OnlineEnsemble(build(), block_size=10)
     online.observe(X[:10], y[:10])
     before = snapshot(online)
-    original, calls = OnlineEnsemble._observe_block, []
+    calls = []
 
-    def interrupted(self, *args):
+    def interrupted(*arguments, **options):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return original(self, *args)
+        return run_block(*arguments, **options)
 
-    monkeypatch.setattr(OnlineEnsemble, "_observe_block", interrupted)
+    monkeypatch.setattr("gp_ensembles.ensembles.online.run_block", interrupted)
     with pytest.raises(KeyboardInterrupt):
         online.observe(X, y)
     assert same(online, before)

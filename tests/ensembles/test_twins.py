@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles.twins import find_twins, lay_together
+from gp_ensembles.ensembles.twins import Lanes, find_twins, lay_together
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import AdditivePolynomialFeatures, LinearFeatures
 from gp_ensembles.filters import RandomWalk, StabilizedForgetting, square_root_state
@@ -53,10 +53,22 @@ def assert_state(online, state, **tolerance):
         torch.testing.assert_close(own.covariance, other.covariance, **tolerance)
 
 
-def test_twins_share_a_basis_and_a_form():
-    online = build()
-    assert find_twins(online.ensemble.experts, online._kinds) == [(0, 3, 7), (1, 4, 6)]
-    assert [lane.places for lane in online._bind().lanes.lanes] == [(0, 3, 7), (1, 4, 6), (2,), (5,), (8,)]
+def test_twins_share_a_basis_and_a_form(monkeypatch):
+    online, run = build(), []
+    stage = Lanes.stage
+
+    def staged(lanes, *arguments):
+        run.append([lane.places for lane in lanes.lanes])
+        return stage(lanes, *arguments)
+
+    monkeypatch.setattr(Lanes, "stage", staged)
+    X, y = stream()
+    online.observe(X[:1], y[:1])
+    assert find_twins(online.ensemble.experts, [type(state) for state in online.state.experts]) == [
+        (0, 3, 7),
+        (1, 4, 6),
+    ]
+    assert run == [[(0, 3, 7), (1, 4, 6), (2,), (5,), (8,)]]
     alone = [GaussianState, *[type(None)] * 8]
     assert find_twins(online.ensemble.experts, alone) == []
 
@@ -123,8 +135,8 @@ def test_states_elsewhere_are_brought_together_again():
     online, other = build(), build()
     online.observe(X[:50], y[:50])
     other.observe(X[:50], y[:50])
-    for name, value in list(other._buffers.items()):
-        other._buffers[name] = value.clone()  # as ``.to`` does
+    for name, value in list(other.named_buffers()):
+        setattr(other, name, value.clone())  # as ``.to`` does
     assert torch.equal(other.observe(X[50:], y[50:]).mean, online.observe(X[50:], y[50:]).mean)
     assert_state(other, online.state, rtol=0, atol=0)
 

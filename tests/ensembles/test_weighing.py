@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.memory import TargetMemory
+from gp_ensembles.ensembles.weighing import run_block
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk
@@ -220,23 +221,23 @@ def test_a_rejected_block_leaves_the_state(monkeypatch):
     with pytest.raises(ValueError, match="must be finite"):
         online.observe(torch.full_like(X, torch.inf), y)
     with monkeypatch.context() as patch:
-        patch.setattr(online, "_observe_block", _failing(online._observe_block))
+        patch.setattr("gp_ensembles.ensembles.online.run_block", _failing(run_block))
         with pytest.raises(ArithmeticError):
             online.observe(X, y)
     for name, value in online.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
-def _failing(observe):
+def _failing(run):
     calls = []
 
-    def observe_block(*arguments, **options):
+    def run_until_third(*arguments, **options):
         calls.append(1)
         if len(calls) == 3:
             raise ArithmeticError
-        return observe(*arguments, **options)
+        return run(*arguments, **options)
 
-    return observe_block
+    return run_until_third
 
 
 def test_single_precision_stays_close():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import torch
 
 pytest.importorskip("river", reason="river is an optional extra")
 
@@ -14,7 +15,8 @@ from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.ensembles.targets import BinaryTarget, CountTarget, RealTarget, UnknownNoiseTarget
-from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor, _matrix
+from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor
+from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 small = replace(
     e_doebe,
@@ -50,7 +52,13 @@ def test_many_equals_one_at_a_time():
         assert one.predict_one(x) == pytest.approx(value, rel=1e-9)
     forecast = one.forecast_one(rows()[3][0])
     assert forecast.lower < forecast.mean < forecast.upper
-    ends = one._model.predict_interval(_matrix([rows()[3][0]], one._rows.names))
+    behind, X, target = (
+        OnlineModel(StreamConfig(small, warmup=40)),
+        *(torch.tensor(part.to_numpy()) for part in (table, y)),
+    )
+    for t in range(len(X)):
+        behind.observe(X[t : t + 1], target[t : t + 1])
+    ends = behind.predict_interval(X[3:4])
     assert (forecast.lower, forecast.upper) == tuple(float(end) for end in ends)
     assert forecast.std > 0
 

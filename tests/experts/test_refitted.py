@@ -17,8 +17,9 @@ from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import Concatenate, HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import FixedShare
+from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.lag_selection import find_lags
-from gp_ensembles.streaming.joint import _covariance
+from gp_ensembles.streaming.joint import expert_covariance
 
 D, L, SPEEDS = 2, 3, (0.0, 1e-2)
 
@@ -185,15 +186,24 @@ def test_a_refit_of_too_few_rows_only_passes():
     assert int(state.due) == 150
 
 
-def test_arithmetic_that_gives_out_leaves_the_expert_as_it_was():
+def no_climb(trial, *arguments):
+    raise NumericalError("the covariance is not positive definite")
+
+
+def climb_to_nowhere(trial, *arguments):
+    return torch.full_like(get_vectors(trial), torch.nan)
+
+
+@pytest.mark.parametrize("climb", [no_climb, climb_to_nowhere])
+def test_arithmetic_that_gives_out_leaves_the_expert_as_it_was(climb, monkeypatch):
     X, y = rows(60, gaps=False)
-    one = expert(first=40)
-    broken = one.init()._replace(hyperparameters=torch.full_like(one.init().hyperparameters, torch.nan))
-    bound = one.bind()
-    state = bound._stored(one.init(), bound.block(one.init(), bound.features(X), y))
-    kept = bound._refitted(state._replace(hyperparameters=broken.hyperparameters))
-    assert torch.equal(kept.moments, state.moments)
-    assert torch.isnan(kept.hyperparameters).all()
+    one, never = expert(first=40), expert(first=70)
+    monkeypatch.setattr(refitted, "climb", climb)
+    (kept, _), (state, _) = (each.update(each.init(), X, y) for each in (one, never))
+    assert (int(kept.due), int(state.due)) == (80, 70)  # one of them has tried
+    assert torch.equal(kept.lags, state.lags)  # others would help
+    torch.testing.assert_close(kept.moments, state.moments, rtol=1e-12, atol=1e-12)
+    assert torch.equal(kept.hyperparameters, state.hyperparameters)
 
 
 def test_outliers_teach_little_and_are_not_remembered():
@@ -292,7 +302,7 @@ def test_joint_covariances_have_the_predictions_on_their_diagonal():
     state, _ = one.update(one.init(), X, y)
     bound = one.bind()
     Phi = bound.features(X[:4])
-    joint = _covariance(bound, state, Phi)
+    joint = expert_covariance(bound, state, Phi)
     torch.testing.assert_close(joint.diagonal(dim1=-2, dim2=-1), bound.predict(state, Phi).variance)
     torch.testing.assert_close(joint, joint.mT)
 

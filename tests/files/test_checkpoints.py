@@ -10,10 +10,10 @@ import zipfile
 import pytest
 import torch
 
+from attacks.recipes import FOLDER, RECIPES
 from gp_ensembles.files.archive import read_archive
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.files.manifest import digest, manifest_of
-from tests.files.checkpoint_recipes import FOLDER, RECIPES
 
 KIND = Kind("example", 3, "an example", "give another", parts=("config", "inner/rows"))
 CONTENT = {

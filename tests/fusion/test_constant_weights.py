@@ -79,7 +79,7 @@ def test_bootstrap_of_two_experts_and_two_targets():
 def test_bootstrap_in_blocks(monkeypatch):
     log_prob = some_log_prob()
     whole = bootstrap(log_prob, 100)
-    monkeypatch.setattr("gp_ensembles.fusion.constant_weights._BLOCK", 7 * 40)
+    monkeypatch.setattr("gp_ensembles.fusion.constant_weights.BLOCK", 7 * 40)
     torch.testing.assert_close(bootstrap(log_prob, 100), whole)
 
 

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents
 from gp_ensembles.fusion.function_priors import FourierPrior
-from gp_ensembles.fusion.laplace import LaplaceApproximation, _Evidence, _Split, maximize_evidence
+from gp_ensembles.fusion.laplace import LaplaceApproximation, LaplaceEvidence, ParameterSplit, maximize_evidence
 from gp_ensembles.fusion.models import HetGP, MoGPE
 
 
@@ -70,16 +70,16 @@ def test_a_gaussian_model():
 @pytest.mark.filterwarnings("ignore:the posterior is far from normal")  # the modes do, wherever they are
 def test_gradient_against_differences(kind, monkeypatch):
     # Differences need the modes to the last bit.
-    monkeypatch.setattr("gp_ensembles.fusion.laplace._MIN_GAIN", 1e-14)
+    monkeypatch.setattr("gp_ensembles.fusion.laplace.MIN_GAIN", 1e-14)
     X, y = data()
     makers = {
         "het": lambda: HetGP(X, y, prior(), prior(seed=1)),
         "mogpe": lambda: MoGPE(X, y, 2, prior(), prior(None, seed=1), prior(seed=2)),
     }
     model = makers[kind]()
-    split = _Split.of(model)
+    split = ParameterSplit.of(model)
     modes = LaplaceApproximation(num_restarts=4, num_draws=50).infer(model, generator=seeded())
-    evidence = _Evidence(model, split, modes.theta.mean(0)[split.coefficients])
+    evidence = LaplaceEvidence(model, split, modes.theta.mean(0)[split.coefficients])
     eta = modes.theta.mean(0)[split.hyperparameters].unsqueeze(0).requires_grad_()
     (gradient,) = torch.autograd.grad(evidence(eta).sum(), eta)
     mode = evidence.mode

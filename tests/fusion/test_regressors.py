@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gp_ensembles.fusion import PBHS, cross_fit, fit_fusion, fuse, moment_forecast, predict_experts, scale_regressors
-from gp_ensembles.fusion.regressors import _log_linear
+from gp_ensembles.fusion.regressors import log_linear
 from gp_ensembles.fusion.rules import EqualWeights, ProductOfExperts
 
 
@@ -52,7 +52,7 @@ def test_a_scale_depends_on_the_input_where_errors_do():
 def test_log_linear_scales_maximize_their_likelihood():
     X, y = rows(60, 2, uneven=True)
     error = y - y.mean()
-    level, slope = _log_linear(X, error)
+    level, slope = log_linear(X, error)
 
     def loss(b):
         eta = b[0] + X.numpy() @ b[1:]

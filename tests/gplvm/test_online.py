@@ -217,7 +217,7 @@ def test_neighbors_are_the_nearest(seed, gaps):
 
 
 def test_neighbors_are_found_across_chunks(generator, monkeypatch):
-    monkeypatch.setattr("gp_ensembles.gplvm.neighbors._CHUNK", 8)
+    monkeypatch.setattr("gp_ensembles.gplvm.neighbors.CHUNK", 8)
     rows = normals(generator, 30, 3)
     store = row_store(rows, 30, 3, (1, 1))
     keep_rows(store, rows, rows.new_zeros(30, 1, 1), seed=0)

@@ -161,7 +161,7 @@ def test_a_model_embeds_the_same_with_an_exhaustive_index():
 
 
 def test_a_rejected_call_leaves_no_row_of_its_own_in_the_index(monkeypatch):
-    monkeypatch.setattr(search_module, "_SETTLED", 3)  # so that the index is brought up to date meanwhile
+    monkeypatch.setattr(search_module, "SETTLED", 3)  # so that the index is brought up to date meanwhile
     model, Y = embedded(FaissSearch(num_probes=1000, least=60), 150), clustered(500)
     model.start(Y[:50])
     model.update(Y[50:300], block_size=20)

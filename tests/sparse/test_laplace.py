@@ -301,7 +301,15 @@ class TestNewton:
 
     def test_a_warm_start_saves_steps(self):
         model = make_model()
-        prior = model._latent_prior(model.knots.detach())[1]
+        scale, lengthscale = model.covar_module.outputscale.sqrt(), model.covar_module.base_kernel.lengthscale
+        own, cross = (
+            squared_exponential(model.knots, other, scale, lengthscale.squeeze(0))
+            for other in (model.knots, model.train_X)
+        )
+        own = own + model.noise * torch.diag_embed(torch.ones_like(own[0]))
+        variance = (scale.square() + model.noise).expand(len(model.train_y))
+        projection = project(own, cross, variance, torch.zeros_like(model.train_y), model.noise)
+        prior = latent_prior(projection, model.mean_module(model.train_X))
         prior = LatentPrior(*(part.detach() for part in prior))
         likelihood = density(LogPoissonLikelihood())
         cold = find_mode(prior, likelihood, model.train_y)
@@ -310,10 +318,19 @@ class TestNewton:
         torch.testing.assert_close(warm.latent, cold.latent, rtol=1e-10, atol=1e-10)
 
     def test_a_bad_start_is_not_taken(self):
-        model = make_model()
-        expected = model.objective().detach()
-        model._start = torch.full_like(model.train_y, 1e5)
-        torch.testing.assert_close(model.objective().detach(), expected, rtol=1e-10, atol=1e-10)
+        """Weights of a function that cannot move, given to one that would explode with them."""
+        cold, warm = make_model(), make_model()
+        for model in (cold, warm):
+            model.covar_module.outputscale = 1000.0
+        parameters = [warm.mean_module.constant, warm.covar_module.raw_outputscale, warm.raw_noise]
+        before = [parameter.detach().clone() for parameter in parameters]
+        for parameter, value in zip(parameters, (-30.0, -20.0, -20.0), strict=True):
+            parameter.data.fill_(value)
+        torch.testing.assert_close(warm.mode().weights, warm.train_y, rtol=0, atol=1e-4)  # the next search has them
+        for parameter, value in zip(parameters, before, strict=True):
+            parameter.data.copy_(value)
+        expected = cold.objective().detach()
+        torch.testing.assert_close(warm.objective().detach(), expected, rtol=1e-10, atol=1e-10)
 
     def test_a_target_far_out_says_nothing(self):
         """Curvatures that vanish are no division by zero, forward or backward."""

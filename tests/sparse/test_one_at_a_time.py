@@ -31,9 +31,9 @@ from gp_ensembles.sparse.one_at_a_time import (
     CandidateObjectives,
     KnotProposal,
     ProposedRow,
-    _log_improvement,
     candidate_rows,
     log_expected_improvement,
+    log_improvement,
 )
 from gp_ensembles.sparse.optimizers import LBFGSB, KnotOptimizer
 
@@ -101,7 +101,7 @@ class CodedAdadelta(KnotOptimizer):
                 product = (z - low) * (high - z)
                 factor = (high - low) / (product + FUDGE) if self.inverted else product / (high - low)
                 if first and self.on_rows:
-                    slope = slope + self.slip(model, knot, scales)
+                    slope = slope + self.slip(model, knot)
                 return value, torch.cat([slope, gradient[knot] * factor])
 
         end = self.settings.maximize(function, start, weights=weights)
@@ -109,7 +109,7 @@ class CodedAdadelta(KnotOptimizer):
         self.steps.append(end.num_evaluations)
         return FitResult(end.value, end.num_evaluations, end.message)
 
-    def slip(self, model, knot, scales):
+    def slip(self, model, knot):
         """Twice the noise, times the density's derivative by the covariance of the knot and the row it stands on."""
         projection = model.projection()
         cross = model.kernel_matrix(model.knots, model.train_X).detach().requires_grad_()
@@ -118,7 +118,8 @@ class CodedAdadelta(KnotOptimizer):
         density = log_density(projection._replace(projected=projected), model.approximation.diagonal(projection))
         (slope,) = torch.autograd.grad(density, cross)
         same = (model.train_X == model.knots[knot]).all(-1)
-        noise = torch.tensor([name.endswith("raw_noise") for name, *_ in scales._parts])
+        moving = (name for name, part, _ in model.named_parameters_and_constraints() if part.requires_grad)
+        noise = torch.tensor([name.endswith("raw_noise") for name in moving if name != "knots"])
         return noise * 2.0 * float(projection.noise.detach()) * slope[knot][same].sum()
 
 
@@ -456,7 +457,7 @@ def test_all_rows_are_evaluated_where_that_is_cheap():
 
 def test_the_logarithm_of_the_improvement_far_out():
     u = torch.tensor([-2e3, -30.0, -5.0, -1.0001, -0.9999, 0.0, 3.0], dtype=torch.float64)
-    found = _log_improvement(u).tolist()
+    found = log_improvement(u).tolist()
     assert found[0] == pytest.approx(-0.5 * 2e3**2 - 0.5 * math.log(2 * math.pi) - 2.0 * math.log(2e3))
     for value, place in zip(found[1:], u[1:].tolist(), strict=True):
         with mpmath.workdps(60):

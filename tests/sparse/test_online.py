@@ -254,8 +254,8 @@ def test_an_exact_model_goes_on_exactly(mean: str) -> None:
 def test_a_large_exact_model_goes_on_by_some_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows(120)
     model = ExactGP(X, y, KERNELS["rbf"]().double(), GaussianLikelihood().double())
-    monkeypatch.setattr(online_module, "_WINDOW", 50)
-    monkeypatch.setattr(online_module, "_KNOTS", 30)
+    monkeypatch.setattr(online_module, "WINDOW", 50)
+    monkeypatch.setattr(online_module, "KNOTS", 30)
     online = start_online(model, BayesianModelAveraging())
     assert online.ensemble.experts[0].features.num_features == 32
     new, _ = rows(20, seed=1)

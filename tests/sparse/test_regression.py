@@ -686,13 +686,18 @@ def test_other_likelihoods_batches_and_arrays_are_refused():
 
 def test_another_kernel_or_power_makes_another_posterior():
     model = make_model(approximation=PowerEP(0.5))
-    predict(model)
+    before = predict(model)
     model.covar_module = ScaleKernel(MaternKernel(nu=0.5)).double()
-    fresh = SparseGP(
-        model.train_X, model.train_y, model.knots.detach(), model.covar_module, model.likelihood, model.mean_module,
-        approximation=PowerEP(0.5), nugget=model.nugget,
-    )  # fmt: skip
-    assert torch.allclose(predict(model), predict(fresh))
-    model.approximation.alpha = fresh.approximation.alpha = 0.9
-    fresh._cached = None
-    assert torch.allclose(predict(model), predict(fresh))
+
+    def fresh(alpha):
+        return SparseGP(
+            model.train_X, model.train_y, model.knots.detach(), model.covar_module, model.likelihood, model.mean_module,
+            approximation=PowerEP(alpha), nugget=model.nugget,
+        )  # fmt: skip
+
+    between = predict(model)
+    assert torch.allclose(between, predict(fresh(0.5)))
+    assert not torch.allclose(between, before)
+    model.approximation.alpha = 0.9
+    assert torch.allclose(predict(model), predict(fresh(0.9)))
+    assert not torch.allclose(predict(model), between)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,10 +50,18 @@ def own(predictions, place=-1):
 
 
 def moments(one, X, y, place=-1):
-    """What an expert says of each row, in the target's units, read from the ensemble itself."""
+    """What an expert says of each row, in the target's units, heard from the ensemble itself."""
     one.fit(X[:WARM], y[:WARM])
-    inputs = one._inputs[0].with_forecasts(one.inputs(X[WARM:]), X[WARM:])
-    said = one.online.observe(inputs, one.targets(y[WARM:]).to(inputs)).experts
+    heard, observe = [], one.online.observe
+
+    def listening(*arguments):
+        heard.append(observe(*arguments))
+        return heard[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one.online, "observe", listening)
+        one.observe(X[WARM:], y[WARM:])
+    (said,) = (predictions.experts for predictions in heard)
     return said.mean[place] * one.scales.y_scale + one.scales.y_mean, said.variance[place].sqrt() * one.scales.y_scale
 
 
@@ -160,6 +169,9 @@ def test_forecasts_in_other_units_are_told_of_once():
             one.observe(X[:WARM], y[:WARM])
         assert len(told) == 1
         assert f"off by {float(errors.square().mean().sqrt()):.4g} in the warm-up" in str(told[0].message)
+        here = ~(wrong.isnan() | y.isnan())[:WARM]
+        line = np.polyfit(wrong[:WARM][here].numpy(), y[:WARM][here].numpy(), 1, full=True)[1]
+        assert f"through the forecasts by {math.sqrt(line.item() / int(here.sum())):.4g}:" in str(told[0].message)
         one.observe(X[WARM:], y[WARM:])  # warnings are errors here: there is no second one
     X[:, 1] = good
     model(ForecastColumns("nwp")).observe(X, y)

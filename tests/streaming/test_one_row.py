@@ -15,6 +15,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.wide import WideFeatures
+from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.predictions import OnlinePredictions
@@ -64,7 +65,7 @@ def assert_same_state(model: OnlineModel, other: OnlineModel, tolerance: float) 
         torch.testing.assert_close(
             value, other.online.state_dict()[name], rtol=tolerance, atol=tolerance, equal_nan=True, msg=name
         )
-    for old, new in zip(model._calibration[:2], other._calibration[:2], strict=True):
+    for old, new in zip(model.parts().calibration[:2], other.parts().calibration[:2], strict=True):
         for part, same in zip(old or (), new or (), strict=True):
             torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
     one, two = model.parts().inputs, other.parts().inputs
@@ -112,6 +113,22 @@ def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -
     assert_same_predictions(rows, block)
     assert_same_state(model, other, 1e-8)
     assert (model.notable.targets_discounted > 0) == (spec != "no threshold")
+
+
+def test_rows_with_a_column_that_wakes_up_are_the_blocks() -> None:
+    """Constant for the warm-up and fifty rows, then of some size, from its hundredth value on in the usual way."""
+    X, y = stream()
+    X[: WARMUP + 50, 2] = 2.0
+    X[WARMUP + 50 :, 2] = 2 + 7 * torch.linspace(-1, 1, NUMBER - 50, dtype=torch.float64).sin().roll(100)
+    X[WARMUP + 240, 2] = 900.0  # its scale grows once more
+    y = y + X[:, 2]
+    model = OnlineModel(StreamConfig(SMALL, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
+    other = copy.deepcopy(model)
+    rows = one_by_one(model, X[WARMUP:], y[WARMUP:])
+    assert model.online.one_row is not None
+    assert_same_predictions(rows, other.observe(X[WARMUP:], y[WARMUP:]))
+    assert_same_state(model, other, 1e-8)
+    assert float(model.parts().inputs.sleepers.scale) > 1
 
 
 def test_a_seasonal_stream_has_experts_of_every_kind() -> None:
@@ -235,10 +252,10 @@ def test_whoever_reads_the_state_finds_it_whole(read: str) -> None:
     readers = {
         "state": lambda: online.state.experts[0].moments,
         "state_dict": lambda: online.state_dict()["expert_0_moments"],
-        "predict": lambda: (online.predict(row), online._buffers["expert_0_moments"])[1],
-        "copy": lambda: copy.deepcopy(online)._buffers["expert_0_moments"],
-        "pickle": lambda: pickle.loads(pickle.dumps(online))._buffers["expert_0_moments"],
-        "to": lambda: online.to(torch.float64)._buffers["expert_0_moments"],
+        "predict": lambda: (online.predict(row), online.get_buffer("expert_0_moments"))[1],
+        "copy": lambda: copy.deepcopy(online).get_buffer("expert_0_moments"),
+        "pickle": lambda: pickle.loads(pickle.dumps(online)).get_buffer("expert_0_moments"),
+        "to": lambda: online.to(torch.float64).get_buffer("expert_0_moments"),
         "load": lambda: (
             online.load_state_dict(fitted("no lags").online.state_dict()),
             online.state.experts[0].moments,
@@ -250,12 +267,19 @@ def test_whoever_reads_the_state_finds_it_whole(read: str) -> None:
         assert torch.equal(online.state.experts[0].moments, fitted("no lags").online.state.experts[0].moments)
 
 
-def test_asking_what_runs_a_row_reads_hyperparameters_without_derivatives() -> None:
-    online = fitted("no lags").online
-    online._bound_ensemble = None
+def test_asking_what_runs_a_row_reads_hyperparameters_without_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    online, read = copy.deepcopy(fitted("no lags").online), []
+    bind = GaussianExpert.bind
+
+    def reading(expert: GaussianExpert) -> BoundGaussian:
+        read.append(bind(expert))
+        return read[-1]
+
+    monkeypatch.setattr(GaussianExpert, "bind", reading)
     assert torch.is_grad_enabled()
     assert online.one_row is not None
-    assert not any(expert.noise.requires_grad for expert in online._bind().experts)
+    assert read
+    assert not any(expert.noise.requires_grad for expert in read)
 
 
 def test_rows_that_want_derivatives_are_plain_rows() -> None:

@@ -208,8 +208,8 @@ CASES = [
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Few trees and steps: what is tested does not hang on how good a model is."""
-    monkeypatch.setattr(boosting, "_TREES", 5)
-    monkeypatch.setattr("studies.arena.window_gp._FIRST_STEPS", 3)
+    monkeypatch.setattr(boosting, "TREES", 5)
+    monkeypatch.setattr("studies.arena.window_gp.FIRST_STEPS", 3)
     monkeypatch.setattr(arena, "draw_arena", lambda *arguments: None)
 
 

@@ -214,7 +214,7 @@ def test_every_experiment_writes_its_files(finished):
         content = json.loads(stem.with_suffix(".json").read_text())
         with stem.with_suffix(".csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-        assert len(rows) == len(content["rows"]) == 2 * len(doebe._TABLES[name].methods)
+        assert len(rows) == len(content["rows"]) == 2 * len(doebe.TABLES[name].methods)
         assert all(math.isfinite(float(row["log_score"])) for row in rows)
     assert not [path for path in out.rglob("*") if "partial" in path.name]
 

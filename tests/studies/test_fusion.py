@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
 from gp_ensembles.fusion import HMC, HMCSettings, LaplaceApproximation
@@ -60,7 +61,7 @@ def quick(monkeypatch):
     )
     settings = HMCSettings(num_draws=6, num_warmup=6, max_steps=4)
     monkeypatch.setitem(INFERENCES, "hmc", lambda: HMC(num_chains=4, settings=settings, start_iterations=5))
-    monkeypatch.setattr(fusion_methods, "_NUM_DRAWS", 6)
+    monkeypatch.setattr(fusion_methods, "NUM_DRAWS", 6)
 
 
 def task(split, experts, inference="laplace"):
@@ -110,8 +111,12 @@ def test_priors_have_the_rows_length_scales_and_share_frequencies_between_sizes(
 
 def test_experts_train_on_the_first_half_and_stack_on_the_second(split, monkeypatch):
     seen = []
-    process = train_experts.__globals__["_process"]
-    monkeypatch.setitem(train_experts.__globals__, "_process", lambda X, y: seen.append(X) or process(X, y))
+
+    def fit(evidence):
+        seen.append(evidence.model.train_inputs[0])
+        return fit_gpytorch_mll(evidence)
+
+    monkeypatch.setattr("studies.fusion.sets.fit_gpytorch_mll", fit)
     found = train_experts(split, 3, torch.Generator().manual_seed(0))
     assert [len(X) for X in seen] == [13, 13, 13]
     rows = torch.cat(seen).flatten().tolist()
@@ -163,7 +168,7 @@ def test_answers_are_functions_of_the_seed(split, experts, quick):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_interrupted_chains_are_no_finished_part(split, experts, quick, monkeypatch):
-    monkeypatch.setattr(fusion_methods, "_NUM_DRAWS", 7)  # more than there will be
+    monkeypatch.setattr(fusion_methods, "NUM_DRAWS", 7)  # more than there will be
     with pytest.raises(KeyboardInterrupt):
         METHODS["BHS"].run(task(split, experts, "hmc"))
 
@@ -176,7 +181,7 @@ def test_interrupted_chains_are_no_finished_part(split, experts, quick, monkeypa
     ],
 )
 def test_figures_have_the_settings_of_the_paper_s(figure, settings):
-    plan = fusion._plan(figure, fusion.Options())
+    plan = fusion.make_plan(figure, fusion.Options())
     assert plan.settings == settings
     assert (plan.methods, plan.splits, plan.inference, plan.num_rows) == (list(METHODS), 5, "hmc", 1000)
 
@@ -208,7 +213,7 @@ def test_finished_parts_are_not_run_again(tmp_path, monkeypatch, small):
     def refuse(*arguments):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(fusion, "_ran", refuse)
+    monkeypatch.setattr(fusion, "run_part", refuse)
     assert fusion.run("3a", tmp_path, OPTIONS) == text
     assert "PoE" in fusion.run("3a", tmp_path, OPTIONS._replace(models=["PoE"], splits=1))
     for change in ({"seed": 1}, {"num_rows": 120}):
@@ -217,7 +222,7 @@ def test_finished_parts_are_not_run_again(tmp_path, monkeypatch, small):
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, monkeypatch, capsys, small):
-    ran = fusion._ran
+    ran = fusion.run_part
 
     def interrupted(method, *arguments):
         if method == "PoE":
@@ -225,12 +230,12 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, monkey
         return ran(method, *arguments)
 
     options = OPTIONS._replace(models=["equal", "PoE"], splits=1)
-    monkeypatch.setattr(fusion, "_ran", interrupted)
+    monkeypatch.setattr(fusion, "run_part", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fusion.run("3a", tmp_path, options)
     assert "goes on with them" in capsys.readouterr().err
     assert len(list((tmp_path / "fusion_parts").iterdir())) == 1
-    monkeypatch.setattr(fusion, "_ran", ran)
+    monkeypatch.setattr(fusion, "run_part", ran)
     fusion.run("3a", tmp_path, options)
     assert len(list((tmp_path / "fusion_parts").iterdir())) == 4
 

@@ -291,7 +291,7 @@ def test_regret_figures_are_written_and_read_back(figure, kind, tmp_path, monkey
     assert record["settings"]["num_rows"] == 64
     summary = json.loads((tmp_path / f"figure_{figure}.json").read_text())
     assert all(share <= 1 for share in summary["largest_share_of_bound"].values())
-    monkeypatch.setattr(synthetic_regret, "_dictionary", None)  # nothing is run again
+    monkeypatch.setattr(synthetic_regret, "dictionary_expert", None)  # nothing is run again
     assert ie_gp.run(figure, None, tmp_path, draws=2, max_rows=64, progress=False) == text
 
 

@@ -287,7 +287,7 @@ def test_finished_parts_are_not_made_again(tmp_path, monkeypatch, plain):
     def refuse(*arguments):
         raise AssertionError("made again")
 
-    monkeypatch.setattr(gplvm, "_ran", refuse)
+    monkeypatch.setattr(gplvm, "run_part", refuse)
     assert gplvm.run(None, tmp_path, OPTIONS) == text
     assert "pca" in gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca"], draws=1))
     # What a method has no use for does not make it again.

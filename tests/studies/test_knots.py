@@ -210,7 +210,7 @@ def test_finished_parts_are_not_run_again(folder, tmp_path, monkeypatch, no_pict
     def refuse(*arguments):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(knots, "_ran", refuse)
+    monkeypatch.setattr(knots, "run_part", refuse)
     assert knots.run("boston", folder, tmp_path, options) == text
     assert knots.run("boston", folder, tmp_path, options._replace(methods=["FGP"], splits=1)).count("FGP: full") == 1
     with pytest.raises(AssertionError, match="run again"):
@@ -218,7 +218,7 @@ def test_finished_parts_are_not_run_again(folder, tmp_path, monkeypatch, no_pict
 
 
 def test_methods_bring_what_they_start_from_and_keep_their_order():
-    assert knots._plan("boston", OPTIONS._replace(methods=["SVO", "FGP"])).methods == ["FGP", "OBVk", "SVO"]
+    assert knots.make_plan("boston", OPTIONS._replace(methods=["SVO", "FGP"])).methods == ["FGP", "OBVk", "SVO"]
 
 
 def test_divergences_need_the_full_process(folder, tmp_path, no_pictures):
@@ -230,7 +230,7 @@ def test_divergences_need_the_full_process(folder, tmp_path, no_pictures):
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path, monkeypatch, capsys, no_pictures):
-    ran = knots._ran
+    ran = knots.run_part
 
     def interrupted(method, *arguments):
         if method == "ORVk":
@@ -238,25 +238,25 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path
         return ran(method, *arguments)
 
     options = OPTIONS._replace(methods=["FGP", "ORVk"], splits=1)
-    monkeypatch.setattr(knots, "_ran", interrupted)
+    monkeypatch.setattr(knots, "run_part", interrupted)
     with pytest.raises(KeyboardInterrupt):
         knots.run("boston", folder, tmp_path, options)
     assert "goes on with them" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "knots_parts").iterdir()] == ["boston-0-FGP-6-seed0.json"]
-    monkeypatch.setattr(knots, "_ran", ran)
+    monkeypatch.setattr(knots, "run_part", ran)
     knots.run("boston", folder, tmp_path, options)
     assert len(list((tmp_path / "knots_parts").iterdir())) == 2
 
 
 def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch, no_pictures):
-    ran = knots._ran
+    ran = knots.run_part
 
     def failing(method, *arguments):
         if method == "OBVk":
             raise ValueError("no proposals today")
         return ran(method, *arguments)
 
-    monkeypatch.setattr(knots, "_ran", failing)
+    monkeypatch.setattr(knots, "run_part", failing)
     options = OPTIONS._replace(methods=["FGP", "OBVk", "SVk"], splits=1)
     text = knots.run("boston", folder, tmp_path, options)
     assert "OBVk, split 1 failed: no proposals today" in text

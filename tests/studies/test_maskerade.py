@@ -246,7 +246,7 @@ def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_pat
     def refuse(*arguments):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(maskerade, "_ran", refuse)
+    monkeypatch.setattr(maskerade, "run_part", refuse)
     assert maskerade.run(5, folder, tmp_path, OPTIONS) == text
     assert maskerade.run(5, folder, tmp_path, OPTIONS._replace(methods=["rbf"], folds=1)).count("rbf") == 1
     with pytest.raises(AssertionError, match="run again"):  # another budget is another part
@@ -254,19 +254,19 @@ def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_pat
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path, monkeypatch, capsys):
-    ran = maskerade._ran
+    ran = maskerade.run_part
 
     def interrupted(method, *arguments):
         if method == "rbf":
             raise KeyboardInterrupt
         return ran(method, *arguments)
 
-    monkeypatch.setattr(maskerade, "_ran", interrupted)
+    monkeypatch.setattr(maskerade, "run_part", interrupted)
     with pytest.raises(KeyboardInterrupt):
         maskerade.run(5, folder, tmp_path, OPTIONS)
     assert "goes on with them" in capsys.readouterr().err
     assert len(list((tmp_path / "maskerade_parts").iterdir())) == 2
-    monkeypatch.setattr(maskerade, "_ran", ran)
+    monkeypatch.setattr(maskerade, "run_part", ran)
     maskerade.run(5, folder, tmp_path, OPTIONS)
     assert len(list((tmp_path / "maskerade_parts").iterdir())) == 6
 
@@ -281,14 +281,14 @@ def test_a_search_cut_short_is_no_finished_part(monkeypatch):
 
 
 def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch):
-    ran = maskerade._ran
+    ran = maskerade.run_part
 
     def failing(method, *arguments):
         if method == "sobol":
             raise ValueError("no likelihoods today")
         return ran(method, *arguments)
 
-    monkeypatch.setattr(maskerade, "_ran", failing)
+    monkeypatch.setattr(maskerade, "run_part", failing)
     options = OPTIONS._replace(folds=1, sets=["airline_passengers", "co2_mauna_loa_monthly"], methods=["sobol", "rbf"])
     text = maskerade.run(5, folder, tmp_path, options)
     assert "airline_passengers, sobol, part 1 failed: no likelihoods today" in text

@@ -79,11 +79,20 @@ def _quality(run: EmbedRun, X: Tensor, back: Tensor) -> Quality:
     squares, spread = (back - Y).square(), (Y - Y.nanmean(0)).square()
     explained = 1.0 - float(squares.nansum() / spread.nansum())
     rmse = squares.nanmean(0).sqrt() * run.prepared.scale
-    return Quality(_error_of(run.prepared.rows.labels, X, run.prepared.present), explained, rmse)
+    return Quality(labeled_error(run.prepared.rows.labels, X, run.prepared.present), explained, rmse)
 
 
-def _error_of(labels: Labels | None, X: Tensor, present: Tensor) -> float | None:
-    """Error of the nearest labeled neighbor; ``None`` without categories or with fewer than two labeled rows."""
+def labeled_error(labels: Labels | None, X: Tensor, present: Tensor) -> float | None:
+    """:func:`neighbor_error` among the rows that have a label.
+
+    Args:
+        labels: Labels of all rows, if there are any.
+        X: Places of the rows that are present, shape (n, d).
+        present: Which of all rows are, shape (N,), boolean.
+
+    Returns:
+        The error; ``None`` without categories or with fewer than two labeled rows.
+    """
     if labels is None or not labels.categories:
         return None
     known = ~torch.isnan(labels.values[present])

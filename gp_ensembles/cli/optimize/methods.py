@@ -29,8 +29,8 @@ from gp_ensembles.cli.optimize.rivals import (
 )
 from gp_ensembles.ensembles.ensemble import Ensemble
 
-_NUM_FEATURES = 256
-_MOST_EXACT, _REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
+NUM_FEATURES = 256
+MOST_EXACT, REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
 _FORGETTING = (0.99, 0.95, 0.8)
 
 
@@ -94,7 +94,7 @@ class EnsembleImprovement(Optimizer):
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
-        model = self._exact(X, Y) if X.shape[0] <= _MOST_EXACT else self._features(X, Y)
+        model = self._exact(X, Y) if X.shape[0] <= MOST_EXACT else self._features(X, Y)
         best = Y.max()
         return maximizer(
             WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best)), self.bounds
@@ -110,14 +110,14 @@ class EnsembleImprovement(Optimizer):
         return model
 
     def _features(self, X: Tensor, Y: Tensor) -> EnsembleModel:
-        ensemble = kernel_ensemble(X, num_features=_NUM_FEATURES) if self.ensemble is None else self.ensemble
+        ensemble = kernel_ensemble(X, num_features=NUM_FEATURES) if self.ensemble is None else self.ensemble
         model = EnsembleModel(X, Y, ensemble=ensemble)
         if self.ensemble is None or self._is_due(X):
             self.ensemble, self.num_fitted = model.fit().ensemble, X.shape[0]
         return model
 
     def _is_due(self, X: Tensor) -> bool:
-        return X.shape[0] - self.num_fitted >= max(1, self.num_fitted // _REFIT_SHARE)
+        return X.shape[0] - self.num_fitted >= max(1, self.num_fitted // REFIT_SHARE)
 
 
 @final
@@ -126,7 +126,7 @@ class EnsembleThompson(Optimizer):
 
     def __init__(self, bounds: Tensor, seed: int, forgetting: tuple[float, ...] = ()) -> None:
         generator = torch.Generator().manual_seed(seed)
-        settings = ThompsonSettings(_NUM_FEATURES, forgetting=forgetting, num_initial=0)
+        settings = ThompsonSettings(NUM_FEATURES, forgetting=forgetting, num_initial=0)
         self.loop = ThompsonLoop(bounds, settings, generator=generator)
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from gp_ensembles.cli.optimize.optimizer import Optimizer, maximizer
 _DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's
 _WARM_UP, _SAMPLES, _THINNING, _SAMPLE_AGAIN = 64, 32, 8, 5  # of the no-U-turn sampler
 _NUM_SPARSITIES = 4
-_EPOCHS, _PATIENCE = 1000, 100  # of a network whose last layer is Bayesian
+EPOCHS, PATIENCE = 1000, 100  # of a network whose last layer is Bayesian
 
 
 @final
@@ -102,7 +102,7 @@ class LastLayerImprovement(Optimizer):
 
         standard = (Y - Y.mean()) / Y.std()
         model = VBLLModel(in_features=X.shape[-1], device=X.device)
-        model.fit(X, standard, optimization_settings={"num_epochs": _EPOCHS, "patience": _PATIENCE})
+        model.fit(X, standard, optimization_settings={"num_epochs": EPOCHS, "patience": PATIENCE})
         return maximizer(LogExpectedImprovement(model, best_f=standard.max()), self.bounds)
 
 

@@ -1,4 +1,4 @@
-"""A small checkpoint of each kind, and numbers that it says: ``python -m tests.files.checkpoint_recipes LABEL``."""
+"""A small checkpoint of each kind, and numbers that it says: ``python -m attacks.recipes LABEL`` writes new ones."""
 
 import json
 import sys
@@ -19,8 +19,9 @@ from gp_ensembles.bayesian_quadrature import (
     marginalize,
 )
 from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.bayesian_quadrature.result import Marginalization
 from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
-from gp_ensembles.cli.embed.options import EmbedOptions, prepare
+from gp_ensembles.cli.embed.options import EmbedOptions, Prepared, prepare
 from gp_ensembles.cli.embed.rows import Rows
 from gp_ensembles.cli.embed.run import EmbedRun, load_run, save_run
 from gp_ensembles.cli.lines.protocol import read_line
@@ -35,7 +36,7 @@ from gp_ensembles.fusion.modes import MAP
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.tables import open_rows
 
-FOLDER = Path(__file__).resolve().parents[1] / "data" / "checkpoints"
+FOLDER = Path(__file__).resolve().parents[1] / "tests" / "data" / "checkpoints"
 CONFIG = StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
 
 
@@ -94,7 +95,7 @@ def _of_lines(path: Path) -> list[float]:
     return [answer[name] for name in ("row", "mean", "std", "q05", "q95")]
 
 
-def _prepared():  # type: ignore[no-untyped-def]
+def _prepared() -> Prepared:
     angle = torch.arange(14, dtype=torch.float64) / 5
     Y = torch.stack([angle.sin(), angle.cos(), angle], -1)
     options = EmbedOptions(warmup=10, num_latent=1, num_frequencies=2, batch_iterations=3, block_size=2)
@@ -113,7 +114,7 @@ def _of_embed(path: Path) -> list[float]:
     return [run.progress.num_done, *run.found.embedding.flatten().tolist()]
 
 
-def _marginalized(path: Path):  # type: ignore[no-untyped-def]
+def _marginalized(path: Path) -> Marginalization:
     X = torch.linspace(0.0, 6.0, 12, dtype=torch.float64).unsqueeze(-1)
     one = torch.ones(1, dtype=torch.float64)
     prior = Hyperprior(HalfNormal(0.6 * one), LogNormal(-one, 0.5 * one), 2, noise=inferred(1e-2, 1.0))
