@@ -56,6 +56,7 @@ from gp_ensembles.meta_learners import (
 NUM_INPUTS = 2
 _NUM_FEATURES = NUM_INPUTS + 1
 _WINDOW = 12
+_TWO = torch.Size([2])
 _REFIT = Refit(every=40, first=20, num_rows=30)
 _SPEEDS = (0.0, 1e-2)
 _VARIANCES = ((0.1, 1e-2, 1e-4), (1.0, 1e-3, 0.0))
@@ -84,8 +85,10 @@ MOVING: dict[str, Callable[[Tensor, Transition | None], Expert]] = {
     "two outputs": lambda like, change: MultiOutputExpert(_features(like), 2, transition=change),
 }
 STANDING: dict[str, Callable[[Tensor], Expert]] = {
-    "window": lambda like: WindowExpert(RBFKernel().to(like), NUM_INPUTS, _WINDOW),
-    "window, refitted": lambda like: WindowExpert(ScaleKernel(RBFKernel()).to(like), NUM_INPUTS, _WINDOW, refit=_REFIT),
+    "window": lambda like: WindowExpert(RBFKernel(batch_shape=_TWO).to(like), NUM_INPUTS, _WINDOW),
+    "window, refitted": lambda like: WindowExpert(
+        ScaleKernel(RBFKernel(batch_shape=_TWO), batch_shape=_TWO).to(like), NUM_INPUTS, _WINDOW, refit=_REFIT
+    ),
     "refitted": lambda like: RefittedExpert(
         _refitted(like), NUM_INPUTS, Beginning((1,)), like.new_tensor(_SPEEDS), _REFIT
     ),

@@ -13,12 +13,19 @@ from gp_ensembles.ensembles.predictions import flatten, unsound
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import CompactRunner
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions, RefittedState, StructuralState
+from gp_ensembles.filters.states import (
+    FilterState,
+    MultiOutputState,
+    Predictions,
+    RefittedState,
+    StructuralState,
+    WindowState,
+)
 from gp_ensembles.filters.transitions import ExponentialForgetting
 from gp_ensembles.numerics.cholesky import NumericalError
 
-# States of which the experts of a batch share a part, so that they fail and begin anew together.
-Shared = MultiOutputState | RefittedState | StructuralState
+# States of which the experts of a batch share a part, or the number of rows: they fail and begin anew together.
+Shared = MultiOutputState | RefittedState | StructuralState | WindowState
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")

@@ -37,6 +37,7 @@ class Watch:
         self._read = read
         self._run = run
         self._renew = renew
+        self._begun: list[tuple[Tensor, Tensor]] = []  # of experts that began anew, and as it was before
 
     def observe(
         self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, failure: ExpertFailureError | None
@@ -54,10 +55,13 @@ class Watch:
             NumericalError: If nobody who has weight would be left, or the weights fail.
         """
         restore = way_back(self._read(), X.shape[0])
+        self._begun.clear()
         try:
             return self._observe(X, y, has_gaps, pace, failure)
         except BaseException:
             with uninterrupted():
+                for value, old in reversed(self._begun):  # the way back knows only where long windows ended
+                    value.copy_(old)
                 restore()
                 self._renew()
             raise
@@ -108,6 +112,7 @@ class Watch:
         for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
             own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
             if own:
+                self._begun += [(value, value.clone()) for value in old]
                 _begin_anew(old, expert.init(), expert.features.prior_variance.shape, own)
             start += expert.num_experts
         shut_out_(quarantine, failure.places, int(state.meta.num_seen), failure.reason)
