@@ -5,7 +5,7 @@ from itertools import product
 from typing import NamedTuple
 
 import torch
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
@@ -19,7 +19,14 @@ from gp_ensembles.experts import (
     StudentTExpert,
     WindowExpert,
 )
-from gp_ensembles.features import LinearFeatures
+from gp_ensembles.experts.boosting import HistogramBoosting
+from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.guest_models import ColumnsGuest
+from gp_ensembles.experts.refitted import Beginning, RefittedExpert
+from gp_ensembles.experts.structural import StructuralExpert
+from gp_ensembles.experts.window import Refit
+from gp_ensembles.features import LinearFeatures, RandomFourierFeatures
+from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
@@ -49,10 +56,20 @@ from gp_ensembles.meta_learners import (
 NUM_INPUTS = 2
 _NUM_FEATURES = NUM_INPUTS + 1
 _WINDOW = 12
+_TWO = torch.Size([2])
+_REFIT = Refit(every=40, first=20, num_rows=30)
+_SPEEDS = (0.0, 1e-2)
+_VARIANCES = ((0.1, 1e-2, 1e-4), (1.0, 1e-3, 0.0))
 
 
 def _features(like: Tensor) -> LinearFeatures:
     return LinearFeatures(NUM_INPUTS, like.new_tensor([0.1, 10.0]))
+
+
+def _refitted(like: Tensor) -> GaussianExpert:
+    draw = torch.Generator().manual_seed(0)
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=NUM_INPUTS + 1)).to(like)
+    return GaussianExpert(RandomFourierFeatures.from_kernel(kernel, NUM_INPUTS + 1, 8, generator=draw))
 
 
 # Experts that follow change by a transition, and those with a way of their own.
@@ -68,8 +85,21 @@ MOVING: dict[str, Callable[[Tensor, Transition | None], Expert]] = {
     "two outputs": lambda like, change: MultiOutputExpert(_features(like), 2, transition=change),
 }
 STANDING: dict[str, Callable[[Tensor], Expert]] = {
-    "window": lambda like: WindowExpert(RBFKernel().to(like), NUM_INPUTS, _WINDOW),
+    "window": lambda like: WindowExpert(RBFKernel(batch_shape=_TWO).to(like), NUM_INPUTS, _WINDOW),
+    "window, refitted": lambda like: WindowExpert(
+        ScaleKernel(RBFKernel(batch_shape=_TWO), batch_shape=_TWO).to(like), NUM_INPUTS, _WINDOW, refit=_REFIT
+    ),
+    "refitted": lambda like: RefittedExpert(
+        _refitted(like), NUM_INPUTS, Beginning((1,)), like.new_tensor(_SPEEDS), _REFIT
+    ),
+    "structural": lambda like: StructuralExpert(like.new_tensor(_VARIANCES), 4, NUM_INPUTS, 20),
+    "structural, slope": lambda like: StructuralExpert(
+        like.new_tensor(_VARIANCES), None, NUM_INPUTS, 20, like.new_tensor([[1e-4, 1.0], [1e-2, 0.9]])
+    ),
+    "boosting": lambda like: ExternalExpert(HistogramBoosting(3), InputFeatures(NUM_INPUTS, like), 20, 40, 60),
+    "forecasts": lambda like: ExternalExpert(ColumnsGuest(), InputFeatures(1, like), 20, 40, 60, columns=[NUM_INPUTS]),
 }
+_MAY_BE_ABSENT = ("boosting", "forecasts")  # another has to predict beside them
 ADAPTATIONS: dict[str, Callable[[Tensor], Transition | None]] = {
     "static": lambda like: None,
     "random walk": lambda like: RandomWalk(like.new_tensor(1e-3)),
@@ -113,20 +143,28 @@ class Instance(NamedTuple):
         return self.expert in _LATENT
 
     @property
+    def has_forecasts(self) -> bool:
+        """Whether a further column holds forecasts of the target."""
+        return self.expert == "forecasts"
+
+    @property
     def num_outputs(self) -> int | None:
         """Number of outputs, if it is told."""
         return 2 if self.expert == "two outputs" else None
 
     def build(self) -> OnlineEnsemble:
-        """A fresh ensemble of two experts of this kind."""
+        """A fresh ensemble of experts of this kind: two, or one and what predicts while it is absent."""
         like = torch.zeros((), dtype=DTYPES[self.dtype])
         if self.expert in STANDING:
             expert = STANDING[self.expert](like)
         else:
             expert = MOVING[self.expert](like, ADAPTATIONS[self.adaptation](like))
+        experts = [expert]
+        if self.expert in _MAY_BE_ABSENT:
+            experts.append(GaussianExpert(LinearFeatures(NUM_INPUTS, like.new_ones(()))))
         models = INNOVATIONS[self.innovations]
-        num = expert.num_experts * (1 + len(models))
-        return OnlineEnsemble(Ensemble([expert], RULES[self.rule](num), innovations=models), block_size=8)
+        num = sum(each.num_experts for each in experts) * (1 + len(models))
+        return OnlineEnsemble(Ensemble(experts, RULES[self.rule](num), innovations=models), block_size=8)
 
 
 def instances() -> list[Instance]:

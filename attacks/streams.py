@@ -1,9 +1,10 @@
 """Adversarial streams through every combination of expert, adaptation, weight rule, error model and dtype.
 
 Rows are constant, collinear, alternating, as large or small as numbers get, repeated, missing for long, or jump between
-regimes. No call may raise anything but ``ValueError``, ``TypeError`` or ``NumericalError`` with a sentence; no variance
-may be negative or NaN; weights sum to one (to 0.2 %); a call that
-is rejected changes nothing, and illegal rows are rejected.
+regimes; time between them passes evenly or not. Hypothesis draws streams of such pieces, and shrinks those that break a
+promise: no call raises anything but ``ValueError``, ``TypeError`` or ``NumericalError`` with a sentence; no mean and no
+variance is NaN, and no variance negative; weights sum to one; a call that is rejected, and a prediction, change
+nothing; illegal rows are rejected.
 """
 
 import random
@@ -12,20 +13,27 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import hypothesis
 import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from attacks.instances import DTYPES, NUM_INPUTS, Instance, instances
 from attacks.telling import Table, Telling
 from gp_ensembles.ensembles import OnlineEnsemble
-from gp_ensembles.ensembles.predictions import EnsemblePredictions
+from gp_ensembles.ensembles.pace import Pace
+from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions
 from gp_ensembles.numerics.cholesky import NumericalError
 
 DOCUMENTED = (ValueError, TypeError, NumericalError)
-_ROWS = 240  # of one combination, before the next has its turn
-_LONGEST_BLOCK = 40
-_OFF = 2e-3  # of a sum of weights: in float32 the round-off of log densities of -10 000 is as large
-_SHARE_ILLEGAL = 0.1  # of calls are followed by one with rows that must be rejected
+_STREAMS = 8  # of one combination, before the next has its turn
+_MEAN_ROWS = 80  # of a stream, about
+_LONGEST_PIECE, _MOST_PIECES = 40, 8
+_FEW = 4  # rows of each piece that are predicted first
+_OFF = {torch.float64: 1e-9, torch.float32: 2e-3}  # of a sum of weights
+_LEGAL = 18  # pieces to two with an illegal number
+_STEPS = {"even": None, "at once": 0.0, "halves": 0.5, "long": 1e4}
 _DECADES = {torch.float64: 300.0, torch.float32: 37.0}
 _DENORMAL = {torch.float64: 5e-324, torch.float32: 1e-45}
 
@@ -92,6 +100,7 @@ def _plain(n: int, draw: torch.Generator, dtype: torch.dtype) -> tuple[Tensor, T
 
 
 ROWS: dict[str, Callable[[int, torch.Generator, torch.dtype], tuple[Tensor, Tensor]]] = {
+    "plain": _plain,  # first: what hypothesis shrinks to
     "constant": _constant,
     "collinear": _collinear,
     "alternating": _alternating,
@@ -101,84 +110,171 @@ ROWS: dict[str, Callable[[int, torch.Generator, torch.dtype], tuple[Tensor, Tens
     "repeated": _repeated,
     "missing": _missing,
     "jumping": _jumping,
-    "plain": _plain,
 }
 
 
-def rows_for(instance: Instance, kind: str, n: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of a kind in the dtype, and with the targets, of a combination."""
-    dtype = DTYPES[instance.dtype]
-    X, y = ROWS[kind](n, draw, dtype)
+class Piece(NamedTuple):
+    """Rows that follow one another, told by few numbers, so that hypothesis can shrink them.
+
+    Attributes:
+        kind: One of :data:`ROWS`.
+        num_rows: How many.
+        seed: Of what is random in them.
+        pace: Time between them, one of the names of steps.
+        spoiled: An illegal number that stands in one of them; zero for none.
+    """
+
+    kind: str
+    num_rows: int
+    seed: int
+    pace: str
+    spoiled: float
+
+    def __str__(self) -> str:
+        spoiled = f" with {self.spoiled}" if self.spoiled else ""
+        return f"{self.num_rows} {self.kind}{spoiled} ({self.pace}, {self.seed})"
+
+
+PIECES = st.builds(
+    Piece,
+    st.sampled_from(list(ROWS)),
+    st.integers(1, _LONGEST_PIECE),
+    st.integers(0, 2**16),
+    st.sampled_from(list(_STEPS)),
+    st.sampled_from([0.0] * _LEGAL + [torch.nan, torch.inf]),
+)
+STREAMS = st.lists(PIECES, min_size=1, max_size=_MOST_PIECES)
+
+
+class BrokenPromiseError(Exception):
+    """A promise is broken."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"{finding.what}: {finding.instance}: {finding.rows}")
+        self.finding = finding
+
+
+def rows_for(instance: Instance, piece: Piece) -> tuple[Tensor, Tensor, Pace]:
+    """The rows of a piece in the dtype, and with the targets, of a combination."""
+    dtype, draw = DTYPES[instance.dtype], torch.Generator().manual_seed(piece.seed)
+    X, y = ROWS[piece.kind](piece.num_rows, draw, dtype)
+    if instance.has_forecasts:
+        said = torch.where(_noise(draw, len(y)) > 1, torch.nan, y + _noise(draw, len(y)))
+        X = torch.cat([X, said.to(X).unsqueeze(-1)], 1)
+    if piece.spoiled:
+        X[int(torch.randint(len(X), (), generator=draw)), int(torch.randint(NUM_INPUTS, (), generator=draw))] = (
+            piece.spoiled
+        )
     if instance.has_labels:
         y = torch.where(torch.isnan(y), y, (y > 0).to(y.dtype))
     if instance.num_outputs is not None:
         y = torch.stack([y, -2 * y], -1)
-    return X.to(dtype), y.to(dtype)
+    step = _STEPS[piece.pace]
+    return X.to(dtype), y.to(dtype), Pace(None if step is None else torch.full((len(X),), step, dtype=dtype))
 
 
-def broken_promise(online: OnlineEnsemble, X: Tensor, y: Tensor) -> tuple[str | None, bool]:
-    """Observe rows.
+def send(instance: Instance, pieces: Sequence[Piece]) -> Counter[str]:
+    """Send a stream through a fresh ensemble.
+
+    Returns:
+        How many rows were learned and rejected.
+
+    Raises:
+        BrokenPromiseError: If a promise is broken.
+    """
+    counts: Counter[str] = Counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        online = instance.build()
+        for number, piece in enumerate(pieces):
+            problem, is_rejected = broken_promise(online, *rows_for(instance, piece))
+            if piece.spoiled and problem is None and not is_rejected:
+                problem = "an input that is not finite was learned"
+            counts["rejected" if is_rejected else "learned"] += piece.num_rows
+            if problem is not None:
+                rows = "; ".join(str(one) for one in pieces[: number + 1])
+                raise BrokenPromiseError(Finding(", ".join(instance), rows, problem))
+    return counts
+
+
+def broken_promise(online: OnlineEnsemble, X: Tensor, y: Tensor, pace: Pace) -> tuple[str | None, bool]:
+    """Predict the first rows, then observe them all.
 
     Returns:
         The promise that is broken, if one is, and whether the rows were rejected.
     """
+    few = slice(0, _FEW)
+    problem, _ = _broken_by(online, lambda: online.predict(X[few], pace.rows(few)), may_change=False)
+    if problem is not None:
+        return f"predict: {problem}", False
+    return _broken_by(online, lambda: online.observe(X, y, pace), may_change=True)
+
+
+def _broken_by(
+    online: OnlineEnsemble, call: Callable[[], AnyMixture | EnsemblePredictions], may_change: bool
+) -> tuple[str | None, bool]:
     before = {name: value.clone() for name, value in online.state_dict().items()}
+    is_rejected = False
     try:
-        found = online.observe(X, y)
+        found = call()
     except DOCUMENTED as error:
         if not str(error).strip() or "\n" in str(error):
             return f"{type(error).__name__} without a sentence: {error}", True
-        after = online.state_dict()
-        moved = [name for name, value in before.items() if not torch.equal(_bits(value), _bits(after[name]))]
-        return (f"a rejected call changed {moved[0]}" if moved else None), True
+        is_rejected = True
     except Exception as error:  # whatever is not documented
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", False
-    return _broken_by(online, found), False
+    if is_rejected or not may_change:
+        after = online.state_dict()
+        moved = [name for name, value in before.items() if not torch.equal(_bits(value), _bits(after[name]))]
+        if moved:
+            return f"a rejected call changed {moved[0]}", is_rejected
+    return (None if is_rejected else _wrong(online, found)), is_rejected
 
 
 def _bits(value: Tensor) -> Tensor:
     return value.nan_to_num(nan=-1.5) if value.is_floating_point() else value
 
 
-def _broken_by(online: OnlineEnsemble, found: EnsemblePredictions) -> str | None:
+def _wrong(online: OnlineEnsemble, found: AnyMixture | EnsemblePredictions) -> str | None:
     variance = found.variance.diagonal(dim1=-2, dim2=-1) if found.variance.ndim > 2 else found.variance
+    if bool(torch.isnan(found.mean).any()):
+        return "a mean is NaN"
     if bool(torch.isnan(variance).any()):
         return "a variance is NaN"
     if bool((variance < 0).any()):
         return "a variance is negative"
-    for weights in (found.log_weights.exp(), online.log_weights.exp().unsqueeze(-1)):
-        if not bool(((weights.sum(0) - 1).abs() < _OFF).all()):  # NaN fails, too
+    for log_weights in (found.log_weights, online.log_weights):
+        if not bool(((log_weights.exp().sum(0) - 1).abs() < _OFF[log_weights.dtype]).all()):  # NaN fails, too
             return "weights do not sum to one"
     return None
 
 
-def attack(instance: Instance, num_rows: int, seed: int) -> tuple[Counter[str], list[Finding]]:
-    """Send rows through one combination: blocks of all kinds, one after another, and illegal ones between.
+def attack(instance: Instance, num_streams: int, seed: int) -> tuple[Counter[str], Finding | None]:
+    """Send streams that hypothesis draws through one combination.
 
     Returns:
         How many rows were learned and rejected, and what was found.
     """
-    choose, draw = random.Random(f"{instance} {seed}"), torch.Generator().manual_seed(seed)
-    online = instance.build()
     counts: Counter[str] = Counter()
-    findings: dict[str, Finding] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        while counts.total() < num_rows:
-            kind = choose.choice(list(ROWS))
-            n = min(choose.randint(1, _LONGEST_BLOCK), num_rows - counts.total())
-            X, y = rows_for(instance, kind, n, draw)
-            if choose.random() < _SHARE_ILLEGAL:
-                kind = "illegal"
-                X[choose.randrange(n), choose.randrange(NUM_INPUTS)] = choose.choice((torch.nan, torch.inf))
-            problem, is_rejected = broken_promise(online, X, y)
-            if kind == "illegal" and problem is None and not is_rejected:
-                problem = "an input that is not finite was learned"
-            counts["rejected" if is_rejected else "learned"] += n
-            if problem is not None:
-                findings.setdefault(problem, Finding(", ".join(instance), kind, problem))
-                online = instance.build()
-    return counts, list(findings.values())
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=num_streams,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+    )
+    @given(STREAMS)
+    def promises_are_kept(pieces: list[Piece]) -> None:
+        counts.update(send(instance, pieces))
+
+    try:
+        promises_are_kept()
+    except BrokenPromiseError as error:
+        return counts, error.finding
+    return counts, None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -187,24 +283,30 @@ def main(argv: Sequence[str]) -> int:
     telling.options.add_argument("--rows", type=int, default=100_000, help="in all, shared by the combinations")
     telling.options.add_argument("--seed", type=int, default=0)
     values = telling.read(argv)
-    left, round_number = values.rows, 0
     by_expert: dict[str, Counter[str]] = defaultdict(Counter)
     attacked: set[Instance] = set()
-    findings: list[Finding] = []
+    findings: dict[tuple[str, str], Finding] = {}
+    left, number = values.rows, 0
     while left > 0:
         some = instances()
-        random.Random(f"{values.seed} {round_number}").shuffle(some)
-        for instance in some[: -(-left // _ROWS)]:
-            counts, found = attack(instance, min(_ROWS, left), values.seed + round_number)
+        random.Random(f"{values.seed} {number}").shuffle(some)
+        for instance in some:
+            if left <= 0:
+                break
+            number += 1
+            num_streams = max(1, min(_STREAMS, left // _MEAN_ROWS))
+            counts, finding = attack(instance, num_streams, 1_000_003 * values.seed + number)
             by_expert[instance.expert] += counts
-            findings += found
             attacked.add(instance)
             left -= counts.total()
-        round_number += 1
+            if finding is not None:
+                findings.setdefault((instance.expert, finding.what), finding)
     rows = [[name, counts.total(), counts["rejected"]] for name, counts in sorted(by_expert.items())]
     title = (
         f"Adversarial rows through {len(attacked)} of {len(instances())} combinations in {telling.seconds:.0f} seconds"
     )
     tables = [Table(title, ["expert", "rows", "refused in a sentence"], rows)]
-    telling.tell(*tables, *([Table("What was found, and is open", Finding._fields, findings)] if findings else []))
+    telling.tell(
+        *tables, *([Table("What was found, and is open", Finding._fields, list(findings.values()))] if findings else [])
+    )
     return 1 if findings else 0

@@ -49,11 +49,11 @@ def find_absent(steps: Predictions, guests: Sequence[int]) -> Tensor | None:
     return absent
 
 
-def awake_weights(log_weights: Tensor, absent: Tensor) -> Tensor:
+def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = None) -> Tensor:
     """Log weights (M,) or (M, N) in which the absent (M, N) have none and the others theirs, summing to one.
 
     Raises:
-        NumericalError: If no expert that has weight speaks of a row.
+        NumericalError: If no expert that has weight speaks of a row; counts rows from ``first_row``, if it is given.
 
     Example:
         >>> awake_weights(torch.tensor([0.5, 0.25, 0.25]).log(), torch.tensor([[True], [False], [False]])).exp()
@@ -64,8 +64,13 @@ def awake_weights(log_weights: Tensor, absent: Tensor) -> Tensor:
     weights = log_weights if log_weights.ndim == 2 else log_weights.unsqueeze(-1)
     weights = weights.masked_fill(absent, -torch.inf)
     total = weights.logsumexp(0)
-    if bool(torch.isneginf(total).any()):
-        raise NumericalError("all experts that have weight are absent from a row; add one that always predicts")
+    unheard = torch.isneginf(total)
+    if bool(unheard.any()):
+        where = "a row" if first_row is None else f"row {first_row + int(unheard.int().argmax())}"
+        raise NumericalError(
+            f"all experts that have weight are absent from {where}, or their numbers overflow there; add one that "
+            f"always predicts, or correct the inputs"
+        )
     return weights - total
 
 

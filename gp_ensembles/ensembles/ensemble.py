@@ -11,14 +11,14 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import Response
-from gp_ensembles.ensembles.absence import awake_weights, find_absent
+from gp_ensembles.ensembles.absence import awake_weights, find_absent, marked
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
 from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.guest_tally import init_tally
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.noisier import widened
-from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture
+from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture, unsound
 from gp_ensembles.ensembles.quarantine import init_quarantine, places_out
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.weighing import Layers, beside, run_block
@@ -277,11 +277,16 @@ def predict_mixture(
     state: EnsembleState,
     X: Tensor,
     extra: Tensor | None = None,
+    *,
     out: Sequence[int] = (),
+    first_row: int = 0,
 ) -> AnyMixture:
     """Predict one step ahead at each row of X (N, D) from bound experts and a state, without those that are out.
 
-    Rows may have further noise.
+    Nor, at a row, those whose numbers overflow there. Rows may have further noise.
+
+    Raises:
+        NumericalError: If no expert that has weight is left at a row; counts rows from ``first_row``.
     """
     features = evaluate(bound, next_inputs(layers, state, X))
     parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
@@ -292,12 +297,15 @@ def predict_mixture(
     if out:
         absent = torch.zeros_like(steps.log_prob, dtype=torch.bool) if absent is None else absent
         absent[list(out)] = True
+    failed = unsound(steps, [*layers.guests, *out])
+    if failed is not None:
+        absent, steps = failed if absent is None else absent | failed, marked(steps, failed)
     if layers.bank is not None and state.innovations is not None:
         steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
     # A copy: the weights may be the state's own memory, which the next row changes.
     log_weights = layers.rule.log_weights(state.meta).clone()
     if absent is not None:
-        log_weights = awake_weights(log_weights, absent.repeat_interleave(layers.num_copies, 0))
+        log_weights = awake_weights(log_weights, absent.repeat_interleave(layers.num_copies, 0), first_row)
     return make_mixture(log_weights, steps, responses_of(bound))
 
 

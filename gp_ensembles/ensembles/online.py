@@ -163,11 +163,11 @@ class OnlineEnsemble(nn.Module):
     def observe(self, X: Tensor, y: Tensor, pace: Pace | None = None) -> EnsemblePredictions:
         """Predict each target, then learn it; a rejected call leaves everything as it was.
 
-        An expert that fails is kept out for a while, see :mod:`~gp_ensembles.ensembles.quarantine` and
-        :attr:`failures`.
-
         So does an interruption by Ctrl-C, save for one that comes while a block that is the whole call is being
         written to the state: it takes effect when that is done.
+
+        An expert that fails, at a row with or without a target, is kept out for a while, see
+        :mod:`~gp_ensembles.ensembles.quarantine` and :attr:`failures`.
 
         Args:
             X: Inputs in the order of time, shape (N, D).
@@ -182,7 +182,8 @@ class OnlineEnsemble(nn.Module):
                 target is infinite.
             TypeError: If a dtype or device is wrong.
             NumericalError: If the last expert that has weight fails: its predictive covariance is not positive
-                definite, or its variance not a number any more; names the expert and the row of this call.
+                definite, or its variance not a number any more, or its mean overflows; names the expert
+                and the row of this call.
         """
         bound = self._bind()
         bound.settle()
@@ -220,21 +221,25 @@ class OnlineEnsemble(nn.Module):
 
     @torch.no_grad()
     def predict(self, X: Tensor, pace: Pace | None = None) -> AnyMixture:
-        """Predict one step ahead at each row of X (N, D) on its own, or by its pace; learns nothing."""
+        """Predict one step ahead at each row of X (N, D) on its own, or by its pace; learns nothing.
+
+        Experts whose numbers overflow at a row have no weight there.
+
+        Raises:
+            ValueError: As in :meth:`observe`.
+            TypeError: As in :meth:`observe`.
+            NumericalError: If no expert that has weight predicts a row; names it.
+        """
         bound = self._bind()
         bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
         pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
-        if pace.is_usual:
-            parts = [
-                predict_mixture(layers, bound.experts, state, rows, out=bound.out) for rows in X.split(_PREDICT_ROWS)
-            ]
-        else:
-            parts = []
-            for rows, part in pace.alike(_PREDICT_ROWS):
-                experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
-                parts.append(predict_mixture(layers, experts, state, X[rows], part.extra, bound.out))
+        parts: list[AnyMixture] = []
+        for rows, part in pace.alike(X.shape[0], _PREDICT_ROWS):
+            experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
+            known = layers, experts, state
+            parts.append(predict_mixture(*known, X[rows], part.extra, out=bound.out, first_row=rows.start))
         mixture = concatenate_mixtures(parts)
         return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 
@@ -280,7 +285,9 @@ class OnlineEnsemble(nn.Module):
             )
         except NumericalError as error:
             runners = [lanes.single(number) for number in range(len(bound.experts))]
-            block = Block(bound.experts, bound.state.experts, runners, alive, bound.inputs(X, y), y, first_row)
+            block = Block(
+                bound.experts, bound.state.experts, runners, alive, bound.out, bound.inputs(X, y), y, first_row
+            )
             raise explain(error, self.ensemble, block) from error
         after = bound.state._replace(
             meta=done.meta, innovations=done.innovations, history=done.history, guests=done.guests
@@ -340,7 +347,7 @@ class OnlineEnsemble(nn.Module):
             start = sum(sizes[:number])
             if bool(part.all()) and bool(out[start : start + sizes[number]].any()):
                 runners[number] = SilentRunner(b, state)
-            elif bool(part.any()) and not isinstance(state, _WHOLE):
+            elif bool(part.any()) and not isinstance(state, _WHOLE if len(part) == 1 else _WHOLE | StructuralState):
                 runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return runners
 

@@ -54,11 +54,9 @@ class Pace(NamedTuple):
             extra = None
         return Pace(steps, extra)
 
-    def alike(self, most: int) -> Iterator[tuple[slice, "Pace"]]:
-        """Pieces of at most so many rows that follow one another and have the same number of steps."""
-        given = self.steps if self.steps is not None else self.extra
-        assert given is not None
-        start, num_rows = 0, given.shape[0]
+    def alike(self, num_rows: int, most: int) -> Iterator[tuple[slice, "Pace"]]:
+        """Pieces of all rows, of at most so many that follow one another and have the same number of steps."""
+        start = 0
         changes = [] if self.steps is None else (1 + self.steps.diff().nonzero().flatten()).tolist()
         for stop in [*changes, num_rows]:
             for first in range(start, stop, most):

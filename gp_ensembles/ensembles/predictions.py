@@ -72,6 +72,40 @@ def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Res
     return Mixture(log_weights, mean, variance) if df is None else StudentTMixture(log_weights, mean, variance, df)
 
 
+def unsound(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None = None) -> Tensor | None:
+    """Which predictions are none, (M, B): a mean that is not finite, or a variance that is no positive number.
+
+    Under a likelihood that is not Gaussian a variance may be infinite or zero: exponentials soon overflow.
+
+    Args:
+        steps: Predictions (M, B).
+        silent: Places of experts that may say nothing.
+        alive: Places of the experts that were run, (L,); ``None`` for all.
+
+    Returns:
+        ``None`` if all are sound.
+
+    Example:
+        >>> from gp_ensembles.filters.states import StepPredictions
+        >>> mean, one = torch.tensor([[0.0, torch.inf], [torch.nan, 0.0]]), torch.ones(2, 2)
+        >>> unsound(StepPredictions(mean, one, one), silent=[1])
+        tensor([[False,  True],
+                [False, False]])
+    """
+    is_latent = isinstance(steps, LatentPredictions)
+    variance = steps.variance
+    sound = steps.mean.isfinite() & (variance >= 0 if is_latent else (variance > 0) & (variance < torch.inf))
+    if readable_all(sound):
+        return None
+    wrong = ~sound
+    wrong = wrong.any(-1) if wrong.ndim > steps.log_prob.ndim else wrong  # several outputs, or classes
+    if alive is not None:
+        wrong = wrong & torch.zeros_like(wrong).index_fill(0, alive, True)
+    if silent:
+        wrong = wrong.index_fill(0, torch.tensor(list(silent), dtype=torch.int64, device=wrong.device), False)
+    return None if readable_all(~wrong) else wrong
+
+
 def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:
     """Mixtures of consecutive rows as one; weights are (M,) or, in some of them, (M, N)."""
     first = parts[0]
@@ -120,8 +154,8 @@ def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> Ensem
     if steps.mean.ndim > weights.ndim:  # several outputs
         weights = weights.unsqueeze(-1)
     mean = (weights * steps.mean).sum(0)
-    far = torch.where(weights > 0, (steps.mean - mean).square(), 0)  # may be infinity, which zero must not multiply
-    variance = (weights * (steps.variance + far)).sum(0)
+    spread = steps.variance + (steps.mean - mean).square()  # may be infinity, which zero must not multiply
+    variance = (weights * torch.where(weights > 0, spread, 0)).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
 
 

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.failures import ExpertFailureError
+from gp_ensembles.ensembles.failures import ExpertFailureError, Shared
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.predictions import EnsemblePredictions, concatenate_predictions
 from gp_ensembles.ensembles.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
 from gp_ensembles.ensembles.state import EnsembleState, way_back
-from gp_ensembles.filters.states import FilterState, MultiOutputState, RefittedState
+from gp_ensembles.filters.states import FilterState
 from gp_ensembles.numerics.cholesky import NumericalError
 
 Run = Callable[[Tensor, Tensor, bool, Pace], EnsemblePredictions]
@@ -37,6 +37,7 @@ class Watch:
         self._read = read
         self._run = run
         self._renew = renew
+        self._begun: list[tuple[Tensor, Tensor]] = []  # of experts that began anew, and as it was before
 
     def observe(
         self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, failure: ExpertFailureError | None
@@ -54,10 +55,13 @@ class Watch:
             NumericalError: If nobody who has weight would be left, or the weights fail.
         """
         restore = way_back(self._read(), X.shape[0])
+        self._begun.clear()
         try:
             return self._observe(X, y, has_gaps, pace, failure)
         except BaseException:
             with uninterrupted():
+                for value, old in reversed(self._begun):  # the way back knows only where long windows ended
+                    value.copy_(old)
                 restore()
                 self._renew()
             raise
@@ -78,7 +82,8 @@ class Watch:
             try:
                 done.append(self._run(rows, targets, gaps, pace.rows(slice(start, stop))))
             except ExpertFailureError as error:
-                failure, limit = error, start + error.row  # an earlier row of the same, or one later on
+                failure = error.later(start)  # an earlier row of the same, or one later on
+                limit = failure.row
             else:
                 start = stop
         return concatenate_predictions(done)
@@ -107,6 +112,7 @@ class Watch:
         for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
             own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
             if own:
+                self._begun += [(value, value.clone()) for value in old]
                 _begin_anew(old, expert.init(), expert.features.prior_variance.shape, own)
             start += expert.num_experts
         shut_out_(quarantine, failure.places, int(state.meta.num_seen), failure.reason)
@@ -120,7 +126,7 @@ def _of(state: EnsembleState) -> Quarantine:
 
 def _begin_anew(state: FilterState, first: FilterState, batch_shape: torch.Size, entries: Sequence[int]) -> None:
     """Some experts of an object as they were before any data, in place; objects that share a state all of them."""
-    whole = len(entries) == batch_shape.numel() or isinstance(state, MultiOutputState | RefittedState)
+    whole = len(entries) == batch_shape.numel() or isinstance(state, Shared)
     for old, new in zip(state, first, strict=True):
         if whole:
             old.copy_(new)

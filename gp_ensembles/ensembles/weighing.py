@@ -9,12 +9,11 @@ from torch import Tensor
 from gp_ensembles.ensembles.absence import find_absent, marked, stood_in, stretches, weigh_awake
 from gp_ensembles.ensembles.guest_tally import count_block
 from gp_ensembles.ensembles.memory import TargetMemory
-from gp_ensembles.ensembles.predictions import EnsemblePredictions, assemble, assemble_living
+from gp_ensembles.ensembles.predictions import EnsemblePredictions, assemble, assemble_living, unsound
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
 from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
-from gp_ensembles.numerics.reductions import readable_all
 
 # Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,),
 # None for all of it: predictions of all experts.
@@ -103,16 +102,17 @@ def run_block(
         limit = _FARTHEST if y.dtype == torch.float64 else _FARTHEST_SINGLE
         y = y.clamp(-limit, limit)
     remembered, share, kept, start = y, None, None, 0
+    silent = (*layers.guests, *out)
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
         steps = stage(inputs, y, None if share is None else share.sqrt())
-        overflowed = steps.mean.isinf()
-        if not readable_all(~overflowed):  # a failure, as a variance that is no number is
-            rows = overflowed.any(-1) if overflowed.ndim > steps.log_prob.ndim else overflowed
-            steps = steps._replace(log_prob=torch.where(rows, torch.nan, steps.log_prob))
+        failed = unsound(steps, silent, alive)
+        if failed is not None:  # whether there is a target or not
+            steps = steps._replace(log_prob=torch.where(failed, torch.nan, steps.log_prob))
+            missing = None if missing is None else missing & ~failed.any(0)
         if kept is not None:
             steps = _splice(kept, steps, start)
-        absent = find_absent(steps, (*layers.guests, *out))
+        absent = find_absent(steps, silent)
         if absent is None:
             innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)
             meta, output = _weigh(layers.rule, state.meta, weighed.log_prob, share, missing)

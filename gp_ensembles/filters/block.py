@@ -134,7 +134,7 @@ def _condition_with_gaps(
     variance = covariance.diagonal(dim1=-2, dim2=-1) + noise.unsqueeze(-1) - past.square().sum(-2)
     variance = torch.where(seen > 0, factor.diagonal(dim1=-2, dim2=-1).square(), variance)
     scale = variance.sqrt()
-    predicted = mean - (past * whitened[..., -1:]).sum(-2)
+    predicted = mean - torch.triu(past * whitened[..., -1:], diagonal=1).sum(-2)  # infinite ones are of later rows only
     log_prob = torch.where(seen > 0, _log_prob(whitened[..., -1], scale), torch.nan)
     return BlockGain(whitened[..., :-1], whitened, drift), StepPredictions(predicted, variance, log_prob)
 

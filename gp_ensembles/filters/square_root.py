@@ -146,7 +146,7 @@ def _predictions(
     past = torch.triu(past, diagonal=1)
     conditional = variance - past.square().sum(-2)
     conditional = torch.where(seen > 0, lower.diagonal(dim1=-2, dim2=-1).square(), conditional)
-    predicted = mean + (past * error).sum(-2)
+    predicted = mean + torch.triu(past * error, diagonal=1).sum(-2)  # an infinite error is of later rows only
     log_prob = -0.5 * (error.squeeze(-1).square() + conditional.log() + math.log(2 * math.pi))
     return StepPredictions(predicted, conditional, torch.where(seen > 0, log_prob, torch.nan))
 

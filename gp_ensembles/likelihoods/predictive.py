@@ -118,9 +118,10 @@ class GaussHermite(Predictive):
         latent, weights = self._nodes(likelihood, mean, variance)
         response = conditional(likelihood, latent)
         weights = weights.reshape(-1, *[1] * mean.ndim)
-        center = (weights * response.mean).sum(0)
-        spread = (weights * (response.variance + (response.mean - center).square())).sum(0)
-        return center, spread
+        has_weight = weights > 0  # in single precision the outermost nodes have none, and responses may overflow there
+        center = torch.where(has_weight, weights * response.mean, 0.0).sum(0)
+        spread = response.variance + (response.mean - center).square()
+        return center, torch.where(has_weight, weights * spread, 0.0).sum(0)
 
     def assess(
         self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor

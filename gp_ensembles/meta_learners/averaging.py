@@ -16,6 +16,7 @@ from gp_ensembles.meta_learners.base import (
     check_prior_weights,
     grown_weights,
     initial_state,
+    normalized,
     pack,
 )
 from gp_ensembles.numerics.reductions import readable_all
@@ -257,7 +258,7 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
         density = joint.logsumexp(0)
         if not readable_all(density.isfinite()):
             return None
-        return _after(state, (joint - density).squeeze(1), 1), MetaOutput(before, density)
+        return _after(state, normalized(joint, density).squeeze(1), 1), MetaOutput(before, density)
     # The best density of each target is taken out first, so that sums of large numbers do not round.
     best = log_prob.detach().amax(0)
     joint = torch.cat([before, before + (log_prob - best).cumsum(1)], dim=1)
@@ -265,7 +266,7 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
     # Dead or undefined sums stay so: the last one tells of all.
     if not readable_all(normalizer[-1].isfinite()):
         return None
-    log_weights = joint - normalizer
+    log_weights = normalized(joint, normalizer)
     density = best + (normalizer[1:] - normalizer[:-1])
     return _after(state, log_weights[:, -1], num_steps), MetaOutput(log_weights[:, :-1], density)
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.reductions import readable_all
 
-_EXCESS = 1e-3  # of the log of a sum of weights over zero: far above round-off
+# Log densities whose digits leave room for weights, in double and in single precision.
+PLAIN, _PLAIN_SINGLE = 1e6, 1e4
+
 # Weights before, relative densities, number of the target: weights after, and the density before.
 LinearStep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
@@ -275,11 +277,23 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     impossible = joint.detach().amax(0) == -torch.inf
     legal = torch.where(impossible, log_weights, joint)
     normalizer = legal.logsumexp(0)
-    after = legal - normalizer
-    # Densities so small that a factor of two is lost in their digits leave weights that do not sum to one.
-    excess = after.logsumexp(0)
-    after = torch.where(excess.abs() > _EXCESS, after - excess, after)
-    return after, torch.where(impossible, -torch.inf, normalizer)
+    return normalized(legal, normalizer), torch.where(impossible, -torch.inf, normalizer)
+
+
+def normalized(joint: Tensor, normalizer: Tensor) -> Tensor:
+    """Log weights (M, ...) from their sums with log densities, (M, ...), and the logarithm of the total, (...).
+
+    Totals so small that their digits leave no room for weights are taken out in two steps, for weights sum to one.
+
+    Example:
+        >>> joint = torch.tensor([-1e12, -1e12])
+        >>> (joint - joint.logsumexp(0)).exp(), normalized(joint, joint.logsumexp(0)).exp()
+        (tensor([1., 1.]), tensor([0.5000, 0.5000]))
+    """
+    is_plain = normalizer.abs() < (PLAIN if torch.finfo(joint.dtype).eps < 1e-10 else _PLAIN_SINGLE)
+    if readable_all(is_plain):
+        return joint - normalizer
+    return torch.where(is_plain, joint - normalizer, torch.log_softmax(joint, 0))
 
 
 def weigh_observed(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block, check_share
+from gp_ensembles.meta_learners.base import PLAIN, MetaLearner, MetaOutput, MetaState, check_block, check_share
 from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.numerics.compiled import compiled
@@ -229,7 +229,7 @@ def refer_row(
         return False, of_rule, density, after, joint
     theirs = best + np.log(np.exp(joint - best).sum())
     learned = np.empty_like(known)
-    learned[:-2] = joint - theirs
+    learned[:-2] = joint - theirs if abs(theirs) < PLAIN else joint - best - np.log(np.exp(joint - best).sum())
     weight = (1 - share) * np.exp(known[-1]) + share * prior
     ratio = np.exp(min(max(theirs - density, -_LARGEST), _LARGEST))
     moved = weight * ratio / (1 - weight + weight * ratio)

@@ -17,6 +17,7 @@ from gp_ensembles.meta_learners.base import (
     check_share,
     grown_weights,
     initial_state,
+    normalized,
     pack,
     run_linear,
     run_steps,
@@ -268,14 +269,14 @@ class MarkovSwitching(MetaLearner):
             growth = torch.stack(totals, dim=1).log().cumsum(1)
             growth = growth.repeat_interleave(interval, dim=1)[:, : num_steps - interval]
             joint = torch.cat([joint[:, :interval], joint[:, interval:] + growth], dim=1)
-        log_weights = joint - joint.logsumexp(0)
+        log_weights = normalized(joint, joint.logsumexp(0))
         after = log_weights + (log_prob - best[1:])
         density = after.logsumexp(0)
         # A product that underflows is off by at most ``tiny``: nothing beside shares above this bound.
         exact = shares.detach() > num_experts * info.tiny / info.eps
         if not readable_all(exact.all() & density.isfinite().all()):
             return None
-        last = state._replace(log_weights=after[:, -1] - density[-1], num_seen=state.num_seen + num_steps)
+        last = state._replace(log_weights=normalized(after[:, -1], density[-1]), num_seen=state.num_seen + num_steps)
         return last, MetaOutput(log_weights, density + best[1:])
 
     def _largest(self, values: Tensor) -> Tensor:

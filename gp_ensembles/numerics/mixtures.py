@@ -59,9 +59,8 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
     """
     weights = log_weights.exp()
     center = sum_over_experts(weights * mean)
-    far = (mean - center.unsqueeze(-2)).square()  # infinity beyond 1e154, which no weight of zero may multiply
-    spread = sum_over_experts(weights * (variance + torch.where(weights > 0, far, 0)))
-    return center, spread
+    spread = variance + (mean - center.unsqueeze(-2)).square()  # may be infinity, which zero must not multiply
+    return center, sum_over_experts(weights * torch.where(weights > 0, spread, 0))
 
 
 def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.interrupts import uninterrupted
 from gp_ensembles.ensembles.runners import CovarianceRunner
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
+from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import ExponentialForgetting
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state, square_root_state
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, DynamicModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -119,7 +120,104 @@ def test_a_density_that_is_no_number():
     online.observe(X, y)
     (failure,) = online.failures
     assert (failure.name, failure.row) == ("bad", 1)
-    assert failure.reason.startswith("the log density of the target is nan")
+    assert failure.reason.startswith("its predictive mean is nan and its variance 2.5")
+
+
+FORMS = {"covariance": gaussian_state, "root": square_root_state}
+AT = 11  # of 20 rows, which no other of them is spoiled by
+
+
+def huge(dtype, form, transition=None):
+    """The prior of the first expert is so narrow that its numbers do not overflow at a row, as the second's do."""
+    X, y = (part[:20].to(dtype) for part in stream())
+    large = 1e160 if dtype == torch.float64 else 1e20
+    scales = (torch.full((1,), scale, dtype=dtype) for scale in (large**-1.5, 1.0))
+    experts = [GaussianExpert(LinearFeatures(1, scale), None, transition, FORMS[form]) for scale in scales]
+    X[AT] = large
+    return OnlineEnsemble(Ensemble(experts, FixedShare(), NAMES[:2]), block_size=8), X, y
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("transition", [None, RandomWalk(1e-60)])
+def test_an_overflow_in_a_row_without_a_target_is_a_failure_there(dtype, form, transition):
+    """What the attack has found: a variance that is NaN, where nothing was raised."""
+    online, X, y = huge(dtype, form, transition)
+    y[AT] = torch.nan
+    found = online.observe(X, y)
+    assert [(failure.name, failure.row) for failure in online.failures] == [("fine", AT + 1)]
+    assert not bool(found.variance.isnan().any())
+    assert bool(found.mean.isfinite().all())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_prediction_goes_on_without_an_expert_whose_numbers_overflow(form):
+    online, X, y = huge(torch.float64, form)
+    online.observe(X[:AT], y[:AT])
+    before = snapshot(online)
+    usual, mixture = online.predict(X[:AT]), online.predict(X)
+    torch.testing.assert_close(mixture.mean[:AT], usual.mean)
+    assert mixture.log_weights.exp()[:, AT].tolist() == [1, 0]
+    assert bool(mixture.mean.isfinite().all())
+    assert not bool(mixture.variance.isnan().any())
+    alone = OnlineEnsemble(Ensemble([online.ensemble.experts[1]], FixedShare(), NAMES[:1]))
+    alone.observe(X[:AT], y[:AT])
+    with pytest.raises(
+        NumericalError, match=rf"absent from row {AT + 300}, or their numbers overflow there; .* correct the inputs$"
+    ):
+        alone.predict(torch.cat([X[:1].expand(300, -1), X]))
+    assert unchanged(online, before)
+
+
+def test_the_last_expert_that_overflows_names_the_row():
+    online, X, y = huge(torch.float32, "root")
+    alone = OnlineEnsemble(Ensemble([online.ensemble.experts[1]], FixedShare(), NAMES[:1]), block_size=8)
+    before = snapshot(alone)
+    with pytest.raises(NumericalError, match=f"expert 'good' failed at row {AT} of this call"):
+        alone.observe(X, y)
+    assert unchanged(alone, before)
+
+
+@pytest.mark.parametrize("block", [1, 4, 20])
+def test_an_overflow_spoils_no_row_before_it(block):
+    """An error that is infinite counts as nothing for the rows before its own."""
+    X, y = (part[:20].float() for part in stream())
+    y[AT] = 3e38
+    y[3] = torch.nan
+    experts = [GaussianExpert(LinearFeatures(1, torch.full((1,), 1.0)), None, None, form) for form in FORMS.values()]
+    for expert in experts:
+        expert.likelihood.noise = 1e-4
+    online = OnlineEnsemble(Ensemble(experts, FixedShare(), NAMES[:2]), block_size=block)
+    clean = OnlineEnsemble(Ensemble(experts, FixedShare(), NAMES[:2]), block_size=block)
+    expected = clean.observe(X[:AT], y[:AT])
+    with pytest.raises(NumericalError, match=f"failed at row {AT + 1} of this call"):
+        online.observe(X, y)
+    assert unchanged(online, snapshot(OnlineEnsemble(online.ensemble)))
+    found = online.observe(X[: AT + 1], y[: AT + 1])
+    torch.testing.assert_close(found.mean[:AT], expected.mean)
+
+
+def structural(rule, block):
+    """A batch of two, which count their rows together, beside another expert."""
+    variances = torch.tensor([[0.1, 1e-2, 1e-4], [1.0, 1e-3, 0.0]], dtype=torch.float64)
+    experts = [StructuralExpert(variances, 4, 1, 20), GaussianExpert(features())]
+    return OnlineEnsemble(Ensemble(experts, rule, NAMES[:3]), block_size=block)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_structural_experts_of_a_batch_fail_together(block):
+    """What the attack has found: a RuntimeError about shapes, where one of two failed or was dead."""
+    X, y = stream()
+    online = structural(FixedShare(), block)
+    online.observe(X[:20], y[:20])
+    online.expert_0_moments[1] = torch.nan
+    online.observe(X[20:30], y[20:30])
+    assert [(failure.name, failure.row) for failure in online.failures] == [("good", 21), ("fine", 21)]
+    assert online.log_weights.exp().tolist() == [0, 0, 1]
+    dead = structural(BayesianModelAveraging(torch.tensor([0.0, 0.5, 0.5], dtype=torch.float64)), block)
+    found = dead.observe(X, y)
+    alive = structural(BayesianModelAveraging(torch.tensor([1e-300, 0.5, 0.5], dtype=torch.float64)), block)
+    torch.testing.assert_close(found.log_prob, alive.observe(X, y).log_prob)
 
 
 def test_weights_that_fail_name_the_rows(monkeypatch):

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, quarantine
 from gp_ensembles.ensembles.membership import add_experts
@@ -213,7 +214,6 @@ def test_objects_that_run_as_a_whole_are_kept_out_as_a_whole():
 
 
 def test_a_window_and_innovation_models():
-    from gpytorch.kernels import RBFKernel, ScaleKernel
 
     X, y = stream()
     window = WindowExpert(ScaleKernel(RBFKernel(ard_num_dims=2)).double(), 2, 12)
@@ -242,3 +242,42 @@ def test_forgetting_on_constant_inputs_costs_nobody_else_anything(dtype):
     assert bool((predictions.variance > 0).all())
     assert {report.name for report in online.failures} <= {"0", "1"}
     assert dtype == torch.float64 or online.failures
+
+
+def windows(block):
+    """A batch of two exact processes of the last rows, beside another expert."""
+    two = torch.Size([2])
+    kernel = RBFKernel(batch_shape=two).double()
+    return OnlineEnsemble(
+        Ensemble([WindowExpert(kernel, 2, 30), GaussianExpert(basis(1.0))], FixedShare()), None, block
+    )
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_windows_of_a_batch_begin_anew_together(block):
+    """What the attack has found: of two windows one began anew, and the rows of both were counted as the other's."""
+    X, y = stream()
+    online = windows(block)
+    online.observe(X[:FAIL], y[:FAIL])
+    online.expert_0_projected[0, 0] = torch.nan
+    online.observe(X[FAIL : FAIL + OUT + 20], y[FAIL : FAIL + OUT + 20])
+    assert [(failure.name, failure.times) for failure in online.failures] == [("0", 1), ("1", 1)]
+    later = slice(FAIL + OUT, FAIL + OUT + 20)
+    fresh = windows(block)
+    fresh.observe(X[later], y[later])
+    for field in ("inputs", "targets", "num_used"):
+        assert torch.equal(getattr(online.state.experts[0], field), getattr(fresh.state.experts[0], field))
+
+
+def test_a_refused_call_in_which_a_window_began_anew_changes_nothing():
+    """What the attack has found: the way back of windows knew only how many rows they had."""
+    X, y = stream()
+    online = windows(8)
+    online.observe(X[:FAIL], y[:FAIL])
+    online.expert_0_projected[0, 0] = torch.nan
+    online.state.experts[1].moments[..., :-1] = -torch.eye(3, dtype=torch.float64)
+    before = {name: value.clone() for name, value in online.state_dict().items()}
+    with pytest.raises(NumericalError, match="failed at row 0 of this call"):
+        online.observe(X[FAIL : FAIL + 5], y[FAIL : FAIL + 5])
+    for name, value in online.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0, equal_nan=True)

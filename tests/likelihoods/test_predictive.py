@@ -308,6 +308,15 @@ def test_a_missing_target_has_no_log_density(scalar_case):
     )
 
 
+def test_single_precision_has_moments_of_counts_where_the_outermost_nodes_overflow():
+    """Against the moments of a Poisson count whose rate is log-normal; nodes without weight made the variance NaN."""
+    mean, variance = torch.tensor([0.0, 2.0]), torch.tensor([4.0, 5.0])
+    found_mean, found = GaussHermite().moments(LogPoissonLikelihood(), mean, variance)
+    rate = (mean + variance / 2).exp()
+    torch.testing.assert_close(found_mean, rate, rtol=1e-3, atol=0)
+    torch.testing.assert_close(found, rate + rate**2 * variance.expm1(), rtol=0.05, atol=0)
+
+
 def test_the_normal_laplace_density():
     loc, variance, scale = (torch.tensor([value], dtype=torch.float64) for value in (0.3, 0.7, 0.2))
     distribution = NormalLaplace(loc, variance, scale)
