@@ -547,7 +547,7 @@ def test_every_acquisition_function_by_its_view(name, acquisition, models):
     torch.manual_seed(0)
     X = torch.rand(2, case.sizes[0], case.num_inputs, generator=generator(3), dtype=DTYPE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of jitter, where baselines are nearly known
+        warnings.simplefilter("ignore", RuntimeWarning)  # of jitter, where baselines are nearly known
         made = case.make(exported()[acquisition], setting)
         values = torch.cat([made(x.unsqueeze(0)) for x in X]) if case.alone else made(X)
     assert values.shape[0] == 2
