@@ -1,20 +1,11 @@
 """What tests and docstring examples share: threads, patience, and where torch's global generator starts."""
 
 import os
-import warnings
 from collections.abc import Iterator
-from importlib import import_module
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-
-# The only warning of deprecation that is let pass: linear_operator compiles two functions by torch.jit.script while it
-# is imported. Called from anywhere else, torch.jit.script is an error, like whatever torch is about to take away.
-with warnings.catch_warnings():
-    for _category in (DeprecationWarning, FutureWarning):  # up to torch 2.14, and since
-        warnings.filterwarnings("ignore", ".torch.jit.script. is", _category, r"torch\.jit\._script")
-    import_module("linear_operator.utils.linear_cg")
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 

@@ -16,7 +16,8 @@ from packaging.version import Version
 import gp_ensembles
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, FILTERS = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]["filterwarnings"]
 # Written in pieces, so that this file does not accuse itself.
 PRIVATE = re.compile("/(?:tm" + "p|wor" + "k|far" + "m|ro" + "ot|ho" + "me)/|pypi" + r"\.org|files\.python" + "hosted")
 
@@ -131,6 +132,14 @@ def test_pins_are_exact_and_hold_no_address(file):
 
 def test_tests_run_on_the_threads_they_are_given():
     assert torch.get_num_threads() == int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+
+def test_what_is_deprecated_and_let_pass_is_not_ours():
+    """The one warning of deprecation that pyproject.toml lets pass is of other libraries."""
+    (told,) = {line.split(":")[1] for line in FILTERS if line != "error"}
+    assert re.match(told, "`torch.jit.script` is deprecated.")
+    files = [path for path in tracked() if path.suffix == ".py" and path.parts[len(ROOT.parts)] != "tests"]
+    assert [path.name for path in files if "torch." + "jit" in path.read_text(encoding="utf-8")] == []
 
 
 def test_private_lines_are_found(tmp_path):
