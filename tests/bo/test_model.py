@@ -10,7 +10,7 @@ import pytest
 import torch
 from botorch.acquisition import PosteriorMean, qExpectedImprovement, qKnowledgeGradient, qMultiStepLookahead
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelList, SingleTaskGP
 from botorch.models.transforms.input import InputPerturbation, Normalize, Warp
@@ -539,7 +539,7 @@ def test_the_scale_of_outcomes_does_not_matter(scale):
     ours = EnsembleModel(X, scale * Y, ensemble=ensemble(), outcome_transform=Standardize(1, min_stdv=1e-12))
     values = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", NumericsWarning)
         for batch in (close_by, point.unsqueeze(0)):
             sampler = SobolQMCNormalSampler(Size([4096]), seed=0)
             values.append(float(qExpectedImprovement(ours, scale * Y.mean(), sampler=sampler)(batch)))
