@@ -24,7 +24,7 @@ from typing import NamedTuple, final
 import pytest
 from tqdm import tqdm
 
-from attacks.children import run_in_child
+from attacks.children import kill_after, start
 from attacks.places import Place, change, is_code, mutated, places
 from attacks.reach import ROOT, Reach, read
 from attacks.telling import Table, Telling
@@ -34,6 +34,7 @@ PACKAGES = ("filters", "meta_learners", "experts", "ensembles", "streaming", "bo
 # Imported before the forks, so that a mutant does not wait for them.
 _SLOW_IMPORTS: tuple[str, ...] = ("torch", "gpytorch", "botorch.models", "botorch.acquisition", "pandas", "scipy.stats")
 _SLOW_IMPORTS += ("sklearn.ensemble", "sklearn.pipeline", "scipy.optimize", "torch.func", "river.base", "narwhals")
+_PATIENCE = 60.0  # seconds for imports, before a mutant counts as one that hangs
 
 
 class Fate(NamedTuple):
@@ -101,17 +102,19 @@ def fate(place: Place, reach: Reach, seconds: float, told: Path) -> Fate:
     if not tests:
         return Fate(place, what, "unreached", 0)
     code = mutated(place, ROOT)
-    return Fate(place, what, "unnoticed" if do_pass(place.file, code, tests, told) else "noticed", len(tests))
+    patience = _PATIENCE + 5 * sum(reach.seconds[test] for test in tests)
+    has_passed = do_pass(place.file, code, tests, told, patience)
+    return Fate(place, what, "unnoticed" if has_passed else "noticed", len(tests))
 
 
-def do_pass(file: str, code: str, tests: Sequence[str], told: Path) -> bool:
-    """Whether tests pass in a fork where a file has this code."""
+def do_pass(file: str, code: str, tests: Sequence[str], told: Path, patience: float = 300.0) -> bool:
+    """Whether tests pass, before so many seconds are over, in a fork where a file has this code."""
 
     def ask() -> int:
         sys.meta_path.insert(0, _Fault(file, code))
         return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
 
-    return run_in_child(ask, told) == 0
+    return kill_after(start(ask, told), patience) == 0
 
 
 def _check_unharmed(drawn: Sequence[Place], reach: Reach, told: Path) -> None:

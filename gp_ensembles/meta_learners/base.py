@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.reductions import readable_all
 
-# Weights before, relative densities, number of the target: weights after, and the density before.
 _EXCESS = 1e-3  # of the log of a sum of weights over zero: far above round-off
+# Weights before, relative densities, number of the target: weights after, and the density before.
 LinearStep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
 
@@ -327,13 +327,11 @@ def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState
     Args:
         step: One step of the rule.
         state: The state before the block; its log weights are those in force for the first target.
-        log_prob: Log densities of the block's targets, shape (M, B).
+        log_prob: Log densities of the block's targets, shape (M, B), of one target at least.
 
     Raises:
         NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
     """
-    if log_prob.shape[1] == 0:
-        return pack(state, state.log_weights, [], [])
     current, before = state.log_weights, []
     for number, column in enumerate(log_prob.unbind(1)):
         before.append(current)

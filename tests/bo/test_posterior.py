@@ -8,10 +8,12 @@ import torch
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from linear_operator.utils.warnings import NumericalWarning
 from scipy import optimize, stats
 from torch import Size
 
 from gp_ensembles.bo import MixturePosterior
+from gp_ensembles.bo.components import covariance_factors
 from gp_ensembles.bo.posterior import NotGaussianError
 
 M, Q = 4, 3
@@ -184,3 +186,12 @@ def test_what_does_not_fit_is_said():
         with pytest.raises(NotGaussianError, match="GaussianView"):
             getattr(p, name)
         assert not hasattr(p, name)
+
+
+def test_a_covariance_that_is_zero_has_a_factor():
+    """At rows that are known without noise; in a batch beside others, which are as they are alone."""
+    known = torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
+    with pytest.warns(NumericalWarning, match="jitter"):
+        factors = covariance_factors(torch.stack([known, torch.zeros_like(known)]))
+    torch.testing.assert_close(factors[0] @ factors[0].mT, known, rtol=0, atol=1e-6)
+    assert float(factors[1].abs().max()) < 1e-3

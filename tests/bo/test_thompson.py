@@ -183,6 +183,9 @@ def test_bad_bounds_and_observations_are_refused():
     with pytest.raises(InputDataError, match="lower bounds must lie below"):
         ThompsonLoop(UNIT.flip(0))
     loop = ThompsonLoop(UNIT)
+    for bad in (UNIT[0], UNIT.unsqueeze(0), UNIT[:, :1]):
+        with pytest.raises(BotorchTensorDimensionError, match="observations must be"):
+            loop.observe(bad, torch.zeros(2, 1, dtype=torch.float64))
     with pytest.raises(BotorchTensorDimensionError, match="observations must be"):
         loop.observe(UNIT, torch.zeros(2, 2, dtype=torch.float64))
     with pytest.raises(InputDataError, match="row 1"):

@@ -133,3 +133,21 @@ def test_bases_of_one_kind_stand_side_by_side():
         "linear/static/0",
         "second/static/0",
     ]
+
+
+@pytest.mark.parametrize("num_columns", [200, 201, 1000, 2500])
+def test_additive_bases_of_many_columns_have_a_bounded_size(num_columns):
+    X = torch.randn(40, num_columns, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    bases = (HilbertBasis(starts=(0.7,)), PolynomialBasis(), SplineBasis())
+    if num_columns == 200:  # warnings are errors here
+        maps = [features for basis in bases for _, features in basis.build(X)]
+        assert [features.num_features for features in maps] == [2000, 401, 601, 801, 2201]
+        return
+    with pytest.warns(UserWarning, match=f"each of {num_columns} columns has") as told:
+        maps = [features for basis in bases for _, features in basis.build(X)]
+    assert len(told) == (2 if num_columns == 201 else 3)
+    assert all(features.num_features <= max(2000, 4 * num_columns) + 1 for features in maps)
+    assert len(maps) == (5 if num_columns == 201 else 3)
+    Phi = maps[0](X)
+    assert Phi.shape[-1] == maps[0].num_features
+    assert bool(torch.isfinite(Phi).all())

@@ -143,6 +143,8 @@ def test_the_season_is_the_highest_peak_of_the_autocorrelation():
     assert find_season(torch.randn(60, generator=g, dtype=torch.float64)) is None
     assert find_season(rows) is None
     assert find_season(rows[:5]) is None
+    assert find_season(torch.tensor([1.0, 5.0, 2.0, 7.0], dtype=torch.float64)) is None
+    assert find_season(torch.sin(2 * torch.pi * rows / (0.4 * len(rows)))) is None  # not seen three times
 
 
 def test_the_value_a_season_ago_is_an_expert_and_a_reference_though_no_lag_is_so_long():

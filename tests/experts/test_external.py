@@ -23,6 +23,7 @@ from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.guest import Guest
+from gp_ensembles.experts.guest_models import ColumnsGuest
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.filters import RandomWalk
@@ -318,3 +319,17 @@ def test_the_record_stands_in_files_and_says_what_is_wrong():
             Boosting(**settings)
     with pytest.raises(TypeError, match="lags of Boosting"):
         Boosting(lags=1)
+
+
+def test_forecasts_alone_make_an_ensemble():
+    """Two columns of means, the second better: the mixture goes over to it. There is no other input."""
+    g = torch.Generator().manual_seed(1)
+    truth = torch.randn(200, generator=g, dtype=torch.float32).double()
+    forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()
+    one = torch.ones((), dtype=torch.float64)
+    experts = [ExternalExpert(ColumnsGuest(), InputFeatures(1, one), 5, 50, 100, columns=[place]) for place in range(2)]
+    online = OnlineEnsemble(Ensemble(experts, FixedShare()))
+    assert online.ensemble.num_inputs == 2
+    said = online.observe(forecasts, truth)
+    assert float(online.log_weights[1].exp()) > 0.95
+    assert float((said.mean - truth)[100:].abs().mean()) < 0.2

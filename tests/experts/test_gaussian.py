@@ -96,3 +96,10 @@ def test_bad_input():
     X[4, 1] = torch.nan
     with pytest.raises(ValueError, match="row 4, column 1"):
         expert.update(expert.init(), X, y)
+
+
+def test_infinite_targets_are_refused_where_numbers_can_be_read():
+    expert = GaussianExpert(linear())
+    with pytest.raises(ValueError, match="y is -inf in row 1"):
+        expert.check_targets(torch.tensor([0.0, -torch.inf], dtype=torch.float64))
+    expert.check_targets(torch.empty(3, device="meta", dtype=torch.float64))  # shapes only

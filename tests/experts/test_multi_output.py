@@ -92,6 +92,13 @@ def test_evidence_is_the_sum_over_outputs():
     torch.testing.assert_close(expert.log_evidence(X, y), steps.log_prob.sum(-1))
 
 
+def test_an_evidence_that_cannot_be_computed_is_nan():
+    X, y = table()
+    expert = MultiOutputExpert(LinearFeatures(X.shape[1], torch.ones(2, dtype=torch.float64)), OUTPUTS)
+    assert bool(torch.isfinite(expert.log_evidence(X, y)).all())
+    assert bool(torch.isnan(expert.log_evidence(1e200 * X, y)).all())
+
+
 def test_scales_are_fitted():
     X, y = table(200)
     expert = MultiOutputExpert(bumps(1), OUTPUTS)

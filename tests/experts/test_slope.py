@@ -212,7 +212,7 @@ def test_a_row_by_itself_learns_what_a_block_does_and_noisier_rows_too():
 
 
 def test_illegal_slopes_are_refused():
-    for slope in ((-0.1, 1.0), (0.1, 0.0), (0.1, 1.1), (math.nan, 1.0), (math.inf, 1.0)):
+    for slope in ((-0.1, 1.0), (0.1, 0.0), (0.1, -0.5), (0.1, 1.1), (math.nan, 1.0), (math.inf, 1.0)):
         with pytest.raises(ValueError, match="its variance, at least zero, and its damping"):
             made(12, slope)
     one = torch.tensor([VARIANCES], dtype=torch.float64)

@@ -146,10 +146,15 @@ def test_newton_comes_back_from_where_the_softmax_is_flat(scale, lead):
 
 
 def test_newton_says_when_it_hits_the_cap():
-    """The second expert's density grows faster than the prior falls: its mode lies at infinity."""
-    bend = torch.tensor([-1.0, 5.0], dtype=torch.float64)
-    rule = LaplaceUpdate().vector_rule(lambda z, y: bend * z.square().sum(-1) + 0 * y, 2, bend)
+    """The second expert's density grows faster along one axis than the prior falls: its mode lies at infinity.
+
+    What it learns is then what the other axis says, on which the density falls.
+    """
+    bend = torch.tensor([[-1.0, -1.0], [5.0, -1.5]], dtype=torch.float64)
+    rule = LaplaceUpdate().vector_rule(lambda z, y: (bend * z.square()).sum(-1) + 0 * y, 2, bend[0])
     mean = torch.ones(2, 2, dtype=torch.float64)
     covariance = torch.diag_embed(mean)
     with torch.no_grad(), pytest.warns(ConvergenceWarning, match="100 damped Newton steps for expert 1"):
-        rule.solve(mean, covariance, mean[0, 0])
+        site = rule.solve(mean, covariance, mean[0, 0])
+    falls = (-2 * bend).clamp_min(0)
+    torch.testing.assert_close(site.curvature, torch.diag_embed(falls / (1 + falls)), rtol=0, atol=1e-9)

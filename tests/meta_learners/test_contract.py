@@ -417,8 +417,9 @@ def test_undefined_densities_raise_and_name_expert_and_step(rule, bad, num_steps
 
 def test_bad_blocks(rule):
     state = rule.init(M, densities(0, 1))
-    with pytest.raises(ValueError, match=r"shape \(6, B\)"):
-        rule.update_block(state, densities(0, 4, num_experts=5))
+    for num_experts in (5, 7):
+        with pytest.raises(ValueError, match=r"shape \(6, B\)"):
+            rule.update_block(state, densities(0, 4, num_experts=num_experts))
     with pytest.raises(TypeError, match="float32"):
         rule.update_block(state, densities(0, 4).float())
     with pytest.raises(ValueError, match="at least one expert"):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -160,6 +161,9 @@ def test_forecasts_in_other_units_are_told_of_once():
             one.observe(X[:WARM], y[:WARM])
         assert len(told) == 1
         assert f"off by {float(errors.square().mean().sqrt()):.4g} in the warm-up" in str(told[0].message)
+        here = ~(wrong.isnan() | y.isnan())[:WARM]
+        line = np.polyfit(wrong[:WARM][here].numpy(), y[:WARM][here].numpy(), 1, full=True)[1]
+        assert f"through the forecasts by {math.sqrt(line.item() / int(here.sum())):.4g}:" in str(told[0].message)
         one.observe(X[WARM:], y[WARM:])  # warnings are errors here: there is no second one
     X[:, 1] = good
     model(ForecastColumns("nwp")).observe(X, y)

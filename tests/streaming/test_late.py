@@ -151,7 +151,7 @@ def test_what_is_wrong_changes_nothing():
         late.predict("b", X[WARMUP + 1] / 0)
     with pytest.raises(ValueError, match="no row 'b' waits"):
         late.observe("b", 1.0)
-    with pytest.raises(ValueError, match="infinite"):
+    with pytest.raises(ValueError, match=f"the target of row {WARMUP + 1} is infinite"):
         late.observe("a", float("inf"))
     with pytest.raises(ValueError, match="deviations"):
         late.observe("a", 1e12)

@@ -114,6 +114,22 @@ def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -
     assert (model.notable.targets_discounted > 0) == (spec != "no threshold")
 
 
+def test_rows_with_a_column_that_wakes_up_are_the_blocks() -> None:
+    """Constant for the warm-up and fifty rows, then of some size, from its hundredth value on in the usual way."""
+    X, y = stream()
+    X[: WARMUP + 50, 2] = 2.0
+    X[WARMUP + 50 :, 2] = 2 + 7 * torch.linspace(-1, 1, NUMBER - 50, dtype=torch.float64).sin().roll(100)
+    X[WARMUP + 240, 2] = 900.0  # its scale grows once more
+    y = y + X[:, 2]
+    model = OnlineModel(StreamConfig(SMALL, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
+    other = copy.deepcopy(model)
+    rows = one_by_one(model, X[WARMUP:], y[WARMUP:])
+    assert model.online.one_row is not None
+    assert_same_predictions(rows, other.observe(X[WARMUP:], y[WARMUP:]))
+    assert_same_state(model, other, 1e-8)
+    assert float(model.parts().inputs.sleepers.scale) > 1
+
+
 def test_a_seasonal_stream_has_experts_of_every_kind() -> None:
     names = {name.split("/")[0] for name in fitted().names}
     assert {"lags", "previous value", "value a season ago", "trend and season", "wide"} <= names
