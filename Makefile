@@ -1,9 +1,12 @@
 # Everything from nothing: `make test` and `make demo` need python3 (3.11 or newer), make and git, no more.
 
 PYTHON ?= python3
-VENV ?= .venv
+# Each further interpreter has an environment of its own: make test PYTHON=python3.12 makes .venv-3.12.
+VERSION := $(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+VENV ?= .venv$(VERSION)
+PINS ?= constraints.txt
 WORKERS ?= 2
-TORCH ?= $(shell grep '^torch==' constraints.txt)
+TORCH ?= $(shell grep '^torch==' $(PINS))
 OUT ?= out/demo
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,19 +22,19 @@ export MPLBACKEND ?= Agg
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test slow processors lint format types demo study notebooks benchmarks ci clean
+.PHONY: help venv test test-lowest test-newest slow processors lint format types demo study notebooks benchmarks ci clean
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## */\1|/' \
-	  | while IFS='|' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## */\1|/' \
+	  | while IFS='|' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
 
-# Torch comes first and alone; pip's own settings choose between its CPU and CUDA builds. Another version or
-# interpreter: make test VENV=.venv312 PYTHON=python3.12 TORCH=torch==2.11.0
-$(STAMP): pyproject.toml constraints.txt
+# Torch comes first and alone; pip's own settings choose between its CPU and CUDA builds. Another version of it:
+# make test VENV=.venv-torch PYTHON=python3.12 TORCH=torch==2.11.0
+$(STAMP): pyproject.toml $(PINS)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, " \
 	  + sys.executable + " is " + sys.version.split()[0] + "; choose another: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@{ grep -v '^torch==' constraints.txt; echo '$(TORCH)'; } > $(VENV)/constraints.txt
+	@{ grep -v '^torch==' $(PINS); echo '$(TORCH)'; } > $(VENV)/constraints.txt
 	$(PIP) install --quiet '$(TORCH)'
 	$(PIP) install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
 	@touch $@
@@ -40,6 +43,12 @@ venv: $(STAMP)  ## Create .venv with the pinned versions (again when pyproject o
 
 test: $(STAMP)  ## Run the tests and every docstring example
 	$(PYTEST) -m "not slow"
+
+test-lowest:  ## Run them with the lowest versions that pyproject admits, in .venv-lowest
+	@$(MAKE) test VENV=$(VENV)-lowest PINS=constraints-lowest.txt
+
+test-newest:  ## Run them with the newest versions of the day, in .venv-newest
+	@$(MAKE) test VENV=$(VENV)-newest PINS=/dev/null TORCH=torch
 
 slow: $(STAMP)  ## Run the tests that are slow and broad, which `make test` leaves out
 	$(PYTEST) -m slow
@@ -79,5 +88,5 @@ ci:  ## What continuous integration runs
 	.ci/run
 
 clean:  ## Remove what make has built, .venv included
-	rm -rf $(VENV) build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv .venv-* build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find gp_ensembles studies attacks tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

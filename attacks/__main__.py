@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 # The module of an attack has ``main(argv) -> exit code``, and is imported when it is called.
-_NAMES = ("bits", "damage", "drift", "fuzz", "kills", "mutants", "page", "streams")
+_NAMES = ("bits", "bounds", "damage", "drift", "fuzz", "kills", "mutants", "page", "streams")
 ATTACKS = {name: f"attacks.{name}" for name in _NAMES}
 
 

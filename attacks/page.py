@@ -63,7 +63,7 @@ def versions() -> str:
 
 
 def _section(content: Mapping[str, Any]) -> str:
-    command = re.sub(r" --(out|crashes|reach|known) \S+", "", content["command"])  # wherever that was
+    command = re.sub(r" --(out|crashes|reach|known|junit) \S+", "", content["command"])  # wherever that was
     return "\n\n".join([f"`{command}`:", *map(_table, content["tables"])])
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import gp_ensembles
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, FILTERS = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]["filterwarnings"]
 # Written in pieces, so that this file does not accuse itself.
 PRIVATE = re.compile("/(?:tm" + "p|wor" + "k|far" + "m|ro" + "ot|ho" + "me)/|pypi" + r"\.org|files\.python" + "hosted")
 
@@ -53,10 +56,24 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def pins(file: str = "constraints.txt") -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     found = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     return {normalized(name): version for name, version in found.items()}
+
+
+def bounds(wanted: list[str]) -> dict[str, str]:
+    """The lowest version of each requirement, those of the package's own extras included."""
+    found: dict[str, str] = {}
+    for line in map(Requirement, wanted):
+        if normalized(line.name) == "gp-ensembles":
+            for extra in line.extras:
+                found |= bounds(PROJECT["optional-dependencies"][extra])
+        else:
+            (lowest,) = line.specifier
+            assert lowest.operator == ">=", f"{line} has no lowest version"
+            found[normalized(line.name)] = lowest.version
+    return found
 
 
 def test_no_trace_of_a_machine():
@@ -67,7 +84,9 @@ def test_notebooks_have_no_stored_outputs():
     assert output_complaints(sorted((ROOT / "notebooks").glob("*.ipynb"))) == []
 
 
-@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt"])
+@pytest.mark.parametrize(
+    "name", ["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt", "constraints-lowest.txt"]
+)
 def test_a_stranger_finds_what_a_repository_needs(name):
     assert (ROOT / name).stat().st_size > 0
 
@@ -96,13 +115,31 @@ def test_pins_cover_every_dependency():
     assert names - {"gp-ensembles"} <= set(pins())
 
 
-def test_pins_are_exact_and_hold_no_address():
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def test_the_lowest_pins_are_the_bounds_of_pyproject():
+    """Whoever moves a bound makes the file again, by the command at its top."""
+    pinned = pins("constraints-lowest.txt")
+    found = bounds([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])
+    assert len(found) > 25
+    moved = {name: (bound, pinned[name]) for name, bound in found.items() if Version(bound) != Version(pinned[name])}
+    assert moved == {}
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-lowest.txt"])
+def test_pins_are_exact_and_hold_no_address(file):
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     assert all(re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[0-9][\w.]*", line) for line in lines)
 
 
 def test_tests_run_on_the_threads_they_are_given():
     assert torch.get_num_threads() == int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+
+def test_what_is_deprecated_and_let_pass_is_not_ours():
+    """The one warning of deprecation that pyproject.toml lets pass is of other libraries."""
+    (told,) = {line.split(":")[1] for line in FILTERS if line != "error"}
+    assert re.match(told, "`torch.jit.script` is deprecated.")
+    files = [path for path in tracked() if path.suffix == ".py" and path.parts[len(ROOT.parts)] != "tests"]
+    assert [path.name for path in files if "torch." + "jit" in path.read_text(encoding="utf-8")] == []
 
 
 def test_private_lines_are_found(tmp_path):

@@ -88,6 +88,7 @@ class OpenFile(io.RawIOBase):
         super().__init__()
         self.path = path
         self.failure: OSError | None = None  # the last error: who writes through C++ makes another of it
+        self._descriptor = -1  # what could not be opened is closed all the same, when it is collected
         self._descriptor = _do(Operation("open", path), lambda: os.open(path, flags | _APART, 0o666))
 
     def fileno(self) -> int:
@@ -142,7 +143,7 @@ class OpenFile(io.RawIOBase):
 
     def close(self) -> None:
         """Close it; what was written is with the operating system."""
-        if not self.closed:
+        if not self.closed and self._descriptor >= 0:
             os.close(self._descriptor)
         super().close()
 

@@ -182,7 +182,7 @@ class HMC(InferenceMethod):
         >>> prior = FourierPrior(torch.ones_like(X[:1]))
         >>> model = HetGP(X, X.squeeze(-1), prior, prior)
         >>> inference = HMC(8, HMCSettings(num_draws=100, num_warmup=100))
-        >>> with warnings.catch_warnings(action="ignore"):
+        >>> with warnings.catch_warnings(action="ignore", category=UserWarning):
         ...     found = inference.infer(model, generator=torch.Generator().manual_seed(0))
         >>> found.chains.theta.shape, found.report.diagnostics.rhat < 1.2
         (torch.Size([8, 100, 4]), True)
@@ -280,7 +280,7 @@ class HMC(InferenceMethod):
         if start.factor is not None and model.samples_hyperparameters and isinstance(trajectory, ChEES):
             settings = replace(settings, trajectory=replace(trajectory, start=2.0 * trajectory.start))
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+            warnings.simplefilter("always", UserWarning)
             draws = sample_hmc(model.log_joint, start, settings, progress=progress)
         messages = [str(one.message) for one in caught]
         if before is not None:

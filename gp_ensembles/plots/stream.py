@@ -315,7 +315,7 @@ def _draw_rows(axis: Axes, arrays: dict[str, Array], start: int, first_row: int)
         axis.errorbar(
             rows,
             mean,
-            [mean - lower, upper - mean],
+            [(mean - lower).tolist(), (upper - mean).tolist()],  # arrays of one number make older Matplotlib warn
             fmt="_",
             color=MEAN,
             ecolor=BAND,

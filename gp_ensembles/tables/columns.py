@@ -315,5 +315,5 @@ def _phase(wall: NDArray[np.float64], period: str) -> NDArray[np.float64]:
         return ((wall - 4 * _DAY) % (7 * _DAY)) / (7 * _DAY)  # 1970 began on a Thursday
     years = np.where(np.isnan(wall), 0.0, wall).astype("datetime64[s]").astype("datetime64[Y]")
     start = years.astype("datetime64[s]").astype(np.int64)
-    end = (years + 1).astype("datetime64[s]").astype(np.int64)
+    end = (years + np.timedelta64(1, "Y")).astype("datetime64[s]").astype(np.int64)
     return (wall - start) / (end - start)

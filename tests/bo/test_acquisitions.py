@@ -1,7 +1,9 @@
 """Every acquisition function that BoTorch exports is made from an ensemble, by the view that the table names."""
 
+import re
 from pathlib import Path
 
+import botorch
 import pytest
 import torch
 from botorch.acquisition import (
@@ -71,9 +73,9 @@ def test_no_acquisition_function_is_missing():
 
 
 def test_the_page_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == document(), (
-        "write it anew: python tests/bo/acquisition_cases.py > docs/acquisition_functions.md"
-    )
+    """With whatever version of BoTorch there is: the views are the same."""
+    page = re.sub(r"(?<=for botorch\n)[\d.]+(?=\. )", botorch.__version__, PAGE.read_text(encoding="utf-8"))
+    assert page == document(), "write it anew: python tests/bo/acquisition_cases.py > docs/acquisition_functions.md"
 
 
 def evaluate(case, acquisition, X):

@@ -30,8 +30,10 @@ from gp_ensembles.bo.ax import fit_surrogate, register
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 
-# Ax itself uses what pandas, and Ax, are about to take away.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+# Ax itself uses what pandas, and Ax, are about to take away; what torch and BoTorch are about to is an error here, too.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "error::DeprecationWarning:(gp_ensembles|torch|gpytorch|botorch|linear_operator)"
+)
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "ax.md"
 DTYPE = torch.float64
 NUM_TRIALS = 12

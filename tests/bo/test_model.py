@@ -10,7 +10,7 @@ import pytest
 import torch
 from botorch.acquisition import PosteriorMean, qExpectedImprovement, qKnowledgeGradient, qMultiStepLookahead
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelList, SingleTaskGP
 from botorch.models.transforms.input import InputPerturbation, Normalize, Warp
@@ -24,6 +24,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
+from linear_operator.utils.warnings import NumericalWarning
 from scipy import stats
 from torch import Size
 
@@ -168,7 +169,7 @@ def test_one_exact_expert_conditions_as_an_exact_gp(transform):
     new_X, new_Y = rows(3, seed=9)
     X = torch.rand(4, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # GPyTorch's, about its caches
+        warnings.simplefilter("ignore", UserWarning)  # GPyTorch's, about its caches
         one = gp.condition_on_observations(new_X, new_Y)
         close(ours.condition_on_observations(new_X, new_Y).posterior(X).mean, one.posterior(X).mean)
         fantasies = new_Y + torch.randn(6, 3, 1, generator=generator(8), dtype=DTYPE)
@@ -539,7 +540,8 @@ def test_the_scale_of_outcomes_does_not_matter(scale):
     ours = EnsembleModel(X, scale * Y, ensemble=ensemble(), outcome_transform=Standardize(1, min_stdv=1e-12))
     values = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        for category in (NumericsWarning, NumericalWarning):  # there are better ones; jitter of nearly equal points
+            warnings.simplefilter("ignore", category)
         for batch in (close_by, point.unsqueeze(0)):
             sampler = SobolQMCNormalSampler(Size([4096]), seed=0)
             values.append(float(qExpectedImprovement(ours, scale * Y.mean(), sampler=sampler)(batch)))

@@ -16,7 +16,7 @@ def fitted():
     prior = FourierPrior(torch.tensor([[1.0], [2.0]], dtype=torch.float64))
     model = PoGPE(X, torch.sin(2 * X.squeeze(-1)) + 0.1 * noise, 2, prior, prior, prior)
     inference = HMC(num_chains=4, settings=HMCSettings(num_draws=30, num_warmup=60), start_iterations=20)
-    with warnings.catch_warnings(action="ignore"):  # so few draws do not convince it
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # so few draws do not convince it
         return fit_fusion(model, inference, generator=torch.Generator().manual_seed(1))
 
 

@@ -240,7 +240,7 @@ def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
         return torch.where(theta[:, 0] > 0.0, -0.5 * theta[:, 0].square(), bad)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         draws = sample_hmc(
             half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30, max_steps=32), generator=seeded(17)
         )
@@ -256,7 +256,7 @@ def test_a_density_is_never_asked_about_what_is_not_finite():
         return torch.where(theta.abs().amax(-1) < 1.0, (1.0 - theta.square()).log().sum(-1), torch.nan)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         draws = sample_hmc(strict, 0.1 * starts(4), HMCSettings(50, 50), generator=seeded(18))
     assert draws.accepted.any(1).all()
 
@@ -349,7 +349,7 @@ def test_a_chain_that_cannot_move_does_not_freeze_the_others():
 
     start = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     start[0] = 50.0
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         draws = sample_hmc(log_density, start, HMCSettings(100, 200), generator=torch.Generator().manual_seed(1))
     assert draws.state.step > 0.05
     others = draws.theta[1:].flatten(0, 1)

@@ -54,7 +54,7 @@ def joint(kind=MoGPE, num_rows=60, shift=0.0):
 
 def fit(model, inference, seed=0):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         return fit_fusion(model, inference, generator=seeded(seed))
 
 
@@ -143,7 +143,7 @@ def test_chains_go_on_after_a_file(tmp_path):
     fitted.save(tmp_path / "fusion.npz")
     read = FittedFusion.load(tmp_path / "fusion.npz", joint(), inference=SHORT)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         first, second = fitted.sample_more(5), read.sample_more(5)
     assert first.posterior.chains.theta.shape[1] == 25
     assert torch.equal(first.posterior.chains.theta, second.posterior.chains.theta)

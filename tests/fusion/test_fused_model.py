@@ -213,7 +213,7 @@ def test_linear_pools_learn_one_row_after_another(data, experts):
         normal = torch.distributions.Normal(parts.mean, parts.variance.sqrt())
         log_weights = log_weights + (parts.log_weights + normal.log_prob(target)).logsumexp(-2).squeeze(-1)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # GPyTorch's, about its caches
+            warnings.simplefilter("ignore", UserWarning)  # GPyTorch's, about its caches
             learned = [expert.condition_on_observations(x, target) for expert in learned]
     at = data[0][:4]
     mixture = stacked.model.predictive(

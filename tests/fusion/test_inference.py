@@ -104,7 +104,7 @@ def seeded(seed=0):
 
 def quiet(inference, model, seed=0) -> PosteriorDraws:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         return inference.infer(model, generator=seeded(seed))
 
 
@@ -364,7 +364,7 @@ def test_more_equals_one_run():
     short = HMC(4, HMCSettings(num_draws=20, num_warmup=30))
     begun = quiet(short, model)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         joined = short.sample_more(model, begun, 15)
     whole = quiet(HMC(4, HMCSettings(num_draws=35, num_warmup=30)), model)
     assert torch.equal(joined.chains.theta, whole.chains.theta)
@@ -390,7 +390,7 @@ def test_interrupted(monkeypatch):
     assert made == 15
     monkeypatch.undo()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         joined = inference.sample_more(model, found, 40 - made)
     assert torch.equal(joined.chains.theta, quiet(inference, model).chains.theta)
 

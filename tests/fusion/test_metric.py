@@ -70,7 +70,7 @@ def test_hyperparameters_are_held(prior_stddev):
 
 
 def test_chains_of_one_mode_agree():
-    with warnings.catch_warnings(action="ignore"):  # of Pareto shapes of single rows
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of Pareto shapes of single rows
         fitted = fit_fusion(stacking(), HMC(16, HMCSettings(150, 150)), generator=seeded())
     report = fitted.report.diagnostics
     assert fitted.posterior.chains.state.factor is not None
@@ -82,7 +82,7 @@ def test_chains_of_a_mixture_have_no_common_metric():
     model = stacking()
     prior = FourierPrior(torch.ones_like(model.X[:4]))
     mixture = MoGPE(model.X, model.y, 2, prior, prior, prior)
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         found = HMC(8, HMCSettings(4, 4), start_iterations=20).infer(mixture, generator=seeded())
     assert found.chains.state.factor is None
 
@@ -91,7 +91,7 @@ def test_chains_of_a_mixture_have_no_common_metric():
 def test_sampled_hyperparameters_against_chains_without_a_metric():
     """Log length scale and amplitude: means within five standard errors of long runs of the plain sampler."""
     model = stacking(0.5, number=30)
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         found = HMC(16, HMCSettings(300, 200)).infer(model, generator=seeded()).chains
         start = 0.1 * model.draw_prior(16, generator=seeded(1)) + 0.9 * model.prior_mean
         plain = sample_hmc(model.log_joint, start, HMCSettings(600, 400), generator=seeded(2))
@@ -107,7 +107,7 @@ def test_sampled_hyperparameters_against_chains_without_a_metric():
 @pytest.mark.parametrize("prior_stddev", [None, 0.3])
 def test_saved_chains_go_on_with_their_metric(prior_stddev, tmp_path):
     model, inference = stacking(prior_stddev, number=40), HMC(4, HMCSettings(6, 10))
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         fitted = fit_fusion(model, inference, generator=seeded())
         fitted.save(tmp_path / "fusion.npz")
         loaded = FittedFusion.load(tmp_path / "fusion.npz", model, inference=inference)

@@ -19,7 +19,7 @@ def rows():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of modes that are none: the order does not need them
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of modes that are none: the order does not need them
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_papers_order_at_three_experts(rows, number):
     split = split_mixture(rows, 0, number)
@@ -34,7 +34,7 @@ def test_the_papers_order_at_three_experts(rows, number):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_more_experts_help_a_mixture(rows):
     split = split_mixture(rows, 0, 0)
     priors = make_priors(split.X, 30, 0, 0)

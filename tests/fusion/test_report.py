@@ -89,7 +89,7 @@ def mixture():
     prior = FourierPrior(torch.randn(3, 1, dtype=torch.float64, generator=seeded(1)))
     model = MoGPE(X, y, 2, prior, prior, prior)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         found = HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded())
     return model, found
 
@@ -131,7 +131,7 @@ def test_few_rows_of_many():
     X = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(-1)
     prior = FourierPrior(torch.ones_like(X[:1]))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", UserWarning)
         found = model_draws.infer(MoGPE(X, X.squeeze(-1), 1, prior, prior, prior), generator=seeded())
     report = chain_diagnostics(found.chains, draws, draws[:, 0], draws[:, 0], draws[:, 0, 0].softmax(0), num_rows=50)
     assert report.rhat_log_density.shape == (50,)

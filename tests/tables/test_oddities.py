@@ -189,7 +189,7 @@ def test_typed_columns_of_frames():
         [-1, -1, -1, -1, 0, 1, 0, 60],
         [3, 0, 0, 1, 0, 0, 1, 120],
     ]
-    columns = {name: frame[name].tolist() for name in ("span", "load")}
+    columns = {"span": [dt.timedelta(minutes=k) for k in number], "load": frame["load"].tolist()}
     polars = pl.DataFrame(columns | {"code": ["7", "8", "9"] * 30, "price": [1.5] * 90, "clock": [dt.time(9)] * 90})
     polars = polars.with_columns(pl.col("code").cast(pl.Categorical), pl.col("price").cast(pl.Decimal(10, 2)))
     assert open_rows(polars, "load", num_warm_up=60).take(2).X[1].tolist()[:5] == [60.0, 0.0, 1.0, 0.0, 1.5]
