@@ -2,10 +2,14 @@
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
+
+
+_PLACES = re.compile(r" --(out|crashes|reach|known|junit) \S+")  # options that name places of one machine
 
 
 class Table(NamedTuple):
@@ -48,7 +52,7 @@ class Telling:
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Read the options and start the clock."""
         values = self.options.parse_args(list(argv))
-        self._command = " ".join([f"python -m attacks {self.name}", *argv])
+        self._command = _PLACES.sub("", " ".join([f"python -m attacks {self.name}", *argv]))
         self._out: Path | None = values.out
         self._began = time.perf_counter()
         return values

@@ -30,7 +30,7 @@ def test_the_page_holds_the_numbers_and_their_commands(tmp_path, capsys):
     table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", "1e-12"]]}
     content = {"attack": "drift", "command": "python -m attacks drift", "tables": [table]}
     table = {"title": "Survived of tried", "columns": ["command", "kill"], "rows": [["stream", "8 of 9"]]}
-    kills = {"attack": "kills", "command": "python -m attacks kills --out /there/x.json", "tables": [table]}
+    kills = {"attack": "kills", "command": "python -m attacks kills", "tables": [table]}
     for one in (content, kills):
         (tmp_path / f"{one['attack']}.json").write_text(json.dumps(one))
     assert main(["page", "--numbers", str(tmp_path), "--out", str(tmp_path / "page.md")]) == 0
@@ -53,7 +53,7 @@ def test_what_is_told_is_a_table_on_the_screen_and_in_the_file(tmp_path, capsys)
     content = json.loads((tmp_path / "new" / "bits.json").read_text())
     assert content.pop("seconds") >= 0
     table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", 1]]}
-    command = f"python -m attacks bits --rows 3 --out {tmp_path / 'new' / 'bits.json'}"
+    command = "python -m attacks bits --rows 3"  # wherever the file was
     assert content == {"attack": "bits", "command": command, "tables": [table], "further": 7}
 
 
