@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-
 _PLACES = re.compile(r" --(out|crashes|reach|known|junit) \S+")  # options that name places of one machine
 
 
