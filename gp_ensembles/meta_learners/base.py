@@ -341,11 +341,13 @@ def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState
     Args:
         step: One step of the rule.
         state: The state before the block; its log weights are those in force for the first target.
-        log_prob: Log densities of the block's targets, shape (M, B), of one target at least.
+        log_prob: Log densities of the block's targets, shape (M, B).
 
     Raises:
         NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
     """
+    if log_prob.shape[1] == 0:
+        return pack(state, state.log_weights, [], [])
     current, before = state.log_weights, []
     for number, column in enumerate(log_prob.unbind(1)):
         before.append(current)
