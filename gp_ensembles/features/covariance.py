@@ -29,16 +29,30 @@ from gp_ensembles.features.distances import with_differences
 _PARABOLA = 1e-10
 
 
+class Stationary(NamedTuple):
+    r"""A covariance that depends on the distance of two rows in length scales.
+
+    Attributes:
+        inverse: Reciprocals of the length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
+        profile: Covariances of squared distances in length scales, shape (\*batch, K, N) both.
+    """
+
+    inverse: Tensor
+    profile: Callable[[Tensor], Tensor]
+
+
 class BoundCovariance(NamedTuple):
     r"""A kernel with its hyperparameters read, differentiable in them.
 
-    Args:
+    Attributes:
         between: Covariances of rows (..., \*batch, K, D) and (..., \*batch, N, D), shape (..., \*batch, K, N).
         diagonal: Variances of rows (..., \*batch, N, D), shape (..., \*batch, N).
+        stationary: The same as a function of distances; ``None`` for kernels that are none.
     """
 
     between: Callable[[Tensor, Tensor], Tensor]
     diagonal: Callable[[Tensor], Tensor]
+    stationary: Stationary | None = None
 
 
 def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> BoundCovariance:
@@ -121,7 +135,7 @@ def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool
             squared = norms - 2.0 * left @ right.mT
         return profile(squared)
 
-    return BoundCovariance(between, _one(inverse))
+    return BoundCovariance(between, _one(inverse), Stationary(inverse, profile))
 
 
 def _one(like: Tensor) -> Callable[[Tensor], Tensor]:
@@ -207,9 +221,14 @@ def _linear(variance: Tensor) -> BoundCovariance:
 
 
 def _scaled(bound: BoundCovariance, outputscale: Tensor) -> BoundCovariance:
+    stationary = bound.stationary
+    if stationary is not None:
+        profile = stationary.profile
+        stationary = stationary._replace(profile=lambda squared: outputscale[..., None, None] * profile(squared))
     return BoundCovariance(
         lambda first, second: outputscale[..., None, None] * bound.between(first, second),
         lambda X: outputscale[..., None] * bound.diagonal(X),
+        stationary,
     )
 
 

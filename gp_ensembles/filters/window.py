@@ -26,6 +26,29 @@ class Covariance(Protocol):
     def diagonal(self) -> "Diagonal":
         r"""Variances of rows (\*batch, N, D), shape (\*batch, N)."""
 
+    @property
+    def stationary(self) -> "Stationary | None":
+        """The same as a function of distances; ``None`` for kernels that are none."""
+
+
+class Stationary(Protocol):
+    """See :class:`Covariance`."""
+
+    @property
+    def inverse(self) -> Tensor:
+        r"""Reciprocals of length scales, shape (\*batch, 1, D) or (\*batch, 1, 1)."""
+
+    @property
+    def profile(self) -> "Profile":
+        """Covariances of squared distances in length scales."""
+
+
+class Profile(Protocol):
+    """See :class:`Stationary`."""
+
+    def __call__(self, squared: Tensor, /) -> Tensor:
+        r"""Covariances, shape (\*batch, K, N), of squared distances of this shape."""
+
 
 class Between(Protocol):
     """See :class:`Covariance`."""
