@@ -112,7 +112,7 @@ def unsound(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None
 def _all_sound(mean: Tensor, variance: Tensor) -> bool:
     """Whether all are, at the price of few calls; False if one is not, or a sum overflows, or cannot be read."""
     try:
-        return math.isfinite((mean + variance.log()).sum())
+        return math.isfinite((mean + variance.log()).detach().sum())
     except RuntimeError:  # inside vmap and on the meta device
         return False
 
