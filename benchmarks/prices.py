@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import price_of_block, price_of_row
+from benchmarks import price_of_block, price_of_fit, price_of_laplace, price_of_row, price_of_rules
 from benchmarks.price_of_block import Ratio, product_rate, read_rate
 from gp_ensembles import __version__
 from gp_ensembles.numerics.compiled import IS_COMPILED
@@ -25,6 +25,9 @@ from gp_ensembles.numerics.compiled import IS_COMPILED
 PARTS: dict[str, Callable[[], list[Ratio]]] = {
     "blocks": price_of_block.ratios,
     "single rows": price_of_row.ratios,
+    "weight rules": price_of_rules.ratios,
+    "other likelihoods": price_of_laplace.ratios,
+    "the start": price_of_fit.ratios,
 }
 
 
