@@ -200,15 +200,17 @@ class OnlineEnsemble(nn.Module):
         first: ExpertFailureError | None = None
         if not bound.out:
             try:
-                return self._observe_rows(X, y, has_gaps, pace)
+                return self._observe_rows(X, y, has_gaps, pace, bound)
             except ExpertFailureError as failure:
                 first = failure
         watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._read_anew)
         return watch.observe(X, y, has_gaps, pace, first)
 
-    def _observe_rows(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+    def _observe_rows(
+        self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, bound: BoundEnsemble | None = None
+    ) -> EnsemblePredictions:
         """Rows that were checked, with those experts that are in."""
-        bound = self._bind()
+        bound = self._bind() if bound is None else bound
         size = min([self.block_size, *bound.limits]) if pace.steps is None else self._block_of(pace.steps, bound.limits)
         if X.shape[0] <= size and not bound.out:
             return self._observe_block(bound, bound.lanes, X, y, has_gaps, pace=pace)
