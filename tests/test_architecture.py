@@ -62,9 +62,10 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
     "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "numpy"})),
     # tqdm: fitting hyperparameters takes seconds. sklearn: boosted trees, trained in one thread (threadpoolctl).
+    # numpy: a row at a time.
     "experts": (
         frozenset({"numerics", "features", "filters", "likelihoods"}),
-        frozenset({"gpytorch", "tqdm", "sklearn", "threadpoolctl"}),
+        frozenset({"gpytorch", "numpy", "tqdm", "sklearn", "threadpoolctl"}),
     ),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
     "distributions": (frozenset({"numerics", "likelihoods"}), frozenset({"gpytorch", "scipy"})),

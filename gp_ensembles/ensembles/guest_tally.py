@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
+
+Numbers = NDArray[np.float64]
 
 
 class GuestTally(NamedTuple):
@@ -97,6 +101,26 @@ def count_block(
             (~is_absent[:, -1:].mT).double(),
         ]
     )
+
+
+def count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> Numbers:
+    """After one row that counts in full and that all have answered, on plain arrays.
+
+    Args:
+        tally: Before it, shape (9, G).
+        own: Log densities of the target under each model, shape (G,).
+        weights: Their weights, with those of their innovation models, shape (G,).
+        mixed: Log density of the target under the mixture.
+
+    Example:
+        >>> tally = count_row(np.zeros((9, 1)), np.array([-1.0]), np.array([0.25]), -3.0)
+        >>> tally[:, 0].tolist()
+        [0.0, 2.0, -1.0, -3.0, 1.0, 1.0, 0.0, 0.25, 1.0]
+    """
+    one, zero = np.ones_like(own), np.zeros_like(own)
+    after: Numbers = tally + np.stack([zero, own - mixed, own, mixed * one, one, one, zero, weights, zero])
+    after[-1] = 1.0
+    return after
 
 
 def next_weights(log_weights: Tensor, tally: Tensor, guests: Sequence[int], num_copies: int) -> Tensor:

@@ -1,6 +1,7 @@
 """The shell that owns a state: what a user keeps, feeds, saves and loads."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Self
 
@@ -199,15 +200,17 @@ class OnlineEnsemble(nn.Module):
         first: ExpertFailureError | None = None
         if not bound.out:
             try:
-                return self._observe_rows(X, y, has_gaps, pace)
+                return self._observe_rows(X, y, has_gaps, pace, bound)
             except ExpertFailureError as failure:
                 first = failure
         watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._read_anew)
         return watch.observe(X, y, has_gaps, pace, first)
 
-    def _observe_rows(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+    def _observe_rows(
+        self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, bound: BoundEnsemble | None = None
+    ) -> EnsemblePredictions:
         """Rows that were checked, with those experts that are in."""
-        bound = self._bind()
+        bound = self._bind() if bound is None else bound
         size = min([self.block_size, *bound.limits]) if pace.steps is None else self._block_of(pace.steps, bound.limits)
         if X.shape[0] <= size and not bound.out:
             return self._observe_block(bound, bound.lanes, X, y, has_gaps, pace=pace)
@@ -295,7 +298,8 @@ class OnlineEnsemble(nn.Module):
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
             lanes.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
-                old.copy_(new)
+                if new is not old:
+                    old.copy_(new)
         return done.predictions._replace(responses=bound.responses) if bound.responses else done.predictions
 
     def _observe_blocks(
@@ -309,7 +313,7 @@ class OnlineEnsemble(nn.Module):
         blocks = []
         for number, (rows, targets) in enumerate(zip(X.split(size), y.split(size), strict=True)):
             dead = self._dead_experts()
-            if int(dead.sum()) > num_dead:
+            if dead is not None and int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 _scatter(runners)
                 runners = self._without(dead | self._out_mask(bound), bound)
@@ -325,9 +329,12 @@ class OnlineEnsemble(nn.Module):
         longest = max(1.0, float(steps.max()))
         return max(1, min([self.block_size, *(int(limit / longest) for limit in limits)]))
 
-    def _dead_experts(self) -> Tensor:
-        """Which experts no prediction of has weight any more."""
-        dead = torch.isneginf(self._buffer("meta_log_weights"))
+    def _dead_experts(self) -> Tensor | None:
+        """Which experts no prediction of has weight any more; ``None`` if all predictions have some."""
+        log_weights = self._buffer("meta_log_weights")
+        if float(log_weights.amin()) > -math.inf:
+            return None
+        dead = torch.isneginf(log_weights)
         return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
 
     def _out_mask(self, bound: BoundEnsemble) -> Tensor:

@@ -1,5 +1,6 @@
 """What an ensemble says about a block: the experts' predictions put together."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -94,6 +95,8 @@ def unsound(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None
     """
     is_latent = isinstance(steps, LatentPredictions)
     variance = steps.variance
+    if not is_latent and _all_sound(steps.mean, variance):
+        return None
     sound = steps.mean.isfinite() & (variance >= 0 if is_latent else (variance > 0) & (variance < torch.inf))
     if readable_all(sound):
         return None
@@ -104,6 +107,14 @@ def unsound(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None
     if silent:
         wrong = wrong.index_fill(0, torch.tensor(list(silent), dtype=torch.int64, device=wrong.device), False)
     return None if readable_all(~wrong) else wrong
+
+
+def _all_sound(mean: Tensor, variance: Tensor) -> bool:
+    """Whether all are, at the price of few calls; False if one is not, or a sum overflows, or cannot be read."""
+    try:
+        return math.isfinite((mean + variance.log()).detach().sum())
+    except RuntimeError:  # inside vmap and on the meta device
+        return False
 
 
 def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:
@@ -154,8 +165,10 @@ def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> Ensem
     if steps.mean.ndim > weights.ndim:  # several outputs
         weights = weights.unsqueeze(-1)
     mean = (weights * steps.mean).sum(0)
-    spread = steps.variance + (steps.mean - mean).square()  # may be infinity, which zero must not multiply
-    variance = (weights * torch.where(weights > 0, spread, 0)).sum(0)
+    spread = steps.variance + (steps.mean - mean).square()
+    if isinstance(steps, LatentPredictions):  # may be infinity, which zero must not multiply
+        spread = spread.masked_fill(weights == 0, 0)
+    variance = (weights * spread).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
 
 

@@ -5,10 +5,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from gp_ensembles.experts.flat_trees import FlatTrees, predict_trees
 from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, scale_deviation, scale_rows
 
 # Small leaves for the mean: steps are often of few rows. Of the scale few small trees know all (benchmarks/README.md).
 _LEAST_IN_LEAF, _MEAN_LEAVES = 5, 31
+_FEW_ROWS, _PROOF_ROWS = 4, 64  # so few are predicted by flat trees, which are held against so many
 _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF = 20, 0.2, 8, 20
 
 
@@ -59,8 +61,11 @@ class _Trees:
         self._model = model
         with self._threads.limit(limits=1):
             self._model.fit(X.numpy(), y.numpy())
+            self._flat = FlatTrees.of(self._model, X[-_PROOF_ROWS:].numpy())
 
     def __call__(self, X: Tensor) -> Tensor:
+        if self._flat is not None and X.shape[0] <= _FEW_ROWS:
+            return torch.from_numpy(predict_trees(self._flat, X.numpy()))
         with self._threads.limit(limits=1):
             return torch.from_numpy(self._model.predict(X.numpy()))
 

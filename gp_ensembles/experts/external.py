@@ -159,6 +159,19 @@ class BoundExternal(BoundExpert):
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
+    def answer(self, state: ExternalState, row: Tensor) -> tuple[float, float] | None:
+        """Mean and variance of a row (1, D), double precision on the CPU; ``None`` where there are no legal ones."""
+        forecast = self._forecast(state, int(state.digest), None)
+        if forecast is None:
+            return None
+        try:
+            mean, deviation = map(float, forecast(row.float().double()))
+        except Exception:  # whatever a stranger's code may raise: who asks for a block is told
+            return None
+        variance = deviation**2
+        legal = abs(mean) < _LARGEST and deviation > 0 and 1 / _LARGEST < variance < _LARGEST
+        return (mean, variance) if legal else None
+
     def _rows(self, Phi: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (N, D) in single precision, but as doubles, and the weight of each row (N,), on the CPU.
 
@@ -169,14 +182,22 @@ class BoundExternal(BoundExpert):
 
     def _ask(self, state: ExternalState, digest: int, rows: GuestRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
+        forecast = self._forecast(state, digest, rows)
+        if forecast is None:
+            nothing = X.new_full(X.shape[:1], torch.nan)
+            return _Answers(nothing, nothing, UNTRAINED)
+        return _answers(forecast, X)
+
+    def _forecast(self, state: ExternalState, digest: int, rows: GuestRows | None) -> _Complete | None:
+        """The model of a digest, trained where it has to be; ``None`` before the first training."""
         if not digest:
-            nothing, initial = X.new_full(X.shape[:1], torch.nan), self._expert.guest.initial
-            return _Answers(nothing, nothing, UNTRAINED) if initial is None else _answers(_completed(initial, 1.0), X)
+            initial = self._expert.guest.initial
+            return None if initial is None else _completed(initial, 1.0)
 
         def train() -> _Complete:
             return _trained(self._expert.guest, self._stored(state) if rows is None else rows)
 
-        return _answers(self._expert.models.get(digest, train), X)
+        return self._expert.models.get(digest, train)
 
     def _stored(self, state: ExternalState) -> GuestRows:
         """The rows of the last training."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from gpytorch.kernels import (
@@ -23,22 +23,33 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from gp_ensembles.features.distances import with_differences
+from gp_ensembles.features.matern import PARABOLA, matern_covariance
 
-# Squared distances in length scales below which a Matern kernel is its parabola: the next term, a cube of the distance,
-# is lost in round-off there, and the derivatives of a square root are not finite at zero.
-_PARABOLA = 1e-10
+
+class Stationary(NamedTuple):
+    r"""A covariance that depends on the distance of two rows in length scales.
+
+    Attributes:
+        inverse: Reciprocals of the length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
+        profile: Covariances of squared distances in length scales, shape (\*batch, K, N) both.
+    """
+
+    inverse: Tensor
+    profile: Callable[[Tensor], Tensor]
 
 
 class BoundCovariance(NamedTuple):
     r"""A kernel with its hyperparameters read, differentiable in them.
 
-    Args:
+    Attributes:
         between: Covariances of rows (..., \*batch, K, D) and (..., \*batch, N, D), shape (..., \*batch, K, N).
         diagonal: Variances of rows (..., \*batch, N, D), shape (..., \*batch, N).
+        stationary: The same as a function of distances; ``None`` for kernels that are none.
     """
 
     between: Callable[[Tensor, Tensor], Tensor]
     diagonal: Callable[[Tensor], Tensor]
+    stationary: Stationary | None = None
 
 
 def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> BoundCovariance:
@@ -111,8 +122,7 @@ def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool
     inverse = kernel.lengthscale.reciprocal()  # (*batch, 1, D) or (*batch, 1, 1)
 
     def between(first: Tensor, second: Tensor) -> Tensor:
-        origin = first.detach().mean(-2, keepdim=True)  # any origin gives the same distances
-        left, right = (first - origin) * inverse, (second - origin) * inverse
+        left, right = _scaled_rows(first, second, inverse)
         if exact:
             squared = (left.unsqueeze(-2) - right.unsqueeze(-3)).square().sum(-1)
         else:
@@ -121,42 +131,18 @@ def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool
             squared = norms - 2.0 * left @ right.mT
         return profile(squared)
 
-    return BoundCovariance(between, _one(inverse))
+    return BoundCovariance(between, _one(inverse), Stationary(inverse, profile))
+
+
+def _scaled_rows(first: Tensor, second: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in length scales, from an origin between them: any gives the same distances."""
+    origin = first.detach().mean(-2, keepdim=True)
+    return (first - origin) * inverse, (second - origin) * inverse
 
 
 def _one(like: Tensor) -> Callable[[Tensor], Tensor]:
     """Variances of one, with the batch of a hyperparameter (*batch, 1, D)."""
     return lambda X: torch.ones_like(X[..., 0] * like[..., 0])
-
-
-class _Matern(torch.autograd.Function):
-    """Matern-3/2 or -5/2 covariances of squared distances; what is kept for the derivative is the derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, squared: Tensor, nu: float) -> Tensor:
-        ctx.nu = nu
-        distance = squared.clamp_min(0.0).mul_(2.0 * nu).sqrt_()
-        decay = distance.neg().exp_()
-        if nu == 1.5 and not ctx.needs_input_grad[0]:
-            return distance.add_(1.0).mul_(decay)
-        if nu == 1.5:
-            value, slope = distance.add_(1.0).mul_(decay), decay.mul_(-1.5)
-        else:
-            slope = distance.add(1.0).mul_(decay)
-            value = distance.square_().mul_(decay).div_(3.0).add_(slope)
-            slope.mul_(-5.0 / 6.0)
-        ctx.save_for_backward(squared, slope)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        squared, slope = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            apart = squared > _PARABOLA
-            distance = (2.0 * ctx.nu * torch.where(apart, squared, _PARABOLA)).sqrt()
-            exact = -1.5 * (-distance).exp() if ctx.nu == 1.5 else -5.0 / 6.0 * (1.0 + distance) * (-distance).exp()
-            slope = torch.where(apart, exact, slope)
-        return gradient * slope, None
 
 
 def _matern(kernel: MaternKernel, backward_only: bool) -> BoundCovariance:
@@ -169,22 +155,26 @@ def _matern(kernel: MaternKernel, backward_only: bool) -> BoundCovariance:
             return torch.where(apart, (-torch.where(apart, squared, 1.0).sqrt()).exp(), 1.0)
 
         return _stationary(kernel, exponential, exact=True)
-    if backward_only:
-
-        def fused(squared: Tensor) -> Tensor:
-            values: Tensor = _Matern.apply(squared, nu)  # type: ignore[no-untyped-call]
-            return values
-
-        return _stationary(kernel, fused)
     curvature = nu / (2.0 * (nu - 1.0))  # 3/2 for nu = 3/2, 5/6 for nu = 5/2
 
     def profile(squared: Tensor) -> Tensor:
-        apart = squared > _PARABOLA
+        apart = squared > PARABOLA
         distance = rate * torch.where(apart, squared, 1.0).sqrt()
         polynomial = 1.0 + distance if nu == 1.5 else 1.0 + distance + distance.square() / 3.0
         return torch.where(apart, polynomial * (-distance).exp(), 1.0 - curvature * squared)
 
-    return _stationary(kernel, profile)
+    bound = _stationary(kernel, profile)
+    if not backward_only:
+        return bound
+    inverse = kernel.lengthscale.reciprocal()
+
+    def between(first: Tensor, second: Tensor) -> Tensor:
+        left, right = _scaled_rows(first, second, inverse)
+        shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (rows.expand(*shape, *rows.shape[-2:]) for rows in (left, right))
+        return matern_covariance(left, right, nu)
+
+    return bound._replace(between=between)
 
 
 def _periodic(kernel: PeriodicKernel) -> BoundCovariance:
@@ -207,9 +197,14 @@ def _linear(variance: Tensor) -> BoundCovariance:
 
 
 def _scaled(bound: BoundCovariance, outputscale: Tensor) -> BoundCovariance:
+    stationary = bound.stationary
+    if stationary is not None:
+        profile = stationary.profile
+        stationary = stationary._replace(profile=lambda squared: outputscale[..., None, None] * profile(squared))
     return BoundCovariance(
         lambda first, second: outputscale[..., None, None] * bound.between(first, second),
         lambda X: outputscale[..., None] * bound.diagonal(X),
+        stationary,
     )
 
 

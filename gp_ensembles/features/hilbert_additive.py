@@ -99,20 +99,29 @@ class HilbertAdditiveFeatures(FeatureMap):
         columns = seen_columns(self.kernel, self.num_inputs)
         return form_of(self.kernel, len(columns)).outputscale.expand(self.batch_shape)
 
-    def bind(self) -> BoundFeatures:
-        """Read the hyperparameters once and return the map as a plain function of tensors."""
-        columns = seen_columns(self.kernel, self.num_inputs)
-        form, batch_shape = form_of(self.kernel, len(columns)), self.batch_shape
+    @property
+    def seen_columns(self) -> Tensor:
+        """Places of the columns that the kernel sees, shape (d,)."""
+        return seen_columns(self.kernel, self.num_inputs)
+
+    def waves(self) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Rates :math:`\omega_{jk}`, shifts and amplitudes, (\*batch, d, K) each, of the features."""
+        columns = self.seen_columns
+        form = form_of(self.kernel, len(columns))
         half_width = self.half_width.index_select(-1, columns).unsqueeze(-1)  # (*batch, d, 1)
         start = self.center.index_select(-1, columns).unsqueeze(-1) - half_width
         order = torch.arange(1, self.num_frequencies + 1, dtype=half_width.dtype, device=half_width.device)
-        omega = 0.5 * torch.pi * order / half_width  # (*batch, d, K)
+        omega = 0.5 * torch.pi * order / half_width
         lengthscale = form.lengthscale.mT  # (*batch, d or 1, 1)
         log_density = lengthscale.log() + form.log_density((lengthscale * omega).square(), 1)
-        amplitude = ((0.5 * log_density).exp() * half_width.rsqrt()).unsqueeze(-3)  # (*batch, 1, d, K)
-        rate, shift = omega.unsqueeze(-3), (-start * omega).unsqueeze(-3)
+        amplitude = (0.5 * log_density).exp() * half_width.rsqrt()
+        return omega, -start * omega, amplitude
+
+    def bind(self) -> BoundFeatures:
+        """Read the hyperparameters once and return the map as a plain function of tensors."""
+        columns, num_batch = self.seen_columns, len(self.batch_shape)
+        rate, shift, amplitude = (part.unsqueeze(-3) for part in self.waves())  # (*batch, 1, d, K)
         every_column = self.kernel.active_dims is None
-        num_batch = len(batch_shape)
 
         def features(X: Tensor) -> Tensor:
             seen = X if every_column else X.index_select(-1, columns)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import predict_joint_linear, predict_linear, update_linear
-from gp_ensembles.filters.latent import predict_latent, predict_latent_vector, update_latent, update_latent_vector
+from gp_ensembles.filters.latent import predict_latent, update_latent
+from gp_ensembles.filters.latent_vector import predict_latent_vector, update_latent_vector
 from gp_ensembles.filters.multi_output import MultiOutputNoise, predict_multi_output, update_multi_output
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import (

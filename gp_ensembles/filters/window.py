@@ -1,51 +1,19 @@
 """The exact Gaussian process of the last rows: a Cholesky factor to which rows are appended, and dropped in lots."""
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gp_ensembles.filters.kernels import Covariance, PriorMean
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
 _SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; those left of them are multiplied
-_COMPUTED_AT_ONCE = 128  # rows of a covariance
-
-
-class Covariance(Protocol):
-    """A kernel as two functions of rows, their hyperparameters read, in double precision."""
-
-    @property
-    def between(self) -> "Between":
-        r"""Covariances of rows (\*batch, K, D) and (\*batch, N, D), shape (\*batch, K, N)."""
-
-    @property
-    def diagonal(self) -> "Diagonal":
-        r"""Variances of rows (\*batch, N, D), shape (\*batch, N)."""
-
-
-class Between(Protocol):
-    """See :class:`Covariance`."""
-
-    def __call__(self, first: Tensor, second: Tensor, /) -> Tensor:
-        """Covariances of two lists of rows."""
-
-
-class PriorMean(Protocol):
-    """What targets are expected to be before any is seen."""
-
-    def __call__(self, X: Tensor, /) -> Tensor:
-        r"""Prior means at rows (\*batch, N, D), shape (\*batch, N)."""
-
-
-class Diagonal(Protocol):
-    """See :class:`Covariance`."""
-
-    def __call__(self, X: Tensor, /) -> Tensor:
-        """Variances of rows."""
+_COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel is some passes over them
 
 
 class Window(NamedTuple):
@@ -391,7 +359,19 @@ def _end_of(seen: Tensor, start: int, room: int) -> int:
 def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) -> Tensor:
     if n == 0:
         return rows.new_zeros(*rows.shape[:-1], 0)
-    return _forward(state.factor, covariance.between(rows, state.inputs[..., :n, :]))
+    return _forward(state.factor, _between(covariance, rows, state.inputs[..., :n, :]))
+
+
+def _between(covariance: Covariance, rows: Tensor, others: Tensor) -> Tensor:
+    r"""Covariances of rows (\*batch, K, D) and (\*batch, N, D), by blocks of rows that fit in the cache."""
+    size = _rows_at_once(others)
+    if rows.shape[-2] <= size:
+        return covariance.between(rows, others)
+    return torch.cat([covariance.between(part, others) for part in rows.split(size, dim=-2)], dim=-2)
+
+
+def _rows_at_once(others: Tensor) -> int:
+    return max(1, _COMPUTED_AT_ONCE // max(1, others[..., 0].numel()))
 
 
 def _forward(factor: Tensor, right: Tensor) -> Tensor:
@@ -433,9 +413,9 @@ def _filled(state: WindowState, window: Window, rows: tuple[Tensor, Tensor, Tens
 
 def _lower_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
     """As :func:`own_covariance`, but zero where a factorization reads nothing; by blocks that fit in the cache."""
-    parts, num_rows = [], X.shape[-2]
-    for start in range(0, num_rows, _COMPUTED_AT_ONCE):
-        rows = X[..., start : start + _COMPUTED_AT_ONCE, :]
+    parts, num_rows, size = [], X.shape[-2], _rows_at_once(X)
+    for start in range(0, num_rows, size):
+        rows = X[..., start : start + size, :]
         end = start + rows.shape[-2]
         parts.append(pad(covariance.between(rows, X[..., :end, :]), (0, num_rows - end)))
     variances = covariance.diagonal(X) + noise

@@ -267,7 +267,7 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
     if not readable_all(normalizer[-1].isfinite()):
         return None
     log_weights = normalized(joint, normalizer)
-    density = best + (normalizer[1:] - normalizer[:-1])
+    density = best + normalizer.diff()
     return _after(state, log_weights[:, -1], num_steps), MetaOutput(log_weights[:, :-1], density)
 
 

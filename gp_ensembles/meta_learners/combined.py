@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block
-from gp_ensembles.meta_learners.together import run_row, run_together
+from gp_ensembles.meta_learners.together import run_row, run_rows, run_together
 
 
 class CombinedRules(MetaLearner):
@@ -61,11 +61,14 @@ class CombinedRules(MetaLearner):
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
         check_block(state, log_prob)
-        if log_prob.shape[1] == 1 and state.memory.shape[1] == 2 * len(self.rules):
-            row = run_row(self.rules, self.over, state.memory, log_prob)
-            if row is not None:
-                memory = torch.cat([row.learned, row.over.expand(log_prob.shape[0], -1)], dim=-1)
-                return MetaState(row.joint, state.num_seen + 1, memory), MetaOutput(row.log_weights, row.log_prob)
+        num_rows = log_prob.shape[1]
+        if num_rows and state.memory.shape[1] == 2 * len(self.rules):
+            run = run_row if num_rows == 1 else run_rows
+            rows = run(self.rules, self.over, state.memory, log_prob)
+            if rows is not None:
+                memory = torch.cat([rows.learned, rows.over.expand(log_prob.shape[0], -1)], dim=-1)
+                after = MetaState(rows.joint, state.num_seen + num_rows, memory)
+                return after, MetaOutput(rows.log_weights, rows.log_prob)
         states, over = self._unpack(state)
         together = run_together(self.rules, states, log_prob)
         if together is not None:

@@ -99,9 +99,10 @@ class ReferenceAveraging(MetaLearner):
         check_block(state, log_prob)
         inner, among, between = self._unpacked(state)
         inner, own = self.rule.update_block(inner, log_prob)
-        row = self._row(among, between, inner, own, log_prob) if isinstance(self.rule, CombinedRules) else None
-        if row is not None:
-            return row
+        if isinstance(self.rule, CombinedRules):
+            rows = self._rows(among, between, inner, own, log_prob)
+            if rows is not None:
+                return rows
         among, theirs = self._among.update_block(among, log_prob.index_select(0, self._place(log_prob)))
         between, over = self._weigh(between, torch.stack([own.log_prob, theirs.log_prob]))
         log_weights = self._joined(own.log_weights, theirs.log_weights, over.log_weights[0], over.log_weights[1])
@@ -137,33 +138,39 @@ class ReferenceAveraging(MetaLearner):
         after = state._replace(log_weights=log_weights[:, -1], num_seen=state.num_seen + len(ratios))
         return after, MetaOutput(log_weights[:, :-1], (log_weights[:, :-1] + log_prob).logsumexp(0))
 
-    def _row(
+    def _rows(
         self, among: MetaState, between: MetaState, inner: MetaState, own: MetaOutput, log_prob: Tensor
     ) -> tuple[MetaState, MetaOutput] | None:
-        """One target, given what the rule makes of it: numpy, as a call of torch costs more than its numbers.
+        """Targets, given what the rule makes of them: numpy, as a call of torch costs more than its numbers.
 
-        ``None`` where there are more, derivatives are wanted, numbers are not plain ones of double precision, or an
-        expert makes the target impossible.
+        ``None`` where derivatives are wanted, numbers are not plain ones of double precision, or an expert makes a
+        target impossible.
         """
         is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
-        if log_prob.shape[1] != 1 or not is_plain:
+        if not log_prob.shape[1] or not is_plain:
             return None
         try:
-            column, before, prior = log_prob.numpy()[:, 0], among.log_weights.numpy(), between.log_weights.numpy()
-            of_rule, now, after = own.log_weights.numpy(), float(own.log_prob), inner.log_weights.numpy()
+            targets, before, prior = log_prob.numpy(), among.log_weights.numpy(), between.log_weights.numpy()
+            of_rule, now, after = own.log_weights.numpy(), own.log_prob.numpy(), inner.log_weights.numpy()
         except RuntimeError:  # inside vmap
             return None
-        known = np.concatenate([before, prior])
-        places = np.array(self.references, dtype=np.int64)
-        column, of_rule = np.ascontiguousarray(column), np.ascontiguousarray(of_rule[:, 0])
-        found, log_weights, density, joined, learned = refer_row(
-            places, self.share, self.prior, known, column, of_rule, now, after
-        )
+        places, known = np.array(self.references, dtype=np.int64), np.concatenate([before, prior])
+        if targets.shape[1] > 1:
+            found, weights, density, joined, learned = refer_rows(
+                places, self.share, self.prior, known, targets, of_rule, now, after
+            )
+        else:
+            column, row = (np.ascontiguousarray(part[:, 0]) for part in (targets, of_rule))
+            found, weights, one, joined, learned = refer_row(
+                places, self.share, self.prior, known, column, row, float(now[0]), after
+            )
+            density = np.array([one])
         if not found:
             return None
-        columns = [inner.log_weights.unsqueeze(-1), inner.memory, torch.from_numpy(learned).expand(len(column), -1)]
+        columns = [inner.log_weights.unsqueeze(-1), inner.memory, torch.from_numpy(learned).expand(len(targets), -1)]
         state = MetaState(torch.from_numpy(joined), inner.num_seen, torch.cat(columns, dim=-1))
-        return state, MetaOutput(torch.from_numpy(log_weights[:, None]), torch.from_numpy(np.array([density])))
+        log_weights = torch.from_numpy(weights).reshape(own.log_weights.shape)
+        return state, MetaOutput(log_weights, torch.from_numpy(density))
 
     def _place(self, like: Tensor) -> Tensor:
         if like.device not in self._places:
@@ -194,6 +201,40 @@ class ReferenceAveraging(MetaLearner):
         inner = MetaState(own[:, 0], state.num_seen, own[:, 1:])
         among = MetaState(known[:size], state.num_seen, empty[:size])
         return inner, among, MetaState(known[size:], state.num_seen, empty[:2])
+
+
+def refer_rows(
+    references: NDArray[np.int64],
+    share: float,
+    prior: float,
+    known: Numbers,
+    log_prob: Numbers,
+    of_rule: Numbers,
+    density: Numbers,
+    after: Numbers,
+) -> tuple[bool, Numbers, Numbers, Numbers, Numbers]:
+    """As :func:`refer_row` for a block: ``log_prob`` and ``of_rule`` of shape (M, B), ``density`` of shape (B,)."""
+    theirs = log_prob[references]
+    best = theirs.max(0)
+    with np.errstate(invalid="ignore"):
+        sums = np.concatenate([known[:-2, None], known[:-2, None] + np.cumsum(theirs - best, 1)], axis=1)
+        top = sums.max(0)
+        totals = top + np.log(np.exp(sums - top).sum(0))
+    if not (np.isfinite(density).all() and np.abs(totals).max() < PLAIN):
+        return False, of_rule, density, after, known
+    among, mixed = sums - totals, best + np.diff(totals)
+    weight, weights = float(np.exp(known[-1])), []
+    for ratio in np.exp(np.clip(mixed - density, -_LARGEST, _LARGEST)).tolist():
+        now = (1 - share) * weight + share * prior
+        weights.append(now)
+        weight = now * ratio / (1 - now + now * ratio)
+    parts = np.array([*weights, (1 - share) * weight + share * prior])
+    rest, own = np.log1p(-parts), np.log(parts)
+    log_weights = np.concatenate([of_rule, after[:, None]], axis=1) + rest
+    log_weights[references] = np.logaddexp(log_weights[references], among + own)
+    learned = np.concatenate([among[:, -1], [np.log1p(-weight), np.log(weight)]])
+    whole: Numbers = np.logaddexp(density + rest[:-1], mixed + own[:-1])
+    return True, log_weights[:, :-1], whole, np.ascontiguousarray(log_weights[:, -1]), learned
 
 
 @compiled

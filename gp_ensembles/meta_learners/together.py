@@ -84,6 +84,78 @@ def run_row(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, log
     return Row(*map(torch.from_numpy, (learned, last, joint, log_weights[:, None], np.array([density]))))
 
 
+def run_rows(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, log_prob: Tensor) -> Row | None:
+    """The same for a block: log densities (M, B), weights in force (M, B) and densities of the mixture (B,)."""
+    forms = row_forms(rules, over)
+    is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
+    if not is_plain or forms is None:
+        return None
+    try:
+        known, columns = before.numpy(), np.ascontiguousarray(log_prob.numpy().T)
+    except RuntimeError:  # inside vmap
+        return None
+    (num_rows, num_experts), num_rules = columns.shape, len(rules)
+    best = columns.max(1)
+    if not np.isfinite(best).all():
+        return None
+    relative = np.exp(columns - best[:, None])
+    weights, above = np.empty((num_rows + 1, num_rules, num_experts)), np.empty((num_rows + 1, num_rules))
+    weights[0], above[0] = np.exp(known[:, :num_rules].T), np.exp(known[0, num_rules:])
+    densities, mixed = np.empty((num_rows, num_rules)), np.empty(num_rows)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what came of it is looked at
+        _recurse(forms, relative, weights, above, densities, mixed)
+    if not (densities.min() > _SMALLEST and mixed.min() > _SMALLEST):
+        return None
+    learned, last = known[:, :num_rules].copy(), known[0, num_rules:].copy()
+    for r, (kept, gained, given) in enumerate(forms[:-1]):
+        if given > 0:
+            learned[:, r] = np.log(weights[-1, r])
+        else:  # a weight of any smallness keeps its logarithm
+            learned[:, r] += np.log(kept + gained * (relative / densities[:, r : r + 1])).sum(0)
+    kept, gained, given = forms[-1]
+    if given > 0:
+        last = np.log(above[-1])
+    else:
+        last += np.log(kept + gained * (densities / mixed[:, None])).sum(0)
+    joint = np.log(np.matmul(above[:, None], weights)[:, 0])
+    return Row(*map(torch.from_numpy, (learned, last, joint[-1], joint[:-1].T, np.log(mixed) + best)))
+
+
+@compiled
+def _recurse(
+    forms: Numbers, relative: Numbers, weights: Numbers, above: Numbers, densities: Numbers, mixed: Numbers
+) -> None:
+    """Weights after each of B targets, behind those before the first.
+
+    Args:
+        forms: What :func:`row_forms` found.
+        relative: Densities of the targets over the best one, (B, M).
+        weights: Of the experts under each rule, (B + 1, R, M); the first are given.
+        above: Of the rules, (B + 1, R); the first are given.
+        densities: Receives those of the rules' mixtures, (B, R).
+        mixed: Receives those of the mixture of these, (B,).
+    """
+    num_rows, num_experts = relative.shape
+    num_rules = len(forms) - 1
+    for t in range(num_rows):
+        column, total = relative[t], 0.0
+        for r in range(num_rules):
+            own, after = weights[t, r], weights[t + 1, r]
+            density = np.dot(own, column)
+            densities[t, r] = density
+            total += above[t, r] * density
+            after[:] = column * (forms[r, 1] / density)
+            if forms[r, 0] != 0.0:
+                after += forms[r, 0]
+            after *= own
+            if forms[r, 2] != 0.0:
+                after += forms[r, 2] / num_experts
+        mixed[t] = total
+        kept, gained, given = forms[num_rules]
+        for r in range(num_rules):
+            above[t + 1, r] = above[t, r] * (kept + gained * densities[t, r] / total) + given / num_rules
+
+
 def row_forms(rules: Sequence[MetaLearner], over: MetaLearner) -> Numbers | None:
     """The numbers a, b and c of R rules and of the rule over them, (R + 1, 3), for :func:`weigh_row`.
 

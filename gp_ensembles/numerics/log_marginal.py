@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.reductions import readable_all
+
 
 class _LogMarginal(torch.autograd.Function):
     r"""Gaussian log density whose gradient needs one inverse: d/dK = (a a^T - K^{-1}) / 2 with a = K^{-1} y."""
@@ -27,19 +29,27 @@ class _LogMarginal(torch.autograd.Function):
             identity = torch.eye(y.shape[-1], dtype=matrix.dtype, device=matrix.device)
             inverse: Tensor = torch.linalg.inv(torch.where(good[..., None, None], matrix, identity))
             solution = inverse @ y.unsqueeze(-1)
+            slope = torch.where(good[..., None, None], 0.5 * (solution @ solution.mT - inverse), 0.0)
+            scale = torch.where(good, gradient, 0.0)
+            by_matrix = scale[..., None, None] * slope
         else:
             solution = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
             broken = factor.diagonal(dim1=-2, dim2=-1) == 0  # LAPACK refuses the whole batch for one of them
-            factor = factor.clone()
-            factor.diagonal(dim1=-2, dim2=-1).add_(broken)
+            if not readable_all(~broken):
+                factor = factor.clone()
+                factor.diagonal(dim1=-2, dim2=-1).add_(broken)
             inverse = torch.cholesky_inverse(factor)
-        scale = torch.where(good, gradient, 0.0)
-        slope = torch.where(good[..., None, None], 0.5 * (solution @ solution.mT - inverse), 0.0)
+            scale = torch.where(good, gradient, 0.0)
+            # In place: each further pass over a new matrix costs as much as a fifth of the factorization.
+            by_matrix = inverse.mul_(-0.5 * scale[..., None, None])
+            by_matrix += (0.5 * scale[..., None, None] * solution) @ solution.mT
+            if not readable_all(good):
+                by_matrix = torch.where(good[..., None, None], by_matrix, 0.0)
         of_y = None
         if ctx.needs_input_grad[1]:
             of_y = -(scale.unsqueeze(-1) * torch.where(good.unsqueeze(-1), solution.squeeze(-1), 0.0))
             of_y = of_y.sum_to_size(y.shape)
-        return scale[..., None, None] * slope, of_y
+        return by_matrix, of_y
 
 
 def log_marginal(covariance: Tensor, y: Tensor) -> Tensor:

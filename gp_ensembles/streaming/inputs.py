@@ -16,7 +16,7 @@ from gp_ensembles.streaming.input_range import InputRange
 from gp_ensembles.streaming.sleeping import Sleepers
 
 _SLEEPERS_WIDTH = 2.0  # of the range of a sleeping column, in its scales
-_EFFECT_ROWS = 128  # of the warm-up, at which effects are measured
+_EFFECT_ROWS = 64  # of the warm-up, at which effects are measured
 _MOST_DOUBT = 1.0  # variance of the standardized target
 
 

@@ -136,6 +136,8 @@ class RowPipeline:
         if not legal:
             return None
         mixture = self.ensemble.predict(inputs)
+        if mixture is None:
+            return None
         base = self._mixture(mixture.log_weights, *self._in_units(mixture))
         if calibration.recalibration is None:
             return base

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Recalibrated
-from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis
+from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.one_row import RowEnsemble
 from gp_ensembles.ensembles.presets import light
+from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.wide import WideFeatures
+from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
@@ -29,8 +33,20 @@ SMALL = replace(
     further=(WideFeatures(num_features=40),),
     fit_settings=FitSettings(method=None, num_samples=1),
 )
+# Everything that a row may meet: a window that overflows and is refitted, trees that are trained, maps that are called.
+WHOLE = replace(
+    SMALL,
+    bases=(HilbertBasis(num_frequencies=6), RadialBasis(num_centers=12)),
+    further=(
+        WindowGP(num_rows=100, lags=True, refit_every=150),
+        WindowGP(num_rows=60, nu=2.5, starts=(0.5, 1.0), name="windows"),
+        WideFeatures(num_features=40),
+        Boosting(num_trees=10, every=110),
+    ),
+)
 SPECS = {
     "seasonal": SMALL,
+    "whole": WHOLE,
     "changing trend": replace(SMALL, lags=TargetLags(bases=(_FOURIER,), changing_trend=True)),
     "no lags": replace(SMALL, lags=None),
     "no threshold": replace(SMALL, outlier_threshold=None),
@@ -101,13 +117,14 @@ def assert_same_predictions(rows: list[OnlinePredictions], block: OnlinePredicti
         ("changing trend", {}),
         ("no lags", {"clip": 1.5, "coverages": (0.5, 0.9), "recalibrate": False}),
         ("no threshold", {}),
+        ("whole", {}),
     ],
 )
 def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -> None:
     model, (X, y) = fitted(spec, **changes), stream()
     other = copy.deepcopy(model)
     assert model.online.one_row is not None
-    end = WARMUP + (NUMBER if spec == "seasonal" and not changes else 260)
+    end = WARMUP + (NUMBER if spec in ("seasonal", "whole") and not changes else 260)
     rows = one_by_one(model, X[WARMUP:end], y[WARMUP:end])
     block = other.observe(X[WARMUP:end], y[WARMUP:end])
     assert_same_predictions(rows, block)
@@ -140,8 +157,24 @@ def test_a_trend_that_may_change_is_among_them_where_it_is_asked_for() -> None:
     assert "fast changing trend" in {name.split("/")[0] for name in fitted("changing trend").names}
 
 
-def test_what_is_predicted_of_a_row_is_what_is_said_when_it_is_learned() -> None:
-    model, (X, y) = fitted(), stream()
+def test_a_window_overflows_and_trees_are_trained_while_nearly_all_rows_go_by_themselves(monkeypatch) -> None:
+    model, (X, y), alone = fitted("whole"), stream(), []
+    commit = RowEnsemble.commit
+    monkeypatch.setattr(RowEnsemble, "commit", lambda row, staged: (alone.append(staged.y), commit(row, staged)))
+    kinds = [type(expert).__name__ for expert in model.online.ensemble.experts]
+    assert {"WindowExpert", "ExternalExpert"} <= set(kinds)
+    before = model.online.state.experts[kinds.index("ExternalExpert")].digest.clone()
+    one_by_one(model, X[WARMUP:], y[WARMUP:])
+    states = model.online.state.experts
+    assert NUMBER * 0.9 < len(alone) < NUMBER - 10
+    assert states[kinds.index("WindowExpert")].num_used < 200 < model.num_rows
+    assert states[kinds.index("WindowExpert")].due > WARMUP + 300
+    assert states[kinds.index("ExternalExpert")].digest != before
+
+
+@pytest.mark.parametrize("spec", ["seasonal", "whole"])
+def test_what_is_predicted_of_a_row_is_what_is_said_when_it_is_learned(spec: str) -> None:
+    model, (X, y) = fitted(spec), stream()
     for t in range(WARMUP + 28, WARMUP + 68):
         row = X[t : t + 1]
         before = model.predict(row)
@@ -152,8 +185,9 @@ def test_what_is_predicted_of_a_row_is_what_is_said_when_it_is_learned() -> None
         torch.testing.assert_close(levels, said.intervals.levels[:, 0, 0], rtol=1e-9, atol=1e-9)
 
 
-def test_rows_and_blocks_come_in_any_order_and_a_loaded_model_goes_on_to_the_bit(tmp_path) -> None:
-    model, (X, y) = fitted(), stream()
+@pytest.mark.parametrize("spec", ["seasonal", "whole"])
+def test_rows_and_blocks_come_in_any_order_and_a_loaded_model_goes_on_to_the_bit(tmp_path, spec: str) -> None:
+    model, (X, y) = fitted(spec), stream()
     other, at = copy.deepcopy(model), WARMUP
     for length in (1, 1, 40, 1, 7, 1, 1, 1, 64, 1, 1, 2, 1):
         model.observe(X[at : at + length], y[at : at + length])
@@ -169,6 +203,19 @@ def test_rows_and_blocks_come_in_any_order_and_a_loaded_model_goes_on_to_the_bit
     assert_same_state(model, loaded, 0.0)
     other.observe(X[WARMUP : at + 60], y[WARMUP : at + 60])
     assert_same_state(model, other, 1e-8)
+
+
+def test_what_was_predicted_of_a_row_is_not_learned_after_others_have_changed_the_state() -> None:
+    """The same row, as many rows in the windows, but other ones."""
+    model, (X, y) = fitted("whole"), stream()
+    row, target = X[WARMUP : WARMUP + 1], y[WARMUP : WARMUP + 1]
+    model.predict(row)
+    fresh = copy.deepcopy(model)
+    for each in (model, fresh):
+        for name, value in each.online.state_dict().items():
+            if name.endswith("projected"):
+                value.mul_(0.5)
+    assert torch.equal(model.observe(row, target).log_prob, fresh.observe(row, target).log_prob)
 
 
 def test_what_was_said_stays_when_more_is_learned_and_copies_do_not_know_each_other() -> None:
@@ -226,7 +273,7 @@ def test_a_changed_hyperparameter_is_seen_by_the_next_row() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        replace(SMALL, bases=(HilbertBasis(),)),
+        replace(SMALL, further=(Refitted(),)),
         replace(SMALL, innovations=()),
         replace(SMALL, rule=BayesianModelAveraging()),
     ],

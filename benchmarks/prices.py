@@ -1,0 +1,83 @@
+"""What everything costs, as one table of ratios: blocks, single rows, weight rules, other likelihoods, the start.
+
+    python -m benchmarks.prices
+    python -m benchmarks.prices --history benchmarks/prices.jsonl
+
+Each ratio is of two CPU times of one thread that took turns in one process, so it holds on other machines as well as
+caches allow; the floors, a matrix product and reading memory, are measured in the same run. ``--history`` adds the run
+to a file of what each version cost, and shows the last run of the same processor beside it.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks import price_of_block, price_of_fit, price_of_laplace, price_of_row, price_of_rules
+from benchmarks.price_of_block import Ratio, product_rate, read_rate
+from gp_ensembles import __version__
+from gp_ensembles.numerics.compiled import IS_COMPILED
+
+PARTS: dict[str, Callable[[], list[Ratio]]] = {
+    "blocks": price_of_block.ratios,
+    "single rows": price_of_row.ratios,
+    "weight rules": price_of_rules.ratios,
+    "other likelihoods": price_of_laplace.ratios,
+    "the start": price_of_fit.ratios,
+}
+
+
+def processor() -> str:
+    """Its name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def earlier(history: Path, name: str, compiled: bool) -> dict[str, float]:
+    """Ratios of the last run of a history on the same processor, with numba or without as this one."""
+    runs = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
+    alike = [run for run in runs if run["processor"] == name and run["compiled"] == compiled]
+    return dict(alike[-1]["ratios"]) if alike else {}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--history", type=Path, default=None, help="a file of JSON lines, to which the run is added")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    name = processor()
+    before = {} if options.history is None else earlier(options.history, name, IS_COMPILED)
+    floors = {"matrix product, GFLOP/s": product_rate() / 1e9, "reading memory, GB/s": read_rate() / 1e9}
+    print(f"gp_ensembles {__version__}, {name}, one thread, {'with' if IS_COMPILED else 'without'} numba")
+    print(", ".join(f"{what} {value:.0f}" for what, value in floors.items()))
+    print("\n| | ratio | goal, at most | last run |\n|---|---:|---:|---:|")
+    found: dict[str, float] = {}
+    for part in options.parts:
+        for what, ratio, most in PARTS[part]():
+            found[what] = round(ratio, 3)
+            goal = "" if most is None else f"{most:g}{'' if ratio <= most else ' (missed)'}"
+            past = f"{before[what]:.2f}" if what in before else ""
+            print(f"| {what} | {ratio:.2f} | {goal} | {past} |", flush=True)
+    if options.history is not None:
+        run = {
+            "date": datetime.date.today().isoformat(),
+            "version": __version__,
+            "processor": name,
+            "torch": torch.__version__,
+            "compiled": IS_COMPILED,
+            "floors": {what: round(value, 1) for what, value in floors.items()},
+            "ratios": found,
+        }
+        with options.history.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(run) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Trees of scikit-learn's histogram boosting as plain arrays: at a few rows calling them one by one costs most."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
+
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+class FlatTrees(NamedTuple):
+    """T trees, their nodes behind one another.
+
+    Attributes:
+        baseline: What is predicted without any tree.
+        roots: Places of the trees' first nodes, shape (T,).
+        columns: Which input a node asks for, shape (N,); zero for a leaf.
+        thresholds: Up to which number it goes to the left, shape (N,).
+        left: Place of the node to the left, shape (N,); a leaf's own.
+        right: Likewise to the right.
+        missing_left: Whether a missing number goes to the left, shape (N,).
+        values: What a leaf adds, shape (N,).
+    """
+
+    baseline: float
+    roots: Places
+    columns: Places
+    thresholds: Numbers
+    left: Places
+    right: Places
+    missing_left: NDArray[np.bool_]
+    values: Numbers
+
+    @classmethod
+    def of(cls, model: Any, X: Numbers) -> "FlatTrees | None":
+        """The trees of a trained model; ``None`` where they do not predict as it does.
+
+        scikit-learn has no public name for its trees, so they are believed only where they prove true.
+
+        Args:
+            model: A trained ``HistGradientBoostingRegressor``.
+            X: Rows on which both must agree, shape (N, D).
+        """
+        try:
+            trees = _read(model)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # another version keeps them elsewhere
+            return None
+        agrees = np.allclose(predict_trees(trees, X), model.predict(X), rtol=1e-12, atol=1e-12)
+        return trees if agrees else None
+
+
+def predict_trees(trees: FlatTrees, X: Numbers) -> Numbers:
+    """What trees predict at rows X (N, D), shape (N,).
+
+    Example:
+        >>> one, none = np.array([0.0, -1.0, 1.0]), np.zeros(3, dtype=np.int64)
+        >>> left, right = np.array([1, 1, 2]), np.array([2, 1, 2])
+        >>> stump = FlatTrees(5.0, none[:1], none, np.zeros(3), left, right, np.ones(3, dtype=bool), one)
+        >>> predict_trees(stump, np.array([[-3.0], [3.0], [np.nan]]))
+        array([4., 6., 4.])
+    """
+    out = np.empty(len(X))
+    _predict(*trees, np.ascontiguousarray(X), out)
+    return out
+
+
+def _read(model: Any) -> FlatTrees:
+    parts = [tree.nodes for (tree,) in model._predictors]
+    if any(part["is_categorical"].any() for part in parts):
+        raise ValueError("trees of categories are not known here")
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    roots = np.concatenate([[0], sizes.cumsum()[:-1]]).astype(np.int64)
+    nodes, shift = np.concatenate(parts), np.repeat(roots, sizes)
+    is_leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
+    return FlatTrees(
+        float(np.ravel(model._baseline_prediction)[0]),
+        roots,
+        np.where(is_leaf, 0, nodes["feature_idx"]).astype(np.int64),
+        nodes["num_threshold"].astype(np.float64),
+        np.where(is_leaf, own, nodes["left"].astype(np.int64) + shift),
+        np.where(is_leaf, own, nodes["right"].astype(np.int64) + shift),
+        nodes["missing_go_to_left"].astype(bool),
+        nodes["value"].astype(np.float64),
+    )
+
+
+def _predict_by_steps(
+    baseline: float,
+    roots: Places,
+    columns: Places,
+    thresholds: Numbers,
+    left: Places,
+    right: Places,
+    missing_left: NDArray[np.bool_],
+    values: Numbers,
+    X: Numbers,
+    out: Numbers,
+) -> None:
+    """All trees go down a step at a time; sums are taken in the order of the trees, as scikit-learn does."""
+    for number, row in enumerate(X):
+        at, before, has_gaps = roots, roots[:0], bool(np.isnan(row).any())
+        while not np.array_equal(at, before):
+            asked, before = row[columns[at]], at
+            goes_left = asked <= thresholds[at]
+            if has_gaps:
+                goes_left |= np.isnan(asked) & missing_left[at]
+            at = np.where(goes_left, left[at], right[at])
+        out[number] = np.cumsum(np.concatenate([[baseline], values[at]]))[-1]
+
+
+def _predict_by_loops(
+    baseline: float,
+    roots: Places,
+    columns: Places,
+    thresholds: Numbers,
+    left: Places,
+    right: Places,
+    missing_left: NDArray[np.bool_],
+    values: Numbers,
+    X: Numbers,
+    out: Numbers,
+) -> None:
+    for number in range(len(X)):
+        row, total = X[number], baseline
+        for root in roots:
+            at, before = root, -1
+            while at != before:
+                asked, before = row[columns[at]], at
+                goes_left = asked <= thresholds[at] or (np.isnan(asked) and missing_left[at])
+                at = left[at] if goes_left else right[at]
+            total += values[at]
+        out[number] = total
+
+
+_predict = compiled(_predict_by_loops) if IS_COMPILED else _predict_by_steps

@@ -1,0 +1,79 @@
+"""Feature maps at one row on plain arrays are what the maps themselves say."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+
+from gp_ensembles.features import (
+    AdditivePolynomialFeatures,
+    ConstantFeatures,
+    FeatureMap,
+    HilbertAdditiveFeatures,
+    LinearFeatures,
+    RadialBasisFeatures,
+    RandomFourierFeatures,
+    SelectColumns,
+)
+from gp_ensembles.features.one_row import RowFeatures
+
+D = 4
+X = torch.randn(30, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def scaled(num_inputs: int, batch: tuple[int, ...] = (), nu: float | None = None, **settings: object) -> ScaleKernel:
+    shape = torch.Size(batch)
+    kind = RBFKernel if nu is None else MaternKernel
+    settings = settings if nu is None else settings | {"nu": nu}
+    kernel = ScaleKernel(kind(ard_num_dims=num_inputs, batch_shape=shape, **settings), batch_shape=shape).double()
+    kernel.base_kernel.lengthscale = torch.linspace(0.5, 2.0, num_inputs, dtype=torch.float64)
+    kernel.outputscale = torch.linspace(0.5, 2.0, max(1, sum(batch)), dtype=torch.float64).reshape(shape)
+    return kernel
+
+
+def fourier(batch: tuple[int, ...], num_inputs: int = D) -> FeatureMap:
+    generator = torch.Generator().manual_seed(1)
+    return RandomFourierFeatures.from_kernel(scaled(num_inputs, batch), num_inputs, 12, generator=generator)
+
+
+def hilbert(kernel: ScaleKernel, rows: torch.Tensor) -> FeatureMap:
+    return HilbertAdditiveFeatures.from_data(kernel, rows, 5)
+
+
+one = torch.ones((), dtype=torch.float64)
+MAPS = {
+    "fourier": lambda: fourier(()),
+    "three fourier": lambda: fourier((3,)),
+    "fourier of some columns": lambda: SelectColumns(fourier((2,), 2), [3, 1], D),
+    "hilbert": lambda: hilbert(scaled(D), X),
+    "two hilbert": lambda: hilbert(scaled(D, (2,), 1.5), X),
+    "hilbert of active columns": lambda: hilbert(scaled(2, active_dims=[2, 0]), X),
+    "hilbert of some columns": lambda: SelectColumns(hilbert(scaled(2, (2,)), X[:, [1, 3]]), [1, 3], D),
+    "linear": lambda: LinearFeatures(D, one),
+    "linear without bias": lambda: LinearFeatures(D, one, bias=False),
+    "constant": lambda: ConstantFeatures(D, one),
+    "radial": lambda: RadialBasisFeatures.from_data(X, 6, torch.tensor([[0.5], [1.0]], dtype=torch.float64)),
+    "polynomial of some columns": lambda: SelectColumns(AdditivePolynomialFeatures(2, 3, one), [0, 2], D),
+}
+
+
+@torch.no_grad()
+def check(maps: list[FeatureMap]) -> None:
+    row = RowFeatures(maps)
+    for x in X[:5]:
+        row.fill(x.numpy())
+        assert len(row.designs) == len(maps)
+        for design, features in zip(row.designs, maps, strict=True):
+            said = features(x.unsqueeze(0)).squeeze(-2).reshape(-1, features.num_features).numpy()
+            np.testing.assert_allclose(design, said, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_each_map_by_itself(name: str) -> None:
+    check([MAPS[name]()])
+
+
+def test_all_maps_at_once_in_their_order() -> None:
+    names = list(MAPS)
+    check([MAPS[name]() for name in names])
+    check([MAPS[name]() for name in reversed(names)])
