@@ -88,7 +88,7 @@ def follow_minimizer(before: Followed, rows: Numbers, growth: Growth) -> Followe
         weights[done] = (1 - growth.share) * leader + growth.share / len(leader)
 
 
-def _settle_by_products(matrix: Numbers, linear: Numbers, point: Numbers) -> bool:
+def settle_by_products(matrix: Numbers, linear: Numbers, point: Numbers) -> bool:
     """Move a point of the simplex to the minimizer, which probably has nearly the same support.
 
     Args:
@@ -123,7 +123,8 @@ def _settle_by_products(matrix: Numbers, linear: Numbers, point: Numbers) -> boo
     return False
 
 
-def _settle_by_loops(matrix: Numbers, linear: Numbers, point: Numbers) -> bool:
+def settle_by_loops(matrix: Numbers, linear: Numbers, point: Numbers) -> bool:
+    """The same in loops to be compiled; see :func:`settle_by_products`."""
     size, top = len(linear), linear.max()
     rounding = ROUNDINGS * np.finfo(np.float64).eps * (top - linear.min())
     inside, weights = point > 0, np.empty(size)
@@ -176,7 +177,7 @@ def _settle_by_loops(matrix: Numbers, linear: Numbers, point: Numbers) -> bool:
     return False
 
 
-_settle = compiled(_settle_by_loops, any_order=True) if IS_COMPILED else _settle_by_products
+_settle = compiled(settle_by_loops, any_order=True) if IS_COMPILED else settle_by_products
 
 
 @compiled

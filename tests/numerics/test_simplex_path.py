@@ -1,4 +1,4 @@
-"""Minimizers that follow a growing quadratic: against all supports, both ways, and where the quick method gives out."""
+"""Minimizers that follow a growing quadratic: against all supports."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.numerics import simplex_path
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.simplex_path import Followed, Growth, follow_minimizer
-from tests.numerics.test_simplex import by_all_supports
+from gp_ensembles.numerics.simplex_path import (
+    Followed,
+    Growth,
+    follow_minimizer,
+    settle_by_loops,
+    settle_by_products,
+)
+from tests.numerics.test_simplex import by_all_supports, problem
 
 GROWTHS = [Growth(1.0, 0.0, 5.0, False, 0.02), Growth(0.9, 0.2, 1.5, True, 0.01), Growth(1.0, 0.0, 0.7, True, 0.1)]
 
@@ -37,12 +42,6 @@ def by_hand(rows, growth):
     return np.array(weights), A, sums, v
 
 
-@pytest.fixture(params=["products", "loops"], name="way")
-def _way(request, monkeypatch):
-    monkeypatch.setattr(simplex_path, "_settle", getattr(simplex_path, f"_settle_by_{request.param}"))
-    monkeypatch.setattr(simplex_path, "_follow", getattr(simplex_path._follow, "py_func", simplex_path._follow))
-
-
 def check(rows, growth):
     before = start(rows.shape[1])
     after = follow_minimizer(before, rows, growth)
@@ -54,10 +53,9 @@ def check(rows, growth):
     np.testing.assert_array_equal(before.matrix, np.eye(rows.shape[1]))
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("growth", GROWTHS)
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_either_way_equals_the_best_of_all_supports(size, growth):
+def test_minimizers_equal_the_best_of_all_supports(size, growth):
     rows = densities(0, 25, size, 1.5)
     rows[7] = 1.0
     rows[11] = 0.0  # impossible under all: no gradient, and time passes
@@ -70,21 +68,26 @@ def test_any_stream_equals_the_best_of_all_supports(seed, growth, scale):
     check(densities(seed, 8, 5, scale), growth)
 
 
-@pytest.mark.parametrize("growth", GROWTHS)
-def test_where_the_quick_method_gives_out_the_slow_one_goes_on(monkeypatch, growth):
-    rows, calls = densities(1, 20, 5, 1.0), []
+@pytest.mark.parametrize("settle", [settle_by_products, settle_by_loops])
+@pytest.mark.parametrize("condition", [1.0, 1e5])
+def test_either_way_settles_at_the_best_of_all_supports(settle, condition):
+    num_settled = 0
+    for seed in range(40):
+        A, c = problem(seed, 6, condition)
+        point = np.full(6, 1 / 6)
+        if settle(A.numpy(), c.numpy(), point):
+            num_settled += 1
+            np.testing.assert_allclose(point, by_all_supports(A, c), rtol=0, atol=1e-9)
+        else:
+            np.testing.assert_array_equal(point, np.full(6, 1 / 6))
+    assert num_settled > 20
 
-    def gives_out_at_times(matrix, linear, point):
-        calls.append(1)
-        return len(calls) % 3 != 0 and simplex_path._settle_by_products(matrix, linear, point)
 
-    monkeypatch.setattr(simplex_path, "_settle", gives_out_at_times)
-    monkeypatch.setattr(simplex_path, "_follow", getattr(simplex_path._follow, "py_func", simplex_path._follow))
-    check(rows, growth)
-    assert len(calls) == 20
+@pytest.mark.parametrize("settle", [settle_by_products, settle_by_loops])
+def test_either_way_refuses_what_is_not_positive_definite(settle):
+    assert not settle(-np.eye(2), np.zeros(2), np.full(2, 0.5))
 
 
-@pytest.mark.usefixtures("way")
 def test_a_curvature_that_is_not_positive_definite_raises():
     with pytest.raises(NumericalError, match="positive definite"):
         follow_minimizer(start(2)._replace(matrix=-np.eye(2)), np.zeros((1, 2)), GROWTHS[0])
