@@ -191,17 +191,22 @@ def _known(file: Path | None) -> dict[Place, Fate]:
 
 
 def _tables(fates: dict[str, list[Fate]], totals: dict[str, int]) -> list[Table]:
+    """Noticed by package, of all and of those that could be noticed; and what was not noticed, with the reason."""
     everything = [one for some in fates.values() for one in some]
+    reasons = json.loads(_EXPLAINED.read_text(encoding="utf-8"))
     rows = []
     for package, drawn in [*fates.items(), ("all", everything)]:
         noticed = sum(one.end == "noticed" for one in drawn)
-        number = totals.get(package, sum(totals.values()))
-        rows.append([package, number, len(drawn), noticed, f"{100 * noticed / len(drawn):.0f} %"])
-    columns = ["package", "places", "mutants", "noticed", "share"]
+        same = sum(one.end != "noticed" and _key(one) in reasons for one in drawn)
+        number, others = totals.get(package, sum(totals.values())), max(len(drawn) - same, 1)
+        shares = [f"{100 * noticed / len(drawn):.0f} %", f"{100 * noticed / others:.0f} %"]
+        rows.append([package, number, len(drawn), noticed, same, *shares])
+    columns = ["package", "places", "mutants", "noticed", "explained", "noticed of all", "of those not explained"]
     lost = [one for one in everything if one.end != "noticed"]
-    reasons = json.loads(_EXPLAINED.read_text(encoding="utf-8"))
-    where = [
-        [one.place.file, f"`{one.change}`", reasons.get(f"{one.place.file}: {one.change}", "open")] for one in lost
-    ]
+    where = [[one.place.file, f"`{one.change}`", reasons.get(_key(one), "open")] for one in lost]
     tables = [Table("Mutants noticed by the tests, by package", columns, rows)]
     return [*tables, Table("What no test noticed", ["file", "change", "why"], where)] if where else tables
+
+
+def _key(fate: Fate) -> str:
+    return f"{fate.place.file}: {fate.change}"

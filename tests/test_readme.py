@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ def test_every_python_block_runs_in_order(page, capsys, tmp_path, monkeypatch):
         pytest.importorskip(OPTIONAL[page.name], reason="an optional extra")
     namespace: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for block in blocks:
-        exec(compile(block, page.name, "exec"), namespace)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "add_tracking_metric is deprecated", DeprecationWarning)  # Ax calls its own
+        for block in blocks:
+            exec(compile(block, page.name, "exec"), namespace)
     assert not any("print(" in block for block in blocks) or capsys.readouterr().out
 
 

@@ -8,6 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from gp_ensembles.experts import StudentTExpert
+from gp_ensembles.experts.student_t import InverseGammaNoise
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import (
     ExponentialForgetting,
@@ -188,3 +189,11 @@ def test_distribution_functions():
 def test_bad_input(build, words):
     with pytest.raises(ValueError, match=words):
         build(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+
+
+def test_whatever_the_raw_parameter_predictions_have_a_variance() -> None:
+    """A concentration above one: twice as many degrees of freedom."""
+    noise = InverseGammaNoise(torch.ones(2, dtype=torch.float64))
+    noise.raw_concentration.data.fill_(-30.0)
+    assert (noise.concentration >= 1).all()
+    assert (noise.concentration < 1.001).all()

@@ -72,6 +72,7 @@ def test_an_expert_that_is_out_and_promises_that_break(model):
     hits[::4] = 0
     counted = count_coverage(init_coverage(hits), hits, hits, 0.9)
     found = by_name(health(model, coverage=counted, pace=Pace(1e-4, 5e-4)))
+    assert found["coverage gap"].meaning == "intervals of 90 % covered 75 % of the targets"
     out = found["experts in quarantine"]
     assert (out.value, out.is_well) == (1, False)
     assert out.meaning.startswith("1 experts are kept out after a failure: ")
