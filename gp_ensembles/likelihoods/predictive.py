@@ -130,7 +130,14 @@ class GaussHermite(Predictive):
         exact = closed_form(likelihood, mean, variance)
         if exact is not None:
             return exact.mean, exact.variance, observed_log_prob(exact, y.to(mean.dtype))
-        return *self.moments(likelihood, mean, variance), self.log_prob(likelihood, mean, variance, y)
+        average, spread = self.moments(likelihood, mean, variance)
+        if latent_dim(likelihood) > 1:  # the density of a class is its probability, where that has all its digits
+            place = y.to(mean.dtype).nan_to_num(0.0).long().expand(average.shape[:-1]).unsqueeze(-1)
+            probability = average.gather(-1, place).squeeze(-1)
+            info = torch.finfo(probability.dtype)
+            if readable_all(probability > info.tiny / info.eps):
+                return average, spread, torch.where(torch.isnan(y), torch.nan, probability.log())
+        return average, spread, self.log_prob(likelihood, mean, variance, y)
 
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
         """See :meth:`Predictive.class_probabilities`."""
