@@ -68,7 +68,7 @@ def _(likelihood: MulticlassLikelihood) -> DerivativesOf | None:
 
 @known_derivatives.register(LogisticLikelihood)
 def _(likelihood: LogisticLikelihood) -> KnownDerivatives | None:
-    return KnownDerivatives(_logistic, _logistic_start)
+    return KnownDerivatives(_logistic, _logistic_start, is_logistic=True)
 
 
 @known_derivatives.register(BernoulliLikelihood)

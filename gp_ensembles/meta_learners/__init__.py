@@ -8,7 +8,8 @@
 - :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right, first-order: :class:`ExponentiatedGradient`,
   :class:`SoftBayes`.
 - :mod:`~gp_ensembles.meta_learners.newton`, a mixture is right, second-order: :class:`OnlineNewton`,
-  :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in ``follow_the_leader``.
+  :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in
+  :mod:`~gp_ensembles.numerics.simplex_path`.
 - :mod:`~gp_ensembles.meta_learners.combined`: a rule that weighs other rules, :class:`CombinedRules`.
 - :mod:`~gp_ensembles.meta_learners.reference`: a rule averaged with a few experts that it must not stay behind,
   :class:`ReferenceAveraging`.

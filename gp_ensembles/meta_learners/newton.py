@@ -6,7 +6,9 @@ Hessian. Both rules end a step with the exact projection on the simplex in the n
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.meta_learners.base import (
@@ -21,7 +23,9 @@ from gp_ensembles.meta_learners.base import (
     initial_state,
     pack,
 )
-from gp_ensembles.meta_learners.follow_the_leader import LeastSquares, Proximal, follow
+from gp_ensembles.numerics.simplex_path import Followed, Growth, follow_minimizer
+
+Numbers = NDArray[np.float64]
 
 
 class OnlineNewton(MetaLearner):
@@ -34,8 +38,7 @@ class OnlineNewton(MetaLearner):
     it is exact. A missing target has all ratios one, which leaves the projection where it is.
 
     The projection is the minimum of a sum of squares, :math:`|w|^2 + \sum_t (g_t^\top w - c)^2` with
-    :math:`c = \delta (1 + 1/\beta)`, so as long as the same experts have weight it follows by recursive least
-    squares; a chunk of targets is taken with the experts that have weight at its start, and then checked whole.
+    :math:`c = \delta (1 + 1/\beta)`, found anew after each target from the experts that had weight before it.
 
     Weights are computed from the memory in float64 whatever the dtype of the densities, and carry no gradient;
     the mixture's log density carries that of the experts' densities at the target itself.
@@ -87,10 +90,11 @@ class OnlineNewton(MetaLearner):
         with torch.no_grad():
             ratio = 1 + 1 / self.beta
             memory, weights = state.memory.double(), state.log_weights.double().exp()
-            problem = LeastSquares(memory[:, :-1], memory[:, -1] / ratio, self.delta * ratio, self.share)
-            leader = _near_leader(weights, self.share)
-            problem, _, weights = follow(problem, leader, weights, _relative_densities(log_prob), self.share)
-            memory = torch.cat([problem.matrix, ratio * problem.sums.unsqueeze(1)], dim=1)
+            before = _as_arrays(memory[:, :-1], memory[:, -1] / ratio, _near_leader(weights, self.share), weights)
+            growth = Growth(1.0, 0.0, self.delta * ratio, False, self.share)
+            after = follow_minimizer(before, _relative_densities(log_prob), growth)
+            memory = _as_memory(after.matrix, ratio * after.sums, memory)
+            weights = torch.from_numpy(after.weights).to(weights)
         return _result(state, weights, memory, log_prob)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
@@ -176,11 +180,11 @@ class DiscountedOnlineNewton(MetaLearner):
             return _shapes_only(state, log_prob)
         with torch.no_grad():
             memory, weights = state.memory.double(), state.log_weights.double().exp()
-            problem = Proximal(memory[:, :-1], self.beta, self.discount, self.epsilon, self.share)
-            problem, leader, weights = follow(
-                problem, memory[:, -1], weights, _relative_densities(log_prob), self.share
-            )
-            memory = torch.cat([problem.matrix, leader.unsqueeze(1)], dim=1)
+            before = _as_arrays(memory[:, :-1], torch.zeros_like(weights), memory[:, -1], weights)
+            growth = Growth(self.discount, (1 - self.discount) * self.epsilon, 1 / self.beta, True, self.share)
+            after = follow_minimizer(before, _relative_densities(log_prob), growth)
+            memory = _as_memory(after.matrix, after.leader, memory)
+            weights = torch.from_numpy(after.weights).to(weights)
         return _result(state, weights, memory, log_prob)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
@@ -207,14 +211,25 @@ def _identity_memory(num_experts: int, scale: float, like: Tensor) -> Tensor:
     return torch.diag(like.new_full((num_experts,), scale, dtype=torch.float64))
 
 
-def _relative_densities(log_prob: Tensor) -> Tensor:
+def _as_arrays(curvature: Tensor, sums: Tensor, leader: Tensor, weights: Tensor) -> Followed:
+    """What is followed, as arrays of the processor."""
+    return Followed(*(part.cpu().numpy() for part in (curvature, sums, leader, weights.unsqueeze(0))))
+
+
+def _as_memory(curvature: Numbers, column: Numbers, like: Tensor) -> Tensor:
+    """Memory [A | column], shape (M, M + 1)."""
+    return torch.from_numpy(np.concatenate([curvature, column[:, None]], axis=1)).to(like.device)
+
+
+def _relative_densities(log_prob: Tensor) -> Numbers:
     """Densities relative to the best of each target, one row a target, shape (B, M), in float64.
 
     A target that is impossible under all experts tells them apart no more than a missing one does: a row of ones.
     """
     values = log_prob.detach().double().mT
     best = values.amax(1, keepdim=True)
-    return torch.where(best == -torch.inf, 0.0, values - best).exp().contiguous()
+    relative: Numbers = torch.where(best == -torch.inf, 0.0, values - best).exp().contiguous().cpu().numpy()
+    return relative
 
 
 def _near_leader(weights: Tensor, share: float) -> Tensor:

@@ -35,10 +35,12 @@ class KnownDerivatives(NamedTuple):
         at: Latent values and targets to :class:`Derivatives`, elementwise.
         start: Mean m, variance s and targets to a point from which Newton's method for the mode of
             :math:`\log p(y \mid z) - (z - m)^2 / 2s` moves to one side only, so that it needs no damping.
+        is_logistic: Whether y is 0 or 1 with log odds z, for which there are recursions on plain arrays.
     """
 
     at: DerivativesOf
     start: Callable[[Tensor, Tensor, Tensor], Tensor]
+    is_logistic: bool = False
 
 
 def scalar_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:

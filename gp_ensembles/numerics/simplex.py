@@ -5,8 +5,8 @@ from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 
-_JUMPS = 10  # guesses at the support before it is changed by one expert at a time
-_ROUNDINGS = 64  # a gradient within so many roundings of its terms counts as zero
+JUMPS = 10  # guesses at the support before it is changed by one expert at a time
+ROUNDINGS = 64  # a gradient within so many roundings of its terms counts as zero
 
 
 @torch.no_grad()
@@ -118,8 +118,8 @@ def _jump(matrix: Tensor, linear: Tensor, inside: Tensor) -> Tensor | None:
     """The minimizer by primal-dual steps from a guess at its support, ``None`` if they do not settle soon."""
     linear = linear - linear.amax()  # a constant changes nothing on the simplex but the digits that are left
     right = torch.stack([linear, torch.ones_like(linear)], dim=1)
-    rounding = _ROUNDINGS * torch.finfo(linear.dtype).eps * float(linear.abs().amax())
-    for _ in range(_JUMPS):
+    rounding = ROUNDINGS * torch.finfo(linear.dtype).eps * float(linear.abs().amax())
+    for _ in range(JUMPS):
         support = inside.nonzero().squeeze(1)
         factor = cholesky(matrix[support[:, None], support], "the matrix on the support")
         solved = torch.cholesky_solve(right[support], factor)
@@ -153,7 +153,7 @@ def _entering(matrix: Tensor, linear: Tensor, weights: Tensor, support: Tensor) 
     rounding = torch.finfo(linear.dtype).eps * (product.abs().amax() + linear.abs().amax())
     slope[support] = 0.0
     entering = int(slope.argmin())
-    return entering if float(slope[entering]) < -_ROUNDINGS * float(rounding) else -1
+    return entering if float(slope[entering]) < -ROUNDINGS * float(rounding) else -1
 
 
 def _check_matrix(matrix: Tensor, vector: Tensor) -> None:
