@@ -165,10 +165,8 @@ def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> Ensem
     if steps.mean.ndim > weights.ndim:  # several outputs
         weights = weights.unsqueeze(-1)
     mean = (weights * steps.mean).sum(0)
-    spread = steps.variance + (steps.mean - mean).square()
-    if isinstance(steps, LatentPredictions):  # may be infinity, which zero must not multiply
-        spread = spread.masked_fill(weights == 0, 0)
-    variance = (weights * spread).sum(0)
+    spread = steps.variance + (steps.mean - mean).square()  # may be infinity, which zero must not multiply
+    variance = (weights * spread.masked_fill(weights == 0, 0)).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
 
 
