@@ -119,6 +119,8 @@ class RowEnsemble:
         layers, like = ensemble.layers, state.meta.log_weights
         if like.dtype != torch.float64 or like.device.type != "cpu" or layers.bank is None or state.innovations is None:
             return None
+        if ensemble.bounded_features():  # blocks refuse rows outside
+            return None
         rule = RowRule.of(layers.rule, state.meta)
         if rule is None:
             return None

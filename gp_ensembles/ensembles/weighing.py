@@ -121,7 +121,7 @@ def run_block(
             absent = absent.repeat_interleave(layers.num_copies, 0)
             meta, output = _weigh_awake(layers.rule, state.meta, weighed.log_prob, share, missing, absent)
         # For one row the weights in force may be the state's own memory, which is about to change.
-        log_weights = output.log_weights.clone() if y.shape[0] == 1 else output.log_weights
+        log_weights = output.log_weights.clone()
         if alive is None:
             predictions = assemble(weighed, log_weights, output.log_prob)
         else:

@@ -13,6 +13,7 @@ from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.features.rescale import Clamp
 
 Numbers = NDArray[np.float64]
 
@@ -20,17 +21,26 @@ Numbers = NDArray[np.float64]
 class _Map(NamedTuple):
     """A map of E experts with F features: each of them is a wave, a column or one, times a factor."""
 
-    frequencies: Numbers  # of its W waves, on all D columns, (W, D)
+    frequencies: Numbers  # of its W waves, (W, d)
+    inputs: list[int]  # the columns that these are on, (d,)
     phases: Numbers  # (W,)
     sines: list[int]  # number of the wave of each feature that is a sine, in order
     cosines: list[int]  # likewise, behind them
-    columns: list[int]  # behind them; D for the constant one
+    columns: list[int]  # behind them; -1 for the constant one
     factor: Numbers  # (E, F)
+
+
+class _Clip(NamedTuple):
+    """Columns that are seen within a box, as further columns behind those of the row."""
+
+    columns: list[int]
+    lower: Numbers
+    upper: Numbers
 
 
 @final
 class RowFeatures:
-    r"""Feature maps on all or some columns, with their hyperparameters read.
+    r"""Feature maps on all or some columns, within a box or anywhere, with their hyperparameters read.
 
     Random Fourier, additive Hilbert-space, linear and constant features are written at once: each of them is one of
 
@@ -50,22 +60,26 @@ class RowFeatures:
     """
 
     def __init__(self, maps: Sequence[FeatureMap]) -> None:
-        num_inputs = maps[0].num_inputs
-        parts = [_read(features, list(range(num_inputs)), num_inputs) for features in maps]
+        self._num_inputs = maps[0].num_inputs
+        self._clips: list[_Clip] = []
+        parts = [self._read(features, list(range(self._num_inputs))) for features in maps]
         known = [part for part in parts if part is not None]
-        self._frequencies = np.concatenate([np.empty((0, num_inputs)), *(part.frequencies for part in known)])
+        self._row = np.empty(self._num_inputs + sum(len(clip.columns) for clip in self._clips))
+        num_waves, start, places = sum(len(part.phases) for part in known), 0, [np.empty((0, 0), dtype=np.int64)]
+        self._frequencies = np.zeros((num_waves, len(self._row)))
         self._phases = np.concatenate([np.empty(0), *(part.phases for part in known)])
-        num_waves, start, places = len(self._frequencies), 0, [np.empty((0, 0), dtype=np.int64)]
         for part in known:
-            num_experts = len(part.factor)
+            num_experts, end = len(part.factor), start + len(part.phases)
+            self._frequencies[start:end, part.inputs] = part.frequencies
             waves = [start + np.array(own, dtype=np.int64) for own in (part.sines, part.cosines)]
-            rest = 2 * num_waves + np.tile(np.array(part.columns, dtype=np.int64), (num_experts, 1))
+            columns = np.array([place if place >= 0 else len(self._row) for place in part.columns], dtype=np.int64)
+            rest = 2 * num_waves + np.tile(columns, (num_experts, 1))
             pairs = [waves[0].reshape(num_experts, -1), num_waves + waves[1].reshape(num_experts, -1)]
             places.append(np.concatenate([*pairs, rest], axis=1))
-            start += len(part.frequencies)
+            start = end
         self._places = np.concatenate([place.ravel() for place in places])
         self._factor = np.concatenate([np.empty(0), *(part.factor.ravel() for part in known)])
-        self._numbers = np.ones(2 * num_waves + num_inputs + 1)
+        self._numbers = np.ones(2 * num_waves + len(self._row) + 1)
         self._values = np.empty(len(self._places))
         ends = np.cumsum([place.size for place in places])
         values = np.split(self._values, ends[:-1])[1:]
@@ -81,58 +95,53 @@ class RowFeatures:
 
     def fill(self, x: Numbers) -> None:
         """Write the features at a row x (D,) to :attr:`designs`, (E, F) each, in the order of the maps."""
-        _fill(self._frequencies, self._phases, x, self._numbers, self._places, self._factor, self._values)
+        row, numbers, num_waves, end = self._row, self._numbers, len(self._phases), self._num_inputs
+        row[:end] = x
+        for columns, lower, upper in self._clips:
+            start, end = end, end + len(columns)
+            row[start:end] = np.minimum(np.maximum(row[columns], lower), upper)
+        angles = self._frequencies @ row + self._phases
+        numbers[:num_waves] = np.sin(angles)
+        numbers[num_waves : 2 * num_waves] = np.cos(angles)
+        numbers[2 * num_waves : -1] = row
+        np.multiply(numbers[self._places], self._factor, out=self._values)
         if self._called:
-            row = torch.from_numpy(x).unsqueeze(0)
+            inputs = torch.from_numpy(x).unsqueeze(0)
             for design, features in self._called:
-                design[...] = features(row).detach().reshape(design.shape).numpy()
+                design[...] = features(inputs).detach().reshape(design.shape).numpy()
 
-
-def _fill(
-    frequencies: Numbers,
-    phases: Numbers,
-    x: Numbers,
-    numbers: Numbers,
-    places: NDArray[np.int64],
-    factor: Numbers,
-    values: Numbers,
-) -> None:
-    """Sines, cosines and inputs to ``numbers``, whose last is one, and those at ``places`` times a factor to values."""
-    num_waves = len(frequencies)
-    angles = np.dot(frequencies, x) + phases
-    numbers[:num_waves] = np.sin(angles)
-    numbers[num_waves : 2 * num_waves] = np.cos(angles)
-    numbers[2 * num_waves : -1] = x
-    values[:] = numbers[places] * factor
-
-
-def _read(features: FeatureMap, columns: list[int], num_inputs: int) -> _Map | None:
-    """A map on some columns, in its own order, of D inputs in all; ``None`` for one that has to be called."""
-    if isinstance(features, SelectColumns):
-        return _read(features.features, [columns[j] for j in features.columns.tolist()], num_inputs)
-    num_experts, num_features = features.batch_shape.numel(), features.num_features
-    ones, none = np.ones((num_experts, num_features)), np.empty((0, num_inputs))
-    if isinstance(features, ConstantFeatures):
-        return _Map(none, none[:, 0], [], [], [num_inputs], ones)
-    if isinstance(features, LinearFeatures):
-        constant = [num_inputs] if num_features > len(columns) else []
-        return _Map(none, none[:, 0], [], [], columns + constant, ones)
-    if isinstance(features, HilbertAdditiveFeatures):
+    def _read(self, features: FeatureMap, columns: list[int]) -> _Map | None:
+        """A map on some columns, in its own order; ``None`` for one that has to be called."""
+        if isinstance(features, SelectColumns):
+            return self._read(features.features, [columns[j] for j in features.columns.tolist()])
+        if isinstance(features, Clamp):
+            first = self._num_inputs + sum(len(clip.columns) for clip in self._clips)
+            self._clips.append(_Clip(columns, features.lower.numpy(), features.upper.numpy()))
+            found = self._read(features.features, list(range(first, first + len(columns))))
+            if found is None:
+                self._clips.pop()
+            return found
+        num_experts, num_features = features.batch_shape.numel(), features.num_features
+        ones, none = np.ones((num_experts, num_features)), np.empty((0, 0))
+        if isinstance(features, ConstantFeatures):
+            return _Map(none, [], none.ravel(), [], [], [-1], ones)
+        if isinstance(features, LinearFeatures):
+            constant = [-1] if num_features > len(columns) else []
+            return _Map(none, [], none.ravel(), [], [], columns + constant, ones)
+        if isinstance(features, HilbertAdditiveFeatures):
+            with torch.no_grad():
+                rates, phases, amplitude = (part.reshape(-1).numpy() for part in features.waves())
+            seen = np.repeat(features.seen_columns.numpy(), features.num_frequencies)
+            frequencies = np.zeros((len(rates), len(columns)))
+            frequencies[np.arange(len(rates)), np.tile(seen, num_experts)] = rates
+            waves = list(range(len(rates)))
+            return _Map(frequencies, columns, phases, waves, [], [], amplitude.reshape(num_experts, num_features))
+        if not isinstance(features, RandomFourierFeatures):
+            return None
         with torch.no_grad():
-            omega, phase, amplitude = (part.reshape(-1).numpy() for part in features.waves())
-        frequencies = np.zeros((len(omega), num_inputs))
-        seen = np.repeat([columns[j] for j in features.seen_columns.tolist()], features.num_frequencies)
-        frequencies[np.arange(len(omega)), np.tile(seen, num_experts)] = omega
+            omega = features.frequencies().reshape(-1, len(columns))
+            # All sines are zero at zero and all cosines one: what is seen there is the factors.
+            factor = features.bind()(omega.new_zeros(1, len(columns)))
+        cosines = factor.reshape(num_experts, num_features)[:, num_features // 2 :].numpy()
         waves = list(range(len(omega)))
-        return _Map(frequencies, phase, waves, [], [], amplitude.reshape(num_experts, num_features))
-    if not isinstance(features, RandomFourierFeatures):
-        return None
-    with torch.no_grad():
-        rates = features.frequencies().reshape(-1, len(columns))
-        # All sines are zero at zero and all cosines one: what is seen there is the factors.
-        factor = features.bind()(rates.new_zeros(1, len(columns)))
-    frequencies = np.zeros((len(rates), num_inputs))
-    frequencies[:, columns] = rates.numpy()
-    cosines = factor.reshape(num_experts, num_features)[:, num_features // 2 :].numpy()
-    waves = list(range(len(rates)))
-    return _Map(frequencies, np.zeros(len(rates)), waves, waves, [], np.tile(cosines, (1, 2)))
+        return _Map(omega.numpy(), columns, np.zeros(len(omega)), waves, waves, [], np.tile(cosines, (1, 2)))

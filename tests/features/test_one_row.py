@@ -7,6 +7,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from gp_ensembles.features import (
     AdditivePolynomialFeatures,
+    Clamp,
     ConstantFeatures,
     FeatureMap,
     HilbertAdditiveFeatures,
@@ -49,6 +50,12 @@ MAPS = {
     "two hilbert": lambda: hilbert(scaled(D, (2,), 1.5), X),
     "hilbert of active columns": lambda: hilbert(scaled(2, active_dims=[2, 0]), X),
     "hilbert of some columns": lambda: SelectColumns(hilbert(scaled(2, (2,)), X[:, [1, 3]]), [1, 3], D),
+    "hilbert within its box": lambda: Clamp.to_domain(hilbert(scaled(D), X[:10])),
+    "hilbert of some columns within their box": lambda: SelectColumns(
+        Clamp.to_domain(hilbert(scaled(2), X[:10, [1, 3]])), [1, 3], D
+    ),
+    "linear within a box": lambda: Clamp(LinearFeatures(D, one), -0.5 * torch.ones(D).double(), torch.ones(D).double()),
+    "radial within a box": lambda: Clamp(fourier(()), -torch.ones(D).double(), torch.ones(D).double()),
     "linear": lambda: LinearFeatures(D, one),
     "linear without bias": lambda: LinearFeatures(D, one, bias=False),
     "constant": lambda: ConstantFeatures(D, one),
@@ -60,7 +67,7 @@ MAPS = {
 @torch.no_grad()
 def check(maps: list[FeatureMap]) -> None:
     row = RowFeatures(maps)
-    for x in X[:5]:
+    for x in X:  # some outside of boxes
         row.fill(x.numpy())
         assert len(row.designs) == len(maps)
         for design, features in zip(row.designs, maps, strict=True):
