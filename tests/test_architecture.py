@@ -39,6 +39,7 @@ EVERYTHING = frozenset(
         "sparse",
         "fusion",
         "gplvm",
+        "fleet",
     }
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -80,6 +81,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
         | frozenset({"ensembles", "calibration", "innovations", "files"}),
         frozenset({"numpy"}),
+    ),
+    # A model for each of many series: states of all of them, the parts of an ensemble on them.
+    "fleet": (
+        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "innovations"}),
+        frozenset(),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (

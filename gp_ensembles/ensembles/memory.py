@@ -69,16 +69,18 @@ class TargetMemory(nn.Module):
         """Lagged targets at each row of a block.
 
         Args:
-            history: The last L targets before the block, gaps filled, the newest last; shape (L,).
-            y: Targets of the block, shape (B,); NaN where missing.
+            history: The last L targets before the block, gaps filled, the newest last; shape (L,), or (S, L) where
+                there are S series.
+            y: Targets of the block, shape (B,) or (S, B); NaN where missing.
 
         Returns:
-            The last L targets after the block, and the columns (B, P): row t knows targets before t only.
+            The last L targets after the block, and the columns (B, P) or (S, B, P): row t knows targets before t only.
         """
         longest = self.lags[-1]
-        known = self._filled(history, y.clamp(*self.reach()))
-        columns = [known[longest - lag : known.shape[0] - lag] for lag in self.lags]
-        return known[-longest:], torch.stack(columns, dim=-1)
+        fill = self._filled if y.ndim == 1 else self._filled_each
+        known = fill(history, y.clamp(*self.reach()))
+        columns = [known[..., longest - lag : known.shape[-1] - lag] for lag in self.lags]
+        return known[..., -longest:], torch.stack(columns, dim=-1)
 
     def next_columns(self, history: Tensor, num_rows: int) -> Tensor:
         """Lagged targets of rows that all come next, shape (N, P)."""
@@ -91,8 +93,12 @@ class TargetMemory(nn.Module):
 
     def is_usual(self, target: Tensor) -> bool:
         """Whether a target, a scalar, is no further from the range of the warm-up's than the width of that range."""
+        return bool(self.is_usual_each(target))
+
+    def is_usual_each(self, targets: Tensor) -> Tensor:
+        """The same of targets of any shape, each on its own."""
         lower, upper = self.bounds.unbind()
-        return bool((target >= lower - (upper - lower)) & (target <= upper + (upper - lower)))
+        return (targets >= lower - (upper - lower)) & (targets <= upper + (upper - lower))
 
     def _filled(self, history: Tensor, y: Tensor) -> Tensor:
         known = torch.cat([history, y])
@@ -106,6 +112,18 @@ class TargetMemory(nn.Module):
             value = shift + sum(slope * values[place - lag] for slope, lag in zip(slopes, self.lags, strict=True))
             values[place] = min(max(value, lower), upper)
         return known.new_tensor(values)
+
+    def _filled_each(self, history: Tensor, y: Tensor) -> Tensor:
+        """The same for S series, (S, L) and (S, B)."""
+        known, longest = torch.cat([history, y], dim=-1), history.shape[-1]
+        lower, upper = self.bounds.unbind()
+        for place in range(longest, known.shape[-1]):
+            gaps = known[:, place].isnan()
+            if bool(gaps.any()):
+                lagged = known[:, [place - lag for lag in self.lags]]
+                value = self.coefficients[-1] + lagged @ self.coefficients[:-1]
+                known[:, place] = torch.where(gaps, value.clamp(lower, upper), known[:, place])
+        return known
 
 
 def _autoregression(lags: tuple[int, ...], y: Tensor) -> tuple[Tensor, Tensor]:

@@ -98,9 +98,7 @@ def run_block(
         out: Places of the experts that are kept out, see :mod:`~gp_ensembles.ensembles.quarantine`; ``stage`` says NaN
             for them.
     """
-    if layers.outlier_threshold is not None:
-        limit = _FARTHEST if y.dtype == torch.float64 else _FARTHEST_SINGLE
-        y = y.clamp(-limit, limit)
+    y = within_reach(layers, y)
     remembered, share, kept, start = y, None, None, 0
     silent = (*layers.guests, *out)
     while True:
@@ -114,8 +112,8 @@ def run_block(
             steps = _splice(kept, steps, start)
         absent = find_absent(steps, silent)
         if absent is None:
-            innovations, weighed = _innovate(layers, state.innovations, steps, y, share, missing, alive)
-            meta, output = _weigh(layers.rule, state.meta, weighed.log_prob, share, missing)
+            innovations, weighed = innovate(layers, state.innovations, steps, y, share, missing, alive)
+            meta, output = weigh(layers.rule, state.meta, weighed.log_prob, share, missing)
         else:
             innovations, weighed = _innovate_awake(layers, state.innovations, steps, y, share, missing, alive, absent)
             absent = absent.repeat_interleave(layers.num_copies, 0)
@@ -138,7 +136,15 @@ def run_block(
         kept, start = steps, row + 1
 
 
-def _weigh(
+def within_reach(layers: Layers, y: Tensor) -> Tensor:
+    """Targets of any shape, where outliers count less moved to where their digits leave room for predictions."""
+    if layers.outlier_threshold is None:
+        return y
+    limit = _FARTHEST if y.dtype == torch.float64 else _FARTHEST_SINGLE
+    return y.clamp(-limit, limit)
+
+
+def weigh(
     rule: MetaLearner, state: MetaState, log_prob: Tensor, share: Tensor | None, missing: Tensor | None
 ) -> tuple[MetaState, MetaOutput]:
     """The rule on densities to the power of what counts of each target; mixture densities are of the whole target."""
@@ -165,7 +171,7 @@ def with_lags(
     return history, torch.cat([X, columns], dim=-1)
 
 
-def _innovate(
+def innovate(
     layers: Layers,
     state: InnovationState | None,
     steps: Predictions,
@@ -237,7 +243,7 @@ def _weigh_awake(
             if anyone:
                 state, output = weigh_awake(rule, state, log_prob[:, part], absent[:, part], gaps, counts)
             else:
-                state, output = _weigh(rule, state, log_prob[:, part], counts, gaps)
+                state, output = weigh(rule, state, log_prob[:, part], counts, gaps)
             outputs.append(output)
     log_weights = torch.cat([output.log_weights for output in outputs], dim=1)
     return state, MetaOutput(log_weights, torch.cat([output.log_prob for output in outputs]))

@@ -76,7 +76,8 @@ class BoundLaplace(BoundExpert):
         assert isinstance(state, GaussianState)
         moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance)
         mean, variance = self.predictive.moments(self.likelihood, *moments)
-        nothing = moments.mean.new_full(moments.mean.shape[: self.prior_variance.ndim + 1], torch.nan)
+        one = moments.mean if self.num_latent == 1 else moments.mean[..., 0]
+        nothing = torch.full_like(one, torch.nan)
         return LatentPredictions(mean, variance, nothing, *moments)
 
     def take(self, index: Tensor) -> "BoundLaplace":

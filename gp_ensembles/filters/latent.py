@@ -184,7 +184,8 @@ def _by_rows(moments: Tensor, target_scale: Tensor | None, y: Tensor, rule: Site
     num_rows = y.shape[-1]
     if moments.shape[-2] > num_rows:
         moments = torch.cat([moments[..., :num_rows, :num_rows], moments[..., :num_rows, -1:]], dim=-1)
-    seen = (~torch.isnan(y)).tolist()
+    missing = torch.isnan(y)
+    known = missing.tolist() if y.ndim == 1 else None  # targets of many series are missing at rows of their own
     columns, gradients, curvatures, means, variances = [], [], [], [], []
     for t in range(num_rows):
         column = moments[..., t]
@@ -192,13 +193,17 @@ def _by_rows(moments: Tensor, target_scale: Tensor | None, y: Tensor, rule: Site
         scale = None if target_scale is None else target_scale[..., t : t + 1]
         if scale is not None:
             center = center * scale
-        if seen[t]:
-            sites = rule.solve(center, variance, y[..., t : t + 1])
+        if known is None or not known[t]:
+            target = y[..., t : t + 1]
+            sites = rule.solve(center, variance, target if known else target.nan_to_num(0.0))
             shrink = 1 / (1 + sites.precision * variance)
             curvature = sites.precision * shrink
             gradient = torch.addcmul(sites.shift, sites.precision, center, value=-1) * shrink
             if scale is not None:
                 gradient = gradient / scale
+            if known is None:
+                gone = missing[..., t : t + 1]
+                gradient, curvature = (torch.where(gone, 0.0, part) for part in (gradient, curvature))
         else:
             curvature = gradient = torch.zeros_like(center)
         means.append(center)
@@ -206,7 +211,7 @@ def _by_rows(moments: Tensor, target_scale: Tensor | None, y: Tensor, rule: Site
         columns.append(column)
         gradients.append(gradient)
         curvatures.append(curvature)
-        if t + 1 < num_rows and seen[t]:
+        if t + 1 < num_rows and not (known and known[t]):
             right = torch.cat([curvature * column, -gradient], dim=-1)
             moments = torch.addcmul(moments, column.unsqueeze(-1), right.unsqueeze(-2), value=-1)
     if num_rows == 1:

@@ -139,9 +139,7 @@ class InnovationBank:
         squares = torch.stack([errors, errors - drift]).square() / variance
         squares = squares.clamp_max(torch.finfo(squares.dtype).max ** 0.5)  # a gross target's square may overflow
         rate, df, rows = self._on(mean)
-        scale, scales = volatility.update_block(
-            state.scale, squares[rows], rate, df, None if missing is None else missing.tolist()
-        )
+        scale, scales = volatility.update_block(state.scale, squares[rows], rate, df, missing)
         moments = self._moments(mean, variance, drift, scales)
         log_prob = self._log_prob(squares, scales, variance)
         if missing is not None:

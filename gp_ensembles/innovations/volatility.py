@@ -11,12 +11,14 @@ most by the factor :math:`1 + \lambda \nu`. As :math:`\nu \to \infty` it is the 
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.reductions import readable_flags
+
 # Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
 SMALLEST, LARGEST = 1e-6, 1e30
 
 
 def update_block(
-    scale: Tensor, squares: Tensor, rate: Tensor, df: Tensor, missing: list[bool] | None
+    scale: Tensor, squares: Tensor, rate: Tensor, df: Tensor, missing: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Follow the size of errors through a block.
 
@@ -25,20 +27,22 @@ def update_block(
         squares: Squared errors in the experts' variances, shape (V, M, B); any number where the target is missing.
         rate: Share of the newest error, shape (V, 1).
         df: Degrees of freedom of the density whose score is followed, shape (V, 1).
-        missing: Whether each target is missing; ``None`` if none is. It keeps the scale.
+        missing: Whether each target is missing, shape (B,); ``None`` if none is. It keeps the scale.
 
     Returns:
         g after the block, and g before each target, shape (V, M, B).
     """
     keep, gain = (1 - rate).expand_as(scale).contiguous(), (rate * (df + 1)).expand_as(scale).contiguous()
     one = torch.ones_like(scale)
-    before = []
+    before, known = [], None if missing is None else readable_flags(missing)
     ratios = (df.unsqueeze(-1) / squares.clamp(SMALLEST, LARGEST)).movedim(-1, 0).contiguous()
     # z / (nu g + z) = 1 / (1 + g nu / z): three small operations a row.
     for number, ratio in enumerate(ratios.unbind(0)):
         before.append(scale)
-        if missing is None or not missing[number]:
-            scale = scale * torch.addcdiv(keep, gain, torch.addcmul(one, scale, ratio))
+        if known is not None and known[number]:
+            continue
+        after = scale * torch.addcdiv(keep, gain, torch.addcmul(one, scale, ratio))
+        scale = after if missing is None or known is not None else torch.where(missing[number], scale, after)
     if not before:
         return scale, torch.zeros_like(squares)
     return scale, torch.stack(before).movedim(0, -1).contiguous()

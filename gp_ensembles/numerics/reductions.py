@@ -43,3 +43,17 @@ def readable_all(flags: Tensor) -> bool:
         return bool(flags.all())
     except RuntimeError:
         return False
+
+
+def readable_flags(flags: Tensor) -> list[bool] | None:
+    """Flags (B,) as plain values; ``None`` where values cannot be read, inside ``vmap`` and on the meta device.
+
+    Example:
+        >>> import torch
+        >>> readable_flags(torch.tensor([True, False])), readable_flags(torch.ones(2, device="meta"))
+        ([True, False], None)
+    """
+    try:
+        return [bool(flag) for flag in flags.tolist()]
+    except (RuntimeError, NotImplementedError):
+        return None

@@ -1,0 +1,112 @@
+"""What a model for each of many series costs, beside reading and writing their states and beside a loop over models.
+
+    python -m benchmarks.price_of_fleet [--series 20000] [--rounds 4]
+
+CPU times of one thread. The loop goes over models that together are larger than the caches, as those of a fleet are.
+"""
+
+import argparse
+import time
+from statistics import median
+
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from torch import Tensor
+
+from benchmarks.price_of_block import Ratio
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.meta_learners import FixedShare
+
+NUM_EXPERTS, NUM_FEATURES, NUM_INPUTS, NUM_ALONE = 4, 64, 3, 1000
+
+
+def ensemble(dtype: torch.dtype) -> Ensemble:
+    """Experts on random features that walk at random, as single precision wants them."""
+    kernels = [ScaleKernel(RBFKernel()).to(dtype) for _ in range(NUM_EXPERTS)]
+    for number, kernel in enumerate(kernels):
+        kernel.base_kernel.lengthscale = 0.5 + 0.5 * number
+    stacked, generator = stack_kernels(kernels), torch.Generator().manual_seed(0)
+    features = RandomFourierFeatures.from_kernel(stacked, NUM_INPUTS, NUM_FEATURES, generator=generator)
+    return Ensemble([GaussianExpert(features, transition=RandomWalk(1e-2))], FixedShare())
+
+
+class Rounds:
+    """Rounds of one row for each of some series."""
+
+    def __init__(self, fleet: EnsembleFleet, names: list[int], dtype: torch.dtype) -> None:
+        self._fleet, self._names, self._dtype = fleet, names, dtype
+        self._generator = torch.Generator().manual_seed(1)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """One row for each."""
+        draw = {"generator": self._generator, "dtype": self._dtype}
+        return torch.randn(len(self._names), NUM_INPUTS, **draw), torch.randn(len(self._names), **draw)
+
+    def seconds(self) -> float:
+        """CPU seconds of one round."""
+        X, y = self.rows()
+        start = time.thread_time()
+        self._fleet.observe(self._names, X, y)
+        return time.thread_time() - start
+
+
+def copying(num_series: int, dtype: torch.dtype) -> float:
+    """CPU seconds to read and write the states of so many series once."""
+    size = num_series * NUM_EXPERTS * NUM_FEATURES * (NUM_FEATURES + 1)
+    source, target = torch.ones(size, dtype=dtype), torch.ones(size, dtype=dtype)
+    times = []
+    for _ in range(5):
+        start = time.thread_time()
+        target.copy_(source)
+        times.append(time.thread_time() - start)
+    return min(times)
+
+
+def alone(dtype: torch.dtype) -> float:
+    """CPU seconds of a row of a model alone, many of them in turn."""
+    models, generator = [OnlineEnsemble(ensemble(dtype)) for _ in range(NUM_ALONE)], torch.Generator().manual_seed(2)
+    draw = {"generator": generator, "dtype": dtype}
+    X, y = torch.randn(NUM_ALONE, NUM_INPUTS, **draw), torch.randn(NUM_ALONE, **draw)
+    for _ in range(2):  # the first row of each is slower
+        start = time.thread_time()
+        for row, model in enumerate(models):
+            model.observe(X[row : row + 1], y[row : row + 1])
+        took = time.thread_time() - start
+    return took / NUM_ALONE
+
+
+def ratios(num_series: int = 20_000, num_rounds: int = 4) -> list[Ratio]:
+    """The table's rows."""
+    torch.set_num_threads(1)
+    found: list[Ratio] = []
+    for dtype in (torch.float32, torch.float64):
+        name = f"{num_series} series x {NUM_EXPERTS} experts x F={NUM_FEATURES}, {str(dtype).removeprefix('torch.')}"
+        floor, one = 3 * copying(num_series, dtype), alone(dtype)
+        fleet = EnsembleFleet(ensemble(dtype), range(num_series))
+        whole = Rounds(fleet, list(range(num_series)), dtype)
+        times = [whole.seconds() for _ in range(num_rounds + 1)][1:]
+        few = torch.randperm(num_series, generator=torch.Generator().manual_seed(3))[: num_series // 10].tolist()
+        part = Rounds(fleet, few, dtype)
+        tenth = median([part.seconds() for _ in range(num_rounds)])
+        cost = median(times)
+        found += [
+            (f"{name}: a round over three ways through memory", cost / floor, 2.0),
+            (f"{name}: a round over a loop over models", cost / (one * num_series), 0.02),
+            (f"{name}: rows of a tenth of the series over a round", tenth / cost, 0.2),
+            (f"{name}: the last round over the first ones", times[-1] / median(times[: max(1, num_rounds // 2)]), None),
+        ]
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--series", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=4)
+    given = parser.parse_args()
+    for what, ratio, most in ratios(given.series, given.rounds):
+        print(f"{ratio:8.3f} {'' if most is None else f'(at most {most:.2f})':16s} {what}")

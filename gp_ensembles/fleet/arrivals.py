@@ -1,0 +1,52 @@
+"""Rows that arrive in any order, for any of the series: which of them are worked on together."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LENGTHS = (64, 8, 1)
+
+
+class Batch(NamedTuple):
+    """So many rows of each of some series.
+
+    Attributes:
+        places: Places of the series, distinct, ascending, shape (S,).
+        rows: Numbers of their rows in the call, in the order of time, shape (S, B).
+    """
+
+    places: Tensor
+    rows: Tensor
+
+
+def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]:
+    """Rows as batches in which every series has as many, in an order that keeps that of each series.
+
+    A series with n rows has as many blocks of the longest length as fit into n, then of the next, and so on. So no row
+    is made up to fill a gap, and there are few batches whatever the numbers are.
+
+    Args:
+        places: The series of each row of a call, in the order of time, shape (N,).
+        lengths: Lengths of blocks, descending; the last one is 1.
+
+    Example:
+        >>> for batch in batches(torch.tensor([7, 5, 7, 5, 7]), lengths=(2, 1)):
+        ...     print(batch.places.tolist(), batch.rows.tolist())
+        [5, 7] [[1, 3], [0, 2]]
+        [7] [[4]]
+    """
+    order = places.argsort(stable=True)
+    series, counts = places[order].unique_consecutive(return_counts=True)
+    starts = counts.cumsum(0) - counts
+    left = counts.clone()
+    for length in lengths:
+        steps = torch.arange(length, device=places.device)
+        while True:
+            here = (left >= length).nonzero().flatten()
+            if here.numel() == 0:
+                break
+            yield Batch(series[here], order[starts[here].unsqueeze(-1) + steps])
+            starts[here] += length
+            left[here] -= length

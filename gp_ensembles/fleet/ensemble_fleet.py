@@ -1,0 +1,262 @@
+"""Many series, each with an ensemble of its own: one object, whose states are learned together."""
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
+from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
+from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.ensembles.turns import Turns, in_turns
+from gp_ensembles.experts.laplace import BoundLaplace
+from gp_ensembles.filters.states import GaussianState, SquareRootState, StudentTState
+from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.said import Said
+from gp_ensembles.fleet.slots import Slots
+from gp_ensembles.fleet.step import Step, Work
+from gp_ensembles.fleet.store import Store
+from gp_ensembles.numerics.room import check_room
+
+
+@runtime_checkable
+class _HasList(Protocol):
+    def tolist(self) -> list[Hashable]: ...
+
+
+Names = Sequence[Hashable] | _HasList
+
+
+@in_turns(learning=["observe", "add", "retire"], reading=["predict", "log_weights", "export", "failures"])
+class EnsembleFleet:
+    """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
+
+    What a series learns is what an :class:`~gp_ensembles.ensembles.online.OnlineEnsemble` of its own would learn, in
+    whatever order rows arrive, but all that arrive together are learned together.
+
+    Where an expert of a series fails the series is set aside, the others go on: it keeps the state that it had before
+    that row, what is said of its rows is NaN, :attr:`failures` names it, and :meth:`retire` and :meth:`add` begin it
+    anew.
+
+    Args:
+        ensemble: The ensemble that every series has; its hyperparameters are read when this object is made. Experts are
+            :class:`~gp_ensembles.experts.GaussianExpert`, Student-t experts or such with another likelihood, whose
+            states have a fixed size.
+        names: Names of the first series.
+        start: State of a series before its first row; by default, the ensemble's before any data.
+        folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
+
+    Raises:
+        TypeError: If an expert cannot be one of a fleet.
+        ValueError: If there are several outputs or models from outside, or the folder holds anything.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> fleet = EnsembleFleet(Ensemble([expert], BayesianModelAveraging()), ["pump 1", "pump 2"])
+        >>> X = torch.ones(3, 1, dtype=torch.float64)
+        >>> y = torch.tensor([1.0, -2.0, 1.0], dtype=torch.float64)
+        >>> predictions = fleet.observe(["pump 1", "pump 2", "pump 1"], X, y)
+        >>> predictions.mean.shape, fleet.predict(["pump 1", "pump 2"], X[:2]).mean.sign()
+        (torch.Size([3]), tensor([ 1., -1.], dtype=torch.float64))
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        names: Names = (),
+        *,
+        start: EnsembleState | None = None,
+        folder: str | Path | None = None,
+    ) -> None:
+        self.turns = Turns()
+        start = ensemble.init() if start is None else start
+        _check_kinds(ensemble, start)
+        self.ensemble = ensemble
+        self._slots = Slots()
+        self._store = Store(start, _new_folder(folder))
+        self._step: Step | None = None
+        self._store.on_move = self._read_anew
+        self.add(names)
+
+    @property
+    def names(self) -> tuple[Hashable, ...]:
+        """Names of all series."""
+        return self._slots.names
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._slots
+
+    @property
+    def failures(self) -> dict[Hashable, int]:
+        """Series that were set aside, and how many rows each had learned."""
+        names = self._slots.names
+        found = self._store.failed[self._slots.places(names)].tolist() if names else []
+        return {name: rows for name, rows in zip(names, found, strict=True) if rows >= 0}
+
+    def add(self, names: Names, state: EnsembleState | OnlineEnsemble | None = None) -> None:
+        """Add series.
+
+        Args:
+            names: Their names, new and distinct.
+            state: The state that each begins with, such as that of an ensemble of its own (imported); by default, that
+                before any data.
+
+        Raises:
+            ValueError: If a series is there already or named twice, or the state is one of another ensemble, or has
+                experts in quarantine.
+            RoomError: If there is no memory for them.
+        """
+        names = _listed(names)
+        given = state.state if isinstance(state, OnlineEnsemble) else state
+        self._slots.check_new(names)
+        if given is not None:
+            if given.quarantine is not None and bool((given.quarantine.until != 0).any()):
+                raise ValueError("some experts of this state are in quarantine; observe on until they are back")
+            self._store.check(given)
+        if not names:
+            return
+        device = self._store.failed.device
+        check_room(len(names) * self._store.bytes_each, device, f"{len(names)} series", "add fewer, or give a folder")
+        with torch.no_grad():
+            self._store.put(self._slots.add(names).to(device), given)
+
+    def retire(self, names: Names) -> None:
+        """Take series out; their places are taken by the next ones.
+
+        Raises:
+            KeyError: If a series is unknown; then all stay.
+        """
+        self._slots.retire(_listed(names))
+
+    def export(self, name: Hashable) -> OnlineEnsemble:
+        """An ensemble with the hyperparameters of the fleet and a copy of the state of one series.
+
+        Raises:
+            KeyError: If the series is unknown.
+        """
+        place = int(self._slots.places([name])[0])
+        return OnlineEnsemble(self.ensemble, self._store.state(place))
+
+    @torch.no_grad()
+    def observe(self, names: Names, X: Tensor, y: Tensor) -> EnsemblePredictions:
+        """Predict each target, then learn it; a rejected call leaves everything as it was.
+
+        An interruption by Ctrl-C takes effect between two batches: every series has learned its rows up to some row,
+        see :meth:`export`.
+
+        Args:
+            names: The series of each row, N of them. The rows of one series are in the order of time.
+            X: Inputs, shape (N, D).
+            y: Targets, shape (N,); NaN where missing.
+
+        Returns:
+            Predictions made before each target, in the order of the rows; NaN for series that are set aside.
+
+        Raises:
+            KeyError: If a series is unknown.
+            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a target is
+                infinite.
+            TypeError: If a dtype or device is wrong.
+        """
+        places = self._places(names, X)
+        check_targets(X, y, None)
+        for expert in self.ensemble.experts:
+            expert.check_targets(y)
+        step, said = self._read(), Said(len(y))
+        for places_at_once, rows in batches(places):
+            for part in torch.arange(len(rows), device=rows.device).split(step.most_series(rows.shape[1])):
+                chosen = rows[part]
+                step.observe(Work(places_at_once[part], chosen, X[chosen], y[chosen]), said)
+        if said.whole is None:
+            raise ValueError("every series of this call is set aside; see fleet.failures")
+        return said.whole
+
+    @torch.no_grad()
+    def predict(self, names: Names, X: Tensor) -> AnyMixture:
+        """Predict the next target of a series at each row on its own, learning nothing.
+
+        Args:
+            names: The series of each row, N of them; one may come several times.
+            X: Inputs, shape (N, D).
+
+        Raises:
+            KeyError: As in :meth:`observe`.
+            ValueError: As there.
+            TypeError: As there.
+        """
+        places = self._places(names, X)
+        step = self._read()
+        rows = torch.arange(len(X), device=X.device).split(step.most_series(1))
+        return concatenate_mixtures([step.predict(places[part], X[part]) for part in rows])
+
+    @torch.no_grad()
+    def log_weights(self, names: Names) -> Tensor:
+        """Log weights in force for the next target of each series, shape (N, M)."""
+        return self._read().log_weights(self._slots.places(_listed(names)).to(self._store.failed.device))
+
+    def _places(self, names: Names, X: Tensor) -> Tensor:
+        like = self.ensemble.experts[0].features.prior_variance.detach()
+        check_inputs(X, self.ensemble.num_inputs, like, self.ensemble.bounded_features())
+        listed = _listed(names)
+        if len(listed) != len(X):
+            raise ValueError(f"there must be one name for each of the {len(X)} rows of X, got {len(listed)}")
+        return self._slots.places(listed).to(X.device)
+
+    def _read(self) -> Step:
+        if self._step is None:
+            self._step = Step(self.ensemble, self._store)
+        return self._step
+
+    def _read_anew(self) -> None:
+        self._step = None
+
+    def __repr__(self) -> str:
+        num = self.ensemble.num_experts
+        return f"EnsembleFleet({len(self)} series, {num} experts each, {len(self.failures)} set aside)"
+
+
+def _listed(names: Names) -> Sequence[Hashable]:
+    if isinstance(names, str):
+        raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
+    return names.tolist() if isinstance(names, _HasList) else list(names)
+
+
+def _check_kinds(ensemble: Ensemble, start: EnsembleState) -> None:
+    if ensemble.num_outputs is not None or ensemble.forecasts:
+        raise ValueError("series of a fleet have one target each, and no forecasts of others among their inputs")
+    try:
+        meta = type(start.meta)(*(part.unsqueeze(0) for part in start.meta))
+        zero = start.meta.log_weights.new_zeros(1, ensemble.num_experts, 1)
+        torch.func.vmap(ensemble.meta_learner.update_block)(meta, zero)
+    except RuntimeError:
+        rule = type(ensemble.meta_learner).__name__
+        raise TypeError(f"{rule} cannot weigh many series at once; take FixedShare() or another rule") from None
+    for expert, bound, state in zip(ensemble.experts, ensemble.bind(), start.experts, strict=True):
+        if isinstance(bound, BoundLaplace) and bound.num_latent > 1:
+            raise TypeError("series of a fleet have one latent value each: two classes, levels or counts, not classes")
+        if not isinstance(state, GaussianState | SquareRootState | StudentTState):
+            raise TypeError(
+                f"{type(expert).__name__} cannot be an expert of a fleet, whose states have a fixed size; leave it "
+                f"out, as the preset light does"
+            )
+
+
+def _new_folder(folder: str | Path | None) -> Path | None:
+    if folder is None:
+        return None
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise ValueError(f"the folder {path} for the states of a fleet is not empty; give a new one")
+    return path

@@ -1,0 +1,305 @@
+"""A batch of rows of many series through experts, innovation models, weight rule and outliers: what each learns alone.
+
+The experts are run by :mod:`~gp_ensembles.fleet.lanes`; what stands around them, a few dozen numbers a series, is the
+code of one series under ``torch.func.vmap``.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.ensemble import Ensemble, evaluate, responses_of
+from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, make_mixture
+from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.ensembles.weighing import beside, innovate, weigh, within_reach
+from gp_ensembles.filters.states import LatentPredictions, Predictions
+from gp_ensembles.fleet.lanes import BlockLane, Lane, row_lane, side_by_side
+from gp_ensembles.fleet.said import Said
+from gp_ensembles.fleet.store import Store
+from gp_ensembles.innovations import InnovationState
+from gp_ensembles.meta_learners.base import MetaOutput, MetaState
+from gp_ensembles.numerics.cholesky import NumericalError
+
+
+class Work(NamedTuple):
+    """As many rows of each of some series.
+
+    Attributes:
+        places: Distinct places of the series, shape (S,).
+        rows: Numbers of their rows in the call, in the order of time, shape (S, B).
+        X: Inputs, shape (S, B, D).
+        y: Targets, shape (S, B); NaN where missing.
+    """
+
+    places: Tensor
+    rows: Tensor
+    X: Tensor
+    y: Tensor
+
+    def take(self, series: Tensor) -> "Work":
+        """Some of the series: places among them, or a mask."""
+        return Work(*(part[series] for part in self))
+
+    def row(self, number: int) -> "Work":
+        """One row of each series."""
+        here = slice(number, number + 1)
+        return Work(self.places, self.rows[:, here], self.X[:, here], self.y[:, here])
+
+
+class _Given(NamedTuple):
+    """What the layers around the experts are given, with an axis for the series in front."""
+
+    state: EnsembleState
+    steps: Predictions
+    y: Tensor
+    share: Tensor | None
+    missing: Tensor | None
+
+
+class _Weighed(NamedTuple):
+    """What came of it: the states after it, and what was said before each target.
+
+    Attributes:
+        state: Without the experts' own.
+        own: The experts' own predictions, (S, M, B) each.
+        steps: The same with those of the innovation models.
+        output: What the weight rule said.
+    """
+
+    state: EnsembleState
+    own: Predictions
+    steps: Predictions
+    output: MetaOutput
+
+
+class Step:
+    """An ensemble with its hyperparameters read, on the states of many series.
+
+    Args:
+        ensemble: The ensemble.
+        store: The states; changed in place.
+    """
+
+    def __init__(self, ensemble: Ensemble, store: Store) -> None:
+        self._layers, self._store = ensemble.layers, store
+        self._experts = ensemble.bind()
+        self._responses = tuple(response.frozen() for response in responses_of(self._experts))
+        states = [store.expert(number) for number in range(len(self._experts))]
+        self._rows = [row_lane(bound, state) for bound, state in zip(self._experts, states, strict=True)]
+        self._blocks: list[Lane] = [BlockLane(b, state) for b, state in zip(self._experts, states, strict=True)]
+
+    def most_series(self, num_rows: int) -> int:
+        """How many series are worked on at once, with so many rows each."""
+        return min(lane.most_series for lane in self._lanes(num_rows))
+
+    def observe(self, work: Work, said: Said) -> None:
+        """Predict and learn; what was said before each target is put into ``said``.
+
+        A series in which an expert fails is set aside: its state stays as it was before the row, the store marks it,
+        and nothing is said of it from there on.
+        """
+        well = self._store.failed[work.places] < 0
+        if not bool(well.all()):
+            work = work.take(well)
+        num_series, num_rows = work.y.shape
+        if num_series == 0:
+            return
+        try:
+            if num_rows > 1:
+                self._block(work, said)
+            else:
+                self._row(work, said)
+        except NumericalError:  # of some series: find out of which
+            if num_rows > 1:
+                self._row_by_row(work, said)
+            elif num_series == 1:
+                self._set_aside(work.places)
+            else:
+                for half in torch.arange(num_series, device=work.places.device).chunk(2):
+                    self.observe(work.take(half), said)
+
+    def predict(self, places: Tensor, X: Tensor) -> AnyMixture:
+        """Predict one step ahead at each row X (N, D) of a series (N,); the distribution of a failed one is NaN."""
+        state, memory = self._store.layers(places), self._layers.memory
+        if memory is not None and state.history is not None:
+            X = torch.cat([X, state.history[:, [-lag for lag in memory.lags]]], dim=-1)
+        features = self._features(X.unsqueeze(-2))
+        steps = side_by_side([lane.predict(places, Phi) for lane, Phi in zip(self._rows, features, strict=True)])
+        bank, rule = self._layers.bank, self._layers.rule
+        if bank is not None and state.innovations is not None:
+            copies = torch.func.vmap(bank.predict)(state.innovations, steps.mean, steps.variance)
+            steps = torch.func.vmap(beside)(steps, copies)
+        log_weights = torch.func.vmap(rule.log_weights)(state.meta)
+        failed = self._store.failed[places] >= 0
+        log_weights = log_weights.masked_fill(failed.unsqueeze(-1), torch.nan)
+        return make_mixture(log_weights.T, _flat(steps), self._responses)
+
+    def log_weights(self, places: Tensor) -> Tensor:
+        """Log weights in force for the next target of each series (N,), shape (N, M)."""
+        weights: Tensor = torch.func.vmap(self._layers.rule.log_weights)(self._store.layers(places).meta)
+        return weights
+
+    def _lanes(self, num_rows: int) -> list[Lane]:
+        return self._rows if num_rows == 1 else self._blocks
+
+    def _block(self, work: Work, said: Said) -> None:
+        """A block of each series; those with an outlier or a failure in it row by row."""
+        weighed, _ = self._weighed(work, self._store.layers(work.places))
+        predictions = self._assembled(weighed)
+        y = within_reach(self._layers, work.y)
+        rest = (self._far(predictions, y) | ~_sound(weighed.own)).any(-1)
+        self._commit(self._blocks, work, weighed.state, (~rest).nonzero().flatten())
+        said.put(work.rows.flatten(), predictions)
+        if bool(rest.any()):
+            self._row_by_row(work.take(rest), said)
+
+    def _row_by_row(self, work: Work, said: Said) -> None:
+        for number in range(work.y.shape[1]):
+            self.observe(work.row(number), said)
+
+    def _row(self, work: Work, said: Said) -> None:
+        """One row of each series; outliers count less, see :func:`~gp_ensembles.ensembles.weighing.run_block`."""
+        before = self._store.layers(work.places)
+        weighed, features = self._weighed(work, before)
+        predictions = self._assembled(weighed)
+        y = within_reach(self._layers, work.y)
+        sound = _sound(weighed.own).squeeze(-1)
+        far = self._far(predictions, y).squeeze(-1) & sound
+        self._commit(self._rows, work, weighed.state, (sound & ~far).nonzero().flatten())
+        keep = sound.nonzero().flatten()
+        said.put(work.rows.flatten()[keep], _take(predictions, keep))
+        self._set_aside(work.places[~sound])
+        if bool(far.any()):
+            chosen = far.nonzero().flatten()
+            steps = type(weighed.own)(*(field[chosen] for field in weighed.own))
+            self._outliers(work.take(chosen), [Phi[chosen] for Phi in features], steps, predictions, chosen, said)
+
+    def _outliers(
+        self,
+        work: Work,
+        features: list[Tensor],
+        steps: Predictions,
+        predictions: EnsemblePredictions,
+        chosen: Tensor,
+        said: Said,
+    ) -> None:
+        """Learn targets of which only a share counts."""
+        y, before = within_reach(self._layers, work.y), self._store.layers(work.places)
+        mean, deviation = (part[chosen].unsqueeze(-1) for part in (predictions.mean, predictions.variance.sqrt()))
+        assert self._layers.outlier_threshold is not None
+        share = (self._layers.outlier_threshold * deviation / (y - mean)) ** 4
+        root = share.sqrt()
+        for lane, Phi in zip(self._rows, features, strict=True):
+            lane.stage(work.places, Phi * root.reshape(-1, *[1] * (Phi.ndim - 1)), y * root)
+        weighed = self._weigh(_Given(before, steps, y, share, None))
+        history, memory = None, self._layers.memory
+        if memory is not None and before.history is not None:  # a usual target is remembered: the prediction was wrong
+            remembered = torch.where(memory.is_usual_each(y), y, mean + (y - mean) * share)
+            history, _ = memory.columns(before.history, remembered)
+        state = weighed.state._replace(history=history)
+        self._commit(self._rows, work, state, torch.arange(len(chosen), device=chosen.device))
+        said.put(work.rows.flatten(), self._assembled(weighed))
+
+    def _weighed(self, work: Work, before: EnsembleState) -> tuple[_Weighed, list[Tensor]]:
+        """Everything up to what a target teaches, and the features."""
+        y, X, history = within_reach(self._layers, work.y), work.X, None
+        if self._layers.memory is not None and before.history is not None:
+            history, columns = self._layers.memory.columns(before.history, y)
+            X = torch.cat([X, columns], dim=-1)
+        features = self._features(X)
+        lanes = self._lanes(y.shape[1])
+        steps = side_by_side([lane.stage(work.places, Phi, y) for lane, Phi in zip(lanes, features, strict=True)])
+        missing = y.isnan()
+        weighed = self._weigh(_Given(before, steps, y, None, missing if bool(missing.any()) else None))
+        return weighed._replace(state=weighed.state._replace(history=history)), features
+
+    def _features(self, X: Tensor) -> list[Tensor]:
+        r"""Features of each expert object at inputs (S, B, D), shape (S, \*batch, B, F); of all rows in one product."""
+        known: dict[int, Tensor] = {}
+        values = []
+        for Phi in evaluate(self._experts, X.flatten(0, 1)):
+            if id(Phi) not in known:  # experts on one map share its values
+                known[id(Phi)] = Phi.unflatten(-2, X.shape[:2]).movedim(-3, 0).contiguous()
+            values.append(known[id(Phi)])
+        return values
+
+    def _weigh(self, given: _Given) -> _Weighed:
+        """Innovation models and the weight rule, all series at once."""
+        has_share, has_gaps = given.share is not None, given.missing is not None
+        optional = [part for part in (given.share, given.missing) if part is not None]
+
+        def one(
+            meta: MetaState, innovations: InnovationState | None, steps: Predictions, y: Tensor, *optional: Tensor
+        ) -> tuple[MetaState, InnovationState | None, Predictions, MetaOutput]:
+            share, missing = optional[0] if has_share else None, optional[-1] if has_gaps else None
+            innovations, weighed = innovate(self._layers, innovations, steps, y, share, missing, None)
+            meta, output = weigh(self._layers.rule, meta, weighed.log_prob, share, missing)
+            return meta, innovations, weighed, output
+
+        state = given.state
+        if state.innovations is not None:
+            meta, innovations, steps, output = torch.func.vmap(one)(
+                state.meta, state.innovations, given.steps, given.y, *optional
+            )
+            return _Weighed(EnsembleState((), meta, innovations), given.steps, steps, output)
+
+        def without(
+            meta: MetaState, steps: Predictions, y: Tensor, *optional: Tensor
+        ) -> tuple[MetaState, Predictions, MetaOutput]:
+            after, _, weighed, output = one(meta, None, steps, y, *optional)
+            return after, weighed, output
+
+        meta, steps, output = torch.func.vmap(without)(state.meta, given.steps, given.y, *optional)
+        return _Weighed(EnsembleState((), meta), given.steps, steps, output)
+
+    def _assembled(self, weighed: _Weighed) -> EnsemblePredictions:
+        """Predictions of all rows, those of a series one after the other."""
+        log_weights = weighed.output.log_weights.movedim(0, 1).flatten(1)
+        predictions = assemble(_flat(weighed.steps), log_weights, weighed.output.log_prob.flatten())
+        return predictions._replace(responses=self._responses)
+
+    def _far(self, predictions: EnsemblePredictions, y: Tensor) -> Tensor:
+        """Which targets (S, B) are outliers."""
+        threshold = self._layers.outlier_threshold
+        if threshold is None:
+            return torch.zeros_like(y, dtype=torch.bool)
+        return ((y.flatten() - predictions.mean).abs() > threshold * predictions.variance.sqrt()).reshape(y.shape)
+
+    def _commit(self, lanes: list[Lane], work: Work, state: EnsembleState, keep: Tensor) -> None:
+        """Write what some of the series learned, places among them."""
+        for lane in lanes:
+            lane.commit(keep)
+        innovations = None
+        if state.innovations is not None:
+            innovations = InnovationState(*(part[keep] for part in state.innovations))
+        meta = MetaState(*(part[keep] for part in state.meta))
+        history = None if state.history is None else state.history[keep]
+        self._store.put_layers(work.places[keep], EnsembleState((), meta, innovations, history))
+
+    def _set_aside(self, places: Tensor) -> None:
+        self._store.failed[places] = self._store.layers(places).meta.num_seen
+
+
+def _flat(steps: Predictions) -> Predictions:
+    """Predictions (S, M, B, ...) as (M, S B, ...), those of a series one after the other."""
+    return type(steps)(*(field.movedim(0, 1).flatten(1, 2) for field in steps))
+
+
+def _take(predictions: EnsemblePredictions, rows: Tensor) -> EnsemblePredictions:
+    if len(rows) == len(predictions.mean):
+        return predictions
+    mean, variance, log_prob = (part[rows] for part in predictions[:3])
+    steps = type(predictions.experts)(*(field[:, rows] for field in predictions.experts))
+    log_weights = predictions.log_weights[:, rows]
+    return EnsemblePredictions(mean, variance, log_prob, log_weights, steps, predictions.responses)
+
+
+def _sound(steps: Predictions) -> Tensor:
+    """Which rows (S, B) all experts predict by numbers; under other likelihoods variances may be zero or infinite."""
+    is_latent = isinstance(steps, LatentPredictions)
+    variance = steps.variance
+    sound = steps.mean.isfinite() & (variance >= 0 if is_latent else (variance > 0) & (variance < torch.inf))
+    while sound.ndim > steps.log_prob.ndim:
+        sound = sound.all(-1)
+    return sound.all(1)

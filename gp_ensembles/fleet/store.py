@@ -1,0 +1,142 @@
+"""The states of many series as one tensor for each part of a state, with an axis for the series in front."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.state import EnsembleState, named_tensors
+from gp_ensembles.filters.states import FilterState
+from gp_ensembles.innovations import InnovationState
+from gp_ensembles.meta_learners.base import MetaState
+
+FAILED = "failed"  # rows learned until a series failed, -1 for those that did not
+_LEAST_ROOM = 16
+
+
+class Store:
+    """States of series by place, in memory or in files.
+
+    Args:
+        start: The state of a series before any data.
+        folder: Where tensors live as memory-mapped files; ``None`` for memory.
+    """
+
+    def __init__(self, start: EnsembleState, folder: Path | None = None) -> None:
+        start = start._replace(quarantine=None)
+        self.kinds: tuple[type[FilterState], ...] = tuple(type(part) for part in start.experts)
+        self._layers = start.innovations is not None, start.history is not None
+        self._folder = folder
+        self._start = dict(named_tensors(start))
+        self._start[FAILED] = start.meta.num_seen.new_full((), -1)
+        self._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
+        self.on_move: Callable[[], None] = lambda: None
+
+    @property
+    def room(self) -> int:
+        """Number of places."""
+        return len(self._tensors[FAILED])
+
+    @property
+    def bytes_each(self) -> int:
+        """What the state of one series takes."""
+        return sum(value.numel() * value.element_size() for value in self._start.values())
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All states by name, (T, ...) each."""
+        return self._tensors
+
+    def expert(self, number: int) -> FilterState:
+        """The states of one expert object, by reference."""
+        kind = self.kinds[number]
+        return kind(*(self._tensors[f"expert_{number}_{field}"] for field in kind._fields))
+
+    @property
+    def failed(self) -> Tensor:
+        """Rows that each series had learned when it failed, -1 for those that did not, (T,), by reference."""
+        return self._tensors[FAILED]
+
+    def layers(self, places: Tensor) -> EnsembleState:
+        """Copies of what stands around the experts, (S, ...) each; the experts' own states are left out."""
+        meta = MetaState(*(self._tensors[f"meta_{field}"][places] for field in MetaState._fields))
+        innovations = history = None
+        if self._layers[0]:
+            innovations = InnovationState(
+                *(self._tensors[f"innovations_{field}"][places] for field in InnovationState._fields)
+            )
+        if self._layers[1]:
+            history = self._tensors["history"][places]
+        return EnsembleState((), meta, innovations, history)
+
+    def put_layers(self, places: Tensor, state: EnsembleState) -> None:
+        """Write what :meth:`layers` reads."""
+        for name, value in named_tensors(state._replace(experts=(), quarantine=None)):
+            self._tensors[name].index_copy_(0, places, value)
+
+    def state(self, place: int) -> EnsembleState:
+        """A copy of the state of one series."""
+        experts = tuple(
+            kind(*(self._tensors[f"expert_{number}_{field}"][place].clone() for field in kind._fields))
+            for number, kind in enumerate(self.kinds)
+        )
+        layers = self.layers(torch.tensor([place], dtype=torch.int64, device=self.failed.device))
+        meta = MetaState(*(value[0] for value in layers.meta))
+        innovations = None if layers.innovations is None else InnovationState(*(v[0] for v in layers.innovations))
+        return EnsembleState(experts, meta, innovations, None if layers.history is None else layers.history[0])
+
+    def put(self, places: Tensor, state: EnsembleState | None = None) -> None:
+        """Give series a state, that before any data by default; makes room for them."""
+        self._grow(int(places.max()) + 1 if len(places) else 0)
+        values = self._start if state is None else {**self._start, **self._checked(state)}
+        for name, value in values.items():
+            self._tensors[name][places] = value.detach().to(self._tensors[name])
+
+    def check(self, state: EnsembleState) -> None:
+        """Raise unless a state is one of this kind of ensemble.
+
+        Raises:
+            ValueError: Naming what differs.
+        """
+        self._checked(state)
+
+    def _checked(self, state: EnsembleState) -> dict[str, Tensor]:
+        values = dict(named_tensors(state._replace(quarantine=None)))
+        wanted = {name: value.shape for name, value in self._start.items() if name != FAILED}
+        got = {name: value.shape for name, value in values.items()}
+        for name in [*wanted, *got]:
+            if wanted.get(name) != got.get(name):
+                raise ValueError(
+                    f"the state belongs to another ensemble: {name} has shape {_shape(got.get(name))}, in this fleet "
+                    f"{_shape(wanted.get(name))}"
+                )
+        return values
+
+    def _grow(self, least: int) -> None:
+        if least <= self.room:
+            return
+        room = max(least, min(2 * self.room, self.room + 10_000), _LEAST_ROOM)
+        grown = {}
+        for name, value in self._start.items():
+            grown[name] = self._room(name, value, room)
+            if self._folder is None:
+                grown[name][: self.room] = self._tensors[name]
+        self._tensors = grown
+        self.on_move()
+
+    def _room(self, name: str, like: Tensor, room: int) -> Tensor:
+        if self._folder is None or room == 0:
+            return like.new_empty(room, *like.shape)
+        # A file that is there already keeps what it holds, and gets longer.
+        path, numbers = self._folder / f"{name}.bin", room * like.numel()
+        size = numbers * like.element_size()
+        with path.open("ab") as file:
+            file.truncate(max(size, path.stat().st_size))
+        if like.numel() == 0:
+            return like.new_empty(room, *like.shape)
+        return torch.from_file(str(path), shared=True, size=numbers, dtype=like.dtype).reshape(room, *like.shape)
+
+
+def _shape(shape: Sequence[int] | None) -> str:
+    return "none" if shape is None else str(tuple(shape))

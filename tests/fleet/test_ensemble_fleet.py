@@ -1,0 +1,199 @@
+"""A fleet beside as many ensembles, each alone."""
+
+import copy
+from itertools import pairwise
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from gpytorch.likelihoods import SoftmaxLikelihood
+from torch import Tensor
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.state import named_tensors
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
+from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
+from tests.fleet.instances import ENSEMBLES, INPUTS, SERIES, linear, rows
+
+NAMES = [f"series {number}" for number in range(SERIES)]
+
+
+def alone(ensemble: Ensemble) -> dict[str, OnlineEnsemble]:
+    return {name: OnlineEnsemble(ensemble, block_size=1) for name in NAMES}
+
+
+def bits(fleet: EnsembleFleet) -> list[Tensor]:
+    """The states of all series."""
+    return [value.clone() for name in fleet.names for _, value in named_tensors(fleet.export(name).state)]
+
+
+def same(left: list[Tensor], right: list[Tensor]) -> bool:
+    return all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("kind", ENSEMBLES)
+@pytest.mark.parametrize("cuts", [(150,), (1, 2, 40, 107), tuple(range(40))])
+def test_a_fleet_is_as_many_ensembles(kind, cuts, generator):
+    ensemble = ENSEMBLES[kind]()
+    fleet, others = EnsembleFleet(ensemble, NAMES), alone(ensemble)
+    names, X, y = rows(150, generator, classes=kind == "classes")
+    bounds = [0, *cuts] if cuts[-1] == 150 else [0, *cuts, 150]
+    said = [fleet.observe(names[a:b], X[a:b], y[a:b]) for a, b in pairwise(bounds) if b > a]
+    for name, other in others.items():
+        mine = torch.tensor([one == name for one in names])
+        expected = other.observe(X[mine], y[mine])
+        close = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+        for field in ("mean", "variance", "log_prob"):
+            found = torch.cat([getattr(part, field) for part in said])[mine]
+            torch.testing.assert_close(found, getattr(expected, field), **close)
+        found = torch.cat([part.log_weights for part in said], dim=1)[:, mine].exp()
+        torch.testing.assert_close(found, expected.log_weights.exp(), **close)
+        torch.testing.assert_close(fleet.log_weights([name])[0].exp(), other.log_weights.exp(), **close)
+        next_rows, expected_next = fleet.predict([name] * 3, X[:3]), other.predict(X[:3])
+        torch.testing.assert_close(next_rows.mean, expected_next.mean, **close)
+        torch.testing.assert_close(next_rows.variance, expected_next.variance, **close)
+
+
+def test_rows_one_at_a_time_are_learned_to_1e_10(generator):
+    ensemble = ENSEMBLES["averaging"]()
+    fleet, others = EnsembleFleet(ensemble, NAMES), alone(ensemble)
+    names, X, y = rows(200, generator)
+    for row in range(200):
+        found = fleet.observe(names[row : row + 1], X[row : row + 1], y[row : row + 1])
+        expected = others[names[row]].observe(X[row : row + 1], y[row : row + 1])
+        torch.testing.assert_close(found.mean, expected.mean, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.log_prob, expected.log_prob, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["switching", "all layers", "square roots"])
+def test_a_series_goes_out_and_comes_back(kind, generator):
+    ensemble = ENSEMBLES[kind]()
+    fleet = EnsembleFleet(ensemble, NAMES)
+    names, X, y = rows(120, generator)
+    fleet.observe(names[:60], X[:60], y[:60])
+    out = fleet.export(NAMES[2])
+    mine = torch.tensor([name == NAMES[2] for name in names[60:]])
+    expected = out.observe(X[60:][mine], y[60:][mine])
+    fleet.observe(names[60:], X[60:], y[60:])
+    torch.testing.assert_close(fleet.predict([NAMES[2]], X[:1]).mean, out.predict(X[:1]).mean, rtol=1e-8, atol=1e-9)
+    other = EnsembleFleet(ensemble, ["first"])
+    other.add(["again", "and again"], out)
+    found = other.predict(["again", "first", "and again"], X[[0, 0, 0]]).mean
+    torch.testing.assert_close(found[0], fleet.predict([NAMES[2]], X[:1]).mean[0], rtol=1e-8, atol=1e-9)
+    assert found[0] == found[2] != found[1]
+    assert expected.mean.isfinite().all()
+
+
+def test_series_come_and_go(generator):
+    ensemble = ENSEMBLES["all layers"]()
+    fleet = EnsembleFleet(ensemble)
+    assert len(fleet) == 0
+    fleet.add(NAMES[:2])
+    fleet.add(range(100))  # more than there was room for
+    names, X, y = rows(80, generator)
+    kept = [row for row, name in enumerate(names) if name in NAMES[:2]]
+    fleet.observe([names[row] for row in kept], X[kept], y[kept])
+    before = bits(fleet)
+    fleet.add(["one more"])
+    fleet.retire(["one more", 5])
+    fleet.add([5])
+    fresh = OnlineEnsemble(ensemble)
+    torch.testing.assert_close(fleet.predict([5], X[:1]).mean, fresh.predict(X[:1]).mean)
+    assert 5 in fleet
+    assert len(fleet) == 102
+    kept_order = [*range(102)]
+    del kept_order[7]  # series 5 stands last now
+    after = bits(fleet)
+    each = len(before) // 102
+    assert same([one for number in kept_order for one in before[number * each : (number + 1) * each]], after[:-each])
+
+
+def test_states_live_in_files(tmp_path, generator):
+    ensemble = ENSEMBLES["all layers"]()
+    folder, memory = EnsembleFleet(ensemble, NAMES[:1], folder=tmp_path / "states"), EnsembleFleet(ensemble, NAMES[:1])
+    names, X, y = rows(100, generator)
+    for fleet in (folder, memory):
+        fleet.add(NAMES[1:])
+        fleet.observe(names[:50], X[:50], y[:50])
+        fleet.add(range(40))  # files grow
+        fleet.observe(names[50:], X[50:], y[50:])
+    assert same(bits(folder), bits(memory))
+    assert sum(path.stat().st_size for path in (tmp_path / "states").iterdir()) > 45 * 1000
+    with pytest.raises(ValueError, match="is not empty"):
+        EnsembleFleet(ensemble, folder=tmp_path / "states")
+
+
+@pytest.mark.parametrize("num_rows", [1, 9])
+def test_a_series_that_fails_is_set_aside_and_the_others_go_on(num_rows, generator):
+    """A state that is no number any more, as after damage."""
+    ensemble = ENSEMBLES["all layers"]()
+    fleet, well = EnsembleFleet(ensemble, NAMES), EnsembleFleet(ensemble, NAMES)
+    names, X, y = rows(60, generator)
+    for one in (fleet, well):
+        one.observe(names, X, y)
+    state = copy.deepcopy(fleet.export(NAMES[1]).state)
+    state.experts[0].moments[0, 0, 0] = torch.nan
+    fleet.retire(NAMES[1:2])
+    fleet.add(NAMES[1:2], state)
+    ask = [name for name in NAMES for _ in range(num_rows)]
+    said, expected = fleet.observe(ask, X[: len(ask)], y[: len(ask)]), well.observe(ask, X[: len(ask)], y[: len(ask)])
+    broken = torch.tensor([name == NAMES[1] for name in ask])
+    torch.testing.assert_close(said.mean[~broken], expected.mean[~broken], rtol=1e-10, atol=1e-10)
+    assert said.mean[broken].isnan().all()
+    assert fleet.failures == {NAMES[1]: names.count(NAMES[1])}
+    assert fleet.predict(NAMES[:2], X[:2]).mean.isnan().tolist() == [False, True]
+    with pytest.raises(ValueError, match="every series of this call is set aside"):
+        fleet.observe(NAMES[1:2], X[:1], y[:1])
+    fleet.retire(NAMES[1:2])
+    fleet.add(NAMES[1:2])
+    assert fleet.observe(NAMES[1:2], X[:1], y[:1]).mean.isfinite().all()
+    assert fleet.failures == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "X", "y", "error", "words"),
+    [
+        (["series 0", "x"], torch.zeros(2, INPUTS), torch.zeros(2), KeyError, "unknown series 'x'"),
+        (["series 0"], torch.zeros(2, INPUTS), torch.zeros(2), ValueError, "one name for each of the 2 rows"),
+        ("series 0", torch.zeros(8, INPUTS), torch.zeros(8), TypeError, "a sequence with a name for each row"),
+        (["series 0"], torch.zeros(1, INPUTS + 1), torch.zeros(1), ValueError, "X must have shape"),
+        (["series 0"], torch.full((1, INPUTS), torch.nan), torch.zeros(1), ValueError, "inputs must be finite"),
+        (["series 0"], torch.zeros(1, INPUTS), torch.full((1,), torch.inf), ValueError, "y is inf in row 0"),
+        (["series 0"], torch.zeros(1, INPUTS), torch.zeros(2), ValueError, "y must have shape"),
+    ],
+)
+def test_a_rejected_call_changes_nothing(names, X, y, error, words, generator):
+    fleet = EnsembleFleet(ENSEMBLES["all layers"](), NAMES)
+    fleet.observe(*rows(40, generator))
+    before = bits(fleet)
+    with pytest.raises(error, match=words):
+        fleet.observe(names, X.double(), y.double())
+    assert same(before, bits(fleet))
+
+
+def test_states_of_other_ensembles_are_refused():
+    fleet = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
+    with pytest.raises(ValueError, match="belongs to another ensemble: expert_0_moments has shape"):
+        fleet.add(["new"], ENSEMBLES["one expert"]().init())
+    assert "new" not in fleet
+    with pytest.raises(ValueError, match="are in the fleet already"):
+        fleet.add(NAMES[:1])
+
+
+def test_rules_that_weigh_one_series_at_a_time_are_refused():
+    ensemble = Ensemble([GaussianExpert(linear())], CombinedRules([OnlineNewton(), FixedShare()], over=FixedShare()))
+    with pytest.raises(TypeError, match="CombinedRules cannot weigh many series at once; take FixedShare"):
+        EnsembleFleet(ensemble)
+
+
+def test_unordered_classes_are_refused():
+    ensemble = Ensemble([LaplaceExpert(linear(), SoftmaxLikelihood(num_classes=3, mixing_weights=False))], FixedShare())
+    with pytest.raises(TypeError, match="one latent value each"):
+        EnsembleFleet(ensemble)
+
+
+def test_experts_whose_states_grow_are_refused():
+    ensemble = Ensemble([WindowExpert(RBFKernel().double(), INPUTS, num_rows=10)], FixedShare())
+    with pytest.raises(TypeError, match="WindowExpert cannot be an expert of a fleet"):
+        EnsembleFleet(ensemble)
