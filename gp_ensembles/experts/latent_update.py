@@ -91,7 +91,8 @@ class MomentMatchingUpdate(LatentUpdate):
 
     def rule(self, log_density: LogDensity, like: Tensor, known: KnownDerivatives | None = None) -> SiteRule:
         """See :meth:`LatentUpdate.rule`."""
-        return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like))
+        is_logistic = known is not None and known.is_logistic
+        return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like), is_logistic=is_logistic)
 
     def vector_rule(
         self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: DerivativesOf | None = None

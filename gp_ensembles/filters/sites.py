@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.filters.logistic_block import Quadrature
 from gp_ensembles.numerics.derivatives import DerivativesOf, Differentiator, KnownDerivatives, LogDensity
 
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for
@@ -172,6 +173,7 @@ class MomentMatchingRule(SiteRule):
         log_density: Elementwise log density of latent values and targets.
         nodes: Nodes for the standard normal distribution, shape (K,).
         weights: Their weights, which sum to one, shape (K,).
+        is_logistic: Whether targets are two classes under the logistic link, which blocks take on plain arrays.
 
     Example:
         >>> import torch
@@ -182,10 +184,17 @@ class MomentMatchingRule(SiteRule):
         tensor([0.6667], dtype=torch.float64)
     """
 
-    def __init__(self, log_density: LogDensity, nodes: Tensor, weights: Tensor) -> None:
+    def __init__(self, log_density: LogDensity, nodes: Tensor, weights: Tensor, *, is_logistic: bool = False) -> None:
         self._log_density = log_density
         self._nodes = nodes
         self._log_weights = weights.log()
+        self.is_logistic = is_logistic
+
+    @property
+    def quadrature(self) -> Quadrature:
+        """The same on plain arrays."""
+        nodes, log_weights = self._nodes.reshape(-1).numpy(), self._log_weights.reshape(-1).numpy()
+        return Quadrature(nodes, log_weights, _REFINEMENTS, _NARROWEST)
 
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
         """Quadrature; see :meth:`SiteRule.solve`."""
