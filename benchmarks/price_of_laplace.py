@@ -6,7 +6,6 @@ The whole of ``OnlineEnsemble.observe``, CPU times of one thread; what is compar
 """
 
 import torch
-from gpytorch.likelihoods import SoftmaxLikelihood
 from torch import Tensor
 
 from benchmarks.bench_laplace import features, stream
@@ -15,7 +14,7 @@ from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import Expert, GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods import LogisticLikelihood, MulticlassLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 NUM_CLASSES, BLOCK_ROWS, SINGLE_ROWS = 3, 480, 60
@@ -39,7 +38,7 @@ def ratios() -> list[Ratio]:
         labels, classes = (y > 0).double(), torch.bucketize(y, torch.tensor([-0.5, 0.5], dtype=torch.float64)).double()
         logistic = LaplaceExpert(map_, LogisticLikelihood())
         moments = LaplaceExpert(map_, LogisticLikelihood(), latent_update=MomentMatchingUpdate())
-        softmax = LaplaceExpert(map_, SoftmaxLikelihood(num_classes=NUM_CLASSES, mixing_weights=False))
+        softmax = LaplaceExpert(map_, MulticlassLikelihood(NUM_CLASSES))
         for rows, how, most in ((BLOCK_ROWS, "in blocks", 3.0), (1, "one row at a time", 4.0)):
             few = BLOCK_ROWS if rows > 1 else SINGLE_ROWS
             experts = ((GaussianExpert(map_), y), (logistic, labels), (moments, labels), (softmax, classes))

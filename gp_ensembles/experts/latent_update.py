@@ -14,7 +14,7 @@ from gp_ensembles.filters.sites import (
     VectorMomentMatchingRule,
     VectorRule,
 )
-from gp_ensembles.numerics.derivatives import DerivativesOf, KnownDerivatives, LogDensity
+from gp_ensembles.numerics.derivatives import KnownDerivatives, KnownVectorDerivatives, LogDensity
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 
 _VECTOR_NODES = 1024
@@ -35,7 +35,7 @@ class LatentUpdate(ABC):
 
     @abstractmethod
     def vector_rule(
-        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: DerivativesOf | None = None
+        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: KnownVectorDerivatives | None = None
     ) -> VectorRule:
         """For latent vectors of ``num_latent`` values; derivatives are gradients and Hessians, if they are known."""
 
@@ -55,7 +55,7 @@ class LaplaceUpdate(LatentUpdate):
         return LaplaceRule(log_density, known)
 
     def vector_rule(
-        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: DerivativesOf | None = None
+        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: KnownVectorDerivatives | None = None
     ) -> VectorRule:
         """See :meth:`LatentUpdate.vector_rule`."""
         return VectorLaplaceRule(log_density, derivatives)
@@ -91,10 +91,11 @@ class MomentMatchingUpdate(LatentUpdate):
 
     def rule(self, log_density: LogDensity, like: Tensor, known: KnownDerivatives | None = None) -> SiteRule:
         """See :meth:`LatentUpdate.rule`."""
-        return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like))
+        is_logistic = known is not None and known.is_logistic
+        return MomentMatchingRule(log_density, *gauss_hermite(self.num_nodes, like), is_logistic=is_logistic)
 
     def vector_rule(
-        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: DerivativesOf | None = None
+        self, log_density: LogDensity, num_latent: int, like: Tensor, derivatives: KnownVectorDerivatives | None = None
     ) -> VectorRule:
         """See :meth:`LatentUpdate.vector_rule`."""
         most = max(_VECTOR_NODES, 16 * num_latent)

@@ -14,7 +14,7 @@ from torch import Tensor
 from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments, predict_linear
 from gp_ensembles.filters.logistic_block import logistic_sites
 from gp_ensembles.filters.schedule import Schedule, scale_features, scale_state
-from gp_ensembles.filters.sites import LaplaceRule, SiteRule
+from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
 from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
 
@@ -138,8 +138,8 @@ def find_sites(mean: Tensor, covariance: Tensor, target_scale: Tensor | None, y:
     """
     num_rows = y.shape[-1]
     moments = torch.cat([covariance, mean.unsqueeze(-1)], dim=-1)
-    if isinstance(rule, LaplaceRule) and rule.is_logistic and target_scale is None:
-        sites = _on_arrays(moments, y)
+    if isinstance(rule, LaplaceRule | MomentMatchingRule) and rule.is_logistic and target_scale is None:
+        sites = _on_arrays(moments, y, rule)
         if sites is not None:
             return sites
     parts: list[BlockSites] = []
@@ -164,13 +164,14 @@ def find_sites(mean: Tensor, covariance: Tensor, target_scale: Tensor | None, y:
     return BlockSites(latent, gradient, curvature, columns)
 
 
-def _on_arrays(moments: Tensor, y: Tensor) -> BlockSites | None:
+def _on_arrays(moments: Tensor, y: Tensor, rule: LaplaceRule | MomentMatchingRule) -> BlockSites | None:
     """Sites of two classes on plain arrays; ``None`` unless numbers are double, in memory and not recorded."""
     is_plain = moments.ndim == 3 and moments.dtype == y.dtype == torch.float64 and moments.is_cpu and y.is_cpu
     if not is_plain or torch.is_grad_enabled():
         return None
     try:
-        found = logistic_sites(moments.clone().numpy(), y.numpy())
+        quadrature = rule.quadrature if isinstance(rule, MomentMatchingRule) else None
+        found = logistic_sites(moments.clone().numpy(), y.numpy(), quadrature)
     except RuntimeError:  # inside vmap
         return None
     if found is None:

@@ -101,12 +101,19 @@ def _update(
         flat = torch.linalg.solve_triangular(sites.lower, flat, upper=False, unitriangular=True)
     learned = sites.curvature @ flat.reshape(*batch_shape, num_rows, num_latent, size)
     right = torch.cat([learned.flatten(-3, -2), -sites.gradient.unsqueeze(-1)], dim=-1)
-    moments = state.moments - flat.mT @ right
+    moments = _less_product(state.moments, flat, right)
     if drift is not None:
         moments = moments + torch.nn.functional.pad(drift, (0, 1))
     scaled = scale_state(GaussianState(moments), schedule)
     assert isinstance(scaled, GaussianState)
     return scaled, latent
+
+
+def _less_product(moments: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    r"""Moments (\*batch, R, C) less ``left.mT @ right``, in one pass over their memory."""
+    if moments.ndim != 3:
+        return moments - left.mT @ right
+    return torch.baddbmm(moments, left.mT, right, alpha=-1.0)
 
 
 def _mirrored(covariance: Tensor, num_latent: int) -> Tensor:

@@ -1,8 +1,11 @@
-r"""Laplace sites of a block of two classes under the logistic link, on plain arrays.
+r"""Sites of a block of two classes under the logistic link, on plain arrays.
 
-The same equations, Newton steps and test for their end as :class:`~gp_ensembles.filters.sites.LaplaceRule` has, all
-experts at once. A call of torch costs several times as much as one of numpy for a dozen numbers.
+The same equations, Newton steps and test for their end as :class:`~gp_ensembles.filters.sites.LaplaceRule` has, or the
+same quadrature as :class:`~gp_ensembles.filters.sites.MomentMatchingRule`, all experts at once. A call of torch costs
+several times as much as one of numpy for a dozen numbers.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +16,31 @@ _UNCHECKED, _UNDAMPED = 2, 40  # Newton steps before the first is checked, and a
 _ROUGH = float(np.finfo(np.float64).eps ** 0.4)  # the error after the last step is about its square
 
 
-def logistic_sites(moments: Numbers, y: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers] | None:
+class Quadrature(NamedTuple):
+    """How moments are matched.
+
+    Attributes:
+        nodes: Nodes for the standard normal distribution, shape (K,).
+        log_weights: Logarithms of their weights, shape (K,).
+        num_refinements: How often the nodes move to where the posterior is.
+        narrowest: Share of the last width to which one refinement may shrink.
+    """
+
+    nodes: Numbers
+    log_weights: Numbers
+    num_refinements: int
+    narrowest: float
+
+
+def logistic_sites(
+    moments: Numbers, y: Numbers, quadrature: Quadrature | None = None
+) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers] | None:
     """Sites of the rows of a block, one after another.
 
     Args:
         moments: Covariance and mean of the latent values, [S | m], shape (M, B, B + 1); scratch memory afterwards.
         y: Labels 0 and 1, NaN where missing, shape (B,).
+        quadrature: For sites that match moments; ``None`` for those of Laplace.
 
     Returns:
         Means and variances one step ahead, gradients and curvatures, each (M, B), and the columns (M, B, B), as in
@@ -38,14 +60,17 @@ def logistic_sites(moments: Numbers, y: Numbers) -> tuple[Numbers, Numbers, Numb
         means[t], variances[t], columns[:, :, t] = mean, variance, column
         if label != label:
             continue
-        point = _mode(mean, variance, label)
-        if point is None:
-            return None
-        probability = 1 / (1 + np.exp(-point))
-        precision = probability - probability * probability
-        shrink = 1 / (1 + precision * variance)
-        gradients[t] = (label - probability + precision * (point - mean)) * shrink
-        curvatures[t] = precision * shrink
+        if quadrature is not None:
+            gradients[t], curvatures[t] = _matched(mean, variance, label, quadrature)
+        else:
+            point = _mode(mean, variance, label)
+            if point is None:
+                return None
+            probability = 1 / (1 + np.exp(-point))
+            precision = probability - probability * probability
+            shrink = 1 / (1 + precision * variance)
+            gradients[t] = (label - probability + precision * (point - mean)) * shrink
+            curvatures[t] = precision * shrink
         if t + 1 < num_rows:
             rest, later = columns[:, t + 1 :, t], moments[:, t + 1 :]
             later[:, :, t + 1 : num_rows] -= (rest * curvatures[t][:, None])[:, :, None] * rest[:, None, :]
@@ -64,3 +89,21 @@ def _mode(mean: Numbers, variance: Numbers, label: float) -> Numbers | None:
         if number >= _UNCHECKED and (np.abs(gap) <= _ROUGH * (1 + np.abs(point))).all():
             return point
     return None
+
+
+def _matched(mean: Numbers, variance: Numbers, label: float, quadrature: Quadrature) -> tuple[Numbers, Numbers]:
+    """Gradients and curvatures after which latent values have mean and variance of their posteriors."""
+    nodes, log_weights = quadrature.nodes[:, None], quadrature.log_weights[:, None]
+    known, sign, deviation = log_weights + 0.5 * nodes * nodes, 2 * label - 1, np.sqrt(variance)
+    center, spread = np.zeros_like(mean), np.ones_like(mean)  # in standard deviations from the mean
+    for _ in range(quadrature.num_refinements):
+        place = center + spread * nodes
+        odds = sign * (mean + deviation * place)
+        height = known - 0.5 * place * place + np.minimum(odds, 0.0)
+        shares = np.exp(height - height.max(0)) / (1 + np.exp(-np.abs(odds)))
+        shares /= shares.sum(0)
+        center = (shares * place).sum(0)
+        apart = place - center
+        narrow = np.sqrt((shares * apart * apart).sum(0))
+        spread = np.maximum(narrow, quadrature.narrowest * spread)  # all the mass on one node: look closer, not blindly
+    return center / deviation, (1 - spread * spread) / variance

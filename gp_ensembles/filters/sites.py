@@ -16,7 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.derivatives import DerivativesOf, Differentiator, KnownDerivatives, LogDensity
+from gp_ensembles.filters.logistic_block import Quadrature
+from gp_ensembles.filters.softmax_site import softmax_site
+from gp_ensembles.numerics.derivatives import Differentiator, KnownDerivatives, KnownVectorDerivatives, LogDensity
 
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for
 _UNCHECKED, _UNDAMPED = 2, 40  # steps from one side before the first is checked, and at most
@@ -172,6 +174,7 @@ class MomentMatchingRule(SiteRule):
         log_density: Elementwise log density of latent values and targets.
         nodes: Nodes for the standard normal distribution, shape (K,).
         weights: Their weights, which sum to one, shape (K,).
+        is_logistic: Whether targets are two classes under the logistic link, which blocks take on plain arrays.
 
     Example:
         >>> import torch
@@ -182,10 +185,17 @@ class MomentMatchingRule(SiteRule):
         tensor([0.6667], dtype=torch.float64)
     """
 
-    def __init__(self, log_density: LogDensity, nodes: Tensor, weights: Tensor) -> None:
+    def __init__(self, log_density: LogDensity, nodes: Tensor, weights: Tensor, *, is_logistic: bool = False) -> None:
         self._log_density = log_density
         self._nodes = nodes
         self._log_weights = weights.log()
+        self.is_logistic = is_logistic
+
+    @property
+    def quadrature(self) -> Quadrature:
+        """The same on plain arrays."""
+        nodes, log_weights = self._nodes.reshape(-1).numpy(), self._log_weights.reshape(-1).numpy()
+        return Quadrature(nodes, log_weights, _REFINEMENTS, _NARROWEST)
 
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
         """Quadrature; see :meth:`SiteRule.solve`."""
@@ -288,12 +298,16 @@ class VectorLaplaceRule(VectorRule):
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
-    def __init__(self, log_density: LogDensity, derivatives: DerivativesOf | None = None) -> None:
+    def __init__(self, log_density: LogDensity, derivatives: KnownVectorDerivatives | None = None) -> None:
         self._log_density = log_density
-        self._derivatives = derivatives or Differentiator(log_density, is_vector=True)
+        self._is_softmax = derivatives is not None and derivatives.is_softmax
+        self._derivatives = derivatives.at if derivatives is not None else Differentiator(log_density, is_vector=True)
 
     def solve(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite:
         """Damped Newton; see :meth:`VectorRule.solve`."""
+        site = self._on_arrays(mean, covariance, y) if self._is_softmax else None
+        if site is not None:
+            return site
         target = y.expand(mean.shape[:-1])
         identity = torch.diag_embed(torch.ones_like(mean))
         tolerance = float(0.1 * torch.finfo(mean.dtype).eps ** 0.5)
@@ -323,6 +337,17 @@ class VectorLaplaceRule(VectorRule):
         second = (axes * values.clamp_max(0.0).unsqueeze(-2)) @ axes.mT
         curvature = -torch.linalg.solve(identity - second @ covariance, second)
         return VectorSite(gradient, 0.5 * (curvature + curvature.mT))
+
+    def _on_arrays(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite | None:
+        """The same on plain arrays; ``None`` unless numbers are double, in memory and not recorded."""
+        is_plain = mean.ndim == 2 and y.ndim == 0 and mean.is_cpu and mean.dtype == torch.float64
+        if not is_plain or torch.is_grad_enabled():
+            return None
+        try:
+            found = softmax_site(mean.numpy(), covariance.numpy(), int(y))
+        except RuntimeError:  # inside vmap
+            return None
+        return None if found is None else VectorSite(*(torch.from_numpy(part) for part in found))
 
     def _climb(self, old: Tensor, new: Tensor, mean: Tensor, covariance: Tensor, target: Tensor) -> Tensor:
         """From old towards new, as far as the log posterior climbs, for every vector by itself."""

@@ -21,7 +21,7 @@ from gp_ensembles.likelihoods.classification import (
     Probit,
 )
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
-from gp_ensembles.numerics.derivatives import Derivatives, DerivativesOf, KnownDerivatives
+from gp_ensembles.numerics.derivatives import Derivatives, KnownDerivatives, KnownVectorDerivatives
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF = math.sqrt(0.5)
@@ -49,21 +49,21 @@ def known_derivatives(likelihood: Likelihood) -> KnownDerivatives | None:
 
 
 @functools.singledispatch
-def known_vector_derivatives(likelihood: Likelihood) -> DerivativesOf | None:
+def known_vector_derivatives(likelihood: Likelihood) -> KnownVectorDerivatives | None:
     """Gradients and Hessians in closed form for latent vectors: for the softmax, else ``None``.
 
     Example:
         >>> import torch
         >>> zero = torch.zeros(2, dtype=torch.float64)
-        >>> known_vector_derivatives(MulticlassLikelihood(2))(zero, zero[0]).first
+        >>> known_vector_derivatives(MulticlassLikelihood(2)).at(zero, zero[0]).first
         tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
     return None
 
 
 @known_vector_derivatives.register(MulticlassLikelihood)
-def _(likelihood: MulticlassLikelihood) -> DerivativesOf | None:
-    return _softmax
+def _(likelihood: MulticlassLikelihood) -> KnownVectorDerivatives | None:
+    return KnownVectorDerivatives(_softmax, is_softmax=True)
 
 
 @known_derivatives.register(LogisticLikelihood)

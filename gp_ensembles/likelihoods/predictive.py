@@ -20,6 +20,7 @@ _VECTOR_NODES = 1024
 _NARROW = 0.7  # share of the prior standard deviation below which nodes move
 _CLOSER = 0.05  # share of the last width to which one refinement may shrink
 _FURTHER = 0.1  # share of the last move to which it may
+_CACHE_NUMBERS = 60_000  # half a megabyte in double precision
 _SMOOTH = 4.0  # latent variance up to which classes need no refinement
 
 
@@ -145,6 +146,8 @@ class GaussHermite(Predictive):
         exact = closed_form(likelihood, mean, variance)
         if exact is not None:
             return _probabilities(exact)
+        if isinstance(likelihood, MulticlassLikelihood):
+            return self._softmax(mean, variance)
         latent, weights = self._nodes(likelihood, mean, variance)
         probabilities = class_probabilities(likelihood, latent)
         return (weights.reshape(-1, *[1] * (probabilities.ndim - 1)) * probabilities).sum(0)
@@ -154,15 +157,28 @@ class GaussHermite(Predictive):
         if latent_dim(likelihood) == 1:
             nodes, weights = gauss_hermite(self.num_nodes, mean)
             return mean + variance.sqrt() * nodes.reshape(-1, *[1] * mean.ndim), weights
-        if isinstance(likelihood, MulticlassLikelihood):
-            contrasts = _contrasts(mean)
-            root = contrasts.mT @ _root(contrasts @ variance @ contrasts.mT)
-        else:
-            root = _root(variance)
-        dim = root.shape[-1]
-        points, weights = normal_nodes(self.num_nodes, dim, mean, max(_VECTOR_NODES, 16 * dim))
-        shaped = points.reshape(-1, *[1] * (mean.ndim - 1), dim, 1)
+        root = _softmax_root(mean, variance) if isinstance(likelihood, MulticlassLikelihood) else _root(variance)
+        points, weights = self._points(root)
+        shaped = points.reshape(-1, *[1] * (mean.ndim - 1), root.shape[-1], 1)
         return mean + (root @ shaped).squeeze(-1), weights
+
+    def _points(self, root: Tensor) -> tuple[Tensor, Tensor]:
+        """Standard normal nodes (K, D) for factors (..., C, D), and their weights (K,)."""
+        dim = root.shape[-1]
+        return normal_nodes(self.num_nodes, dim, root, max(_VECTOR_NODES, 16 * dim))
+
+    def _softmax(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """Expected softmax of latent vectors; nodes along the last axis and some rows at a time stay in the cache."""
+        root = _softmax_root(mean, variance)
+        points, weights = self._points(root)
+        size = max(1, _CACHE_NUMBERS // (mean.shape[-1] * len(weights)))
+        centers, roots = mean.reshape(-1, *mean.shape[-1:]).split(size), root.reshape(-1, *root.shape[-2:]).split(size)
+        parts = []
+        for center, part in zip(centers, roots, strict=True):
+            latent = center.unsqueeze(-1) + part @ points.mT
+            odds = (latent - latent.detach().amax(-2, keepdim=True)).exp()
+            parts.append((odds @ (weights / odds.sum(-2)).unsqueeze(-1)).squeeze(-1))
+        return torch.cat(parts).reshape(mean.shape)
 
     def _refined(
         self, density: Callable[[Tensor], Tensor], mean: Tensor, stddev: Tensor, nodes: Tensor, weights: Tensor
@@ -289,6 +305,12 @@ def _contrasts(like: Tensor) -> Tensor:
     order = torch.arange(1, size, device=like.device).to(like.dtype)
     rows = like.new_ones(size - 1, size).tril() - torch.diag_embed(order, offset=1)[: size - 1]
     return rows / (order * (order + 1)).sqrt().unsqueeze(-1)
+
+
+def _softmax_root(mean: Tensor, variance: Tensor) -> Tensor:
+    r"""Factors (\*batch, N, C, C - 1) of the covariances of latent vectors, less their common shift."""
+    contrasts = _contrasts(mean)
+    return contrasts.mT @ _root(contrasts @ variance @ contrasts.mT)
 
 
 def _root(covariance: Tensor) -> Tensor:

@@ -43,6 +43,18 @@ class KnownDerivatives(NamedTuple):
     is_logistic: bool = False
 
 
+class KnownVectorDerivatives(NamedTuple):
+    """Gradients and Hessians in closed form of a log density of latent vectors.
+
+    Attributes:
+        at: Latent vectors (..., C) and targets (...) to :class:`Derivatives`.
+        is_softmax: Whether targets are classes with the latent vector as logits, which have sites on plain arrays.
+    """
+
+    at: DerivativesOf
+    is_softmax: bool = False
+
+
 def scalar_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:
     """Derivatives of an elementwise log density, in all its latent values at once.
 
