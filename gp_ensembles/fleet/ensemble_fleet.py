@@ -1,6 +1,6 @@
 """Many series, each with an ensemble of its own: one object, whose states are learned together."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.filters.states import GaussianState, SquareRootState, StudentTState
 from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.checkpoint import read_about, read_shard, save_fleet
 from gp_ensembles.fleet.said import Said
 from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import Step, Work
@@ -31,7 +32,7 @@ class _HasList(Protocol):
 Names = Sequence[Hashable] | _HasList
 
 
-@in_turns(learning=["observe", "add", "retire"], reading=["predict", "log_weights", "export", "failures"])
+@in_turns(learning=["observe", "add", "retire", "load"], reading=["predict", "log_weights", "export", "save"])
 class EnsembleFleet:
     """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
 
@@ -205,6 +206,40 @@ class EnsembleFleet:
         """Log weights in force for the next target of each series, shape (N, M)."""
         return self._read().log_weights(self._slots.places(_listed(names)).to(self._store.failed.device))
 
+    def save(self, folder: str | Path, *, progress: bool = False) -> None:
+        """Write hyperparameters and all series into a folder, in shards; a save that fails leaves the one before.
+
+        Args:
+            folder: Where; made if it is not there.
+            progress: Show a progress bar.
+
+        Raises:
+            TypeError: If a series' name is neither a string nor a whole number.
+            OSError: If a file cannot be written.
+        """
+        names = self._slots.names
+        about = {"ensemble": dict(self.ensemble.state_dict())}
+        places = self._slots.places(names).to(self._store.failed.device)
+        save_fleet(Path(folder), about, names, places, self._store.tensors, progress=progress)
+
+    def load(self, folder: str | Path) -> None:
+        """Become what was saved in a folder, to the bit, by a fleet whose ensemble was built alike.
+
+        Raises:
+            FileNotFoundError: If there is no fleet in the folder.
+            ValueError: If a file is damaged, or the fleet has another ensemble; then this one stays as it was.
+        """
+        about, shards = read_about(Path(folder))
+        _check_alike(self.ensemble.state_dict(), about["ensemble"])
+        read = [read_shard(*shard) for shard in shards]
+        for _, states in read:
+            self._store.check_tensors(states)
+        self.ensemble.load_state_dict(about["ensemble"])
+        self._slots = Slots()
+        for names, states in read:
+            self._store.put_tensors(self._slots.add(names).to(self._store.failed.device), states)
+        self._read_anew()
+
     def _places(self, names: Names, X: Tensor) -> Tensor:
         like = self.ensemble.experts[0].features.prior_variance.detach()
         check_inputs(X, self.ensemble.num_inputs, like, self.ensemble.bounded_features())
@@ -249,6 +284,16 @@ def _check_kinds(ensemble: Ensemble, start: EnsembleState) -> None:
             raise TypeError(
                 f"{type(expert).__name__} cannot be an expert of a fleet, whose states have a fixed size; leave it "
                 f"out, as the preset light does"
+            )
+
+
+def _check_alike(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    shapes = [{name: (tuple(value.shape), value.dtype) for name, value in one.items()} for one in (own, other)]
+    for name in [*shapes[0], *shapes[1]]:
+        if shapes[0].get(name) != shapes[1].get(name):
+            raise ValueError(
+                f"the fleet in the folder has another ensemble: {name} is {shapes[1].get(name)} there and "
+                f"{shapes[0].get(name)} here; build the ensemble as it was built then"
             )
 
 

@@ -93,6 +93,26 @@ class Store:
         for name, value in values.items():
             self._tensors[name][places] = value.detach().to(self._tensors[name])
 
+    def put_tensors(self, places: Tensor, states: Mapping[str, Tensor]) -> None:
+        """Give series their states as :attr:`tensors` has them, (S, ...) each; makes room for them."""
+        self._grow(int(places.max()) + 1 if len(places) else 0)
+        for name, value in states.items():
+            self._tensors[name][places] = value.to(self._tensors[name].device)
+
+    def check_tensors(self, states: Mapping[str, Tensor]) -> None:
+        """Raise unless states (S, ...) are of this kind of ensemble.
+
+        Raises:
+            ValueError: Naming what differs.
+        """
+        wanted = {name: (value.shape, value.dtype) for name, value in self._start.items()}
+        got = {name: (value.shape[1:], value.dtype) for name, value in states.items()}
+        for name in [*wanted, *got]:
+            if wanted.get(name) != got.get(name):
+                raise ValueError(
+                    f"the states are of another ensemble: {name} is {got.get(name)}, in this fleet {wanted.get(name)}"
+                )
+
     def check(self, state: EnsembleState) -> None:
         """Raise unless a state is one of this kind of ensemble.
 

@@ -1,0 +1,98 @@
+"""A fleet in files: its series in shards of a bounded size, and a head that names them.
+
+Shards have names that no earlier save had, and the head is replaced last, in one step: a reader finds the fleet as it
+was or as it is, never a part of both.
+"""
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.files.operations import make_folder, remove_if_possible
+
+HEAD = "fleet.pt"
+_ADVICE = "give a folder that a fleet was saved in"
+_HEAD_KIND = Kind("gp_ensembles fleet", 1, "a fleet", _ADVICE)
+_SHARD_KIND = Kind("gp_ensembles fleet shard", 1, "a shard of a fleet", _ADVICE)
+SHARD_BYTES = 256_000_000
+_SHARD = re.compile(r"shard-(\d+)-(\d+)\.pt")
+
+Name = str | int
+
+
+def save_fleet(
+    folder: Path,
+    about: Mapping[str, Any],
+    names: Sequence[Hashable],
+    places: Tensor,
+    tensors: Mapping[str, Tensor],
+    *,
+    progress: bool = False,
+) -> None:
+    """Write a fleet.
+
+    Args:
+        folder: Where; made if it is not there.
+        about: What all series share: tensors and plain containers.
+        names: Names of the series, strings or whole numbers.
+        places: Their places, shape (S,).
+        tensors: States by name, (T, ...) each.
+        progress: Show a progress bar.
+
+    Raises:
+        TypeError: If a name is neither a string nor a whole number.
+        OSError: If a file cannot be written; then the fleet that was there before can still be read.
+    """
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise TypeError(f"series in files have strings or whole numbers for names, got {name!r}")
+    make_folder(folder)
+    earlier = [(path, match) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
+    number = 1 + max((int(match[1]) for _, match in earlier), default=0)
+    each = sum(value[0].numel() * value.element_size() for value in tensors.values()) if len(places) else 1
+    size = max(1, SHARD_BYTES // max(1, each))
+    shards = []
+    for part, some in enumerate(tqdm(places.split(size), desc="saving", unit="shard", disable=not progress)):
+        if len(some) == 0:
+            continue
+        file, start = f"shard-{number}-{part}.pt", part * size
+        content = {name: value[some].clone().cpu() for name, value in tensors.items()}
+        write_checkpoint(
+            folder / file, _SHARD_KIND, {"names": list(names[start : start + len(some)]), "states": content}
+        )
+        shards.append({"file": file, "num_series": len(some)})
+    write_checkpoint(folder / HEAD, _HEAD_KIND, {"about": dict(about), "shards": shards})
+    for path, _ in earlier:
+        remove_if_possible(path)
+
+
+def read_about(folder: Path) -> tuple[dict[str, Any], list[tuple[Path, int]]]:
+    """What all series share, and the shards with the number of series in each.
+
+    Raises:
+        FileNotFoundError: If there is no fleet.
+        ValueError: If the head is damaged or something else.
+    """
+    if not (folder / HEAD).exists():
+        raise FileNotFoundError(f"{folder} holds no fleet: there is no {HEAD} in it; {_ADVICE}")
+    head = read_checkpoint(folder / HEAD, _HEAD_KIND)
+    return head["about"], [(folder / shard["file"], int(shard["num_series"])) for shard in head["shards"]]
+
+
+def read_shard(path: Path, num_series: int) -> tuple[list[Name], dict[str, Tensor]]:
+    """Names of the series of a shard, and their states (S, ...).
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is damaged, something else, or of another fleet.
+    """
+    shard = read_checkpoint(path, _SHARD_KIND)
+    names, states = shard["names"], shard["states"]
+    if len(names) != num_series or any(len(value) != num_series for value in states.values()):
+        raise ValueError(f"{path} holds {len(names)} series where the fleet has {num_series}; it is of another one")
+    return names, states

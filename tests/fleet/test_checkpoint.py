@@ -1,0 +1,108 @@
+"""Fleets in files: the same bits afterwards, and a save that fails leaves the one before."""
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.state import named_tensors
+from gp_ensembles.files.operations import watched
+from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet import checkpoint as shards
+from tests.fleet.instances import ENSEMBLES, SERIES, rows
+
+NAMES = [f"series {number}" for number in range(SERIES)]
+
+
+def bits(fleet):
+    return [value.clone() for name in fleet.names for _, value in named_tensors(fleet.export(name).state)]
+
+
+def same(left, right):
+    return len(left) == len(right) and all(
+        torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", ["all layers", "square roots", "classes"])
+@pytest.mark.parametrize("shard_bytes", [1, 30_000, 10**9])
+def test_a_fleet_goes_on_with_the_same_bits(kind, shard_bytes, tmp_path, generator, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", shard_bytes)
+    fleet = EnsembleFleet(ENSEMBLES[kind](), [*NAMES, 7])
+    names, X, y = rows(120, generator, classes=kind == "classes")
+    fleet.retire([NAMES[0]])
+    fleet.add([NAMES[0]])
+    fleet.observe(names[:60], X[:60], y[:60])
+    fleet.save(tmp_path / "fleet")
+    other = EnsembleFleet(ENSEMBLES[kind](), ["gone"])
+    with torch.no_grad():
+        next(iter(other.ensemble.parameters())).add_(0.5)
+    other.load(tmp_path / "fleet")
+    assert other.names == fleet.names
+    assert same(bits(fleet), bits(other))
+    for one in (fleet, other):
+        one.observe(names[60:], X[60:], y[60:])
+    assert same(bits(fleet), bits(other))
+    fleet.save(tmp_path / "fleet")  # over the one before
+    other = EnsembleFleet(ENSEMBLES[kind]())
+    other.load(tmp_path / "fleet")
+    assert same(bits(fleet), bits(other))
+    num_files = len(list((tmp_path / "fleet").iterdir()))
+    assert num_files == {1: 7, 10**9: 2}.get(shard_bytes, num_files)  # the head, and a shard for each or for all
+
+
+@pytest.mark.parametrize("number", range(0, 60, 3))
+def test_a_save_that_fails_leaves_the_one_before(number, tmp_path, generator, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)
+    fleet = EnsembleFleet(ENSEMBLES["averaging"](), NAMES[:2])
+    names, X, y = rows(80, generator)
+    mine = [row for row, name in enumerate(names) if name in NAMES[:2]]
+    fleet.save(tmp_path)
+    before = bits(fleet)
+    fleet.observe([names[row] for row in mine], X[mine], y[mine])
+    left = number
+
+    def watcher(operation):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device", str(tmp_path))
+
+    failed = False
+    try:
+        with watched(watcher):
+            fleet.save(tmp_path)
+    except OSError:
+        failed = True
+    other = EnsembleFleet(ENSEMBLES["averaging"]())
+    other.load(tmp_path)
+    assert same(bits(other), before) or same(bits(other), bits(fleet))
+    assert failed or same(bits(other), bits(fleet))
+
+
+def test_damaged_and_foreign_files_are_refused_and_the_fleet_stays(tmp_path, generator):
+    fleet = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
+    fleet.observe(*rows(40, generator))
+    fleet.save(tmp_path / "a")
+    before = bits(fleet)
+    with pytest.raises(FileNotFoundError, match=r"holds no fleet: there is no fleet.pt in it"):
+        fleet.load(tmp_path)
+    stranger = EnsembleFleet(ENSEMBLES["one expert"](), NAMES)
+    with pytest.raises(ValueError, match="has another ensemble"):
+        stranger.load(tmp_path / "a")
+    shard = next(path for path in (tmp_path / "a").iterdir() if path.name.startswith("shard"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged"):
+        fleet.load(tmp_path / "a")
+    shard.unlink()
+    with pytest.raises(FileNotFoundError):
+        fleet.load(tmp_path / "a")
+    assert fleet.names == tuple(NAMES)
+    assert same(bits(fleet), before)
+
+
+def test_names_that_no_file_holds_are_refused(tmp_path):
+    fleet = EnsembleFleet(ENSEMBLES["one expert"](), [("plant", 1)])
+    with pytest.raises(TypeError, match=r"strings or whole numbers for names, got \('plant', 1\)"):
+        fleet.save(tmp_path / "fleet")
+    assert not (tmp_path / "fleet").exists()
